@@ -38,11 +38,7 @@ class Stamp:
 
     def serves(self, wanted: "Stamp") -> bool:
         """Whether an environment with this stamp already holds all that is wanted."""
-        return (
-            self.inputs == wanted.inputs
-            and self.fits(wanted)
-            and self.extras >= wanted.extras
-        )
+        return self.inputs == wanted.inputs and self.fits(wanted) and self.extras >= wanted.extras
 
     def fits(self, wanted: "Stamp") -> bool:
         """Whether such an environment can be brought up to date instead of being made anew."""

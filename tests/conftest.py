@@ -1,0 +1,49 @@
+"""How the suite runs: in two processes, with everything that needs Ray in one of them.
+
+`scripts/test` gives pytest `-n 2`, and setup.cfg sets `--dist=loadgroup`: tests without a group go
+to whichever process is free, tests of one group all go to the same. Starting Ray takes seconds and
+most of a gigabyte, so there is one session, `ray_session`, and the tests that use it, as well as
+all of tests/ray, are put in the group "ray" here; a test file needs no mark of its own. Another
+shared and costly thing gets its own group: `pytestmark = pytest.mark.xdist_group("postgres")`.
+
+Properties are checked on the same examples every time. To look for new counterexamples:
+`scripts/test --hypothesis-profile=explore`.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+RAY_TESTS = Path(__file__).parent / "ray"
+
+# No deadline: on a busy machine it would make a timing out of a property.
+settings.register_profile(
+    "suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("explore", deadline=None, max_examples=2000, print_blob=True)
+settings.load_profile("suite")
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts every test that needs Ray in the group "ray"."""
+    for item in items:
+        if item.path.is_relative_to(RAY_TESTS) or "ray_session" in getattr(
+            item, "fixturenames", ()
+        ):
+            item.add_marker(pytest.mark.xdist_group("ray"))
+
+
+@pytest.fixture(scope="session")
+def ray_session() -> Iterator[None]:
+    """A Ray session of four logical CPUs on this machine, shared by all tests that ask for it."""
+    # Ray reads these when it starts: no usage reports, and no word when many trials share a core.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    import ray
+
+    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, configure_logging=False)
+    yield
+    ray.shutdown()
