@@ -1,0 +1,54 @@
+"""The errors of the package: one root, and each error is also the built-in that it resembles."""
+
+from __future__ import annotations
+
+
+class GraspError(Exception):
+    """The root: whatever the package raises on purpose."""
+
+
+class InputError(GraspError, ValueError):
+    """An input that cannot be right; the message says what was given and what would be right."""
+
+
+class PlanError(InputError):
+    """A plan that cannot be made or read."""
+
+
+class BudgetTooSmall(PlanError):
+    """A budget that does not reach, with the smallest one that does."""
+
+    def __init__(self, message: str, smallest: int) -> None:
+        super().__init__(message)
+        self.smallest = smallest  # oracle calls; never below the budget that was refused
+
+    def __reduce__(self) -> tuple[type[BudgetTooSmall], tuple[str, int]]:
+        # Workers send errors by pickle, which by default forgets the second argument.
+        return type(self), (str(self), self.smallest)
+
+
+class ProblemError(InputError):
+    """A problem (model, loss, data) that cannot be minimised as given."""
+
+
+class SearchError(GraspError, RuntimeError):
+    """A search that was used out of order, or that cannot go on."""
+
+
+class CheckpointError(GraspError, RuntimeError):
+    """A checkpoint that is missing, damaged, or belongs to another run."""
+
+    def __init__(self, message: str, key: str | None = None) -> None:
+        super().__init__(message)
+        self.key = key  # the checkpoint that could not be read, so that it can be made again
+
+    def __reduce__(self) -> tuple[type[CheckpointError], tuple[str, str | None]]:
+        return type(self), (str(self), self.key)
+
+
+class LockedError(GraspError, RuntimeError):
+    """A folder that another process is using."""
+
+
+class MissingExtra(GraspError, ImportError):
+    """An optional dependency that is not installed; the message names the extra to install."""
