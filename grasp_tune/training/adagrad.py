@@ -54,8 +54,6 @@ class DiagonalAdaGrad(Optimizer):
                     f"a parameter has dtype {parameter.dtype}, but the sums of gradients need "
                     "float32 or float64; keep the parameters in float32 and use torch.autocast"
                 )
-            if distance > torch.finfo(parameter.dtype).max:
-                raise InputError(f"distance {distance} is beyond the range of {parameter.dtype}")
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a `state_dict`, scale included; its tensors are copied, never shared."""
@@ -89,7 +87,9 @@ class DiagonalAdaGrad(Optimizer):
                 move = point.grad / root  # in [-1, 1], so that distance * gradient never arises
                 if "scale" in state:
                     move.mul_(state["scale"])
-                point.add_(move, alpha=-group["distance"])
+                # A grid may reach distances that float32 cannot hold.
+                distance = min(group["distance"], torch.finfo(point.dtype).max)
+                point.add_(move, alpha=-distance)
         return loss
 
     def _set_scale(self, scale: Sequence[Tensor]) -> None:

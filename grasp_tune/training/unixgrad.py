@@ -25,6 +25,8 @@ from grasp_tune.method.errors import InputError
 # one float32 sum over 10^7 numbers is off by 4e-4, and float64 throughout costs 15 times as much.
 _ROW = 256
 
+_PIECE = 1e38  # the largest factor that points are multiplied by at once
+
 _OWN = ("radius", "iteration", "root")  # what this class keeps in each parameter group
 
 
@@ -75,10 +77,6 @@ class UniXGrad(Optimizer):
                     f"a parameter has dtype {parameter.dtype}, but the averages need float32 or "
                     "float64; keep the parameters in float32 and use torch.autocast"
                 )
-            if self.defaults["radius"] > torch.finfo(parameter.dtype).max:
-                raise InputError(
-                    f"radius {self.defaults['radius']} is beyond the range of {parameter.dtype}"
-                )
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a `state_dict`; its tensors are copied, never shared."""
@@ -117,16 +115,15 @@ class UniXGrad(Optimizer):
 
         torch._foreach_copy_(points, mean)  # (2)
         torch._foreach_lerp_(points, lead, share)
-        torch._foreach_mul_(points, radius)
-        torch._foreach_add_(points, origin)
+        _leave_units(points, radius, origin)
         with torch.enable_grad():
             loss = closure()
         ahead = [gradient.clone() for gradient in _gradients(points)]
 
         _move(points, lead, ahead, reach)  # (3), with the parameters as scratch space
         torch._foreach_lerp_(mean, points, share)  # (4)
-        torch._foreach_copy_(points, origin)
-        torch._foreach_add_(points, mean, alpha=radius)
+        torch._foreach_copy_(points, mean)
+        _leave_units(points, radius, origin)
         with torch.enable_grad():
             closure()
         here = _gradients(points)
@@ -172,15 +169,29 @@ def joint_norm(tensors: Sequence[Tensor]) -> float:
     return largest * math.hypot(*(joint_norm([tensor / largest]) for tensor in tensors))
 
 
+def _leave_units(points: list[Tensor], radius: float, origin: list[Tensor]) -> None:
+    """Turn displacements in units of the radius into points, in place."""
+    # A grid may reach radii that float32 cannot hold: then what moved becomes infinite, which the
+    # caller sees, and what did not move stays where it is.
+    while radius > _PIECE:
+        torch._foreach_mul_(points, _PIECE)
+        radius /= _PIECE
+    torch._foreach_mul_(points, radius)
+    torch._foreach_add_(points, origin)
+
+
 def _move(out: list[Tensor], lead: list[Tensor], by: list[Tensor], reach: float) -> None:
     """Write Proj(lead - reach * by) to `out`: the projection onto the unit ball, jointly."""
     torch._foreach_copy_(out, lead)
     torch._foreach_add_(out, by, alpha=-reach)
     norm = joint_norm(out)
     if not math.isfinite(norm):
-        # reach * by left the range: the same direction, shortened before it is added. A gradient
-        # that is itself not finite makes everything NaN here, which is what the caller looks for.
         largest = _largest(by)
+        if not (reach > 0.0 and 1.0 / reach < largest < math.inf):
+            # Not the move's length but NaN or infinity in a gradient, now or before: say so.
+            torch._foreach_mul_(out, math.nan)
+            return
+        # reach * by left the range: the same direction, shortened before it is added.
         torch._foreach_copy_(out, by)
         torch._foreach_div_(out, -largest)
         torch._foreach_add_(out, lead, alpha=1.0 / reach / largest)

@@ -1,0 +1,113 @@
+"""`minimize`: one call from a problem and a budget to a trained model."""
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Literal, Protocol
+
+from grasp_tune.method.errors import InputError
+from grasp_tune.method.setting import EnsembleName, ScheduleName, Setting
+from grasp_tune.method.variants import Method, NonConvex
+from grasp_tune.training.bases import Factory
+from grasp_tune.training.fused import fusion_width
+from grasp_tune.training.problem import TorchProblem
+from grasp_tune.training.result import Result
+
+logger = logging.getLogger(__name__)
+
+
+class Backend(Protocol):
+    """Whoever can run a sweep: an object of one's own in place of `local`, `ray` or `optuna`."""
+
+    def run(
+        self,
+        problem: TorchProblem,
+        setting: Setting,
+        *,
+        out: Path | None,
+        bases: Mapping[str, Factory],
+        progress: bool,
+    ) -> Result:
+        """Return the result of the sweep that `setting` describes."""
+
+
+def minimize(
+    problem: TorchProblem,
+    budget: int,
+    method: Method | None = None,
+    schedule: ScheduleName = "promote",
+    seed: int = 0,
+    backend: str | Backend = "local",
+    fused: bool | Literal["auto"] = "auto",
+    progress: bool = True,
+    out: Path | str | None = None,
+    *,
+    workers: int = 1,
+    ensemble: EnsembleName = "resample",
+    challengers: Mapping[str, Callable[..., object]] | tuple[str, ...] = (),
+    probe_parts: int = 1,
+) -> Result:
+    """Return the model that a sweep of at most `budget` oracle calls finds, and how it was found.
+
+    problem: the model, the loss and the data; see `TorchProblem`.
+    budget: T, the oracle calls (minibatch gradients or losses) allowed in all.
+    method: `NonConvex()` by default; `Convex`, `ConvexFree` or `Deterministic`.
+    schedule: `promote` spends most calls on the leaders; `paper` is the paper's to the letter.
+    seed: fixes everything: start point, minibatches, candidates.
+    backend: `local`, `ray`, `optuna`, or an object with a `run` method.
+    fused: advance the runs of a small model as one batched computation; `auto` decides by the
+        model's shape, the same way in every process.
+    out: a folder for checkpoints, state and `result.json`; the same folder again resumes.
+    workers: local worker processes.
+    ensemble: `resample` scores candidates on fresh samples; `window` by the last minibatches.
+    challengers: further base optimizers that join the race, by name or as functions.
+    """
+    if not isinstance(problem, TorchProblem):
+        kind = type(problem).__name__
+        raise InputError(f"problem: got {kind}, expected a grasp_tune.TorchProblem")
+    if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
+        raise InputError(f"workers: got {workers!r}, expected a whole number >= 1")
+    method = NonConvex() if method is None else method
+    bases = custom_bases(method, challengers)
+    setting = Setting(
+        method=method,
+        budget=budget,
+        schedule=schedule,
+        seed=seed,
+        ensemble=ensemble,
+        width=fusion_width(problem, method, schedule, fused, seed),
+        probe_parts=probe_parts,
+        challengers=tuple(challengers),
+    )
+    folder = None if out is None else Path(out)
+    if not isinstance(backend, str):
+        return backend.run(problem, setting, out=folder, bases=bases, progress=progress)
+    if backend == "local":
+        from grasp_tune.local.progress import reporter_for
+        from grasp_tune.local.runner import run_local
+
+        reporter = reporter_for(progress, budget)
+        return run_local(
+            problem, setting, out=folder, workers=workers, bases=bases, reporter=reporter
+        )
+    if backend == "ray":
+        from grasp_tune.ray import run_ray
+
+        return run_ray(problem, setting, out=folder, workers=workers, bases=bases)
+    if backend == "optuna":
+        from grasp_tune.optuna import run_optuna
+
+        return run_optuna(problem, setting, out=folder, workers=workers, bases=bases)
+    raise InputError(f"backend: got {backend!r}, expected 'local', 'ray', 'optuna' or an object")
+
+
+def custom_bases(
+    method: Method, challengers: Mapping[str, Callable[..., object]] | tuple[str, ...]
+) -> dict[str, Factory]:
+    """Return the user's own optimizers by the names that tasks call them."""
+    found: dict[str, Factory] = {}
+    if callable(method.base):
+        found[method.base_name("promote")] = method.base
+    if isinstance(challengers, Mapping):
+        found.update({name: make for name, make in challengers.items() if callable(make)})  # type: ignore[misc]
+    return found

@@ -1,0 +1,1 @@
+"""The in-process body: the search and its workers on this machine."""

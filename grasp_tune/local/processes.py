@@ -1,0 +1,125 @@
+"""Worker processes: each runs one task at a time, and its death costs nothing but that task."""
+
+import multiprocessing
+import os
+import signal
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+
+import torch
+
+from grasp_tune.method.errors import GraspError, SearchError
+from grasp_tune.method.tasks import (
+    Outcome,
+    Task,
+    outcome_from_dict,
+    outcome_to_dict,
+    task_from_dict,
+    task_to_dict,
+)
+from grasp_tune.training.worker import Worker
+
+Ended = Outcome | BaseException | str  # str: the worker died, and how
+
+
+@dataclass(eq=False)
+class _Member:
+    process: BaseProcess
+    pipe: Connection
+    slot: int
+    task: Task | None = None
+
+
+class Pool:
+    """A fixed number of forked workers; one that dies is replaced.
+
+    Forked, because a problem is made of functions that cannot be pickled as a rule.
+    """
+
+    def __init__(self, size: int, make_worker: Callable[[int], Worker]) -> None:
+        try:
+            self._context = multiprocessing.get_context("fork")
+        except ValueError:
+            raise SearchError(
+                "worker processes need fork, which this system lacks; use workers=1 or Ray"
+            ) from None
+        if torch.cuda.is_initialized():
+            raise SearchError("CUDA was used in this process before the workers; use Ray for GPUs")
+        self._make_worker = make_worker
+        self._members = [self._start(slot) for slot in range(size)]
+
+    def __enter__(self) -> "Pool":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for member in self._members:
+            member.process.kill()  # nothing to lose: outcomes are recorded, the rest is repeated
+            member.process.join()
+            member.pipe.close()
+
+    def _start(self, slot: int) -> _Member:
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(
+            target=_serve, args=(theirs, slot, self._make_worker, os.getpid()), daemon=True
+        )
+        process.start()
+        theirs.close()
+        return _Member(process, ours, slot)
+
+    @property
+    def free(self) -> bool:
+        """Whether a worker is waiting for a task."""
+        return any(member.task is None for member in self._members)
+
+    def submit(self, task: Task) -> None:
+        """Hand a task to a free worker."""
+        member = next(member for member in self._members if member.task is None)
+        member.task = task
+        with suppress(BrokenPipeError):  # it died meanwhile: `wait` notices
+            member.pipe.send(task_to_dict(task))
+
+    def wait(self, timeout: float) -> Iterator[tuple[Task, Ended]]:
+        """Yield the tasks that ended, waiting a little for the first."""
+        ready = wait([member.pipe for member in self._members], timeout)
+        for at, member in enumerate(self._members):
+            if member.pipe not in ready:
+                continue
+            task = member.task
+            try:
+                kind, content = member.pipe.recv()
+            except (EOFError, ConnectionResetError):
+                member.process.join()
+                code = member.process.exitcode
+                member.pipe.close()
+                self._members[at] = self._start(member.slot)
+                if task is not None:
+                    yield task, f"its worker process died (exit code {code})"
+                continue
+            member.task = None
+            assert task is not None
+            yield task, outcome_from_dict(content) if kind == "outcome" else content
+
+
+def _serve(pipe: Connection, slot: int, make_worker: Callable[[int], Worker], parent: int) -> None:
+    """Run tasks until the pipe closes; in the worker process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's business
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    torch.set_num_threads(1)
+    worker: Worker | None = None
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        while os.getppid() == parent:
+            if not pipe.poll(1.0):
+                continue  # look again whether the driver still lives
+            task = task_from_dict(pipe.recv())
+            try:
+                worker = worker or make_worker(slot)
+                pipe.send(("outcome", outcome_to_dict(worker.run(task))))
+            except GraspError as error:
+                pipe.send(("error", error))
+            except Exception as error:
+                trace = traceback.format_exc()
+                pipe.send(("error", SearchError(f"{task.id} failed: {error}\n{trace}")))

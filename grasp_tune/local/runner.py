@@ -1,0 +1,241 @@
+"""Runs a search in this process, or over a few worker processes, and survives its own death.
+
+The folder holds `state.json` (the outcomes so far), `checkpoints/`, `calls` (the meter) and, at the
+end, `result.json` with the model. Going on after a crash is: read the state, ask for the next task.
+"""
+
+import contextlib
+import logging
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from grasp_tune.local.lock import folder_lock
+from grasp_tune.local.meter import Meter
+from grasp_tune.local.processes import Pool
+from grasp_tune.method.errors import CheckpointError, SearchError
+from grasp_tune.method.search import Progress, Search, Step
+from grasp_tune.method.setting import Setting
+from grasp_tune.method.tasks import Task
+from grasp_tune.training.bases import Factory
+from grasp_tune.training.problem import TorchProblem
+from grasp_tune.training.result import Result
+from grasp_tune.training.store import CheckpointStore, MemoryStore, Store
+from grasp_tune.training.worker import Worker
+
+logger = logging.getLogger(__name__)
+
+SAVE_EVERY = 1.0  # seconds between two writes of the state; a crash repeats at most so much
+
+
+class Reporter(Protocol):
+    """Whoever shows how far a run is."""
+
+    def update(self, progress: Progress, calls: int) -> None:
+        """Show where the search stands; `calls` counts those under way too."""
+
+    def close(self) -> None:
+        """Show no more."""
+
+
+class Stopped(KeyboardInterrupt):
+    """The process was asked to end (SIGTERM); the folder can be resumed."""
+
+
+def run_local(
+    problem: TorchProblem,
+    setting: Setting,
+    *,
+    out: Path | None = None,
+    workers: int = 1,
+    bases: Mapping[str, Factory] | None = None,
+    reporter: Reporter | None = None,
+) -> Result:
+    """Run the whole search and return its result; with `out`, go on from what is there."""
+    with contextlib.ExitStack() as stack:
+        folder = out
+        if folder is None and workers > 1:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="grasp-tune-")))
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(folder_lock(folder))
+        if reporter is not None:
+            stack.callback(reporter.close)
+        stack.enter_context(_stop_on_sigterm())
+        driver = _Driver(problem, setting, folder, bases or {}, reporter)
+        if workers > 1:
+            driver.run_pool(workers)
+        else:
+            driver.run_here()
+        result = driver.result()
+        if out is not None:
+            result.save(out)
+        return result
+
+
+class _Driver:
+    """One run: the search, its store, and what is written when."""
+
+    def __init__(
+        self,
+        problem: TorchProblem,
+        setting: Setting,
+        folder: Path | None,
+        bases: Mapping[str, Factory],
+        reporter: Reporter | None,
+    ) -> None:
+        self._problem, self._setting, self._bases = problem, setting, bases
+        self._folder, self._reporter = folder, reporter
+        self._path = None if folder is None else folder / "state.json"
+        self._store: Store = (
+            MemoryStore() if folder is None else CheckpointStore(folder / "checkpoints")
+        )
+        if self._path is not None and self._path.exists():
+            self._search = Search.load(self._path, setting)
+            logger.info("going on from %s", folder)
+        else:
+            self._search = Search(setting)
+        self._meter = Meter(None if folder is None else folder / "calls")
+        self._worker: Worker | None = None
+        self._saved = time.monotonic()
+        self._shown = 0.0
+        if self._path is not None and not self._path.exists():
+            self._search.save(self._path)
+
+    # -- running --------------------------------------------------------------------------------
+
+    def run_here(self) -> None:
+        """Run task after task in this process."""
+        worker = self._own_worker()
+        try:
+            while True:
+                task = self._search.ask()
+                if task is Step.DONE:
+                    break
+                if task is Step.WAIT:
+                    raise SearchError("the search waits although nothing runs")
+                assert not isinstance(task, Step)
+                self._run_task(worker, task)
+        finally:
+            self._save()
+
+    def _run_task(self, worker: Worker, task: Task) -> None:
+        try:
+            outcome = worker.run(task)
+        except CheckpointError as error:
+            if error.key is None:
+                raise
+            self._search.lost_checkpoint(task, error.key)
+            return
+        self._search.tell(task, outcome)
+        self._after()
+
+    def run_pool(self, workers: int) -> None:
+        """Run tasks over worker processes; the order in which they end changes nothing."""
+        folder = self._folder
+        assert folder is not None
+        checkpoints, seed = folder / "checkpoints", self._setting.seed
+
+        def make_worker(slot: int) -> Worker:
+            counter = self._meter.counter(slot + 1)
+            store = CheckpointStore(checkpoints)
+            return Worker(self._problem, seed, store, self._bases, count=counter)
+
+        try:
+            with Pool(workers, make_worker) as pool:
+                while (step := self._search.ask()) is not Step.DONE:
+                    if not isinstance(step, Step) and pool.free:
+                        pool.submit(step)
+                        continue
+                    if not isinstance(step, Step):
+                        self._search.release(step)
+                    self._collect(pool)
+        finally:
+            self._save()
+
+    def _collect(self, pool: Pool) -> None:
+        for task, ended in pool.wait(timeout=0.5):
+            if isinstance(ended, CheckpointError) and ended.key is not None:
+                self._search.lost_checkpoint(task, ended.key)
+            elif isinstance(ended, BaseException):
+                raise ended
+            elif isinstance(ended, str):
+                self._search.tell(task, None, ended)
+            else:
+                self._search.tell(task, ended)
+            self._after()
+        self._show()
+
+    def _own_worker(self) -> Worker:
+        if self._worker is None:
+            counter = self._meter.counter(0)
+
+            def count(calls: int) -> None:
+                counter(calls)
+                self._show()
+
+            self._worker = Worker(
+                self._problem, self._setting.seed, self._store, self._bases, count=count
+            )
+        return self._worker
+
+    # -- after every task -----------------------------------------------------------------------
+
+    def _after(self) -> None:
+        now = time.monotonic()
+        garbage = self._search.discardable()
+        if garbage or now - self._saved > SAVE_EVERY:
+            self._save()
+        for key in garbage:
+            self._store.delete(key)
+        self._show()
+
+    def _save(self) -> None:
+        if self._path is not None:
+            self._search.save(self._path)
+            self._saved = time.monotonic()
+
+    def _show(self) -> None:
+        now = time.monotonic()
+        if self._reporter is not None and now - self._shown > 0.1:
+            self._shown = now
+            self._reporter.update(self._search.progress, self._meter.total)
+
+    def result(self) -> Result:
+        """Return the result at the search's choice, with the work done twice told apart."""
+        search = self._search
+        search.repeated = max(search.repeated, self._meter.total - _budgeted(search))
+        worker = self._own_worker()
+        worker.place(search.partial().key)
+        from grasp_tune.training.snapshots import model_tensors
+
+        seed = self._setting.seed
+        if self._reporter is not None:
+            self._reporter.update(search.progress, self._meter.total)
+        return Result.of(search, model_tensors(worker.model), lambda: self._problem.build(seed))
+
+
+def _budgeted(search: Search) -> int:
+    calls = search.calls
+    return calls["probe"] + calls["train"] + calls["ensemble"]
+
+
+@contextlib.contextmanager
+def _stop_on_sigterm() -> Iterator[None]:
+    """Turn SIGTERM into an exception that unwinds through the saving of the state."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: object) -> None:
+        raise Stopped("stopped by SIGTERM")
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,323 @@
+"""The brain: says what to run next and learns what came out.
+
+A schedule is a generator that yields rounds of independent tasks and receives their outcomes;
+this module turns it into ask and tell. The state is the outcomes by task id: feeding them to a
+fresh generator gives the same search again, so saving, restoring, a second process and a crash
+are one mechanism, and nothing can depend on the order in which tasks end.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from grasp_tune.method.choice import Choice, best_seen
+from grasp_tune.method.errors import InputError, SearchError
+from grasp_tune.method.plan import Plan
+from grasp_tune.method.records import Json
+from grasp_tune.method.rounds import Round
+from grasp_tune.method.schedules import start
+from grasp_tune.method.setting import Setting
+from grasp_tune.method.statefile import read_json, write_json_atomic
+from grasp_tune.method.tasks import (
+    Outcome,
+    ProbeTask,
+    Task,
+    outcome_from_dict,
+    outcome_to_dict,
+    phase_of,
+)
+
+logger = logging.getLogger(__name__)
+
+ATTEMPTS = 3  # a task that fails this often is lost, and so are its candidates
+STATE_LIMIT = 256 * 2**20  # bytes; a state file larger than this is not ours
+
+
+class Step(Enum):
+    """What `ask` says when it has no task to give."""
+
+    WAIT = "wait"  # other tasks must end first
+    DONE = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a search stands, in oracle calls."""
+
+    phase: str  # "probe", "train", "score", "done"
+    calls: int  # spent by the tasks that have ended
+    budget: int
+    pending: int  # tasks of this round that have not ended
+    leader: str
+    best: float  # the best mean loss or score seen so far; NaN before any
+
+
+class Search:
+    """One sweep as ask and tell; see the module."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self.plan: Plan | None = None
+        self.choice: Choice | None = None
+        self.repeated = 0  # calls of outcomes that came more than once
+        self._outcomes: dict[str, Outcome] = {}
+        self._failures: dict[str, list[str]] = {}
+        self._producers: dict[str, Task] = {}  # checkpoint key -> the task that writes it
+        self._tasks: dict[str, Task] = {}  # every task issued in any round so far
+        self._queue: deque[Task] = deque()
+        self._redo: dict[str, Task] = {}  # ended tasks whose checkpoints were lost
+        self._blocked: dict[str, set[str]] = {}  # task id -> ids it waits for
+        self._losses: dict[str, int] = {}  # how often a checkpoint could not be read
+        self._discarded: list[str] = []
+        self._origin: str | None = None
+        self._schedule = start(setting)
+        self._round = next(self._schedule)
+        self._enter(self._round)
+        self._advance()
+
+    # -- ask and tell ---------------------------------------------------------------------------
+
+    def ask(self) -> Task | Step:
+        """Return the next task, or that others must end first, or that the search is done."""
+        if self.choice is not None:
+            return Step.DONE
+        for _ in range(len(self._queue)):
+            task = self._queue.popleft()
+            if self._settled(task.id) and task.id not in self._redo:
+                continue
+            if self._blocked.get(task.id):
+                self._queue.append(task)
+                continue
+            return task
+        return Step.WAIT
+
+    def tell(self, task: Task | str, outcome: Outcome | None, reason: str = "failed") -> bool:
+        """Record how a task ended; None means that it failed. Returns whether it was news.
+
+        May come in any order, twice, late or for an unknown id: what is not news changes nothing.
+        A failed task is issued again, at most `ATTEMPTS` times in all.
+        """
+        known = self._tasks.get(task if isinstance(task, str) else task.id)
+        if known is None or self.choice is not None:
+            return False
+        if outcome is None:
+            return self._fail(known, reason)
+        if phase_of(outcome) != phase_of(known):
+            raise InputError(f"task {known.id} cannot end with a {phase_of(outcome)} outcome")
+        self._check_origin(outcome)
+        if known.id in self._redo:
+            del self._redo[known.id]
+            self._unblock(known.id)
+            self.repeated += outcome.calls
+            return True
+        if self._settled(known.id):
+            return False
+        self._outcomes[known.id] = outcome
+        self._advance()
+        return True
+
+    def release(self, task: Task | str) -> None:
+        """Give a task back that was asked for and not run: it is issued again."""
+        known = self._tasks.get(task if isinstance(task, str) else task.id)
+        if known is None or known in self._queue:
+            return
+        if not self._settled(known.id) or known.id in self._redo:
+            self._queue.appendleft(known)
+
+    def lost_checkpoint(self, task: Task | str, key: str) -> None:
+        """A task could not read checkpoint `key`: have it made again, then run the task again.
+
+        The task that wrote it is repeated, with the same bits since everything is addressed. If
+        its own input is gone too, it says so in turn, back to x0 if need be.
+        """
+        known = self._tasks.get(task if isinstance(task, str) else task.id)
+        producer = self._producers.get(key)
+        if known is None or (self._settled(known.id) and known.id not in self._redo):
+            return
+        if producer is None:
+            raise SearchError(f"checkpoint {key} is needed by {known.id}, and no task makes it")
+        self._losses[key] = self._losses.get(key, 0) + 1
+        if self._losses[key] > ATTEMPTS or len(self._failures.get(producer.id, ())) >= ATTEMPTS:
+            self._fail(known, f"checkpoint {key} cannot be read, although it was made again")
+            return
+        self._blocked.setdefault(known.id, set()).add(producer.id)
+        if producer.id not in self._redo:
+            logger.info("checkpoint %s is lost: %s is repeated", key, producer.id)
+            self._redo[producer.id] = producer
+            self._queue.appendleft(producer)
+        self.release(known)
+
+    # -- what others want to know ---------------------------------------------------------------
+
+    @property
+    def progress(self) -> Progress:
+        """Where the search stands."""
+        pending = [task for task in self._round.tasks if not self._settled(task.id)]
+        phase = "done" if self.choice is not None else phase_of(self._round.tasks[0])
+        return Progress(
+            phase=phase,
+            calls=self.calls["probe"] + self.calls["train"] + self.calls["ensemble"],
+            budget=self.setting.budget,
+            pending=len(pending),
+            leader=self._round.leader,
+            best=best_seen(self._outcomes.values()),
+        )
+
+    @property
+    def calls(self) -> dict[str, int]:
+        """Oracle calls answered, by purpose; work done twice is apart."""
+        spent = {"probe": 0, "train": 0, "ensemble": 0, "repeated": self.repeated}
+        for outcome in self._outcomes.values():
+            phase = phase_of(outcome)
+            spent["ensemble" if phase == "score" else phase] += outcome.calls
+        return spent
+
+    @property
+    def round_tasks(self) -> tuple[Task, ...]:
+        """The tasks of the current round that have not ended."""
+        if self.choice is not None:
+            return ()
+        return tuple(task for task in self._round.tasks if not self._settled(task.id))
+
+    @property
+    def outcomes(self) -> Mapping[str, Outcome]:
+        """What is known, by task id, in the order in which the schedule issued the tasks."""
+        return {key: self._outcomes[key] for key in self._tasks if key in self._outcomes}
+
+    @property
+    def tasks(self) -> Mapping[str, Task]:
+        """Every task issued so far, by id."""
+        return dict(self._tasks)
+
+    @property
+    def leader(self) -> str:
+        """The checkpoint to return if everything stopped now."""
+        return self.choice.key if self.choice is not None else self._round.leader
+
+    def partial(self) -> Choice:
+        """Return the choice, or the best so far marked partial where the search is not done."""
+        if self.choice is not None:
+            return self.choice
+        return Choice.stopped_early(self._round.leader, self._outcomes, self._tasks, self.lost)
+
+    @property
+    def lost(self) -> dict[str, str]:
+        """Tasks given up after too many failures, and why."""
+        failures = self._failures.items()
+        return {key: reasons[-1] for key, reasons in failures if len(reasons) >= ATTEMPTS}
+
+    def discardable(self) -> tuple[str, ...]:
+        """Return, once, the checkpoints that no task will read again."""
+        keys, self._discarded = tuple(self._discarded), []
+        return keys
+
+    # -- state ----------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Json]:
+        """Return everything needed to rebuild the search, as JSON values."""
+        return {
+            "format": 1,
+            "setting": self.setting.to_dict(),
+            "outcomes": {key: outcome_to_dict(item) for key, item in self.outcomes.items()},
+            "failures": {key: list(reasons) for key, reasons in self._failures.items()},
+            "repeated": self.repeated,
+        }
+
+    def save(self, path: Path | str) -> None:
+        """Replace the state file atomically."""
+        write_json_atomic(Path(path), self.state())
+
+    @classmethod
+    def from_state(cls, state: Json, setting: Setting | None = None) -> "Search":
+        """Return the search that `state` describes; `setting` must agree with it if given."""
+        if not isinstance(state, dict) or state.get("format") != 1:
+            raise InputError("not a search state of format 1")
+        stored = Setting.from_dict(state.get("setting"))
+        if setting is not None and (difference := setting.difference(stored)):
+            raise InputError(f"the saved search differs from this one: {difference}")
+        search = cls(setting if setting is not None else stored)
+        outcomes, failures = state.get("outcomes"), state.get("failures")
+        if not isinstance(outcomes, dict) or not isinstance(failures, dict):
+            raise InputError("outcomes and failures of a search state must be objects")
+        search.replay({key: outcome_from_dict(item) for key, item in outcomes.items()}, failures)
+        search.repeated = int(state.get("repeated", 0))
+        return search
+
+    @classmethod
+    def load(cls, path: Path | str, setting: Setting | None = None) -> "Search":
+        """Return the search that `save` wrote."""
+        return cls.from_state(read_json(Path(path), STATE_LIMIT), setting)
+
+    def replay(
+        self, outcomes: Mapping[str, Outcome], failures: Mapping[str, list[str]] | None = None
+    ) -> None:
+        """Learn many outcomes at once, in any order; ids that never come up are ignored."""
+        for key, reasons in (failures or {}).items():
+            self._failures[key] = [str(reason) for reason in reasons]
+        self._advance()
+        while True:
+            fresh = [task for task in self.round_tasks if task.id in outcomes]
+            if not fresh:
+                return
+            for task in fresh:
+                self.tell(task, outcomes[task.id])
+
+    # -- inside ---------------------------------------------------------------------------------
+
+    def _settled(self, key: str) -> bool:
+        return key in self._outcomes or len(self._failures.get(key, ())) >= ATTEMPTS
+
+    def _fail(self, task: Task, reason: str) -> bool:
+        if self._settled(task.id) and task.id not in self._redo:
+            return False
+        self._failures.setdefault(task.id, []).append(reason)
+        if len(self._failures[task.id]) < ATTEMPTS:
+            self.release(task)
+            return True
+        if isinstance(task, ProbeTask):
+            raise SearchError(
+                f"the probe failed {ATTEMPTS} times, so nothing can be trained: {reason}"
+            )
+        logger.warning("%s failed %d times and is lost: %s", task.id, ATTEMPTS, reason)
+        if self._redo.pop(task.id, None) is not None:
+            self._unblock(task.id)
+        self._advance()
+        return True
+
+    def _unblock(self, key: str) -> None:
+        for waiting in self._blocked.values():
+            waiting.discard(key)
+
+    def _check_origin(self, outcome: Outcome) -> None:
+        if self._origin is None:
+            self._origin = outcome.origin
+        elif outcome.origin != self._origin:
+            raise SearchError(
+                f"a worker started from another point (digest {outcome.origin}) than the probe "
+                f"({self._origin}): `model` must build the same model in every process; seed "
+                "whatever it draws, or load its weights from a file"
+            )
+
+    def _enter(self, step: Round) -> None:
+        self._round = step
+        self.plan = step.plan if step.plan is not None else self.plan
+        self._discarded.extend(step.discard)
+        for task in step.tasks:
+            if task.id in self._tasks:
+                raise SearchError(f"the schedule used the task id {task.id} twice")
+            self._tasks[task.id] = task
+            self._producers.update(dict.fromkeys(task.writes, task))
+            self._queue.append(task)
+
+    def _advance(self) -> None:
+        while self.choice is None and all(self._settled(task.id) for task in self._round.tasks):
+            known = {task.id: self._outcomes.get(task.id) for task in self._round.tasks}
+            try:
+                step = self._schedule.send(known)
+            except StopIteration as end:
+                self.choice = end.value
+                return
+            self._enter(step)

@@ -1,0 +1,72 @@
+"""Everything that fixes a sweep before it starts: with the problem, the whole input."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from grasp_tune.method.errors import InputError
+from grasp_tune.method.records import Json
+from grasp_tune.method.variants import Method, method_from_dict
+
+ScheduleName = Literal["paper", "promote"]
+EnsembleName = Literal["resample", "window"]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One sweep: method, budget, schedule, seed and how the work is cut."""
+
+    method: Method
+    budget: int  # T, oracle calls allowed in all
+    schedule: ScheduleName = "promote"
+    seed: int = 0
+    ensemble: EnsembleName = "resample"
+    width: int = 0  # runs that are batched into one computation; 0: each by itself
+    probe_parts: int = 1  # tasks that share the probe
+    challengers: tuple[str, ...] = ()  # further base optimizers that join the race
+
+    def __post_init__(self) -> None:
+        for name, low in (("budget", 1), ("width", 0), ("probe_parts", 1)):
+            got = getattr(self, name)
+            if not isinstance(got, int) or isinstance(got, bool) or got < low:
+                raise InputError(f"{name}: got {got!r}, expected a whole number >= {low}")
+        if not isinstance(self.seed, int) or isinstance(self.seed, bool):
+            raise InputError(f"seed: got {self.seed!r}, expected a whole number")
+        if self.schedule not in ("paper", "promote"):
+            raise InputError(f"schedule: got {self.schedule!r}, expected 'paper' or 'promote'")
+        if self.ensemble not in ("resample", "window"):
+            raise InputError(f"ensemble: got {self.ensemble!r}, expected 'resample' or 'window'")
+
+    def to_dict(self) -> dict[str, Json]:
+        """Return the setting as JSON values."""
+        return {
+            "method": self.method.to_dict(),
+            "budget": self.budget,
+            "schedule": self.schedule,
+            "seed": self.seed,
+            "ensemble": self.ensemble,
+            "width": self.width,
+            "probe_parts": self.probe_parts,
+            "challengers": list(self.challengers),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Json) -> "Setting":
+        """Return the setting that `to_dict` wrote."""
+        names = set(cls.__dataclass_fields__)
+        if not isinstance(data, dict) or set(data) != names:
+            raise InputError(f"a setting has exactly the keys {sorted(names)}")
+        rest = {key: value for key, value in data.items() if key not in ("method", "challengers")}
+        if not isinstance(data["challengers"], list):
+            raise InputError("challengers must be a list of names")
+        method = method_from_dict(data["method"])
+        return cls(method=method, challengers=tuple(map(str, data["challengers"])), **rest)
+
+    def difference(self, other: "Setting") -> str:
+        """Return the keys in which two settings differ, with both values; empty if none."""
+        mine, theirs = self.to_dict(), other.to_dict()
+        pairs = [
+            f"{key} {theirs[key]!r} became {mine[key]!r}"
+            for key in mine
+            if mine[key] != theirs[key]
+        ]
+        return "; ".join(pairs)

@@ -1,0 +1,312 @@
+"""Runs of a small model as one batched computation.
+
+Many small steps cost mostly overhead; one step of all runs together costs little more than one.
+All runs see the same minibatches, so a batch is read once. Whether it pays is a rule of the
+model's shape, so that every process, and a resumed run, decides alike. A model that cannot be
+batched falls back to one run after the other, with one line in the log.
+"""
+
+import logging
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+from torch.optim import Optimizer
+
+from grasp_tune.method.errors import InputError
+from grasp_tune.method.tasks import START, Segment, SegmentOutcome, TrainTask, average_key
+from grasp_tune.method.tasks import iterate_key, state_key
+from grasp_tune.method.variants import Method
+from grasp_tune.training.averaging import AverageState, PolynomialAverage
+from grasp_tune.training.bases import Base, find_base
+from grasp_tune.training.curves import Curve
+from grasp_tune.training.problem import Batch, TorchProblem
+from grasp_tune.training.snapshots import Meta, Tensors, load_model, load_optimizer
+from grasp_tune.training.snapshots import optimizer_tensors
+from grasp_tune.training.stacked import Rule, Stack, rule_for
+
+if TYPE_CHECKING:
+    from grasp_tune.training.worker import Worker
+
+logger = logging.getLogger(__name__)
+
+WIDTH = 64  # runs in one batch at most
+LARGEST = 20_000  # parameters; measured: above it a batch of runs gains nothing on a CPU core
+_LAYERS = (
+    nn.Linear,
+    nn.Flatten,
+    nn.Identity,
+    nn.Dropout,
+    nn.ReLU,
+    nn.GELU,
+    nn.SiLU,
+    nn.Tanh,
+    nn.Sigmoid,
+    nn.LeakyReLU,
+    nn.ELU,
+    nn.Softplus,
+    nn.LayerNorm,
+    nn.LogSoftmax,
+)
+
+
+def fusion_width(
+    problem: TorchProblem,
+    method: Method,
+    schedule: str,
+    fused: bool | Literal["auto"],
+    seed: int,
+) -> int:
+    """Return how many runs to batch into one computation, 0 for none."""
+    if fused not in (True, False, "auto"):
+        raise InputError(f"fused: got {fused!r}, expected True, False or 'auto'")
+    if fused == "auto":
+        fused = callable(method.base) is False and pays(problem.build(seed))
+    return WIDTH if fused else 0
+
+
+def pays(model: nn.Module) -> bool:
+    """Return whether batching runs of this model is faster than one after the other.
+
+    A rule of the shape: only layers that become one matrix product, no buffers, few parameters.
+    """
+    leaves = [item for item in model.modules() if not list(item.children())]
+    size = sum(item.numel() for item in model.parameters())
+    on_cpu = all(item.device.type == "cpu" for item in model.parameters())
+    trains = all(item.requires_grad for item in model.parameters())
+    known = all(isinstance(item, _LAYERS) for item in leaves)
+    return known and trains and on_cpu and size <= LARGEST and not list(model.buffers())
+
+
+def run_fused(worker: "Worker", task: TrainTask) -> list[SegmentOutcome]:
+    """Return the outcome of each segment of the task, all runs advancing together."""
+    reason = _obstacle(worker, task)
+    if reason is None:
+        try:
+            return _Batch(worker, task).outcomes()
+        except _CannotBatch as error:
+            reason = str(error)
+    logger.info("%s: runs one by one, not batched: %s", task.id, reason)
+    return [worker.run_segment(segment, task) for segment in task.segments]
+
+
+class _CannotBatch(Exception):
+    """The model does things that a batch of models cannot."""
+
+
+def _obstacle(worker: "Worker", task: TrainTask) -> str | None:
+    first = task.segments[0]
+    if any(s.start != first.start or s.averages != first.averages for s in task.segments):
+        return "its runs are at different places"
+    if len({segment.arm.base for segment in task.segments}) > 1:
+        return "its runs have different base optimizers"
+    if task.exact:
+        return "exact gradients go through the whole data set"
+    if list(worker.model.buffers()):
+        return "the model has buffers"
+    if any(not item.requires_grad for item in worker.model.parameters()):
+        return "some parameters are frozen"
+    return None
+
+
+class _LossOf(nn.Module):
+    """The user's loss as a module, so that its parameters can be swapped for a batch of them."""
+
+    def __init__(self, model: nn.Module, loss: Callable[[nn.Module, Batch], Tensor]) -> None:
+        super().__init__()
+        self.model = model
+        self._loss = [loss]  # in a list: a loss that is a module must not become a part
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Return the loss of one batch."""
+        return self._loss[0](self.model, batch).reshape(())
+
+
+class _Batch:
+    """The runs of one task, stacked."""
+
+    def __init__(self, worker: "Worker", task: TrainTask) -> None:
+        self._worker, self._task = worker, task
+        self._base: Base = find_base(task.segments[0].arm.base, worker.bases)
+        self._names = [name for name, _ in worker.model.named_parameters()]
+        self._segments = list(task.segments)
+        self._curves = [Curve(segment) for segment in task.segments]
+        self._rows = list(range(len(task.segments)))  # which segment each row of the stack is
+        self._points: Stack = []
+        self._averages: dict[float, PolynomialAverage] = {}
+        values = torch.tensor([s.arm.value for s in task.segments], dtype=torch.float64)
+        optimizers = self._load()
+        rule = rule_for(self._base.name, values, optimizers)
+        if rule is None:
+            raise _CannotBatch(f"there is no batched {self._base.name}")
+        self._rule: Rule = rule
+        module = _LossOf(worker.model, worker.oracle.problem.loss)
+
+        def loss(points: dict[str, Tensor], batch: Batch) -> Tensor:
+            return functional_call(module, points, (batch,))
+
+        self._gradients = vmap(grad_and_value(loss), in_dims=(0, None), randomness="same")
+
+    # -- in and out -----------------------------------------------------------------------------
+
+    def _load(self) -> list[Optimizer]:
+        """Read every run's state; return an optimizer at each."""
+        worker, optimizers, starts = self._worker, [], []
+        averages: dict[float, list[AverageState]] = {g: [] for g in self._segments[0].averages}
+        for segment in self._segments:
+            origin = state_key(segment.arm.index, segment.start) if segment.start else START
+            worker.place(origin)
+            starts.append([item.detach().clone() for item in worker.model.parameters()])
+            optimizer = self._optimizer(segment, starts[-1])
+            if segment.start:
+                saved = worker.store.read(origin)
+                load_optimizer(optimizer, saved.tensors, str(saved.meta["optimizer"]), origin)
+                for gamma, states in averages.items():
+                    steps = int(saved.meta[f"average.{gamma:g}"])
+                    names = [f"average.{gamma:g}.param.{n}" for n in self._names] if steps else []
+                    states.append(AverageState(tuple(saved.tensors[n] for n in names), steps))
+            optimizers.append(optimizer)
+        self._points = [torch.stack(list(column)) for column in zip(*starts, strict=True)]
+        for gamma, states in averages.items():
+            state = None
+            if states:
+                stacked = zip(*(item.tensors for item in states), strict=True)
+                state = AverageState(tuple(torch.stack(list(c)) for c in stacked), states[0].steps)
+            self._averages[gamma] = PolynomialAverage(gamma, state)
+        return optimizers
+
+    def _optimizer(self, segment: Segment, points: list[Tensor]) -> Optimizer:
+        params: list[Tensor] = [nn.Parameter(item) for item in points]
+        arm = segment.arm
+        return self._base.make(params, arm.value, self._worker.scale(arm.power))
+
+    def _point(self, row: int) -> Tensors:
+        pairs = zip(self._names, self._points, strict=True)
+        return {f"param.{name}": item[row] for name, item in pairs}
+
+    def _write_iterate(self, row: int, call: int) -> None:
+        key = iterate_key(self._segments[self._rows[row]].arm.index, call)
+        self._worker.store.write(key, self._point(row), {})
+
+    def _average(self, row: int, gamma: float) -> Tensors:
+        average = self._averages[gamma]
+        stack = average.tensors if average.steps else tuple(self._points)
+        pairs = zip(self._names, stack, self._points, strict=True)
+        return {f"param.{name}": item[row].to(like.dtype) for name, item, like in pairs}
+
+    def _write_end(self, row: int) -> None:
+        """Write what the segment wants at its end."""
+        segment, store = self._segments[self._rows[row]], self._worker.store
+        curve, index = self._curves[self._rows[row]], segment.arm.index
+        finite = all(bool(torch.isfinite(item[row]).all()) for item in self._points)
+        curve.finite = curve.finite and finite
+        if segment.stop in segment.keep:
+            self._write_iterate(row, segment.stop)
+        if segment.keep_averages:
+            for gamma in segment.averages:
+                store.write(average_key(index, segment.stop, gamma), self._average(row, gamma), {})
+        if not segment.save:
+            return
+        tensors = self._point(row)
+        optimizer = self._optimizer(segment, [item[row].clone() for item in self._points])
+        self._rule.export(row, optimizer)
+        state, numbers = optimizer_tensors(optimizer)
+        tensors.update(state)
+        meta: Meta = {"optimizer": numbers}
+        for gamma, average in self._averages.items():
+            meta[f"average.{gamma:g}"] = average.steps
+            if average.steps:
+                for name, item in zip(self._names, average.tensors, strict=True):
+                    tensors[f"average.{gamma:g}.param.{name}"] = item[row]
+        store.write(state_key(index, segment.stop), tensors, meta)
+
+    # -- running --------------------------------------------------------------------------------
+
+    def outcomes(self) -> list[SegmentOutcome]:
+        """Advance until every run has had its calls."""
+        call = self._segments[0].start
+        whole = True  # no step is half done
+        while self._rows:
+            if whole:
+                self._retire(call)
+                if not self._rows:
+                    break
+                self._rule.begin(self._points)
+            whole = self._call(call)
+            call += 1
+            if whole:
+                for average in self._averages.values():
+                    average.update(self._points)
+        load_model(self._worker.model, self._worker.start, START)
+        return [curve.outcome() for curve in self._curves]
+
+    def _retire(self, call: int) -> None:
+        """Keep what is wanted at this call, and drop the runs that are at their end."""
+        ended = []
+        for row, at in enumerate(self._rows):
+            segment, curve = self._segments[at], self._curves[at]
+            over = call + self._rule.calls_per_step > segment.stop or not curve.finite
+            for wanted in sorted(set(segment.keep)):
+                now = wanted == call or (over and wanted >= call)
+                if wanted < segment.stop and now:
+                    self._write_iterate(row, wanted)
+            if over:
+                self._write_end(row)
+                ended.append(row)
+        if ended:
+            gone = set(ended)
+            self._select([row for row in range(len(self._rows)) if row not in gone])
+
+    def _select(self, rows: list[int]) -> None:
+        self._rows = [self._rows[row] for row in rows]
+        index = torch.tensor(rows, dtype=torch.long)
+        self._points = [item[index] for item in self._points]
+        self._rule.select(index)
+        for gamma, average in self._averages.items():
+            if average.steps:
+                picked = tuple(item[index] for item in average.tensors)
+                self._averages[gamma] = PolynomialAverage(
+                    gamma, AverageState(picked, average.steps)
+                )
+
+    def _call(self, call: int) -> bool:
+        """One oracle call of every run; returns whether it completes a step."""
+        oracle = self._worker.oracle
+        batch = oracle.stream("train").batch(call)
+        oracle.seed_noise("train", call)
+        points = {f"model.{n}": item for n, item in zip(self._names, self._points, strict=True)}
+        try:
+            found, losses = self._gradients(points, batch)
+        except (RuntimeError, NotImplementedError) as error:
+            # Only the first call may give up: nothing has been counted or moved yet.
+            if call > self._segments[0].start:
+                raise
+            raise _CannotBatch(str(error).splitlines()[0]) from error
+        oracle.count(len(self._rows))
+        gradients = [found[f"model.{name}"].detach() for name in self._names]
+        norms = _norms(gradients) if self._task.norms else None
+        for row, (at, loss) in enumerate(zip(self._rows, losses.tolist(), strict=True)):
+            self._curves[at].add(loss, math.nan if norms is None else float(norms[row]))
+        with torch.no_grad():
+            return self._rule.feed(self._points, gradients, self._shares(call))
+
+    def _shares(self, call: int) -> Tensor:
+        """Return each run's share of its full step at this call."""
+        shares = [annealed(self._segments[at], call) for at in self._rows]
+        return torch.tensor(shares, dtype=torch.float64)
+
+
+def annealed(segment: Segment, call: int) -> float:
+    """Return the share of the full step at a call: 1, then falling linearly to 0."""
+    if segment.anneal is None:
+        return 1.0
+    begin, end = segment.anneal
+    return 1.0 if call < begin else max(0.0, (end - call) / (end - begin))
+
+
+def _norms(gradients: Stack) -> Tensor:
+    squares = [item.flatten(1).double().square().sum(1) for item in gradients]
+    return torch.stack(squares).sum(0).sqrt()

@@ -1,0 +1,159 @@
+"""The stochastic oracle: losses and gradients of minibatches at the model's point, counted.
+
+Every call of the user's loss happens here, and is counted here. Random numbers inside the model
+(dropout) are addressed like the minibatch, and buffers can be kept as they were, so that a call is
+a function of (point, seed, purpose, call).
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from grasp_tune.method.address import address
+from grasp_tune.method.errors import ProblemError
+from grasp_tune.training.problem import Batch, TorchProblem
+from grasp_tune.training.streams import Stream, full_batches
+
+
+class Oracle:
+    """Gradients and values of one problem, at whatever point the model is."""
+
+    def __init__(
+        self, problem: TorchProblem, seed: int, count: Callable[[int], None] = lambda calls: None
+    ) -> None:
+        self.problem, self.seed = problem, seed
+        self.device = problem.chosen_device
+        self.model = problem.build(seed)
+        self.parameters = [item for item in self.model.parameters() if item.requires_grad]
+        self._buffers = [(item, item.clone()) for item in self.model.buffers()]
+        self.count = count
+        self._streams: dict[str, Stream] = {}
+        self._noise = address(seed, "noise") % 2**62
+
+    def stream(self, purpose: str) -> Stream:
+        """Return the minibatches of one purpose; validation data serves the ensemble alone."""
+        if purpose not in self._streams:
+            problem = self.problem
+            validate = purpose == "ensemble" and problem.validation is not None
+            data = problem.validation if validate else problem.data
+            assert data is not None
+            size = problem.batch_size
+            self._streams[purpose] = Stream(data, size, self.seed, purpose, self.device)
+        return self._streams[purpose]
+
+    def gradient(self, purpose: str, call: int) -> Tensor:
+        """Return the loss of one minibatch, its gradient left in the parameters."""
+        loss = self.loss(self.stream(purpose).batch(call), purpose, call)
+        for parameter in self.parameters:
+            parameter.grad = None
+        loss.backward()
+        return loss.detach()
+
+    def loss(self, batch: Batch, purpose: str, call: int) -> Tensor:
+        """Return the loss of a batch as a scalar tensor, and count the call."""
+        self.seed_noise(purpose, call)
+        self.count(1)
+        return self.checked(self.problem.loss(self.model, batch))
+
+    def seed_noise(self, purpose: str, call: int) -> None:
+        """Fix the random numbers that the model may draw in this call."""
+        number = self._noise + (call << 2) + ("train", "probe", "ensemble", "exact").index(purpose)
+        if self.device.type == "cpu":
+            torch.default_generator.manual_seed(number)  # a tenth of the time of manual_seed
+        else:
+            torch.manual_seed(number)
+
+    @torch.no_grad()
+    def value(self, purpose: str, call: int) -> float:
+        """Return the loss of one minibatch."""
+        return float(self.loss(self.stream(purpose).batch(call), purpose, call))
+
+    def exact(self, *, gradient: bool, counted: bool = False) -> float:
+        """Return the loss over all data, and leave its gradient where asked; one oracle call.
+
+        The deterministic algorithm counts training gradients only, hence `counted`.
+        """
+        if counted:
+            self.count(1)
+        self.seed_noise("exact", 0)
+        total, rows = 0.0, 0
+        whole = self.problem.rows or 0
+        for parameter in self.parameters:
+            parameter.grad = None
+        for batch, count in full_batches(self.problem.data, self.device):
+            with torch.set_grad_enabled(gradient):
+                loss = self.checked(self.problem.loss(self.model, batch))
+                if gradient:
+                    (loss * (count / whole)).backward()
+            total += float(loss.detach()) * count
+            rows += count
+        return total / rows
+
+    def checked(self, loss: object) -> Tensor:
+        """Return the loss, or say what is wrong with it."""
+        if not isinstance(loss, Tensor):
+            raise ProblemError(f"loss: it returned {type(loss).__name__}, expected a scalar tensor")
+        if loss.numel() != 1:
+            raise ProblemError(
+                f"loss: it returned a tensor of shape {tuple(loss.shape)}, expected a scalar; "
+                "reduce it with .mean()"
+            )
+        if torch.is_grad_enabled() and not loss.requires_grad:
+            raise ProblemError(
+                "loss: its value does not depend on the model's parameters, so it has no gradient"
+            )
+        return loss.reshape(())
+
+    def gradient_norm(self) -> float:
+        """Return the norm of the gradient that the last call left."""
+        found = [item.grad for item in self.parameters if item.grad is not None]
+        if not found:
+            return 0.0
+        return float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(found))))
+
+    def keep_buffers(self) -> None:
+        """Remember the buffers as they are now."""
+        for item, kept in self._buffers:
+            kept.copy_(item)
+
+    def restore_buffers(self) -> None:
+        """Put the buffers back, so that looking at a point does not change it."""
+        for item, kept in self._buffers:
+            item.copy_(kept)
+
+
+class MeanGradient:
+    """The running mean of gradients at one point: one vector, whatever the number of samples."""
+
+    def __init__(self, parameters: list[nn.Parameter], *, moments: bool = False) -> None:
+        self._parameters = parameters
+        wide = [torch.promote_types(item.dtype, torch.float32) for item in parameters]
+        pairs = list(zip(parameters, wide, strict=True))
+        self.sums = [torch.zeros_like(item, dtype=kind) for item, kind in pairs]
+        self.squares = [torch.zeros_like(item) for item in self.sums] if moments else None
+        self.count = 0
+        self.square = 0.0  # sum of |g|^2
+
+    def add(self) -> None:
+        """Take in the gradient that the parameters hold; a missing one counts as zero."""
+        self.count += 1
+        square = 0.0
+        for at, item in enumerate(self._parameters):
+            if item.grad is None:
+                continue
+            gradient = item.grad.to(self.sums[at].dtype)
+            self.sums[at].add_(gradient)
+            square += float(torch.linalg.vector_norm(gradient, dtype=torch.float64)) ** 2
+            if self.squares is not None:
+                self.squares[at].addcmul_(gradient, gradient)
+        self.square += square
+
+    @property
+    def norm(self) -> float:
+        """Norm of the mean."""
+        if not self.count:
+            return math.nan
+        norms = [float(torch.linalg.vector_norm(s, dtype=torch.float64)) for s in self.sums]
+        return math.hypot(*norms) / self.count

@@ -1,0 +1,232 @@
+"""The base optimizers for many runs at once: each state tensor has the runs as its first axis.
+
+Each rule is the twin of one optimizer in `bases`, and its state goes in and out through that
+optimizer, so a run may be batched in one stretch and alone in the next. Tests hold the two
+together step by step.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+Stack = list[Tensor]  # one tensor a parameter, each (runs, ...)
+
+
+class Rule(Protocol):
+    """How one oracle call moves all runs."""
+
+    calls_per_step: int
+
+    def begin(self, points: Stack) -> None:
+        """Move `points` to where the first gradient of a step is wanted."""
+
+    def feed(self, points: Stack, gradients: Stack, share: Tensor) -> bool:
+        """Take in the gradients at `points`, move them on; returns whether a step is complete."""
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these runs only."""
+
+    def export(self, row: int, optimizer: Optimizer) -> None:
+        """Write one run's state into a fresh optimizer of its kind."""
+
+
+def rule_for(base: str, values: Tensor, optimizers: Sequence[Optimizer]) -> Rule | None:
+    """Return the rule for `base` at the optimizers' states, None where there is none."""
+    kind = _RULES.get(base)
+    return None if kind is None else kind(values, optimizers)
+
+
+def _column(values: Tensor, like: Tensor) -> Tensor:
+    return values.to(like.dtype).reshape(-1, *([1] * (like.ndim - 1)))
+
+
+def _gather(optimizers: Sequence[Optimizer], name: str) -> Stack | None:
+    """Return one state entry of all optimizers, stacked by parameter; None before it exists."""
+    params = [[p for g in o.param_groups for p in g["params"]] for o in optimizers]
+    if name not in optimizers[0].state.get(params[0][0], {}):
+        return None
+    entries = [[o.state[p][name] for p in own] for o, own in zip(optimizers, params, strict=True)]
+    return [torch.stack(list(column)) for column in zip(*entries, strict=True)]
+
+
+def _give(optimizer: Optimizer, entries: Mapping[str, Stack], row: int) -> None:
+    params = [p for group in optimizer.param_groups for p in group["params"]]
+    for name, stack in entries.items():
+        for param, item in zip(params, stack, strict=True):
+            optimizer.state[param][name] = item[row].clone()
+
+
+class _Entries:
+    """State entries by name: what most rules have to keep."""
+
+    calls_per_step = 1
+
+    def __init__(self, values: Tensor, optimizers: Sequence[Optimizer], *names: str) -> None:
+        self._values = values
+        found = {name: _gather(optimizers, name) for name in names}
+        self._entries: dict[str, Stack] = {n: s for n, s in found.items() if s is not None}
+
+    def begin(self, points: Stack) -> None:
+        """Gradients are wanted where the points are."""
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these runs only."""
+        self._values = self._values[rows]
+        self._entries = {n: [item[rows] for item in s] for n, s in self._entries.items()}
+
+    def export(self, row: int, optimizer: Optimizer) -> None:
+        """Write one run's state into a fresh optimizer of its kind."""
+        _give(optimizer, self._entries, row)
+
+    def _entry(self, name: str, points: Stack, fill: float = 0.0) -> Stack:
+        if name not in self._entries:
+            self._entries[name] = [torch.full_like(item, fill) for item in points]
+        return self._entries[name]
+
+
+class _Sgd(_Entries):
+    """The twin of `torch.optim.SGD`, with or without Nesterov momentum 0.9."""
+
+    _momentum = 0.0
+
+    def __init__(self, values: Tensor, optimizers: Sequence[Optimizer]) -> None:
+        super().__init__(values, optimizers, *(["momentum_buffer"] if self._momentum else []))
+
+    def feed(self, points: Stack, gradients: Stack, share: Tensor) -> bool:
+        """One step."""
+        if self._momentum:
+            buffers = self._entry("momentum_buffer", points)
+            torch._foreach_mul_(buffers, self._momentum)
+            torch._foreach_add_(buffers, gradients)
+            gradients = list(torch._foreach_add(gradients, buffers, alpha=self._momentum))
+        for point, gradient in zip(points, gradients, strict=True):
+            point.sub_(gradient * _column(self._values * share, point))
+        return True
+
+
+class _Momentum(_Sgd):
+    _momentum = 0.9
+
+
+class _Adam(_Entries):
+    """The twin of `torch.optim.Adam` at its defaults."""
+
+    def __init__(self, values: Tensor, optimizers: Sequence[Optimizer]) -> None:
+        super().__init__(values, optimizers, "exp_avg", "exp_avg_sq", "step")
+
+    def feed(self, points: Stack, gradients: Stack, share: Tensor) -> bool:
+        """One step."""
+        means, squares = self._entry("exp_avg", points), self._entry("exp_avg_sq", points)
+        if "step" not in self._entries:
+            self._entries["step"] = [torch.zeros(len(self._values)) for _ in points]
+        for step in self._entries["step"]:
+            step += 1
+        count = float(self._entries["step"][0][0])
+        first, second = 1 - 0.9**count, math.sqrt(1 - 0.999**count)
+        torch._foreach_lerp_(means, gradients, 1 - 0.9)
+        torch._foreach_mul_(squares, 0.999)
+        torch._foreach_addcmul_(squares, gradients, gradients, 1 - 0.999)
+        for point, mean, square in zip(points, means, squares, strict=True):
+            size = square.sqrt().div_(second).add_(1e-8)
+            point.sub_(mean / size * _column(self._values * share / first, point))
+        return True
+
+
+class _AdaGrad(_Entries):
+    """The twin of `DiagonalAdaGrad`."""
+
+    def __init__(self, values: Tensor, optimizers: Sequence[Optimizer]) -> None:
+        super().__init__(values, optimizers, "root", "scale")
+
+    def feed(self, points: Stack, gradients: Stack, share: Tensor) -> bool:
+        """One step."""
+        tiny = torch.finfo(points[0].dtype).tiny
+        roots, scales = self._entry("root", points, tiny), self._entries.get("scale")
+        for at, (point, gradient) in enumerate(zip(points, gradients, strict=True)):
+            move = gradient / torch.hypot(roots[at], gradient, out=roots[at])
+            if scales is not None:
+                move.mul_(scales[at])
+            point.sub_(move.mul_(_column(self._values * share, point)))
+        return True
+
+
+class _UniXGrad(_Entries):
+    """The twin of `UniXGrad`: displacements in units of each run's radius."""
+
+    calls_per_step = 2
+
+    def __init__(self, values: Tensor, optimizers: Sequence[Optimizer]) -> None:
+        super().__init__(values, optimizers, "origin", "lead", "mean")
+        groups = [optimizer.param_groups[0] for optimizer in optimizers]
+        self._iteration = int(groups[0]["iteration"])
+        self._root = torch.tensor([float(g["root"]) for g in groups], dtype=torch.float64)
+        self._ahead: Stack | None = None
+
+    def begin(self, points: Stack) -> None:
+        """Move to the look-ahead points."""
+        if "origin" not in self._entries:
+            self._entries["origin"] = [item.clone() for item in points]
+        self._entry("lead", points)
+        self._entry("mean", points)
+        share = 2.0 / (self._iteration + 2)
+        mixed = torch._foreach_lerp(self._entries["mean"], self._entries["lead"], share)
+        self._set(points, list(mixed))
+
+    def _set(self, points: Stack, displacement: Stack) -> None:
+        for point, origin, item in zip(points, self._entries["origin"], displacement, strict=True):
+            point.copy_(origin + item * _column(self._values, item))
+
+    def feed(self, points: Stack, gradients: Stack, share: Tensor) -> bool:
+        """The first call of a step moves to the average, the second completes it."""
+        weight = self._iteration + 1
+        reach = 2.0 * weight / self._root
+        if self._ahead is None:
+            self._ahead = [item.clone() for item in gradients]
+            moved = self._moved(gradients, reach)
+            torch._foreach_lerp_(self._entries["mean"], moved, 2.0 / (weight + 1))
+            self._set(points, self._entries["mean"])
+            return False
+        apart = torch._foreach_sub(self._ahead, gradients)
+        self._root = torch.hypot(self._root, weight * _norms(apart))
+        self._entries["lead"] = self._moved(gradients, reach)
+        self._ahead = None
+        self._iteration = weight
+        return True
+
+    def _moved(self, by: Stack, reach: Tensor) -> Stack:
+        """Return Proj(lead - reach * by) onto the unit ball of each run, all parameters jointly."""
+        pairs = zip(self._entries["lead"], by, strict=True)
+        out = [lead - item * _column(reach, item) for lead, item in pairs]
+        norm = _norms(out).clamp_min(1.0)
+        return [item / _column(norm, item) for item in out]
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these runs only."""
+        super().select(rows)
+        self._root = self._root[rows]
+        self._ahead = None if self._ahead is None else [item[rows] for item in self._ahead]
+
+    def export(self, row: int, optimizer: Optimizer) -> None:
+        """Write one run's state into a fresh optimizer of its kind."""
+        super().export(row, optimizer)
+        for group in optimizer.param_groups:
+            group["iteration"], group["root"] = self._iteration, float(self._root[row])
+
+
+def _norms(stack: Sequence[Tensor]) -> Tensor:
+    """Return each run's norm over all parameters, in double precision."""
+    squares = [item.flatten(1).double().square().sum(1) for item in stack]
+    return torch.stack(squares).sum(0).sqrt()
+
+
+_RULES = {
+    "sgd": _Sgd,
+    "momentum": _Momentum,
+    "adam": _Adam,
+    "adagrad": _AdaGrad,
+    "unixgrad": _UniXGrad,
+}
