@@ -46,7 +46,7 @@ install_packages() {
         return 1
     fi
     say "installing system packages: $*"
-    export DEBIAN_FRONTEND=noninteractive
+    local -x DEBIAN_FRONTEND=noninteractive
     local options=(-qq -o DPkg::Lock::Timeout=300)
     local log
     log="$(mktemp)"

@@ -40,7 +40,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def ray_session() -> Iterator[None]:
     """A Ray session of four logical CPUs on this machine, shared by all tests that ask for it."""
-    # Ray reads these when it starts: no usage reports, and no word when many trials share a core.
+    # Read when Ray starts: tests report nothing to anyone.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
 
