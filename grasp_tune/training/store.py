@@ -25,7 +25,7 @@ _KEY = re.compile(r"[a-z0-9_-][a-z0-9._-]{0,119}")
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What was written under a key; the tensors are the reader's own, in main memory."""
+    """What was written under a key; the tensors are the reader's own, in main memory, by name."""
 
     tensors: dict[str, Tensor]
     meta: Meta
@@ -191,6 +191,6 @@ def _copy(tensors: Mapping[str, Tensor], meta: Meta) -> Checkpoint:
     # Contiguous and in main memory, as they would come from a file.
     own = {
         name: tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().clone()
-        for name, tensor in tensors.items()
+        for name, tensor in sorted(tensors.items())
     }
     return Checkpoint(own, dict(meta))
