@@ -6,7 +6,8 @@ import sys
 import time
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress as Bar, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
 
 from grasp_tune.local.runner import Reporter
 from grasp_tune.method.search import Progress

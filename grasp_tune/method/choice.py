@@ -1,4 +1,4 @@
-"""What a search ends with: the chosen candidate among all that were scored, and how it was chosen."""
+"""What a search ends with: the chosen candidate, and all those it was chosen from."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -84,9 +84,9 @@ class Choice:
                     )
                     for name in names
                 )
-        notes = ("stopped before the end: the best so far by training loss",)
-        notes += tuple(f"{key} was lost: {reason}" for key, reason in lost.items())
-        return cls(leader, "value", "partial", tuple(rows), partial=True, notes=notes)
+        notes = ["stopped before the end: the best so far by training loss"]
+        notes += (f"{key} was lost: {reason}" for key, reason in lost.items())
+        return cls(leader, "value", "partial", tuple(rows), partial=True, notes=tuple(notes))
 
 
 def best_seen(outcomes: Iterable[Outcome]) -> float:

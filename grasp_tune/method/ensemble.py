@@ -56,7 +56,7 @@ def uniform_samples(keys: Sequence[str], samples: int, first: int = 0) -> tuple[
 
     Algorithm 2, line 10, and Algorithm 3, line 6: every candidate is sampled independently.
     """
-    starts = range(first, first + samples * len(keys), samples) if samples else ()
+    starts = (first + samples * at for at in range(len(keys)))
     return tuple(
         Sample(key, start, start + samples) for key, start in zip(keys, starts, strict=True)
     )

@@ -1,4 +1,4 @@
-"""From a finished choice to its certificate: what was measured takes the unknown constants' place."""
+"""From a choice to its certificate: measured numbers in the place of the unknown ones."""
 
 import math
 

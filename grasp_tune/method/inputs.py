@@ -42,7 +42,7 @@ def not_negative(name: str, given: object) -> float:
 def confidence(name: str, given: object, below: Fraction) -> float:
     """Return `given` as a probability of failure in (0, below)."""
     value = number(name, given)
-    if not 0.0 < value < below:
+    if not 0.0 < value < float(below):  # as doubles: 1/3 is its own limit
         raise InputError(f"{name}={given!r} must be in (0, {below}), for example 0.05")
     return value
 

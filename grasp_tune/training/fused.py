@@ -17,15 +17,27 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.optim import Optimizer
 
 from grasp_tune.method.errors import InputError
-from grasp_tune.method.tasks import START, Segment, SegmentOutcome, TrainTask, average_key
-from grasp_tune.method.tasks import iterate_key, state_key
+from grasp_tune.method.tasks import (
+    START,
+    Segment,
+    SegmentOutcome,
+    TrainTask,
+    average_key,
+    iterate_key,
+    state_key,
+)
 from grasp_tune.method.variants import Method
 from grasp_tune.training.averaging import AverageState, PolynomialAverage
 from grasp_tune.training.bases import Base, find_base
 from grasp_tune.training.curves import Curve
 from grasp_tune.training.problem import Batch, TorchProblem
-from grasp_tune.training.snapshots import Meta, Tensors, load_model, load_optimizer
-from grasp_tune.training.snapshots import optimizer_tensors
+from grasp_tune.training.snapshots import (
+    Meta,
+    Tensors,
+    load_model,
+    load_optimizer,
+    optimizer_tensors,
+)
 from grasp_tune.training.stacked import Rule, Stack, rule_for
 
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ from torch import nn
 from grasp_tune.method.certificate import Certificate
 from grasp_tune.method.choice import Candidate, Choice
 from grasp_tune.method.errors import InputError
+from grasp_tune.method.evidence import certify
 from grasp_tune.method.plan import Cell, Plan
 from grasp_tune.method.records import Json, decode, encode
 from grasp_tune.method.search import Search
 from grasp_tune.method.setting import Setting
 from grasp_tune.method.statefile import read_json, write_json_atomic
 from grasp_tune.method.tasks import SegmentOutcome, TrainOutcome, TrainTask
-from grasp_tune.method.evidence import certify
 from grasp_tune.training.snapshots import Tensors, load_model
 from grasp_tune.training.store import CheckpointStore
 

@@ -6,7 +6,7 @@ together step by step.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -223,7 +223,7 @@ def _norms(stack: Sequence[Tensor]) -> Tensor:
     return torch.stack(squares).sum(0).sqrt()
 
 
-_RULES = {
+_RULES: dict[str, Callable[[Tensor, Sequence[Optimizer]], Rule]] = {
     "sgd": _Sgd,
     "momentum": _Momentum,
     "adam": _Adam,

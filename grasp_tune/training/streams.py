@@ -26,20 +26,33 @@ BLOCK = 256  # minibatches whose rows are drawn in one go
 _DEAL = {"train": (2, 0), "probe": (4, 1), "ensemble": (4, 3)}
 
 
+# The global states of the three generators that user code may draw from. NumPy's is the old one,
+# since that is the one that such code uses.
+_States = tuple[Tensor, Any, Any]
+
+
+def _states() -> _States:
+    return torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
+
+
+def _set_states(states: _States) -> None:
+    torch.set_rng_state(states[0])
+    np.random.set_state(states[1])  # noqa: NPY002
+    random.setstate(states[2])
+
+
 @contextmanager
 def fixed_randomness(seed: int, *path: str | int) -> Iterator[None]:
     """Seed torch, NumPy and `random` by address inside the block, and put them back after it."""
     number = address(seed, *path)
-    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    before = _states()
     torch.manual_seed(number % 2**63)
-    np.random.seed(number % 2**32)
+    np.random.seed(number % 2**32)  # noqa: NPY002
     random.seed(number)
     try:
         yield
     finally:
-        torch.set_rng_state(states[0])
-        np.random.set_state(states[1])
-        random.setstate(states[2])
+        _set_states(before)
 
 
 class Stream:
@@ -103,12 +116,12 @@ class _Dealt:
         self.position = 0
         with fixed_randomness(seed, "iterable"):
             self._items = iter(data())
-            self._states = torch.get_rng_state(), np.random.get_state(), random.getstate()
+            self._states = _states()
 
     def take(self, at: int) -> Batch:
         """Return item number `at`; those before it are read and dropped."""
-        outside = torch.get_rng_state(), np.random.get_state(), random.getstate()
-        _set_states(*self._states)
+        outside = _states()
+        _set_states(self._states)
         try:
             while self.position <= at:
                 item = next(self._items)
@@ -118,15 +131,9 @@ class _Dealt:
                 f"data: the iterable ended after {self.position} batches, expected an endless one"
             ) from None
         finally:
-            self._states = torch.get_rng_state(), np.random.get_state(), random.getstate()
-            _set_states(*outside)
+            self._states = _states()
+            _set_states(outside)
         return item
-
-
-def _set_states(torch_state: Tensor, numpy_state: Any, python_state: Any) -> None:
-    torch.set_rng_state(torch_state)
-    np.random.set_state(numpy_state)
-    random.setstate(python_state)
 
 
 def _to(item: Any, device: torch.device) -> Any:

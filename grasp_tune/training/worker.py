@@ -264,7 +264,7 @@ class _Run:
                 self._write_iterate(waiting.pop(0))
             self._anneal()
             try:
-                self._optimizer.step(self._closure)
+                self._optimizer.step(self._closure)  # type: ignore[arg-type]
             except _OutOfCalls:
                 break
             if segment.averages:

@@ -53,7 +53,7 @@ def paper(setting: Setting) -> Schedule:
 
     rows = [rows[0], *(replace(row, score=math.nan, samples=0) for row in rows[1:])]
     alive = [row.key for row in rows[1:] if not row.note]
-    samples = uniform_samples(alive, plan.samples_per_candidate)
+    samples = uniform_samples(alive, 1 if exact else plan.samples_per_candidate)
     tallies: dict[str, Tally] = {}
     if samples:
         scoring = score_tasks("score", samples, plan.score, exact=exact)

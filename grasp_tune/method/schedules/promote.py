@@ -6,11 +6,11 @@ from grasp_tune.method.choice import Choice
 from grasp_tune.method.ensemble import (
     Tally,
     absorb,
+    best,
     halving,
     paired_samples,
     ranking,
     survivors,
-    best,
 )
 from grasp_tune.method.errors import BudgetTooSmall
 from grasp_tune.method.rounds import Round, Schedule, score_tasks, train_tasks
@@ -40,9 +40,7 @@ def promote(setting: Setting) -> Schedule:
     left = budget - probe
     reserve = max(4, budget // 50)
     left -= reserve
-    values = (
-        [2.0**k * 1e-4 for k in range(0, 24)] if base != "sgd" else [c.value for c in plan.cells]
-    )
+    values = [2.0**k * 1e-4 for k in range(24)] if base != "sgd" else [c.value for c in plan.cells]
     arms = [Arm(i + 1, base, v) for i, v in enumerate(values)]
     done = 0
     step = 8

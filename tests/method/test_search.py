@@ -1,0 +1,329 @@
+"""The ask/tell core: any order, any interruption, the same choice; never more calls than T."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from grasp_tune.method.choice import Choice
+from grasp_tune.method.errors import InputError, SearchError
+from grasp_tune.method.search import ATTEMPTS, Search, Step
+from grasp_tune.method.setting import Setting
+from grasp_tune.method.tasks import (
+    START,
+    ProbeTask,
+    ScoreTask,
+    Task,
+    TrainTask,
+    outcome_from_dict,
+    outcome_to_dict,
+    task_from_dict,
+    task_to_dict,
+)
+from grasp_tune.method.variants import Convex, ConvexFree, Deterministic, Method, NonConvex
+from tests.method.simulation import answer
+
+METHODS: tuple[Method, ...] = (
+    NonConvex(),
+    Convex(),
+    Convex(option="universal"),
+    ConvexFree(),
+    Deterministic(),
+)
+SETTINGS = [
+    Setting(method, 4000, schedule=schedule, width=width)  # type: ignore[arg-type]
+    for schedule in ("paper", "promote")
+    for width in (0, 16)
+    for method in METHODS
+]
+
+
+def drive(search: Search, order: random.Random | None = None) -> Choice:
+    """Run a search to its end, tasks ending in a random order if one is given."""
+    running: list[Task] = []
+    while True:
+        step = search.ask()
+        if step is Step.DONE:
+            assert search.choice is not None
+            return search.choice
+        if isinstance(step, Step):
+            assert running, "it waits although nothing runs"
+            at = order.randrange(len(running)) if order else 0
+            search.tell(task := running.pop(at), answer(task))
+        else:
+            running.append(step)
+
+
+def name_of(setting: Setting) -> str:
+    option = getattr(setting.method, "option", "")
+    return f"{setting.method.name}{option}-{setting.schedule}-{setting.width}"
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=name_of)
+def test_a_sweep_ends_within_budget_whatever_order_tasks_end_in(setting: Setting) -> None:
+    search = Search(setting)
+    choice = drive(search)
+    assert sum(search.calls.values()) <= setting.budget
+    assert search.calls["repeated"] == 0
+    shuffled = Search(setting)
+    assert drive(shuffled, random.Random(7)) == choice
+    assert shuffled.calls == search.calls
+    keys = [row.key for row in choice.candidates]
+    assert keys[0] == START and choice.key in keys and len(set(keys)) == len(keys)
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=name_of)
+def test_replaying_any_prefix_and_the_rest_equals_the_whole(setting: Setting) -> None:
+    whole = Search(setting)
+    choice = drive(whole)
+    outcomes = dict(whole.outcomes)
+    for count in range(0, len(outcomes) + 1, max(1, len(outcomes) // 7)):
+        prefix = dict(list(outcomes.items())[:count])
+        again = Search(setting)
+        again.replay(prefix)
+        assert dict(again.outcomes) == prefix
+        assert drive(again) == choice
+        assert again.calls == whole.calls
+
+
+@pytest.mark.parametrize("setting", SETTINGS[::3], ids=name_of)
+def test_state_survives_json_and_a_file(setting: Setting, tmp_path: Path) -> None:
+    search = Search(setting)
+    for _ in range(3):
+        step = search.ask()
+        if not isinstance(step, Step):
+            search.tell(step, answer(step))
+    search.save(tmp_path / "state.json")
+    state = json.loads((tmp_path / "state.json").read_text())
+    assert Search.from_state(state).state() == search.state()
+    again = Search.load(tmp_path / "state.json", setting)
+    assert drive(again) == drive(search)
+
+
+def test_a_state_of_another_sweep_is_refused_by_name() -> None:
+    state = Search(Setting(NonConvex(), 4000)).state()
+    with pytest.raises(InputError, match="seed 0 became 1"):
+        Search.from_state(state, Setting(NonConvex(), 4000, seed=1))
+    with pytest.raises(InputError, match="format 1"):
+        Search.from_state({"format": 2})
+
+
+class Interleavings(RuleBasedStateMachine):
+    """Ask, tell, double tell, late tell, fail, release, save and restore, in any order."""
+
+    @initialize(setting=st.sampled_from(SETTINGS))
+    def begin(self, setting: Setting) -> None:
+        self.search = Search(setting)
+        self.expected = drive(Search(setting))
+        self.running: list[Task] = []
+        self.ended: list[Task] = []
+        self.failures: dict[str, int] = {}
+
+    @rule()
+    def ask(self) -> None:
+        step = self.search.ask()
+        if not isinstance(step, Step):
+            self.running.append(step)
+        elif step is Step.WAIT:
+            assert self.running, "it waits although nothing runs"
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data())
+    def tell(self, data: st.DataObject) -> None:
+        task = self.running.pop(data.draw(st.integers(0, len(self.running) - 1)))
+        self.search.tell(task, answer(task))
+        self.ended.append(task)
+
+    @precondition(lambda self: self.ended)
+    @rule(data=st.data())
+    def tell_again(self, data: st.DataObject) -> None:
+        task = data.draw(st.sampled_from(self.ended))
+        assert not self.search.tell(task, answer(task))
+        assert not self.search.tell(task, None)
+
+    @rule()
+    def tell_unknown(self) -> None:
+        known = next(iter(self.search.tasks.values()))
+        assert not self.search.tell("no-such-task", answer(known))
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data())
+    def fail(self, data: st.DataObject) -> None:
+        task = self.running.pop(data.draw(st.integers(0, len(self.running) - 1)))
+        count = self.failures.get(task.id, 0)
+        if count + 1 < ATTEMPTS:  # lost tasks change the answer: a test of their own
+            self.failures[task.id] = count + 1
+            self.search.tell(task, None, "killed")
+        else:
+            self.search.release(task)
+
+    @rule()
+    def save_and_restore(self) -> None:
+        state = json.loads(json.dumps(self.search.state()))
+        self.search = Search.from_state(state, self.search.setting)
+        self.running = []  # whoever ran them is gone
+
+    def teardown(self) -> None:
+        for task in getattr(self, "running", []):
+            self.search.release(task)
+        if not hasattr(self, "search"):
+            return
+        assert drive(self.search) == self.expected
+        assert sum(self.search.calls.values()) <= self.search.setting.budget
+
+
+Interleavings.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+test_interleavings = Interleavings.TestCase
+
+
+def test_a_failed_task_comes_back_and_is_lost_after_three_failures() -> None:
+    search = Search(Setting(Convex(), 4000, schedule="paper"))
+    probe = search.ask()
+    assert isinstance(probe, ProbeTask)
+    search.tell(probe, answer(probe))
+    victim = search.ask()
+    assert isinstance(victim, TrainTask)
+    for attempt in range(ATTEMPTS):
+        assert search.tell(victim, None, f"fault {attempt}")
+        if attempt + 1 < ATTEMPTS:
+            assert search.ask() == victim
+    assert search.lost == {victim.id: "fault 2"}
+    choice = drive(search)
+    row = next(row for row in choice.candidates if row.arm == victim.segments[0].arm.index)
+    assert row.note == "lost" and choice.key != row.key
+    assert any("lost" in note for note in choice.notes)
+
+
+def test_a_probe_that_keeps_failing_ends_the_search_with_a_sentence() -> None:
+    search = Search(Setting(NonConvex(), 4000))
+    probe = search.ask()
+    assert isinstance(probe, ProbeTask)
+    search.tell(probe, None)
+    search.tell(probe, None)
+    with pytest.raises(SearchError, match="probe failed 3 times"):
+        search.tell(probe, None, "disk full")
+
+
+def test_a_lost_checkpoint_is_made_again_and_counted_apart() -> None:
+    search = Search(Setting(Convex(), 4000, schedule="paper"))
+    expected = drive(Search(Setting(Convex(), 4000, schedule="paper")))
+    scoring: ScoreTask | None = None
+    while scoring is None:
+        step = search.ask()
+        assert not isinstance(step, Step)
+        if isinstance(step, ScoreTask):
+            scoring = step
+        else:
+            search.tell(step, answer(step))
+    key = scoring.samples[0].key
+    search.lost_checkpoint(scoring, key)
+    again = search.ask()
+    assert isinstance(again, TrainTask) and key in again.writes
+    while (other := search.ask()) is not Step.WAIT:  # the scoring waits for it, the others do not
+        assert isinstance(other, ScoreTask) and other != scoring
+        search.tell(other, answer(other))
+    search.tell(again, answer(again))
+    assert search.ask() == scoring
+    search.tell(scoring, answer(scoring))
+    assert drive(search) == expected
+    assert search.calls["repeated"] == again.calls
+
+
+def test_a_checkpoint_that_stays_unreadable_loses_its_reader_in_the_end() -> None:
+    search = Search(Setting(Convex(), 4000, schedule="paper"))
+    for _ in range(10_000):
+        step = search.ask()
+        if step is Step.DONE:
+            break
+        assert not isinstance(step, Step)
+        if isinstance(step, ScoreTask) and search.tasks and step.id.endswith("part00"):
+            search.lost_checkpoint(step, step.samples[0].key)
+        else:
+            search.tell(step, answer(step))
+    assert search.choice is not None
+    assert any("part00" in key for key in search.lost)
+
+
+def test_a_worker_that_starts_elsewhere_is_refused() -> None:
+    search = Search(Setting(NonConvex(), 4000))
+    probe = search.ask()
+    assert isinstance(probe, ProbeTask)
+    search.tell(probe, answer(probe))
+    step = search.ask()
+    assert isinstance(step, TrainTask)
+    data = outcome_to_dict(answer(step))
+    data["outcome"]["origin"] = "elsewhere"
+    with pytest.raises(SearchError, match="same model in every process"):
+        search.tell(step, outcome_from_dict(data))
+
+
+@pytest.mark.parametrize("parts", [2, 5])
+def test_a_split_probe_is_merged_before_anything_is_trained(parts: int) -> None:
+    search = Search(Setting(NonConvex(), 4000, schedule="paper", probe_parts=parts))
+    pieces = [search.ask() for _ in range(parts)]
+    assert search.ask() is Step.WAIT
+    spans = []
+    for piece in pieces:
+        assert isinstance(piece, ProbeTask)
+        spans.append(piece.gradients)
+        search.tell(piece, answer(piece))
+    assert spans[0][0] == 0 and spans[-1][1] == 1000  # T/4
+    assert all(left[1] == right[0] for left, right in zip(spans, spans[1:], strict=False))
+    merge = search.ask()
+    assert isinstance(merge, ProbeTask) and merge.merge == parts and merge.calls == 0
+
+
+@given(
+    budget=st.integers(1, 200_000), at=st.integers(0, len(METHODS) - 1), width=st.integers(0, 99)
+)
+@settings(max_examples=150, deadline=None)
+def test_no_budget_is_ever_exceeded(budget: int, at: int, width: int) -> None:
+    for schedule in ("paper", "promote"):
+        setting = Setting(METHODS[at], budget, schedule=schedule, width=width)  # type: ignore[arg-type]
+        search = Search(setting)
+        try:
+            drive(search)
+        except InputError:
+            assert budget < 3000, "so large a budget must work"
+            continue
+        assert sum(search.calls.values()) <= budget
+
+
+@pytest.mark.parametrize("setting", SETTINGS[::4], ids=name_of)
+def test_tasks_and_outcomes_survive_json(setting: Setting) -> None:
+    search = Search(setting)
+    drive(search)
+    for key, task in search.tasks.items():
+        assert task_from_dict(json.loads(json.dumps(task_to_dict(task)))) == task
+        outcome = search.outcomes[key]
+        again = outcome_from_dict(json.loads(json.dumps(outcome_to_dict(outcome))))
+        assert repr(again) == repr(outcome)  # repr: NaN equals nothing
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=name_of)
+def test_every_checkpoint_that_is_read_was_written_and_not_yet_discarded(setting: Setting) -> None:
+    search, there = Search(setting), set()
+    while not isinstance(step := search.ask(), Step):
+        missing = [key for key in step.reads if key not in there]
+        assert not missing, f"{step.id} reads {missing}"
+        there.update(step.writes)
+        search.tell(step, answer(step))
+        there.difference_update(search.discardable())
+    choice = search.choice
+    assert choice is not None and (choice.key == START or choice.key in there)
+
+
+def test_stopping_early_gives_the_leader_marked_partial() -> None:
+    search = Search(Setting(NonConvex(), 4000))
+    assert search.partial().key == START and search.partial().partial
+    for _ in range(40):
+        step = search.ask()
+        if isinstance(step, Step):
+            break
+        search.tell(step, answer(step))
+        partial = search.partial()
+        assert partial.key in {row.key for row in partial.candidates}
