@@ -1,0 +1,107 @@
+"""One peer's access to a problem: counted oracle calls, training stretches, the point returned.
+
+Peers see the minibatches that the cells of a sweep see: call t of a run is the training minibatch
+with address t, so that all are compared on equal terms.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch.optim import Optimizer
+
+from grasp_tune.method.errors import InputError, SearchError
+from grasp_tune.training.oracle import Oracle
+from grasp_tune.training.problem import TorchProblem
+from grasp_tune.training.snapshots import Averages, Tensors, finite, model_tensors
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The point that a peer ends with; what it cost is known to the session."""
+
+    tensors: Tensors = field(repr=False)
+    diverged: bool
+    note: str = ""  # what was chosen on the way: a learning rate, a number of trials
+
+
+class Session:
+    """A budget of oracle calls on one problem, shared by all runs that a peer makes."""
+
+    def __init__(self, problem: TorchProblem, budget: int, seed: int) -> None:
+        if not isinstance(budget, int) or isinstance(budget, bool) or budget < 1:
+            raise InputError(f"budget: got {budget!r}, expected a whole number >= 1")
+        self.problem, self.budget, self.seed = problem, budget, seed
+        self.calls = 0
+
+    @property
+    def left(self) -> int:
+        """Oracle calls that are still allowed."""
+        return self.budget - self.calls
+
+    def run(self) -> "Run":
+        """Return a new run at the start point; it shares the budget."""
+        return Run(Oracle(self.problem, self.seed, self._count))
+
+    def _count(self, calls: int) -> None:
+        self.calls += calls
+        if self.calls > self.budget:  # a bug in a peer, never the user's fault
+            raise SearchError(f"a peer used {self.calls} oracle calls, allowed are {self.budget}")
+
+
+@dataclass(slots=True)
+class Run:
+    """One model on its way from the start point."""
+
+    oracle: Oracle
+    call: int = 0  # the next minibatch
+    finite: bool = True
+    losses: list[float] = field(default_factory=list)  # of the minibatches, in order
+
+    def advance(
+        self,
+        optimizer: Optimizer,
+        calls: int,
+        after: Callable[[], None] | None = None,
+        rate: Callable[[int], float] | None = None,
+    ) -> None:
+        """Take `calls` steps of one oracle call each; a run that is not finite is stopped.
+
+        after: called when a step has been taken, for averages.
+        rate: the factor of every group's learning rate at a call, for schedules.
+        """
+        initial = [group.get("lr", math.nan) for group in optimizer.param_groups]
+        for _ in range(calls):
+            if not self.finite:
+                return
+            if rate is not None:
+                for group, value in zip(optimizer.param_groups, initial, strict=True):
+                    group["lr"] = value * rate(self.call)
+            loss = float(self.oracle.gradient("train", self.call))
+            self.call += 1
+            self.losses.append(loss)
+            if not math.isfinite(loss):
+                self.finite = False
+                return
+            optimizer.step()
+            if after is not None:
+                after()
+
+    def recent(self, count: int) -> float:
+        """Return the mean of the last `count` minibatch losses; infinite for a run that ended."""
+        seen = self.losses[-count:]
+        return sum(seen) / len(seen) if self.finite and seen else math.inf
+
+    def averages(self, gamma: float) -> Averages:
+        """Return a running average of the model, to be updated after each step."""
+        return Averages(self.oracle.model, (gamma,))
+
+    def tensors(self) -> Tensors:
+        """Return a copy of the model's tensors."""
+        return {name: item.clone() for name, item in model_tensors(self.oracle.model).items()}
+
+    @torch.no_grad()
+    def sound(self) -> bool:
+        """Return whether the run and its present point are finite."""
+        return self.finite and finite(self.oracle.model)
