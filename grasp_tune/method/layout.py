@@ -24,9 +24,9 @@ class Layout:
     samples: int | None = None  # per candidate; None where nothing is re-sampled
     least: int = 1  # no budget below this can work for so many cells
 
-    def lacks(self, step: int) -> str | None:
-        """Return what the budget does not reach, or None: `step` calls make one iteration."""
-        if missing := self.lacks_probe():
+    def lacks(self, budget: int, step: int) -> str | None:
+        """Return what `budget` does not reach, or None: `step` calls make one iteration."""
+        if missing := self.lacks_probe(budget):
             return missing
         if self.samples == 0:
             return f"one sample for each of {self.count * self.candidates} candidates"
@@ -35,11 +35,12 @@ class Layout:
             return f"one iteration ({calls}) of a cell, with {self.count} cells in the grid"
         return None
 
-    def lacks_probe(self) -> str | None:
-        """Return what the budget does not reach at x0, or None."""
+    def lacks_probe(self, budget: int) -> str | None:
+        """Return what `budget` does not reach at x0, or None."""
         if self.gradients == 0:
             return "one gradient at x0"
-        if self.values == 0:
+        # A share is rounded up to one sample of each kind, which may be more than there is.
+        if self.values == 0 or (self.gradients or 0) + (self.values or 0) > budget:
             return "one value at x0"
         return None
 
@@ -61,15 +62,15 @@ def settle(frame: Frame, layout_of: Callable[[int], Layout], budget: int) -> Pla
     """Return the plan that the formulas give for `budget`, or raise BudgetTooSmall."""
     stationary = frame.grad_norm == 0.0
 
-    def lacks(layout: Layout) -> str | None:
+    def lacks(layout: Layout, calls: int) -> str | None:
         # A stationary start trains nothing and chooses nothing: only the probe must reach.
-        return layout.lacks_probe() if stationary else layout.lacks(frame.step)
+        return layout.lacks_probe(calls) if stationary else layout.lacks(calls, frame.step)
 
     layout = layout_of(budget)
-    if missing := lacks(layout):
+    if missing := lacks(layout, budget):
         smallest = budget
         # N never falls as T grows, so no budget below `least` works: this is the least fixed point.
-        while lacks(trial := layout_of(smallest)):
+        while lacks(trial := layout_of(smallest), smallest):
             smallest = max(smallest + 1, 1 if stationary else trial.least)
         raise BudgetTooSmall(
             f"budget={budget} is too small for {frame.recipe.name}: it does not reach {missing}; "
