@@ -7,6 +7,7 @@ from typing import Literal
 
 from grasp_tune.method import bounds
 from grasp_tune.method.errors import BudgetTooSmall, PlanError
+from grasp_tune.method.inputs import one_of
 from grasp_tune.method.plan import Cell, Ensemble, Plan, Quantity, Recipe, ScoreKind, cells_of
 
 
@@ -96,6 +97,21 @@ def settle(frame: Frame, layout_of: Callable[[int], Layout], budget: int) -> Pla
         grad_norm=frame.grad_norm,
         value=frame.value,
     )
+
+
+def sampled_choice(given: str) -> Ensemble:
+    """Return how a choice among sampled candidates is made: "resample" or "window"."""
+    word = one_of("ensemble", given, ("resample", "window"))
+    return "window" if word == "window" else "resample"
+
+
+def training_calls(budget: int, spent: int, probe: float | None) -> tuple[int, int]:
+    """Return (calls, parts): all cells together have calls/parts, T/2 in the paper.
+
+    With a probe of another size, what it saves of T/4 (or overspends) goes to training:
+    3T/4 - M in place of T/2. The ensemble keeps its T/4.
+    """
+    return (budget, 2) if probe is None else (max(0, 3 * budget - 4 * spent), 4)
 
 
 def check_range(quantity: str, low: float, high: float) -> tuple[float, float]:

@@ -20,7 +20,14 @@ from grasp_tune.method.bases import (
     written_base,
 )
 from grasp_tune.method.errors import InputError
-from grasp_tune.method.layout import Frame, Layout, check_range, settle
+from grasp_tune.method.layout import (
+    Frame,
+    Layout,
+    check_range,
+    sampled_choice,
+    settle,
+    training_calls,
+)
 from grasp_tune.method.plan import Ensemble, Plan, Quantity, Recipe, ScoreKind
 from grasp_tune.method.records import Json
 
@@ -96,7 +103,7 @@ class NonConvex(_Variant):
         """Return the paper's plan for `budget` oracle calls and the probe's gradient norm."""
         budget = inputs.whole_budget(budget)
         norm = _norm(self, grad_norm)
-        frame = _frame(self, _sampled(ensemble), norm, _mean(value))
+        frame = _frame(self, sampled_choice(ensemble), norm, _mean(value))
 
         def layout(budget: int) -> Layout:
             low = bounds.step_min(norm, budget, self.L_eps, self.F_eps, self.delta)
@@ -106,7 +113,7 @@ class NonConvex(_Variant):
             if frame.ensemble == "window":
                 first = bounds.uniform_calls(max(0, budget - spent), 1, count)
                 return Layout((low, high), count, first, 0, spent, None, least=count)
-            calls, parts = _training(budget, spent, self.probe)
+            calls, parts = training_calls(budget, spent, self.probe)
             return Layout(
                 range=(low, high),
                 count=count,
@@ -179,7 +186,7 @@ class Convex(_Variant):
         norm = _norm(self, grad_norm) if smooth or grad_norm is not None else None
         mean = _mean(value)
         gap = 0.0 if smooth else self._gap(mean)
-        frame = _frame(self, _sampled(ensemble), norm, mean)
+        frame = _frame(self, sampled_choice(ensemble), norm, mean)
 
         def layout(budget: int) -> Layout:
             if smooth:
@@ -193,7 +200,7 @@ class Convex(_Variant):
             if frame.ensemble == "window":
                 first = bounds.harmonic_calls(max(0, budget - spent), 1, count)
                 return Layout((low, high), count, first, 1, gradients, values)
-            calls, parts = _training(budget, spent, self.probe)
+            calls, parts = training_calls(budget, spent, self.probe)
             return Layout(
                 range=(low, high),
                 count=count,
@@ -260,7 +267,7 @@ class ConvexFree(_Variant):
         budget = inputs.whole_budget(budget)
         if grad_norm is not None:
             _norm(self, grad_norm)  # not used: Algorithm 4 samples no gradient at x0
-        frame = _frame(self, _sampled(ensemble), None, _mean(value))
+        frame = _frame(self, sampled_choice(ensemble), None, _mean(value))
 
         def layout(budget: int) -> Layout:
             count = bounds.free_count(budget)
@@ -381,21 +388,6 @@ def _norm(method: Method, given: float | None) -> float:
 
 def _mean(given: float | None) -> float | None:
     return None if given is None else inputs.number("value", given)
-
-
-def _sampled(given: str) -> Ensemble:
-    """Return how a choice among sampled candidates is made."""
-    word = inputs.one_of("ensemble", given, ("resample", "window"))
-    return "window" if word == "window" else "resample"
-
-
-def _training(budget: int, spent: int, probe: float | None) -> tuple[int, int]:
-    """Return (calls, parts): the training has calls/parts, T/2 in the paper.
-
-    With a probe of another size, what it saves of T/4 (or overspends) goes to training:
-    3T/4 - M in place of T/2. The ensemble keeps its T/4.
-    """
-    return (budget, 2) if probe is None else (max(0, 3 * budget - 4 * spent), 4)
 
 
 def _frame(method: Method, how: Ensemble, norm: float | None, mean: float | None) -> Frame:
