@@ -10,15 +10,8 @@ from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import Any, ClassVar
 
-from grasp_tune.method import bounds, inputs
-from grasp_tune.method.bases import (
-    Base,
-    BaseFactory,
-    calls_per_iteration,
-    check_base,
-    chosen_base,
-    written_base,
-)
+from grasp_tune.method import bases, bounds, inputs
+from grasp_tune.method.bases import Base, BaseFactory
 from grasp_tune.method.errors import InputError
 from grasp_tune.method.layout import (
     Frame,
@@ -47,7 +40,7 @@ class _Variant:
 
     def base_name(self, schedule: str) -> str:
         """Return the name of the base optimizer that `schedule` runs."""
-        return chosen_base(self.base, self.paper_base, schedule)
+        return bases.chosen_base(self.base, self.paper_base, schedule)
 
     def covered(self, schedule: str) -> bool:
         """Return whether the paper's theorem is about the base that `schedule` runs."""
@@ -56,7 +49,7 @@ class _Variant:
     def to_dict(self) -> dict[str, Json]:
         """Return the name and the inputs as JSON values; see `method_from_dict`."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {"name": self.name, **values, "base": written_base(self.base)}
+        return {"name": self.name, **values, "base": bases.written_base(self.base)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +78,7 @@ class NonConvex(_Variant):
         _fix(self, "F_eps", inputs.positive("F_eps", self.F_eps))
         _fix(self, "delta", inputs.confidence("delta", self.delta, Fraction(1, 3)))
         _fix(self, "probe", inputs.probe_share("probe", self.probe))
-        check_base(self.base)
+        bases.check_base(self.base)
 
     def probe_counts(self, budget: int) -> tuple[int, int]:
         """Return the (gradients, values) to sample at x0: floor(T/4) gradients by default."""
@@ -160,7 +153,7 @@ class Convex(_Variant):
         _fix(self, "value_floor", inputs.number("value_floor", self.value_floor))
         _fix(self, "delta", inputs.confidence("delta", self.delta, Fraction(1, 2)))
         _fix(self, "probe", inputs.probe_share("probe", self.probe))
-        check_base(self.base)
+        bases.check_base(self.base)
 
     def probe_counts(self, budget: int) -> tuple[int, int]:
         """Return the (gradients, values) to sample at x0: floor(T/8) of each by default."""
@@ -247,7 +240,7 @@ class ConvexFree(_Variant):
     def __post_init__(self) -> None:
         _fix(self, "d_eps", inputs.positive("d_eps", self.d_eps))
         _fix(self, "delta", inputs.confidence("delta", self.delta, Fraction(1, 2)))
-        check_base(self.base)
+        bases.check_base(self.base)
 
     def probe_counts(self, budget: int) -> tuple[int, int]:
         """Return the (gradients, values) to sample at x0: as many values as a candidate gets."""
@@ -311,7 +304,7 @@ class Deterministic(_Variant):
     def __post_init__(self) -> None:
         _fix(self, "d_eps", inputs.positive("d_eps", self.d_eps))
         _fix(self, "L_eps", inputs.positive("L_eps", self.L_eps))
-        check_base(self.base)
+        bases.check_base(self.base)
 
     def probe_counts(self, budget: int) -> tuple[int, int]:
         """Return (0, 0): the exact gradient at x0 is not counted."""
@@ -396,7 +389,7 @@ def _frame(method: Method, how: Ensemble, norm: float | None, mean: float | None
         score=method.score,
         quantity=method.quantity,
         ensemble=how,
-        step=calls_per_iteration(method.base, method.paper_base),
+        step=bases.calls_per_iteration(method.base, method.paper_base),
         grad_norm=norm,
         value=mean,
     )
