@@ -29,7 +29,7 @@ class Local(Section):
         FlagOrAuto,
         Field(
             description="Train the cells of a small model together as one batched computation; "
-            "`auto` measures which is faster."
+            "`auto` decides by the model."
         ),
     ] = "auto"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import types
 import typing
 from typing import Any
@@ -15,7 +16,7 @@ from grasp_tune.experiment.section import Section
 _HEAD = """\
 # Every key of a config
 
-Written from the schema by `grasp_tune.experiment.reference`; do not edit by hand.
+Written by `python -m grasp_tune.experiment.reference > docs/configs.md`; do not edit by hand.
 
 A config is a YAML file. Only `problem.dataset` has no default, so this is a whole config:
 
@@ -126,3 +127,7 @@ def _bounds(metadata: list[Any]) -> str:
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown())

@@ -55,7 +55,7 @@ def test_an_experiment_survives_the_way_through_json() -> None:
 
 def test_an_experiment_is_frozen() -> None:
     experiment = experiment_from({"problem": {"dataset": "digits"}})
-    with pytest.raises(ValueError, match="frozen"):
+    with pytest.raises(ValueError, match=r"frozen"):
         experiment.budget = 3
 
 
