@@ -101,5 +101,5 @@ def test_what_does_not_fit_is_told(
 
 def test_a_loss_of_ones_own() -> None:
     settled = settle_loss("math:hypot", "logistic", TWO)
-    assert settled.function is math.hypot  # type: ignore[comparison-overlap]
+    assert settled.function is math.hypot
     assert settled.outputs == 1
