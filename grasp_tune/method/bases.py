@@ -10,11 +10,18 @@ from typing import Any
 from grasp_tune.method.errors import InputError
 
 # Oracle calls of one iteration. The one place for the names.
-CALLS_PER_ITERATION: Mapping[str, int] = {"sgd": 1, "unixgrad": 2, "adagrad": 1}
+CALLS_PER_ITERATION: Mapping[str, int] = {
+    "sgd": 1,
+    "unixgrad": 2,
+    "adagrad": 1,
+    "adam": 1,
+    "momentum": 1,
+    "adamw": 1,
+}
 BASES = tuple(CALLS_PER_ITERATION)
 
 # What `schedule="promote"` runs where no base was chosen: the one that measured best.
-PROMOTED = "adagrad"
+PROMOTED = "adam"
 
 # Any: the parameters and the optimizer are torch's, which this layer never loads.
 BaseFactory = Callable[[Any, float], Any]

@@ -15,7 +15,7 @@ from grasp_tune.method.records import Json, decode, encode
 Score = Literal["gradient", "value"]  # what the ensemble compares: |mean gradient| or mean loss
 
 START = "x0"  # the candidate that costs nothing
-MOMENTS = "probe-moments"  # root mean square of each coordinate's gradients in the probe
+MOMENTS = "probe-moments"  # the largest gradient of each coordinate in the probe
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Arm:
     index: int  # the cell's index, from 1; runs beyond the grid count on
     base: str  # "sgd", "unixgrad", "adagrad", ...
     value: float  # step size, radius or distance, as the base understands it
-    power: float = 0.0  # each coordinate's distance is divided by (its probe gradient) ** power
+    power: float = 0.0  # each coordinate's step is divided by (size of its gradients) ** power
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,8 @@ class Segment:
     keep_averages: bool = False  # at `stop` the averages become candidates too
     save: bool = False  # leave the state at `stop`, so that the run can go on
     anneal: tuple[int, int] | None = None  # the step falls linearly to 0 between these two calls
+    origin: str | None = None  # the state to start from, where it is another run's
+    ceiling: float | None = None  # a loss above this counts as divergence
 
     def __post_init__(self) -> None:
         if not 0 <= self.start < self.stop:
@@ -55,8 +57,15 @@ class Segment:
     @property
     def reads(self) -> tuple[str, ...]:
         """Checkpoints that must exist before it starts."""
-        state = (state_key(self.arm.index, self.start),) if self.start else ()
+        state = () if self.state is None else (self.state,)
         return (*state, *((MOMENTS,) if self.arm.power else ()))
+
+    @property
+    def state(self) -> str | None:
+        """The state to go on from, None for x0."""
+        if self.origin is not None:
+            return self.origin
+        return state_key(self.arm.index, self.start) if self.start else None
 
     @property
     def candidates(self) -> tuple[str, ...]:
@@ -174,6 +183,7 @@ class ProbeOutcome:
     gradients: int  # how many gradients the mean is over
     gradient_norm: float  # |g0|, norm of their mean
     gradient_square: float  # mean of |g|^2
+    parameters: int  # trainable numbers of the model
     values: int
     value: float  # l0, mean of the losses (of the gradient calls too, where they give one)
     value_square: float  # mean of the squared losses
@@ -195,7 +205,7 @@ class SegmentOutcome:
     arm: int
     calls: int  # oracle calls it used; fewer than asked for where it stopped being finite
     finite: bool
-    loss: float  # mean loss over the second half of the stretch
+    loss: float  # mean loss over the last quarter of the stretch
     window_loss: float  # mean over the last 100 minibatches, or as many as there were
     window_norm: float
     curve: tuple[Point, ...] = ()

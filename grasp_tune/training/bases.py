@@ -5,7 +5,7 @@ theorem; the others do not, and results say so. A user's own joins as a function
 `(params, value) -> Optimizer`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +14,8 @@ from torch.optim import Optimizer
 
 from grasp_tune.method.errors import InputError
 from grasp_tune.training.adagrad import DiagonalAdaGrad
+from grasp_tune.training.adam import CoordinateAdam
+from grasp_tune.training.preconditioner import Coordinates
 from grasp_tune.training.unixgrad import UniXGrad
 
 Factory = Callable[[list[Tensor], float], Optimizer]
@@ -24,32 +26,33 @@ class Base:
     """One base optimizer."""
 
     name: str
-    make: Callable[[list[Tensor], float, Sequence[Tensor] | None], Optimizer]
+    make: Callable[[list[Tensor], float, Coordinates | None], Optimizer]
     knob: str | None  # the entry of a parameter group that scales the step; None: not annealed
     calls_per_step: int = 1  # oracle calls of one step; closures of the user's own may use more
 
 
-def _sgd(params: list[Tensor], value: float, scale: Sequence[Tensor] | None) -> Optimizer:
+def _sgd(params: list[Tensor], value: float, coordinates: Coordinates | None) -> Optimizer:
     return torch.optim.SGD(params, lr=value)
 
 
-def _momentum(params: list[Tensor], value: float, scale: Sequence[Tensor] | None) -> Optimizer:
+def _momentum(params: list[Tensor], value: float, coordinates: Coordinates | None) -> Optimizer:
     return torch.optim.SGD(params, lr=value, momentum=0.9, nesterov=True)
 
 
-def _adam(params: list[Tensor], value: float, scale: Sequence[Tensor] | None) -> Optimizer:
-    return torch.optim.Adam(params, lr=value)
+def _adam(params: list[Tensor], value: float, coordinates: Coordinates | None) -> Optimizer:
+    return CoordinateAdam(params, lr=value, coordinates=coordinates)
 
 
-def _adamw(params: list[Tensor], value: float, scale: Sequence[Tensor] | None) -> Optimizer:
+def _adamw(params: list[Tensor], value: float, coordinates: Coordinates | None) -> Optimizer:
     return torch.optim.AdamW(params, lr=value)
 
 
-def _adagrad(params: list[Tensor], value: float, scale: Sequence[Tensor] | None) -> Optimizer:
+def _adagrad(params: list[Tensor], value: float, coordinates: Coordinates | None) -> Optimizer:
+    scale = None if coordinates is None else coordinates.multipliers()
     return DiagonalAdaGrad(params, distance=value, scale=scale)
 
 
-def _unixgrad(params: list[Tensor], value: float, scale: Sequence[Tensor] | None) -> Optimizer:
+def _unixgrad(params: list[Tensor], value: float, coordinates: Coordinates | None) -> Optimizer:
     return UniXGrad(params, radius=value)
 
 
@@ -68,7 +71,7 @@ def find_base(name: str, custom: Mapping[str, Factory]) -> Base:
     if name in custom:
         factory = custom[name]
 
-        def make(params: list[Tensor], value: float, scale: Sequence[Tensor] | None) -> Optimizer:
+        def make(params: list[Tensor], value: float, coordinates: Coordinates | None) -> Optimizer:
             optimizer = factory(params, value)
             if not isinstance(optimizer, Optimizer):
                 kind = type(optimizer).__name__

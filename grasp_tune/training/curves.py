@@ -14,7 +14,8 @@ class Curve:
 
     def __init__(self, segment: Segment) -> None:
         self._segment = segment
-        self._half = segment.start + segment.calls // 2
+        self._late_from = segment.stop - max(1, segment.calls // 4)
+        self._ceiling = math.inf if segment.ceiling is None else segment.ceiling
         self._every = max(1, -(-segment.calls // MARKS))
         self._window: deque[tuple[float, float]] = deque(maxlen=WINDOW)
         self._late, self._late_count = 0.0, 0
@@ -26,7 +27,7 @@ class Curve:
     def add(self, loss: float, norm: float = math.nan) -> bool:
         """Take in one oracle call; returns whether the run is still finite."""
         self._window.append((loss, norm))
-        if self.call >= self._half:
+        if self.call >= self._late_from:
             self._late += loss
             self._late_count += 1
         self.call += 1
@@ -35,7 +36,7 @@ class Curve:
         self._count += 1
         if self._count == self._every or self.call == self._segment.stop:
             self._mark()
-        self.finite = self.finite and math.isfinite(loss)
+        self.finite = self.finite and math.isfinite(loss) and loss <= self._ceiling
         return self.finite
 
     def _mark(self) -> None:

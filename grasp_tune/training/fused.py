@@ -8,15 +8,13 @@ batched falls back to one run after the other, with one line in the log.
 
 import logging
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value, vmap
 from torch.optim import Optimizer
 
-from grasp_tune.method.errors import InputError
+from grasp_tune.method.errors import InputError, SearchError
 from grasp_tune.method.tasks import (
     START,
     Segment,
@@ -28,9 +26,10 @@ from grasp_tune.method.tasks import (
 )
 from grasp_tune.method.variants import Method
 from grasp_tune.training.averaging import AverageState, PolynomialAverage
+from grasp_tune.training.batched import BatchedLoss
 from grasp_tune.training.bases import Base, find_base
 from grasp_tune.training.curves import Curve
-from grasp_tune.training.problem import Batch, TorchProblem
+from grasp_tune.training.problem import TorchProblem
 from grasp_tune.training.snapshots import (
     Meta,
     Tensors,
@@ -95,18 +94,28 @@ def pays(model: nn.Module) -> bool:
 
 def run_fused(worker: "Worker", task: TrainTask) -> list[SegmentOutcome]:
     """Return the outcome of each segment of the task, all runs advancing together."""
-    reason = _obstacle(worker, task)
+    reason, lost = _obstacle(worker, task), 0
     if reason is None:
         try:
             return _Batch(worker, task).outcomes()
         except _CannotBatch as error:
-            reason = str(error)
-    logger.info("%s: runs one by one, not batched: %s", task.id, reason)
-    return [worker.run_segment(segment, task) for segment in task.segments]
+            reason, lost = str(error), error.calls
+    if reason not in worker.obstacles:  # one line, not one a task
+        worker.obstacles.add(reason)
+        logger.info("%s: runs one by one, not batched: %s", task.id, reason)
+    # The loss has seen a minibatch for nothing. The first run does without it, so that no more
+    # calls are made than the task has, and whoever runs the task loses the same one.
+    skips = [lost, *([0] * (len(task.segments) - 1))]
+    pairs = zip(task.segments, skips, strict=True)
+    return [worker.run_segment(segment, task, skip=skip) for segment, skip in pairs]
 
 
 class _CannotBatch(Exception):
-    """The model does things that a batch of models cannot."""
+    """The model does things that a batch of models cannot; `calls` were spent to find out."""
+
+    def __init__(self, reason: str, calls: int = 0) -> None:
+        super().__init__(reason)
+        self.calls = calls
 
 
 def _obstacle(worker: "Worker", task: TrainTask) -> str | None:
@@ -122,19 +131,6 @@ def _obstacle(worker: "Worker", task: TrainTask) -> str | None:
     if any(not item.requires_grad for item in worker.model.parameters()):
         return "some parameters are frozen"
     return None
-
-
-class _LossOf(nn.Module):
-    """The user's loss as a module, so that its parameters can be swapped for a batch of them."""
-
-    def __init__(self, model: nn.Module, loss: Callable[[nn.Module, Batch], Tensor]) -> None:
-        super().__init__()
-        self.model = model
-        self._loss = [loss]  # in a list: a loss that is a module must not become a part
-
-    def forward(self, batch: Batch) -> Tensor:
-        """Return the loss of one batch."""
-        return self._loss[0](self.model, batch).reshape(())
 
 
 class _Batch:
@@ -155,12 +151,7 @@ class _Batch:
         if rule is None:
             raise _CannotBatch(f"there is no batched {self._base.name}")
         self._rule: Rule = rule
-        module = _LossOf(worker.model, worker.oracle.problem.loss)
-
-        def loss(points: dict[str, Tensor], batch: Batch) -> Tensor:
-            return functional_call(module, points, (batch,))
-
-        self._gradients = vmap(grad_and_value(loss), in_dims=(0, None), randomness="same")
+        self._loss = BatchedLoss(worker.model, worker.oracle.problem.loss, self._names)
 
     # -- in and out -----------------------------------------------------------------------------
 
@@ -169,14 +160,16 @@ class _Batch:
         worker, optimizers, starts = self._worker, [], []
         averages: dict[float, list[AverageState]] = {g: [] for g in self._segments[0].averages}
         for segment in self._segments:
-            origin = state_key(segment.arm.index, segment.start) if segment.start else START
+            origin = segment.state or START
             worker.place(origin)
             starts.append([item.detach().clone() for item in worker.model.parameters()])
             optimizer = self._optimizer(segment, starts[-1])
-            if segment.start:
+            if segment.state is not None:
                 saved = worker.store.read(origin)
                 load_optimizer(optimizer, saved.tensors, str(saved.meta["optimizer"]), origin)
                 for gamma, states in averages.items():
+                    if f"average.{gamma:g}" not in saved.meta:
+                        continue  # the run did not carry it so far: it begins here
                     steps = int(saved.meta[f"average.{gamma:g}"])
                     names = [f"average.{gamma:g}.param.{n}" for n in self._names] if steps else []
                     states.append(AverageState(tuple(saved.tensors[n] for n in names), steps))
@@ -193,7 +186,7 @@ class _Batch:
     def _optimizer(self, segment: Segment, points: list[Tensor]) -> Optimizer:
         params: list[Tensor] = [nn.Parameter(item) for item in points]
         arm = segment.arm
-        return self._base.make(params, arm.value, self._worker.scale(arm.power))
+        return self._base.make(params, arm.value, self._worker.coordinates(arm.power))
 
     def _point(self, row: int) -> Tensors:
         pairs = zip(self._names, self._points, strict=True)
@@ -289,16 +282,18 @@ class _Batch:
         oracle = self._worker.oracle
         batch = oracle.stream("train").batch(call)
         oracle.seed_noise("train", call)
-        points = {f"model.{n}": item for n, item in zip(self._names, self._points, strict=True)}
         try:
-            found, losses = self._gradients(points, batch)
-        except (RuntimeError, NotImplementedError) as error:
-            # Only the first call may give up: nothing has been counted or moved yet.
+            gradients, losses = self._loss(self._points, batch)
+        except Exception as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
             if call > self._segments[0].start:
-                raise
-            raise _CannotBatch(str(error).splitlines()[0]) from error
+                raise SearchError(
+                    f"{self._task.id}: the loss could be batched before and cannot at call {call} "
+                    f"({reason}); pass fused=False"
+                ) from error
+            oracle.count(1)
+            raise _CannotBatch(reason, calls=1) from error
         oracle.count(len(self._rows))
-        gradients = [found[f"model.{name}"].detach() for name in self._names]
         norms = _norms(gradients) if self._task.norms else None
         for row, (at, loss) in enumerate(zip(self._rows, losses.tolist(), strict=True)):
             self._curves[at].add(loss, math.nan if norms is None else float(norms[row]))

@@ -132,7 +132,7 @@ class MeanGradient:
         wide = [torch.promote_types(item.dtype, torch.float32) for item in parameters]
         pairs = list(zip(parameters, wide, strict=True))
         self.sums = [torch.zeros_like(item, dtype=kind) for item, kind in pairs]
-        self.squares = [torch.zeros_like(item) for item in self.sums] if moments else None
+        self.peaks = [torch.zeros_like(item) for item in self.sums] if moments else None
         self.count = 0
         self.square = 0.0  # sum of |g|^2
 
@@ -146,8 +146,8 @@ class MeanGradient:
             gradient = item.grad.to(self.sums[at].dtype)
             self.sums[at].add_(gradient)
             square += float(torch.linalg.vector_norm(gradient, dtype=torch.float64)) ** 2
-            if self.squares is not None:
-                self.squares[at].addcmul_(gradient, gradient)
+            if self.peaks is not None:
+                torch.maximum(self.peaks[at], gradient.abs(), out=self.peaks[at])
         self.square += square
 
     @property

@@ -131,7 +131,7 @@ class Result:
         head = f"{'run':>4} {'base':<10} {'value':>10} {'calls':>8} {'last loss':>11} {'score':>11}"
         rows = sorted(self.runs, key=_last_loss)[:limit]
         lines = [head]
-        best = {row.arm: row for row in reversed(sorted(self.candidates, key=_score))}
+        best = {row.arm: row for row in sorted(self.candidates, key=_score, reverse=True)}
         for run in rows:
             score = best[run.arm].score if run.arm in best else math.nan
             word = "  <- chosen" if run.arm == self.choice.chosen.arm else ""

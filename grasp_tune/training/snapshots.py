@@ -147,6 +147,8 @@ class Averages:
     def load(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], key: str) -> None:
         """Go on from what `save` added."""
         for gamma in self._averages:
+            if f"average.{gamma:g}" not in meta:
+                continue  # the run did not carry it so far: it begins here
             try:
                 steps = int(meta[f"average.{gamma:g}"])
                 names = [f"average.{gamma:g}.{name}" for name in self._names] if steps else []

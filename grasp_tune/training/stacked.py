@@ -5,13 +5,15 @@ optimizer, so a run may be batched in one stretch and alone in the next. Tests h
 together step by step.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+
+from grasp_tune.training.adam import FIRST, SECOND, TINY
+from grasp_tune.training.preconditioner import SMALLEST
 
 Stack = list[Tensor]  # one tensor a parameter, each (runs, ...)
 
@@ -113,27 +115,60 @@ class _Momentum(_Sgd):
 
 
 class _Adam(_Entries):
-    """The twin of `torch.optim.Adam` at its defaults."""
+    """The twin of `CoordinateAdam`; the power may differ from run to run."""
 
     def __init__(self, values: Tensor, optimizers: Sequence[Optimizer]) -> None:
-        super().__init__(values, optimizers, "exp_avg", "exp_avg_sq", "step")
+        super().__init__(values, optimizers, "mean", "square")
+        groups = [optimizer.param_groups[0] for optimizer in optimizers]
+        self._steps = int(groups[0]["steps"])
+        self._power = torch.tensor([float(group["power"]) for group in groups])
+        self._typical = max(float(group["typical"]) for group in groups)
+        if bool(self._power.any()):
+            self._entries["peak"] = _peaks(optimizers)
 
     def feed(self, points: Stack, gradients: Stack, share: Tensor) -> bool:
         """One step."""
-        means, squares = self._entry("exp_avg", points), self._entry("exp_avg_sq", points)
-        if "step" not in self._entries:
-            self._entries["step"] = [torch.zeros(len(self._values)) for _ in points]
-        for step in self._entries["step"]:
-            step += 1
-        count = float(self._entries["step"][0][0])
-        first, second = 1 - 0.9**count, math.sqrt(1 - 0.999**count)
-        torch._foreach_lerp_(means, gradients, 1 - 0.9)
-        torch._foreach_mul_(squares, 0.999)
-        torch._foreach_addcmul_(squares, gradients, gradients, 1 - 0.999)
-        for point, mean, square in zip(points, means, squares, strict=True):
-            size = square.sqrt().div_(second).add_(1e-8)
-            point.sub_(mean / size * _column(self._values * share / first, point))
+        means, squares = self._entry("mean", points), self._entry("square", points)
+        self._steps += 1
+        first, second = 1.0 - FIRST**self._steps, (1.0 - SECOND**self._steps) ** 0.5
+        torch._foreach_lerp_(means, gradients, 1.0 - FIRST)
+        torch._foreach_mul_(squares, SECOND)
+        torch._foreach_addcmul_(squares, gradients, gradients, 1.0 - SECOND)
+        peaks = self._entries.get("peak")
+        for at, point in enumerate(points):
+            move = means[at] / squares[at].sqrt().add_(TINY)
+            if peaks is not None:
+                torch.maximum(peaks[at], gradients[at].abs(), out=peaks[at])
+                power = _column(self._power, point)
+                share_of = torch.where(
+                    peaks[at] > 0, peaks[at].clamp_min(SMALLEST) / self._typical, 1.0
+                )
+                move.mul_(share_of.pow(-power))
+            point.sub_(move.mul_(_column(self._values * share * second / first, point)))
         return True
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these runs only."""
+        super().select(rows)
+        self._power = self._power[rows]
+
+    def export(self, row: int, optimizer: Optimizer) -> None:
+        """Write one run's state into a fresh optimizer of its kind."""
+        entries = dict(self._entries)
+        if not float(self._power[row]):
+            entries.pop("peak", None)
+        _give(optimizer, entries, row)
+        for group in optimizer.param_groups:
+            group["steps"] = self._steps
+
+
+def _peaks(optimizers: Sequence[Optimizer]) -> Stack:
+    """Return the peaks of all runs, zeros for those that do not use them."""
+    columns: list[list[Tensor]] = []
+    for optimizer in optimizers:
+        points = [point for group in optimizer.param_groups for point in group["params"]]
+        columns.append([optimizer.state[p].get("peak", torch.zeros_like(p)) for p in points])
+    return [torch.stack(list(items)).detach() for items in zip(*columns, strict=True)]
 
 
 class _AdaGrad(_Entries):

@@ -37,7 +37,7 @@ from grasp_tune.training.bases import Factory, find_base
 from grasp_tune.training.curves import Curve
 from grasp_tune.training.fused import annealed, run_fused
 from grasp_tune.training.oracle import MeanGradient, Oracle
-from grasp_tune.training.preconditioner import coordinate_scale
+from grasp_tune.training.preconditioner import Coordinates, typical_peak
 from grasp_tune.training.problem import TorchProblem
 from grasp_tune.training.snapshots import (
     Averages,
@@ -78,6 +78,7 @@ class Worker:
             name: item.clone() for name, item in model_tensors(self.model).items()
         }
         self.origin = digest(self.model)
+        self.obstacles: set[str] = set()  # reasons against batching that the log has seen
 
     def run(self, task: Task) -> Outcome:
         """Return the outcome of the task.
@@ -137,6 +138,7 @@ class Worker:
             gradients=mean.count,
             gradient_norm=mean.norm,
             gradient_square=mean.square / mean.count if mean.count else math.nan,
+            parameters=sum(item.numel() for item in self.oracle.parameters),
             values=seen.count,
             value=seen.mean,
             value_square=seen.mean_square,
@@ -144,15 +146,15 @@ class Worker:
 
     def _write_part(self, part: int, mean: MeanGradient, values: "_Sums", losses: "_Sums") -> None:
         tensors = {f"sum.{at}": item for at, item in enumerate(mean.sums)}
-        tensors.update({f"square.{at}": item for at, item in enumerate(mean.squares or [])})
+        tensors.update({f"peak.{at}": item for at, item in enumerate(mean.peaks or [])})
         numbers = [mean.count, mean.square, *values.numbers, *losses.numbers]
         tensors["numbers"] = torch.tensor(numbers, dtype=torch.float64)
         self._store.write(part_key(part), tensors, {})
 
     def _write_moments(self, mean: MeanGradient) -> None:
-        assert mean.squares is not None
-        roots = {f"rms.{at}": (s / mean.count).sqrt() for at, s in enumerate(mean.squares)}
-        self._store.write(MOMENTS, roots, {"count": mean.count})
+        assert mean.peaks is not None
+        peaks = {f"peak.{at}": item for at, item in enumerate(mean.peaks)}
+        self._store.write(MOMENTS, peaks, {"typical": typical_peak(mean.peaks)})
 
     def _merge(self, task: ProbeTask) -> ProbeOutcome:
         mean = MeanGradient(self.oracle.parameters, moments=task.moments)
@@ -166,8 +168,8 @@ class Worker:
             losses.merge(numbers[5:8])
             for at, total in enumerate(mean.sums):
                 total.add_(tensors[f"sum.{at}"].to(total.device))
-            for at, total in enumerate(mean.squares or []):
-                total.add_(tensors[f"square.{at}"].to(total.device))
+            for at, peak in enumerate(mean.peaks or []):
+                torch.maximum(peak, tensors[f"peak.{at}"].to(peak.device), out=peak)
         if task.moments:
             self._write_moments(mean)
         return self._probe_outcome(0, mean, values, losses)
@@ -216,18 +218,21 @@ class Worker:
             results = [self.run_segment(task.segments[0], task)]
         return TrainOutcome(sum(item.calls for item in results), self.origin, tuple(results))
 
-    def run_segment(self, segment: Segment, task: TrainTask) -> SegmentOutcome:
-        """Train one run over one stretch, by the ordinary loop of the framework."""
-        run = _Run(self, segment, task)
-        return run.outcome()
+    def run_segment(self, segment: Segment, task: TrainTask, skip: int = 0) -> SegmentOutcome:
+        """Train one run over one stretch, by the ordinary loop of the framework.
 
-    def scale(self, power: float) -> list[Tensor] | None:
-        """Return the coordinates' multipliers for a run, None where all are 1."""
+        `skip` calls at its beginning are already spent, and count as used.
+        """
+        return _Run(self, segment, task, skip).outcome()
+
+    def coordinates(self, power: float) -> Coordinates | None:
+        """Return what the probe saw of each coordinate for a run, None where it does not matter."""
         if not power:
             return None
-        tensors = self._store.read(MOMENTS).tensors
-        roots = [tensors[f"rms.{at}"] for at in range(len(self.oracle.parameters))]
-        return coordinate_scale([item.to(self.oracle.device) for item in roots], power)
+        saved = self._store.read(MOMENTS)
+        peaks = [saved.tensors[f"peak.{at}"] for at in range(len(self.oracle.parameters))]
+        moved = [item.to(self.oracle.device) for item in peaks]
+        return Coordinates(power, moved, float(saved.meta["typical"]))
 
     @property
     def store(self) -> Store:
@@ -238,22 +243,23 @@ class Worker:
 class _Run:
     """One stretch of one run: model, optimizer and averages from a checkpoint to the next."""
 
-    def __init__(self, worker: Worker, segment: Segment, task: TrainTask) -> None:
+    def __init__(self, worker: Worker, segment: Segment, task: TrainTask, skip: int) -> None:
         self._worker, self._segment, self._task = worker, segment, task
         self._base = find_base(segment.arm.base, worker.bases)
         self._curve = Curve(segment)
-        index = segment.arm.index
-        origin = state_key(index, segment.start) if segment.start else START
+        self._curve.call += skip
+        origin = segment.state or START
         worker.place(origin)
         arm = segment.arm
         params: list[Tensor] = list(worker.oracle.parameters)
-        self._optimizer = self._base.make(params, arm.value, worker.scale(arm.power))
+        self._optimizer = self._base.make(params, arm.value, worker.coordinates(arm.power))
         self._knobs = [group.get(self._base.knob or "") for group in self._optimizer.param_groups]
         self._averages = Averages(worker.model, segment.averages)
-        if segment.start:
+        if segment.state is not None:
             saved = worker.store.read(origin)
             load_optimizer(self._optimizer, saved.tensors, str(saved.meta["optimizer"]), origin)
             self._averages.load(saved.tensors, saved.meta, origin)
+            self._set_knob(1.0)  # the saved one may have been annealed, or another run's
 
     def outcome(self) -> SegmentOutcome:
         """Train, write what was asked for, and return how it went."""
@@ -298,7 +304,11 @@ class _Run:
     def _anneal(self) -> None:
         if self._segment.anneal is None or self._base.knob is None:
             return
-        share = annealed(self._segment, self._curve.call)
+        self._set_knob(annealed(self._segment, self._curve.call))
+
+    def _set_knob(self, share: float) -> None:
+        if self._base.knob is None:
+            return
         for group, knob in zip(self._optimizer.param_groups, self._knobs, strict=True):
             if knob is not None:
                 group[self._base.knob] = knob * share

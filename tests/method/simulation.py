@@ -37,7 +37,7 @@ def answer(task: Task) -> Outcome:
         gradients = task.gradients[1] - task.gradients[0]
         values = task.values[1] - task.values[0]
         count = max(gradients, 1) if not task.merge else 8
-        return ProbeOutcome(task.calls, ORIGIN, count, 1.3, 2.0, max(values, count), 2.3, 5.4)
+        return ProbeOutcome(task.calls, ORIGIN, count, 1.3, 2.0, 650, max(values, count), 2.3, 5.4)
     if isinstance(task, TrainTask):
         results = []
         for segment in task.segments:

@@ -43,7 +43,7 @@ def paper(setting: Setting) -> Schedule:
         note = "the mean gradient at x0 is zero: as far as the probe can see, x0 is stationary"
         return Choice(START, plan.score, "stationary", tuple(rows), notes=(note,))
 
-    segments = [_segment(setting, plan, at) for at in range(len(plan.cells))]
+    segments = paper_segments(setting, plan)
     norms = plan.score == "gradient"
     tasks = train_tasks("train", segments, setting.width, exact=exact, norms=norms)
     known = yield Round(tasks, plan=plan)
@@ -67,18 +67,23 @@ def paper(setting: Setting) -> Schedule:
     return _choose(setting, plan, rows, "exact" if exact else "resample")
 
 
-def _segment(setting: Setting, plan: Plan, at: int) -> Segment:
-    """Return the whole run of one cell, with the points of its trajectory that become candidates.
+def paper_segments(setting: Setting, plan: Plan, first_arm: int = 1) -> list[Segment]:
+    """Return the whole run of each cell, with the points of its trajectory that become candidates.
 
     Algorithm 2, line 6: K indices of the trajectory x_1 .. x_{T_i}, drawn before the run; x_t is
     the iterate after t - 1 calls. UniXGrad's candidate is its last average, which is its iterate.
     """
-    cell = plan.cells[at]
-    arm = Arm(cell.index, setting.method.base_name("paper"), cell.value)
-    if plan.score == "gradient" and setting.ensemble == "resample":
-        drawn = trajectory_indices(setting.seed, cell.index, plan.candidates_per_cell, cell.budget)
-        return Segment(arm, 0, cell.budget, keep=tuple(sorted(set(drawn))))
-    return Segment(arm, 0, cell.budget, keep=(cell.budget,))
+    base = setting.method.base_name("paper") if first_arm == 1 else setting.method.paper_base
+    segments = []
+    for cell in plan.cells:
+        arm = Arm(cell.index + first_arm - 1, base, cell.value)
+        keep: tuple[int, ...] = (cell.budget,)
+        if plan.score == "gradient" and plan.ensemble == "resample":
+            count = plan.candidates_per_cell
+            drawn = trajectory_indices(setting.seed, cell.index, count, cell.budget)
+            keep = tuple(sorted(set(drawn)))
+        segments.append(Segment(arm, 0, cell.budget, keep=keep))
+    return segments
 
 
 def start_candidate(start: ProbeOutcome, by: Score) -> Candidate:

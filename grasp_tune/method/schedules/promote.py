@@ -1,115 +1,259 @@
-"""First version; sharpened by measurement."""
+"""The default schedule: many short runs, then nearly everything on the best of them.
+
+1. Probe: a small share of T at x0, for the range and for the size of each coordinate's gradients.
+2. First rung: every run of the grid gets a few calls, and so does the paper's own sweep on its
+   share of the budget (`guarantee`), which carries the theorem.
+3. Rungs: the better ones go on from where they are, ranked by their mean loss on common minibatches.
+4. Final stretch: the winner gets the rest, its step falling to zero. It is cut into parts; one that
+   makes the loss jump is undone and repeated with a smaller step.
+5. Race: a few candidates on paired fresh minibatches.
+
+Why these numbers: docs/results.md.
+"""
 
 import math
+from collections.abc import Generator
+from dataclasses import dataclass, field
 
-from grasp_tune.method.choice import Choice
-from grasp_tune.method.ensemble import (
-    Tally,
-    absorb,
-    best,
-    halving,
-    paired_samples,
-    ranking,
-    survivors,
-)
+from grasp_tune.method.choice import Candidate, Choice
+from grasp_tune.method.ensemble import best, ranking
 from grasp_tune.method.errors import BudgetTooSmall
-from grasp_tune.method.rounds import Round, Schedule, score_tasks, train_tasks
-from grasp_tune.method.schedules.paper import scored, start_candidate, train_candidates
+from grasp_tune.method.plan import Plan
+from grasp_tune.method.rounds import Known, Round, Schedule, train_tasks
+from grasp_tune.method.schedules.arms import first_arms
+from grasp_tune.method.schedules.guarantee import SHARE, Floor, floor_choice, floor_plan
+from grasp_tune.method.schedules.paper import start_candidate
 from grasp_tune.method.schedules.probing import probing
+from grasp_tune.method.schedules.racing import racing
 from grasp_tune.method.setting import Setting
-from grasp_tune.method.tasks import START, Arm, ScoreOutcome, Segment, TrainOutcome, state_key
+from grasp_tune.method.tasks import (
+    START,
+    Arm,
+    ProbeOutcome,
+    Segment,
+    SegmentOutcome,
+    TrainOutcome,
+    TrainTask,
+    average_key,
+    iterate_key,
+    state_key,
+)
 
-GAMMA = 8.0
+PROBE = 1 / 64  # share of T at x0
+RUNG = 0.06  # share of T for each rung
+KEEP = (24, 12, 6, 3, 1)  # runs that survive each rung
+FIRST_CALLS = 3  # of each run in the first rung, at least
+FIRST_SHARE = 0.12  # of T, at most, for those
+PARTS = 8  # of the final stretch
+JUMP = 2.0  # a part whose loss is so many times the part before's is undone
+BACKOFF = 4.0  # and its step divided by this
+GAMMA = 8.0  # exponent of the running average in the final stretch
+RACE = 0.02  # share of T for the last choice
+DIVERGED = 10.0  # a run whose loss exceeds so many times the start's has diverged
+
+
+@dataclass
+class _Stand:
+    """Where the schedule stands: rebuilt by replay, never saved."""
+
+    setting: Setting
+    start: ProbeOutcome
+    plan: Plan
+    left: int  # oracle calls not yet spent or promised
+    leader: str = START
+    discard: tuple[str, ...] = ()
+    notes: list[str] = field(default_factory=list)
+
+    def ceiling(self) -> float | None:
+        """Return the loss above which a run has diverged, None where the start gives no scale."""
+        value, spread = self.start.value, self.start.value_square - self.start.value**2
+        height = (DIVERGED - 1.0) * abs(value) + DIVERGED * math.sqrt(max(0.0, spread))
+        return value + height if height > 0.0 and math.isfinite(height) else None
 
 
 def promote(setting: Setting) -> Schedule:
+    """Yield the rounds of the default schedule; return its choice."""
     method, budget = setting.method, setting.budget
-    probe = max(2, budget // 64)
-    start = yield from probing(probe, 0, parts=setting.probe_parts, moments=True)
-    try:
-        plan = method.plan(budget, grad_norm=start.gradient_norm, value=start.value)
-    except BudgetTooSmall:
-        plan = method.plan(
-            budget, grad_norm=start.gradient_norm, value=start.value, ensemble="window"
-        )
+    start = yield from probing(
+        0 if method.exact else probe_calls(setting),
+        0,
+        parts=setting.probe_parts,
+        moments=True,
+        exact=method.exact,
+    )
+    plan = _plan(setting, start)
     rows = [start_candidate(start, "value")]
     if plan.stationary:
         note = "the mean gradient at x0 is zero: as far as the probe can see, x0 is stationary"
         return Choice(START, "value", "stationary", tuple(rows), notes=(note,))
-    base = method.base_name("promote")
-    left = budget - probe
-    reserve = max(4, budget // 50)
-    left -= reserve
-    values = [2.0**k * 1e-4 for k in range(24)] if base != "sgd" else [c.value for c in plan.cells]
-    arms = [Arm(i + 1, base, v) for i, v in enumerate(values)]
-    done = 0
-    step = 8
-    leader = START
-    alive = arms
-    rung = 0
-    discard: tuple[str, ...] = ()
-    while True:
-        final = len(alive) == 1
-        if final:
-            break
-        cost = len(alive) * step
-        if cost > left * 0.5:
-            break
-        segs = [Segment(a, done, done + step, averages=(GAMMA,), save=True) for a in alive]
-        tasks = train_tasks(f"rung{rung:02d}", segs, setting.width)
-        known = yield Round(tasks, plan=plan, leader=leader, discard=discard)
-        losses: dict[int, float] = {}
-        for task in tasks:
-            out = known[task.id]
-            if isinstance(out, TrainOutcome):
-                for item in out.segments:
-                    losses[item.arm] = item.loss if item.finite else math.nan
-                    left -= item.calls
-        scores = [losses.get(a.index, math.nan) for a in alive]
-        order = [at for at in ranking(scores) if math.isfinite(scores[at])]
-        done += step
-        discard = tuple(state_key(a.index, done) for a in alive)
-        keep = max(1, len(alive) // 3 if rung < 2 else len(alive) // 2)
-        alive = [alive[at] for at in order[:keep]]
-        if not alive:
-            break
-        discard = tuple(k for k in discard if k not in {state_key(a.index, done) for a in alive})
-        leader = state_key(alive[0].index, done)
-        step *= 3
-        rung += 1
-    if alive:
-        stop = done + left // len(alive)
-        segs = [
-            Segment(
-                a,
-                done,
-                stop,
-                keep=(stop,),
-                averages=(GAMMA,),
-                keep_averages=True,
-                anneal=(done + (stop - done) // 2, stop),
-            )
-            for a in alive
-        ]
-        tasks = train_tasks("final", segs, 0)
-        known = yield Round(tasks, plan=plan, leader=leader)
-        rows += train_candidates(tasks, known, "value")
-    keys = [row.key for row in rows if not row.note]
-    tallies: dict[str, Tally] = {}
-    used = 0
-    for at, rung_ in enumerate(halving(len(keys), reserve)):
-        keys = survivors(keys, tallies, rung_.survivors) if tallies else keys
-        scoring = score_tasks(
-            f"score{at}", paired_samples(keys, used, used + rung_.samples), "value"
+    race = 0 if method.exact or setting.ensemble == "window" else max(8, int(RACE * budget))
+    stand = _Stand(setting, start, plan, left=budget - start.calls - race)
+    arms = first_arms(setting, start, most=int(FIRST_SHARE * budget / FIRST_CALLS))
+    floor = floor_plan(setting, start, first_arm=len(arms) + 1)
+    winner, age, guaranteed = yield from _rungs(stand, arms, floor)
+    if winner is not None:
+        fresh = 1 + len(arms) + (len(floor.plan.cells) if floor is not None else 0)
+        rows += yield from _final(stand, winner, age, fresh)
+    if guaranteed is not None:
+        rows.append(guaranteed)
+    if race or method.exact:
+        rows = yield from racing(rows, race, plan=plan, leader=stand.leader, exact=method.exact)
+    return _choose(stand, rows, guaranteed, "race" if race else "window")
+
+
+def probe_calls(setting: Setting) -> int:
+    """Return how many gradients the probe takes."""
+    share = getattr(setting.method, "probe", None)
+    return max(2, int(setting.budget * (PROBE if share is None else share)))
+
+
+def _plan(setting: Setting, start: ProbeOutcome) -> Plan:
+    """Return the paper's plan for the whole budget; without re-sampling where that cannot pay."""
+    norm, value = start.gradient_norm, start.value
+    try:
+        return setting.method.plan(setting.budget, grad_norm=norm, value=value)
+    except BudgetTooSmall:
+        if setting.method.exact:
+            raise
+        return setting.method.plan(setting.budget, grad_norm=norm, value=value, ensemble="window")
+
+
+def _rungs(
+    stand: _Stand, arms: list[Arm], floor: Floor | None
+) -> Generator[Round, Known, tuple[Arm | None, int, Candidate | None]]:
+    """Yield the rungs; return the winner, its age in calls, and the paper's own choice."""
+    setting, budget = stand.setting, stand.setting.budget
+    guaranteed: Candidate | None = None
+    age = 0
+    if floor is not None:
+        stand.left -= floor.calls
+    for number, keep in enumerate(KEEP):
+        least = FIRST_CALLS if number == 0 else FIRST_CALLS + 1
+        calls = max(least, int(RUNG * budget / len(arms)))
+        if calls * len(arms) > stand.left // 2:
+            break  # too small a budget for another rung: the best so far goes on
+        segments = [_stretch(stand, arm, age, age + calls, save=True) for arm in arms]
+        tasks = train_tasks(f"rung{number}", segments, setting.width, exact=setting.method.exact)
+        extra = floor.tasks if floor is not None and number == 0 else ()
+        known = yield Round(
+            (*tasks, *extra), plan=stand.plan, leader=stand.leader, discard=stand.discard
         )
-        used += rung_.samples
-        known = yield Round(scoring, plan=plan, leader=leader)
-        for task in scoring:
-            outcome = known[task.id]
-            if isinstance(outcome, ScoreOutcome):
-                for item in outcome.samples:
-                    absorb(tallies, item, "value")
-    rows = [scored(row, tallies) for row in rows]
-    final_scores = [r.score if r.key in keys else math.nan for r in rows]
-    chosen = rows[best(final_scores)]
-    return Choice(chosen.key, "value", "race", tuple(rows), covered=False)
+        if extra and floor is not None:
+            guaranteed = yield from floor_choice(setting, floor, known, stand.plan, stand.leader)
+        losses = _losses(stand, tasks, known)
+        age += calls
+        scores = [losses.get(arm.index, math.nan) for arm in arms]
+        order = [at for at in ranking(scores) if math.isfinite(scores[at])][:keep]
+        kept = [arms[at] for at in order]
+        gone = {arm.index for arm in arms} - {arm.index for arm in kept}
+        stand.discard = tuple(state_key(index, age) for index in sorted(gone))
+        arms = kept
+        if not arms:
+            stand.notes.append("no run stayed finite")
+            return None, age, guaranteed
+        stand.leader = state_key(arms[0].index, age)
+        if len(arms) == 1:
+            break
+    return arms[0], age, guaranteed
+
+
+def _stretch(stand: _Stand, arm: Arm, begin: int, end: int, *, save: bool) -> Segment:
+    return Segment(arm, begin, end, save=save, ceiling=stand.ceiling())
+
+
+def _losses(stand: _Stand, tasks: tuple[TrainTask, ...], known: Known) -> dict[int, float]:
+    """Return each run's loss, NaN for one that diverged; what was spent is taken off."""
+    found: dict[int, float] = {}
+    for item in _outcomes(tasks, known):
+        found[item.arm] = item.loss if item.finite else math.nan
+        stand.left -= item.calls
+    return found
+
+
+def _outcomes(tasks: tuple[TrainTask, ...], known: Known) -> list[SegmentOutcome]:
+    outcomes = [known[task.id] for task in tasks]
+    return [item for out in outcomes if isinstance(out, TrainOutcome) for item in out.segments]
+
+
+def _final(
+    stand: _Stand, arm: Arm, age: int, fresh: int
+) -> Generator[Round, Known, list[Candidate]]:
+    """Yield the winner's final stretch part by part; return its candidates.
+
+    `fresh` is the first run number that nobody has used: a part that is undone goes on as another
+    run, from the last good state, on minibatches of its own.
+    """
+    setting = stand.setting
+    begin, end = age, age + stand.left
+    good: str | None = state_key(arm.index, age) if age else None
+    rows = [_row(good, arm, age, average=False)] if good is not None else []
+    before, ends, origin, discard = math.inf, None, good, stand.discard
+    for part in range(PARTS):
+        first = begin + stand.left * part // PARTS
+        stop = begin + stand.left * (part + 1) // PARTS
+        if stop <= first:
+            continue
+        last = part == PARTS - 1
+        segment = Segment(
+            arm,
+            first,
+            stop,
+            keep=(stop,) if last else (),
+            averages=(GAMMA,),
+            keep_averages=last,
+            save=not last,
+            anneal=(begin, end),
+            origin=origin,
+        )
+        tasks = train_tasks(f"final{part}", [segment], 0, exact=setting.method.exact)
+        known = yield Round(tasks, plan=stand.plan, leader=stand.leader, discard=discard)
+        items = _outcomes(tasks, known)
+        loss = items[0].loss if items and items[0].finite else math.nan
+        discard = ()
+        if loss < JUMP * before or (part == 0 and math.isfinite(loss)):
+            before = loss
+            ends = (arm, stop) if last else None
+            if not last:
+                if good is not None and part > 0:
+                    discard = (good,)
+                origin = good = state_key(arm.index, stop)
+                stand.leader = good
+        else:
+            if not last:
+                discard = (state_key(arm.index, stop),)
+            arm = Arm(fresh, arm.base, arm.value / BACKOFF, arm.power)
+            fresh += 1
+            origin = good
+    stand.discard = discard
+    if ends is not None:
+        winner, stop = ends
+        rows.append(_row(iterate_key(winner.index, stop), winner, stop, average=False))
+        rows.append(_row(average_key(winner.index, stop, GAMMA), winner, stop, average=True))
+        stand.leader = rows[-2].key
+    elif good is not None and (not rows or good != rows[0].key):
+        rows.append(_row(good, arm, int(good.split("-")[1]), average=False))
+    return rows
+
+
+def _row(key: str, arm: Arm, call: int, *, average: bool) -> Candidate:
+    index = int(key[3:].split("-")[0])  # a state that was gone back to belongs to an earlier run
+    return Candidate(key, index, arm.base, arm.value, call, average, math.nan, 0, math.nan)
+
+
+def _choose(stand: _Stand, rows: list[Candidate], guaranteed: Candidate | None, way: str) -> Choice:
+    setting = stand.setting
+    if way == "window":  # no fresh samples: the end of the final stretch, if there is one
+        chosen = rows[-2] if len(rows) > 2 and rows[-1].average else rows[-1]
+    else:
+        chosen = rows[best([row.score if not row.note else math.nan for row in rows])]
+    if chosen.key == START:
+        stand.notes.append("no run beat the start point, so x0 is returned")
+    return Choice(
+        chosen.key,
+        "value",
+        "exact" if setting.method.exact else way,
+        tuple(rows),
+        share=SHARE if guaranteed is not None else 0.0,
+        covered=guaranteed is not None,
+        notes=tuple(stand.notes),
+    )

@@ -1,0 +1,92 @@
+r"""Adam with a step per coordinate: the base optimizer of the default schedule.
+
+Decides how one gradient moves the parameters. It has no guarantee of its own; the schedule that
+uses it keeps the paper's cells beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from grasp_tune.method.errors import InputError
+from grasp_tune.training.preconditioner import Coordinates, multiplier
+
+FIRST, SECOND = 0.9, 0.99  # decay of the mean and of the mean square
+# Far below any gradient that matters in float32, far above what its square can still hold.
+TINY = 1e-18
+
+
+class CoordinateAdam(Optimizer):
+    r"""Adam whose steps may also shrink with the size of each coordinate's gradients.
+
+    With $m$ and $v$ the running means of $g$ and $g^2$ (decays 0.9 and 0.99, bias corrected) and
+    $p$ the largest $|g|$ so far in units of a typical one, $x \leftarrow x - \eta\, p^{-q}\, m /
+    \sqrt{v}$. `coordinates` gives the power $q$ and the sizes seen in the probe; q is 0 without.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Tensor] | Iterable[dict[str, Any]],
+        *,
+        lr: float,
+        coordinates: Coordinates | None = None,
+    ) -> None:
+        power = coordinates.power if coordinates is not None else 0.0
+        typical = coordinates.typical if coordinates is not None else 1.0
+        if not lr > 0.0:
+            raise InputError(f"lr is {lr}, but must be a positive number")
+        super().__init__(params, {"lr": lr, "steps": 0, "power": power, "typical": typical})
+        if power and coordinates is not None:
+            points = [point for group in self.param_groups for point in group["params"]]
+            for point, peak in zip(points, coordinates.peaks, strict=True):
+                self.state[point]["peak"] = peak.detach().to(point.device, point.dtype, copy=True)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a `state_dict`; its tensors are copied, never shared."""
+        super().load_state_dict(state_dict)
+        for state in self.state.values():
+            for name, value in state.items():
+                state[name] = value.clone()
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """The closure's loss, None without a closure; moves the parameters by one gradient."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            group["steps"] += 1
+            count = group["steps"]
+            first, second = 1.0 - FIRST**count, (1.0 - SECOND**count) ** 0.5
+            points = [point for point in group["params"] if point.grad is not None]
+            gradients = [point.grad for point in points]
+            for point in points:
+                state = self.state[point]
+                if "mean" not in state:
+                    state["mean"] = torch.zeros_like(point)
+                    state["square"] = torch.zeros_like(point)
+            means = [self.state[point]["mean"] for point in points]
+            squares = [self.state[point]["square"] for point in points]
+            if not points:
+                continue
+            torch._foreach_lerp_(means, gradients, 1.0 - FIRST)
+            torch._foreach_mul_(squares, SECOND)
+            torch._foreach_addcmul_(squares, gradients, gradients, 1.0 - SECOND)
+            sizes = torch._foreach_sqrt(squares)
+            torch._foreach_add_(sizes, TINY)
+            if not group["power"]:
+                torch._foreach_addcdiv_(points, means, sizes, -group["lr"] * second / first)
+                continue
+            moves = torch._foreach_div(means, sizes)
+            for point, gradient, move in zip(points, gradients, moves, strict=True):
+                peak = self.state[point]["peak"]
+                torch.maximum(peak, gradient.abs(), out=peak)
+                move.mul_(multiplier(peak, group["typical"], group["power"]))
+                point.add_(move, alpha=-group["lr"] * second / first)
+        return loss
