@@ -42,7 +42,7 @@ def minimize(
     progress: bool = True,
     out: Path | str | None = None,
     *,
-    workers: int = 1,
+    workers: int | None = None,
     ensemble: EnsembleName = "resample",
     challengers: Mapping[str, Callable[..., object]] | tuple[str, ...] = (),
     probe_parts: int = 1,
@@ -58,14 +58,14 @@ def minimize(
     fused: advance the runs of a small model as one batched computation; `auto` decides by the
         model's shape, the same way in every process.
     out: a folder for checkpoints, state and `result.json`; the same folder again resumes.
-    workers: local worker processes.
+    workers: tasks at the same time; by default one, and with Ray as many as the cluster holds.
     ensemble: `resample` scores candidates on fresh samples; `window` by the last minibatches.
     challengers: further base optimizers that join the race, by name or as functions.
     """
     if not isinstance(problem, TorchProblem):
         kind = type(problem).__name__
         raise InputError(f"problem: got {kind}, expected a grasp_tune.TorchProblem")
-    if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
+    if workers is not None and (not isinstance(workers, int) or workers < 1 or workers is True):
         raise InputError(f"workers: got {workers!r}, expected a whole number >= 1")
     method = NonConvex() if method is None else method
     bases = custom_bases(method, challengers)
@@ -88,16 +88,18 @@ def minimize(
 
         reporter = reporter_for(progress, budget)
         return run_local(
-            problem, setting, out=folder, workers=workers, bases=bases, reporter=reporter
+            problem, setting, out=folder, workers=workers or 1, bases=bases, reporter=reporter
         )
     if backend == "ray":
         from grasp_tune.ray import run_ray
 
-        return run_ray(problem, setting, out=folder, workers=workers, bases=bases)
+        return run_ray(
+            problem, setting, out=folder, workers=workers, bases=bases, progress=progress
+        )
     if backend == "optuna":
         from grasp_tune.optuna import run_optuna
 
-        return run_optuna(problem, setting, out=folder, workers=workers, bases=bases)
+        return run_optuna(problem, setting, out=folder, workers=workers or 1, bases=bases)
     raise InputError(f"backend: got {backend!r}, expected 'local', 'ray', 'optuna' or an object")
 
 

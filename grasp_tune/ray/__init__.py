@@ -1,0 +1,19 @@
+"""The Ray Tune body: the search as a Tune searcher, its tasks as trials, on one machine or many."""
+
+from grasp_tune.ray.plan_searcher import BudgetStopper, PlanSearcher
+from grasp_tune.ray.progress import GraspProgress
+from grasp_tune.ray.runner import RayBackend, load_result, quiet_disk, run_ray
+from grasp_tune.ray.searcher import GraspSearcher
+from grasp_tune.ray.trainable import grasp_trainable
+
+__all__ = [
+    "BudgetStopper",
+    "GraspProgress",
+    "GraspSearcher",
+    "PlanSearcher",
+    "RayBackend",
+    "grasp_trainable",
+    "load_result",
+    "quiet_disk",
+    "run_ray",
+]

@@ -1,0 +1,176 @@
+"""`run_ray`: a problem and a setting through Ray Tune, and the result back."""
+
+import contextlib
+import logging
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import tune
+
+from grasp_tune.method.errors import InputError, SearchError
+from grasp_tune.method.setting import Setting
+from grasp_tune.ray.depot import FOLDER
+from grasp_tune.ray.progress import GraspProgress
+from grasp_tune.ray.searcher import GraspSearcher
+from grasp_tune.ray.trainable import grasp_trainable
+from grasp_tune.training.bases import Factory
+from grasp_tune.training.problem import TorchProblem
+from grasp_tune.training.result import Result
+
+NAME = "ray"  # the experiment's folder below `out`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayBackend:
+    """How to use a cluster, for `minimize(..., backend=RayBackend(...))`.
+
+    address: `auto`, host:port or ray://host:port; None: the session at hand, or one started here.
+    workers: tasks at the same time; None: as many as the cluster holds.
+    cpus_per_task, gpus_per_task: what a task reserves; fractions let tasks share.
+    storage: a folder or URI that every machine can reach; None: the output folder.
+    max_failures: how often Tune restarts a task whose worker died, before the search hears of it.
+    """
+
+    address: str | None = None
+    workers: int | None = None
+    cpus_per_task: float = 1.0
+    gpus_per_task: float = 0.0
+    storage: str | None = None
+    max_failures: int = 2
+
+    def __post_init__(self) -> None:
+        if self.workers is not None and self.workers < 1:
+            raise InputError(f"workers: got {self.workers!r}, expected a whole number >= 1")
+        if self.max_failures < 0:
+            raise InputError(f"max_failures: got {self.max_failures!r}, expected >= 0")
+
+    def run(
+        self,
+        problem: TorchProblem,
+        setting: Setting,
+        *,
+        out: Path | None = None,
+        bases: Mapping[str, Factory] | None = None,
+        progress: bool = False,
+    ) -> Result:
+        """Return the result of the sweep; the same `out` again goes on where it was cut off."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(_session(self.address))
+            folder = out
+            if folder is None and self.storage is None:
+                temporary = tempfile.TemporaryDirectory(prefix="grasp-tune-")
+                folder = Path(stack.enter_context(temporary))
+            storage = self.storage or str(Path(folder or ".").resolve())
+            stack.enter_context(quiet_disk())
+            stack.enter_context(_silent_tune())
+            searcher = GraspSearcher.from_setting(setting, bases)
+            reference = ray.put(problem)  # once into the cluster, not once a trial
+            tune.run(
+                grasp_trainable(
+                    lambda: ray.get(reference), cpus=self.cpus_per_task, gpus=self.gpus_per_task
+                ),
+                name=NAME if out is not None else f"{NAME}-{searcher.run}",
+                search_alg=searcher,
+                metric="score",
+                mode="min",
+                storage_path=storage,
+                max_concurrent_trials=self.workers,
+                max_failures=self.max_failures,
+                raise_on_failed_trial=False,
+                resume="AUTO" if out is not None else None,
+                callbacks=[GraspProgress(searcher)] if progress else None,
+                verbose=0,
+            )
+            # The trainable's source is an object in the cluster, which may be gone by then.
+            result = replace(searcher.result, build=lambda: problem.build(setting.seed))
+            if out is not None:
+                result.save(out)
+            return result
+
+
+def run_ray(
+    problem: TorchProblem,
+    setting: Setting,
+    *,
+    out: Path | None = None,
+    workers: int | None = None,
+    bases: Mapping[str, Factory] | None = None,
+    progress: bool = False,
+) -> Result:
+    """Return the result of a sweep on the Ray session at hand, or on one started for it."""
+    return RayBackend(workers=workers).run(
+        problem, setting, out=out, bases=bases, progress=progress
+    )
+
+
+def load_result(experiment: Any, make_problem: Any = None) -> Result:
+    """Return the result of a finished experiment: a folder, a `ResultGrid` or an analysis.
+
+    make_problem: as for `grasp_trainable`, for `result.model`; without it, use `result.restore`.
+    """
+    path = Path(str(getattr(experiment, "experiment_path", experiment)))
+    found = sorted((path / FOLDER).glob("*/result.json"), key=lambda item: item.stat().st_mtime)
+    if not found:
+        raise SearchError(
+            f"{path}: there is no result in it; was the sweep stopped before its end?"
+        )
+    result = Result.load(found[-1].parent)
+    if make_problem is None:
+        return result
+    seed = int(result.setting["seed"])
+    return replace(result, build=lambda: make_problem().build(seed))
+
+
+@contextlib.contextmanager
+def quiet_disk() -> Iterator[None]:
+    """Run Tune without its CSV, JSON and TensorBoard files; the sweep itself needs none of them."""
+    with _environment("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1"):
+        yield
+
+
+@contextlib.contextmanager
+def _silent_tune() -> Iterator[None]:
+    """Keep Tune's banner off standard output, and its notes out of the log unless they matter."""
+    tune_logger = logging.getLogger("ray.tune")
+    analysis = logging.getLogger("ray.tune.analysis.experiment_analysis")
+    levels = tune_logger.level, analysis.level
+    with _environment("RAY_AIR_NEW_OUTPUT", "0"):  # the older output honours verbose=0
+        tune_logger.setLevel(logging.WARNING)
+        analysis.setLevel(logging.ERROR)  # it misses the files that nobody wanted
+        try:
+            yield
+        finally:
+            tune_logger.setLevel(levels[0])
+            analysis.setLevel(levels[1])
+
+
+@contextlib.contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+@contextlib.contextmanager
+def _session(address: str | None) -> Iterator[None]:
+    """Use the Ray session at hand; start one where there is none, and end it afterwards."""
+    if ray.is_initialized():
+        yield
+        return
+    own = {"include_dashboard": False} if address is None else {"address": address}
+    ray.init(log_to_driver=False, **own)
+    try:
+        yield
+    finally:
+        ray.shutdown()
