@@ -1,0 +1,126 @@
+"""The parts of the page about the paper's tables and about the final choice."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from grasp_tune.method.statefile import read_json
+from scripts.benchmarking import figures, tables
+from scripts.benchmarking.markdown import markdown_table, number
+from scripts.benchmarking.records import from_json
+
+
+def tables_part(results: Path, pictures: Path) -> str:
+    """Return the paper's tables as far as they were run, and draw their figure."""
+    seeds = sorted({int(path.name.split(".")[-2]) for path in results.glob("*/tuned.*.json")})
+    found = [tables.read_table(table, seeds, results) for table in tables.TABLES.values()]
+    done = [item for item in found if item is not None]
+    if not done:
+        return ""
+    lines = [
+        "## The paper's tables",
+        "",
+        "rho = (quality of the output - quality of the tuned base optimizer with all of T) / the",
+        "latter; quality is the loss (convex) or the gradient's norm (non-convex). The base is",
+        "tuned by its true quality: 15 values a factor of 4 apart, six more around the best.",
+        "Choice by the window of the last 100 minibatches, M calls for the probe, "
+        f"seeds {', '.join(map(str, seeds))}. Each cell: rho (quality).",
+        "",
+        "![Range of rho](figures/tables.svg)",
+        "",
+    ]
+    ranges: dict[str, list[float]] = {}
+    for item in done:
+        table = item.table
+        lines += [
+            f"### {table.title}, T = {table.budget:,}",
+            "",
+            f"Tuned {table.base}: {number(item.tuned)} at {item.value:.3g}.",
+            "",
+        ]
+        for schedule in tables.SCHEDULES:
+            cells = [
+                rho
+                for (name, pair, share) in item.quality
+                if name == schedule and (rho := item.rho(schedule, pair, share)) is not None
+            ]
+            whole = [rho for rho in cells if math.isfinite(rho)]
+            if not cells:
+                continue
+            ranges[f"{table.title}: {schedule}"] = whole
+            lines += [f"`{schedule}`: {_summary(cells, whole)}", "", *_cells(item, schedule), ""]
+    picture = figures.range_plot("rho over the cells: smallest, mean, largest", "rho", ranges)
+    (pictures / "tables.svg").write_text(picture, encoding="utf-8")
+    return "\n".join(lines)
+
+
+def _summary(cells: Sequence[float], whole: Sequence[float]) -> str:
+    if not whole:
+        return f"T is too small for all of {len(cells)} cells"
+    below = sum(rho <= 0 for rho in whole)
+    refused = f", T too small in {len(cells) - len(whole)}" if len(whole) < len(cells) else ""
+    mean = sum(whole) / len(whole)
+    return (
+        f"rho from {min(whole):.4f} to {max(whole):.4f}, mean {mean:.4f}; at most 0 in {below} of "
+        f"{len(cells)} cells{refused}"
+    )
+
+
+def _cells(item: tables.Finished, schedule: str) -> list[str]:
+    first, second = item.table.inputs
+    head = [f"{first}, {second}", *(f"M = T/{share}" for share in tables.SHARES)]
+    body = []
+    for pair in tables.PAIRS:
+        row = [f"{pair[0]:g}, {pair[1]:g}"]
+        for share in tables.SHARES:
+            rho = item.rho(schedule, pair, share)
+            if rho is None:
+                row.append("")
+            else:
+                quality = item.quality[schedule, pair, share]
+                row.append(f"{rho:.4f} ({number(quality)})" if math.isfinite(rho) else "-")
+        body.append(row)
+    return markdown_table(head, body)
+
+
+def ensemble_part(results: Path) -> str:
+    """Return the cost of the final choice, empty without results."""
+    files = sorted(results.glob("*.json"))
+    if not files:
+        return ""
+    lines = [
+        "## What the final choice costs",
+        "",
+        "Real candidates of the paper's plan (T = 10,000), 2,000 simulated choices each. *Excess*:",
+        "how much worse than the best candidate the choice truly is; *failure*: more than 1 %",
+        "worse (loss) or 5 % (gradient norm). `uniform` is the paper's ensemble, `race` paired",
+        "halving.",
+        "",
+    ]
+    head = [
+        "candidates",
+        "by",
+        "way",
+        "share of the calls",
+        "calls",
+        "mean excess, %",
+        "failures, %",
+    ]
+    body: list[list[str]] = []
+    for path in files:
+        data: Any = read_json(path, 1 << 20)
+        for raw in data["costs"]:
+            cost = {key: from_json(value) for key, value in raw.items()}
+            body.append(
+                [
+                    f"{cost['pool']} ({cost['candidates']})",
+                    cost["by"],
+                    cost["way"],
+                    f"{cost['share']:g}",
+                    f"{cost['calls']:,}",
+                    f"{cost['excess']:.3f}",
+                    f"{cost['failures']:.1f}",
+                ]
+            )
+    return "\n".join([*lines, *markdown_table(head, body), ""])
