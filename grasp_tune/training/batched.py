@@ -67,7 +67,7 @@ class _OneProduct(TorchFunctionMode):
             and args[1].shape[0] <= NARROW
             and not _differs(args[0])
         ):
-            return _Linear.apply(*args, *([None] * (3 - len(args))))  # type: ignore[no-untyped-call]
+            return _Linear.apply(*args, *([None] * (3 - len(args))))
         return func(*args, **(kwargs or {}))
 
 
@@ -87,7 +87,7 @@ class _Linear(torch.autograd.Function):
     generate_vmap_rule = False
 
     @staticmethod
-    def forward(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # type: ignore[override]
+    def forward(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Return the layer's output."""
         return functional.linear(inputs, weight, bias)
 
@@ -98,7 +98,7 @@ class _Linear(torch.autograd.Function):
         ctx.biased = inputs[2] is not None
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Any:
         """Return the gradients of input, weight and bias; used where nothing is stacked."""
         inputs, weight = ctx.saved_tensors
         flat = gradient.flatten(0, -2) if gradient.ndim > 1 else gradient.unsqueeze(0)

@@ -8,6 +8,7 @@ batched falls back to one run after the other, with one line in the log.
 
 import logging
 import math
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -26,8 +27,8 @@ from grasp_tune.method.tasks import (
 )
 from grasp_tune.method.variants import Method
 from grasp_tune.training.averaging import AverageState, PolynomialAverage
-from grasp_tune.training.batched import BatchedLoss
 from grasp_tune.training.bases import Base, find_base
+from grasp_tune.training.batched import BatchedLoss
 from grasp_tune.training.curves import Curve
 from grasp_tune.training.problem import TorchProblem
 from grasp_tune.training.snapshots import (
@@ -37,7 +38,7 @@ from grasp_tune.training.snapshots import (
     load_optimizer,
     optimizer_tensors,
 )
-from grasp_tune.training.stacked import Rule, Stack, rule_for
+from grasp_tune.training.stacked import Rule, Stack, rule_for, run_norms
 
 if TYPE_CHECKING:
     from grasp_tune.training.worker import Worker
@@ -128,8 +129,6 @@ def _obstacle(worker: "Worker", task: TrainTask) -> str | None:
         return "exact gradients go through the whole data set"
     if list(worker.model.buffers()):
         return "the model has buffers"
-    if any(not item.requires_grad for item in worker.model.parameters()):
-        return "some parameters are frozen"
     return None
 
 
@@ -139,17 +138,26 @@ class _Batch:
     def __init__(self, worker: "Worker", task: TrainTask) -> None:
         self._worker, self._task = worker, task
         self._base: Base = find_base(task.segments[0].arm.base, worker.bases)
-        self._names = [name for name, _ in worker.model.named_parameters()]
+        parameters = list(worker.model.named_parameters())
+        self._names = [name for name, item in parameters if item.requires_grad]
+        # What is not trained is the same in all runs; checkpoints hold it nevertheless.
+        self._frozen: Tensors = {
+            f"param.{name}": worker.start[f"param.{name}"]
+            for name, item in parameters
+            if not item.requires_grad
+        }
         self._segments = list(task.segments)
         self._curves = [Curve(segment) for segment in task.segments]
         self._rows = list(range(len(task.segments)))  # which segment each row of the stack is
+        self._waiting = [sorted({c for c in s.keep if c < s.stop}) for s in task.segments]
+        self._anneals = any(segment.anneal is not None for segment in task.segments)
         self._points: Stack = []
         self._averages: dict[float, PolynomialAverage] = {}
         values = torch.tensor([s.arm.value for s in task.segments], dtype=torch.float64)
         optimizers = self._load()
         rule = rule_for(self._base.name, values, optimizers)
         if rule is None:
-            raise _CannotBatch(f"there is no batched {self._base.name}")
+            raise _CannotBatch(f"there is no batched {self._base.name} for runs like these")
         self._rule: Rule = rule
         self._loss = BatchedLoss(worker.model, worker.oracle.problem.loss, self._names)
 
@@ -160,26 +168,26 @@ class _Batch:
         worker, optimizers, starts = self._worker, [], []
         averages: dict[float, list[AverageState]] = {g: [] for g in self._segments[0].averages}
         for segment in self._segments:
-            origin = segment.state or START
-            worker.place(origin)
-            starts.append([item.detach().clone() for item in worker.model.parameters()])
+            saved = worker.place(segment.state or START)
+            starts.append([item.detach().clone() for item in worker.oracle.parameters])
             optimizer = self._optimizer(segment, starts[-1])
-            if segment.state is not None:
-                saved = worker.store.read(origin)
-                load_optimizer(optimizer, saved.tensors, str(saved.meta["optimizer"]), origin)
-                for gamma, states in averages.items():
-                    if f"average.{gamma:g}" not in saved.meta:
-                        continue  # the run did not carry it so far: it begins here
-                    steps = int(saved.meta[f"average.{gamma:g}"])
-                    names = [f"average.{gamma:g}.param.{n}" for n in self._names] if steps else []
-                    states.append(AverageState(tuple(saved.tensors[n] for n in names), steps))
+            if saved is not None:
+                numbers = str(saved.meta["optimizer"])
+                load_optimizer(optimizer, saved.tensors, numbers, str(segment.state))
+            for gamma, states in averages.items():
+                # 0 too where the run did not carry the average so far: it begins here.
+                steps = 0 if saved is None else int(saved.meta.get(f"average.{gamma:g}", 0))
+                names = [f"average.{gamma:g}.param.{n}" for n in self._names] if steps else []
+                tensors = {} if saved is None else saved.tensors
+                states.append(AverageState(tuple(tensors[n] for n in names), steps))
             optimizers.append(optimizer)
         self._points = [torch.stack(list(column)) for column in zip(*starts, strict=True)]
         for gamma, states in averages.items():
-            state = None
-            if states:
-                stacked = zip(*(item.tensors for item in states), strict=True)
-                state = AverageState(tuple(torch.stack(list(c)) for c in stacked), states[0].steps)
+            if len({state.steps for state in states}) > 1:
+                raise _CannotBatch("its runs have averages of different length")
+            stacked = zip(*(state.tensors for state in states), strict=True)
+            tensors_of = tuple(torch.stack(list(column)) for column in stacked)
+            state = AverageState(tensors_of, states[0].steps)
             self._averages[gamma] = PolynomialAverage(gamma, state)
         return optimizers
 
@@ -189,8 +197,10 @@ class _Batch:
         return self._base.make(params, arm.value, self._worker.coordinates(arm.power))
 
     def _point(self, row: int) -> Tensors:
-        pairs = zip(self._names, self._points, strict=True)
-        return {f"param.{name}": item[row] for name, item in pairs}
+        return self._frozen | {f"param.{n}": item[row] for n, item in self._pairs(self._points)}
+
+    def _pairs(self, stack: Sequence[Tensor]) -> Iterator[tuple[str, Tensor]]:
+        return zip(self._names, stack, strict=True)
 
     def _write_iterate(self, row: int, call: int) -> None:
         key = iterate_key(self._segments[self._rows[row]].arm.index, call)
@@ -200,7 +210,8 @@ class _Batch:
         average = self._averages[gamma]
         stack = average.tensors if average.steps else tuple(self._points)
         pairs = zip(self._names, stack, self._points, strict=True)
-        return {f"param.{name}": item[row].to(like.dtype) for name, item, like in pairs}
+        means = {f"param.{name}": item[row].to(like.dtype) for name, item, like in pairs}
+        return self._frozen | means
 
     def _write_end(self, row: int) -> None:
         """Write what the segment wants at its end."""
@@ -224,8 +235,10 @@ class _Batch:
         for gamma, average in self._averages.items():
             meta[f"average.{gamma:g}"] = average.steps
             if average.steps:
-                for name, item in zip(self._names, average.tensors, strict=True):
-                    tensors[f"average.{gamma:g}.param.{name}"] = item[row]
+                found = {f"param.{n}": item[row] for n, item in self._pairs(average.tensors)}
+                for name, item in (self._frozen | found).items():
+                    wide = torch.promote_types(item.dtype, torch.float32)
+                    tensors[f"average.{gamma:g}.{name}"] = item.to(wide)
         store.write(state_key(index, segment.stop), tensors, meta)
 
     # -- running --------------------------------------------------------------------------------
@@ -254,10 +267,8 @@ class _Batch:
         for row, at in enumerate(self._rows):
             segment, curve = self._segments[at], self._curves[at]
             over = call + self._rule.calls_per_step > segment.stop or not curve.finite
-            for wanted in sorted(set(segment.keep)):
-                now = wanted == call or (over and wanted >= call)
-                if wanted < segment.stop and now:
-                    self._write_iterate(row, wanted)
+            while (waiting := self._waiting[at]) and (over or waiting[0] <= call):
+                self._write_iterate(row, waiting.pop(0))
             if over:
                 self._write_end(row)
                 ended.append(row)
@@ -294,7 +305,7 @@ class _Batch:
             oracle.count(1)
             raise _CannotBatch(reason, calls=1) from error
         oracle.count(len(self._rows))
-        norms = _norms(gradients) if self._task.norms else None
+        norms = run_norms(gradients) if self._task.norms else None
         for row, (at, loss) in enumerate(zip(self._rows, losses.tolist(), strict=True)):
             self._curves[at].add(loss, math.nan if norms is None else float(norms[row]))
         with torch.no_grad():
@@ -302,6 +313,8 @@ class _Batch:
 
     def _shares(self, call: int) -> Tensor:
         """Return each run's share of its full step at this call."""
+        if not self._anneals:
+            return torch.ones(len(self._rows), dtype=torch.float64)
         shares = [annealed(self._segments[at], call) for at in self._rows]
         return torch.tensor(shares, dtype=torch.float64)
 
@@ -312,8 +325,3 @@ def annealed(segment: Segment, call: int) -> float:
         return 1.0
     begin, end = segment.anneal
     return 1.0 if call < begin else max(0.0, (end - call) / (end - begin))
-
-
-def _norms(gradients: Stack) -> Tensor:
-    squares = [item.flatten(1).double().square().sum(1) for item in gradients]
-    return torch.stack(squares).sum(0).sqrt()

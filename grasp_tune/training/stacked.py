@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from grasp_tune.training.adam import FIRST, SECOND, TINY
 from grasp_tune.training.preconditioner import SMALLEST
+from grasp_tune.training.unixgrad import PIECE, move_in_ball
 
 Stack = list[Tensor]  # one tensor a parameter, each (runs, ...)
 
@@ -37,13 +38,20 @@ class Rule(Protocol):
 
 
 def rule_for(base: str, values: Tensor, optimizers: Sequence[Optimizer]) -> Rule | None:
-    """Return the rule for `base` at the optimizers' states, None where there is none."""
+    """Return the rule for `base` at the optimizers' states, None where there is none.
+
+    Counters are shared by all runs, so runs that have made different numbers of steps have none.
+    """
     kind = _RULES.get(base)
-    return None if kind is None else kind(values, optimizers)
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    counts = {(group.get("steps"), group.get("iteration")) for group in groups}
+    return None if kind is None or len(counts) > 1 else kind(values, optimizers)
 
 
 def _column(values: Tensor, like: Tensor) -> Tensor:
-    return values.to(like.dtype).reshape(-1, *([1] * (like.ndim - 1)))
+    # What the type cannot hold becomes its largest number, as in the optimizers themselves.
+    held = values.clamp(max=torch.finfo(like.dtype).max).to(like.device, like.dtype)
+    return held.reshape(-1, *([1] * (like.ndim - 1)))
 
 
 def _gather(optimizers: Sequence[Optimizer], name: str) -> Stack | None:
@@ -53,6 +61,16 @@ def _gather(optimizers: Sequence[Optimizer], name: str) -> Stack | None:
         return None
     entries = [[o.state[p][name] for p in own] for o, own in zip(optimizers, params, strict=True)]
     return [torch.stack(list(column)) for column in zip(*entries, strict=True)]
+
+
+def _filled(optimizers: Sequence[Optimizer], name: str, fill: float) -> Stack:
+    """Return one state entry of all optimizers, stacked; `fill` for those that lack it."""
+    rows = []
+    for optimizer in optimizers:
+        points = [point for group in optimizer.param_groups for point in group["params"]]
+        states = [(point, optimizer.state.get(point, {})) for point in points]
+        rows.append([state.get(name, torch.full_like(point, fill)) for point, state in states])
+    return [torch.stack(list(column)).detach() for column in zip(*rows, strict=True)]
 
 
 def _give(optimizer: Optimizer, entries: Mapping[str, Stack], row: int) -> None:
@@ -106,7 +124,7 @@ class _Sgd(_Entries):
             torch._foreach_add_(buffers, gradients)
             gradients = list(torch._foreach_add(gradients, buffers, alpha=self._momentum))
         for point, gradient in zip(points, gradients, strict=True):
-            point.sub_(gradient * _column(self._values * share, point))
+            point.addcmul_(gradient, _column(self._values * share, point), value=-1.0)
         return True
 
 
@@ -122,9 +140,9 @@ class _Adam(_Entries):
         groups = [optimizer.param_groups[0] for optimizer in optimizers]
         self._steps = int(groups[0]["steps"])
         self._power = torch.tensor([float(group["power"]) for group in groups])
-        self._typical = max(float(group["typical"]) for group in groups)
+        self._typical = torch.tensor([float(group["typical"]) for group in groups])
         if bool(self._power.any()):
-            self._entries["peak"] = _peaks(optimizers)
+            self._entries["peak"] = _filled(optimizers, "peak", 0.0)
 
     def feed(self, points: Stack, gradients: Stack, share: Tensor) -> bool:
         """One step."""
@@ -139,18 +157,16 @@ class _Adam(_Entries):
             move = means[at] / squares[at].sqrt().add_(TINY)
             if peaks is not None:
                 torch.maximum(peaks[at], gradients[at].abs(), out=peaks[at])
-                power = _column(self._power, point)
-                share_of = torch.where(
-                    peaks[at] > 0, peaks[at].clamp_min(SMALLEST) / self._typical, 1.0
-                )
-                move.mul_(share_of.pow(-power))
+                size = peaks[at].clamp_min(SMALLEST) / _column(self._typical, point)
+                share_of = torch.where(peaks[at] > 0, size, 1.0)
+                move.mul_(share_of.pow(-_column(self._power, point)))
             point.sub_(move.mul_(_column(self._values * share * second / first, point)))
         return True
 
     def select(self, rows: Tensor) -> None:
         """Keep these runs only."""
         super().select(rows)
-        self._power = self._power[rows]
+        self._power, self._typical = self._power[rows], self._typical[rows]
 
     def export(self, row: int, optimizer: Optimizer) -> None:
         """Write one run's state into a fresh optimizer of its kind."""
@@ -162,20 +178,13 @@ class _Adam(_Entries):
             group["steps"] = self._steps
 
 
-def _peaks(optimizers: Sequence[Optimizer]) -> Stack:
-    """Return the peaks of all runs, zeros for those that do not use them."""
-    columns: list[list[Tensor]] = []
-    for optimizer in optimizers:
-        points = [point for group in optimizer.param_groups for point in group["params"]]
-        columns.append([optimizer.state[p].get("peak", torch.zeros_like(p)) for p in points])
-    return [torch.stack(list(items)).detach() for items in zip(*columns, strict=True)]
-
-
 class _AdaGrad(_Entries):
     """The twin of `DiagonalAdaGrad`."""
 
     def __init__(self, values: Tensor, optimizers: Sequence[Optimizer]) -> None:
-        super().__init__(values, optimizers, "root", "scale")
+        super().__init__(values, optimizers, "root")
+        if any("scale" in state for o in optimizers for state in o.state.values()):
+            self._entries["scale"] = _filled(optimizers, "scale", 1.0)
 
     def feed(self, points: Stack, gradients: Stack, share: Tensor) -> bool:
         """One step."""
@@ -213,7 +222,11 @@ class _UniXGrad(_Entries):
 
     def _set(self, points: Stack, displacement: Stack) -> None:
         for point, origin, item in zip(points, self._entries["origin"], displacement, strict=True):
-            point.copy_(origin + item * _column(self._values, item))
+            left = self._values
+            while bool((left > PIECE).any()):  # radii that the type cannot hold
+                part = left.clamp(max=PIECE)
+                item, left = item * _column(part, item), left / part
+            torch.addcmul(origin, item, _column(left, item), out=point)
 
     def feed(self, points: Stack, gradients: Stack, share: Tensor) -> bool:
         """The first call of a step moves to the average, the second completes it."""
@@ -226,7 +239,7 @@ class _UniXGrad(_Entries):
             self._set(points, self._entries["mean"])
             return False
         apart = torch._foreach_sub(self._ahead, gradients)
-        self._root = torch.hypot(self._root, weight * _norms(apart))
+        self._root = torch.hypot(self._root, weight * run_norms(apart))
         self._entries["lead"] = self._moved(gradients, reach)
         self._ahead = None
         self._iteration = weight
@@ -236,8 +249,13 @@ class _UniXGrad(_Entries):
         """Return Proj(lead - reach * by) onto the unit ball of each run, all parameters jointly."""
         pairs = zip(self._entries["lead"], by, strict=True)
         out = [lead - item * _column(reach, item) for lead, item in pairs]
-        norm = _norms(out).clamp_min(1.0)
-        return [item / _column(norm, item) for item in out]
+        norm = run_norms(out)
+        for row in torch.nonzero(~torch.isfinite(norm)).flatten().tolist():
+            ends = [item[row] for item in out]
+            lead = [item[row] for item in self._entries["lead"]]
+            move_in_ball(ends, lead, [item[row] for item in by], float(reach[row]))
+            norm[row] = 1.0
+        return [item / _column(norm.clamp_min(1.0), item) for item in out]
 
     def select(self, rows: Tensor) -> None:
         """Keep these runs only."""
@@ -252,10 +270,11 @@ class _UniXGrad(_Entries):
             group["iteration"], group["root"] = self._iteration, float(self._root[row])
 
 
-def _norms(stack: Sequence[Tensor]) -> Tensor:
+def run_norms(stack: Sequence[Tensor]) -> Tensor:
     """Return each run's norm over all parameters, in double precision."""
-    squares = [item.flatten(1).double().square().sum(1) for item in stack]
-    return torch.stack(squares).sum(0).sqrt()
+    wide = torch.float64
+    found = [torch.linalg.vector_norm(item.flatten(1), dim=1, dtype=wide) for item in stack]
+    return torch.linalg.vector_norm(torch.stack(found), dim=0).cpu()
 
 
 _RULES: dict[str, Callable[[Tensor, Sequence[Optimizer]], Rule]] = {

@@ -25,7 +25,7 @@ from grasp_tune.method.errors import InputError
 # one float32 sum over 10^7 numbers is off by 4e-4, and float64 throughout costs 15 times as much.
 _ROW = 256
 
-_PIECE = 1e38  # the largest factor that points are multiplied by at once
+PIECE = 1e38  # the largest factor that points are multiplied by at once
 
 _OWN = ("radius", "iteration", "root")  # what this class keeps in each parameter group
 
@@ -120,7 +120,7 @@ class UniXGrad(Optimizer):
             loss = closure()
         ahead = [gradient.clone() for gradient in _gradients(points)]
 
-        _move(points, lead, ahead, reach)  # (3), with the parameters as scratch space
+        move_in_ball(points, lead, ahead, reach)  # (3), with the parameters as scratch space
         torch._foreach_lerp_(mean, points, share)  # (4)
         torch._foreach_copy_(points, mean)
         _leave_units(points, radius, origin)
@@ -132,7 +132,7 @@ class UniXGrad(Optimizer):
         torch._foreach_mul_(ahead, 0.5)
         torch._foreach_sub_(ahead, here, alpha=0.5)
         root = math.hypot(root, 2.0 * weight * joint_norm(ahead))
-        _move(ahead, lead, here, reach)  # (5), `ahead` being free now
+        move_in_ball(ahead, lead, here, reach)  # (5), `ahead` being free now
         for point, moved in zip(points, ahead, strict=True):
             self.state[point]["lead"] = moved
         for group in self.param_groups:
@@ -173,14 +173,14 @@ def _leave_units(points: list[Tensor], radius: float, origin: list[Tensor]) -> N
     """Turn displacements in units of the radius into points, in place."""
     # A grid may reach radii that float32 cannot hold: then what moved becomes infinite, which the
     # caller sees, and what did not move stays where it is.
-    while radius > _PIECE:
-        torch._foreach_mul_(points, _PIECE)
-        radius /= _PIECE
+    while radius > PIECE:
+        torch._foreach_mul_(points, PIECE)
+        radius /= PIECE
     torch._foreach_mul_(points, radius)
     torch._foreach_add_(points, origin)
 
 
-def _move(out: list[Tensor], lead: list[Tensor], by: list[Tensor], reach: float) -> None:
+def move_in_ball(out: list[Tensor], lead: list[Tensor], by: list[Tensor], reach: float) -> None:
     """Write Proj(lead - reach * by) to `out`: the projection onto the unit ball, jointly."""
     torch._foreach_copy_(out, lead)
     torch._foreach_add_(out, by, alpha=-reach)

@@ -50,7 +50,7 @@ from grasp_tune.training.snapshots import (
     model_tensors,
     optimizer_tensors,
 )
-from grasp_tune.training.store import Store
+from grasp_tune.training.store import Checkpoint, Store
 
 logger = logging.getLogger(__name__)
 
@@ -92,11 +92,12 @@ class Worker:
             return self._score(task)
         return self._train(task)
 
-    def place(self, key: str) -> None:
-        """Put the model at x0 or at a checkpoint."""
-        tensors = self.start if key == START else self._store.read(key).tensors
-        load_model(self.model, tensors, key)
+    def place(self, key: str) -> Checkpoint | None:
+        """Put the model at x0 or at a checkpoint; returns the latter."""
+        saved = None if key == START else self._store.read(key)
+        load_model(self.model, self.start if saved is None else saved.tensors, key)
         self.model.train()
+        return saved
 
     # -- probe ----------------------------------------------------------------------------------
 
@@ -249,14 +250,13 @@ class _Run:
         self._curve = Curve(segment)
         self._curve.call += skip
         origin = segment.state or START
-        worker.place(origin)
+        saved = worker.place(origin)
         arm = segment.arm
         params: list[Tensor] = list(worker.oracle.parameters)
         self._optimizer = self._base.make(params, arm.value, worker.coordinates(arm.power))
         self._knobs = [group.get(self._base.knob or "") for group in self._optimizer.param_groups]
         self._averages = Averages(worker.model, segment.averages)
-        if segment.state is not None:
-            saved = worker.store.read(origin)
+        if saved is not None:
             load_optimizer(self._optimizer, saved.tensors, str(saved.meta["optimizer"]), origin)
             self._averages.load(saved.tensors, saved.meta, origin)
             self._set_knob(1.0)  # the saved one may have been annealed, or another run's
