@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from grasp_tune.method.address import address
-from grasp_tune.method.errors import ProblemError
+from grasp_tune.method.errors import InputError, ProblemError
 from grasp_tune.training.problem import Batch, TorchProblem
-from grasp_tune.training.streams import Stream, full_batches
+from grasp_tune.training.streams import PURPOSES, Stream, full_batches, seed_globally
+from grasp_tune.training.unixgrad import joint_norm
 
 
 class Oracle:
@@ -27,17 +28,16 @@ class Oracle:
         self.device = problem.chosen_device
         self.model = problem.build(seed)
         self.parameters = [item for item in self.model.parameters() if item.requires_grad]
-        self._buffers = [(item, item.clone()) for item in self.model.buffers()]
+        self._buffers = _buffers_of(self.model)
         self.count = count
         self._streams: dict[str, Stream] = {}
         self._noise = address(seed, "noise") % 2**62
 
     def stream(self, purpose: str) -> Stream:
-        """Return the minibatches of one purpose; validation data serves the ensemble alone."""
+        """Return the minibatches of one purpose."""
         if purpose not in self._streams:
             problem = self.problem
-            validate = purpose == "ensemble" and problem.validation is not None
-            data = problem.validation if validate else problem.data
+            data = problem.validation if purpose == "validation" else problem.data
             assert data is not None
             size = problem.batch_size
             self._streams[purpose] = Stream(data, size, self.seed, purpose, self.device)
@@ -58,12 +58,9 @@ class Oracle:
         return self.checked(self.problem.loss(self.model, batch))
 
     def seed_noise(self, purpose: str, call: int) -> None:
-        """Fix the random numbers that the model may draw in this call."""
-        number = self._noise + (call << 2) + ("train", "probe", "ensemble", "exact").index(purpose)
-        if self.device.type == "cpu":
-            torch.default_generator.manual_seed(number)  # a tenth of the time of manual_seed
-        else:
-            torch.manual_seed(number)
+        """Fix the random numbers that the model or the loss may draw in this call."""
+        number = self._noise + (call << 3) + PURPOSES.index(purpose)
+        seed_globally(number, cpu_only=self.device.type == "cpu")
 
     @torch.no_grad()
     def value(self, purpose: str, call: int) -> float:
@@ -106,22 +103,34 @@ class Oracle:
             )
         return loss.reshape(())
 
-    def gradient_norm(self) -> float:
+    def gradient_norm(self) -> Tensor:
         """Return the norm of the gradient that the last call left."""
         found = [item.grad for item in self.parameters if item.grad is not None]
         if not found:
-            return 0.0
-        return float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(found))))
+            return torch.zeros(())
+        norms = [item.to(found[0].device) for item in torch._foreach_norm(found)]
+        return torch.linalg.vector_norm(torch.stack(norms))
 
     def keep_buffers(self) -> None:
         """Remember the buffers as they are now."""
-        for item, kept in self._buffers:
-            kept.copy_(item)
+        for owner, name, _, kept in self._buffers:
+            if (now := owner[name]) is not None:
+                kept.copy_(now)
 
     def restore_buffers(self) -> None:
         """Put the buffers back, so that looking at a point does not change it."""
-        for item, kept in self._buffers:
-            item.copy_(kept)
+        for owner, name, item, kept in self._buffers:
+            owner[name] = item.copy_(kept)  # a model may also put another tensor in its place
+
+
+def _buffers_of(model: nn.Module) -> list[tuple[dict[str, Tensor | None], str, Tensor, Tensor]]:
+    """Return where each buffer lives, its name there, the tensor, and room for a copy."""
+    return [
+        (module._buffers, name, item, item.clone())
+        for module in model.modules()
+        for name, item in module._buffers.items()
+        if item is not None
+    ]
 
 
 class MeanGradient:
@@ -139,21 +148,49 @@ class MeanGradient:
     def add(self) -> None:
         """Take in the gradient that the parameters hold; a missing one counts as zero."""
         self.count += 1
-        square = 0.0
         for at, item in enumerate(self._parameters):
             if item.grad is None:
                 continue
             gradient = item.grad.to(self.sums[at].dtype)
             self.sums[at].add_(gradient)
-            square += float(torch.linalg.vector_norm(gradient, dtype=torch.float64)) ** 2
             if self.peaks is not None:
                 torch.maximum(self.peaks[at], gradient.abs(), out=self.peaks[at])
-        self.square += square
+        self.square += joint_norm([p.grad for p in self._parameters if p.grad is not None]) ** 2
 
     @property
     def norm(self) -> float:
         """Norm of the mean."""
         if not self.count:
             return math.nan
-        norms = [float(torch.linalg.vector_norm(s, dtype=torch.float64)) for s in self.sums]
-        return math.hypot(*norms) / self.count
+        return joint_norm(self.sums) / self.count
+
+
+class LossSums:
+    """Running sums of losses."""
+
+    def __init__(self) -> None:
+        self.count, self._sum, self._square = 0, 0.0, 0.0
+
+    def add(self, value: float) -> None:
+        self.count += 1
+        self._sum += value
+        self._square += value * value
+
+    def merge(self, numbers: list[float]) -> None:
+        if len(numbers) != 3:
+            raise InputError(f"expected three sums, got {len(numbers)}")
+        self.count += int(numbers[0])
+        self._sum += numbers[1]
+        self._square += numbers[2]
+
+    @property
+    def numbers(self) -> list[float]:
+        return [float(self.count), self._sum, self._square]
+
+    @property
+    def mean(self) -> float:
+        return self._sum / self.count if self.count else math.nan
+
+    @property
+    def mean_square(self) -> float:
+        return self._square / self.count if self.count else math.nan

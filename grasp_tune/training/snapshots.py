@@ -7,7 +7,6 @@ metadata. Nothing else exists, so loading a checkpoint cannot run code.
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -99,10 +98,8 @@ def load_optimizer(
 
 
 def _plain(name: str, value: Any) -> Any:
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, bool | int | float | str):
+        return value  # JSON of Python's kind has words for infinity and NaN
     if isinstance(value, tuple | list) and all(isinstance(item, int | float) for item in value):
         return list(value)
     if isinstance(value, Tensor) and value.numel() == 1:

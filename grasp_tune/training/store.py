@@ -75,8 +75,9 @@ class CheckpointStore:
             retried(lambda: self.folder.mkdir(parents=True, exist_ok=True))
             retried(lambda: replace_atomically(path, content.write))
         except OSError as fault:
+            # Without the key: there is nothing to make again.
             sentence = f"checkpoint {key}: {write_fault(path, fault, content.size)}"
-            raise CheckpointError(sentence, key) from fault
+            raise CheckpointError(sentence) from fault
 
     def read(self, key: str) -> Checkpoint:
         """What was written, its checksum verified; `CheckpointError` otherwise."""
@@ -107,7 +108,7 @@ class CheckpointStore:
             retried(lambda: path.unlink(missing_ok=True))
         except OSError as fault:
             sentence = f"checkpoint {key}: {path} cannot be removed: {fault.strerror or fault}"
-            raise CheckpointError(sentence, key) from fault
+            raise CheckpointError(sentence) from fault
 
     def keys(self) -> tuple[str, ...]:
         """All keys that have a file, sorted."""

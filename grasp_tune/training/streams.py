@@ -1,8 +1,8 @@
 """Minibatches by address: the batch of call t is a function of (seed, purpose, t).
 
 A task that is repeated, moved or split sees the same batches, and all runs see the same ones, so
-they are compared on equal terms. Purposes (probe, train, ensemble) have streams of their own: no
-minibatch serves two of them by design.
+they are compared on equal terms. Purposes have streams of their own: no minibatch serves two of
+them by design.
 """
 
 import random
@@ -21,9 +21,19 @@ from grasp_tune.training.problem import Batch, Data
 
 BLOCK = 256  # minibatches whose rows are drawn in one go
 
-# An iterable has no addresses, only an order: its batches are dealt out to the purposes in turn.
-# Training needs most of them, so it gets every second one.
-_DEAL = {"train": (2, 0), "probe": (4, 1), "ensemble": (4, 3)}
+# Training, gradients and values at x0, the choice on training data and on held-out data; "exact"
+# goes through all data, and has an address for the noise of the model alone.
+PURPOSES = ("train", "probe", "value", "ensemble", "validation", "exact")
+
+# An iterable has no addresses, only an order: its batches are dealt out to the purposes in turn, as
+# (stride, offset). Training needs most of them; validation has an iterable of its own.
+_DEAL = {
+    "train": (2, 0),
+    "probe": (4, 1),
+    "value": (8, 3),
+    "ensemble": (8, 7),
+    "validation": (1, 0),
+}
 
 
 # The global states of the three generators that user code may draw from. NumPy's is the old one,
@@ -41,18 +51,32 @@ def _set_states(states: _States) -> None:
     random.setstate(states[2])
 
 
-@contextmanager
-def fixed_randomness(seed: int, *path: str | int) -> Iterator[None]:
-    """Seed torch, NumPy and `random` by address inside the block, and put them back after it."""
-    number = address(seed, *path)
-    before = _states()
-    torch.manual_seed(number % 2**63)
+def seed_globally(number: int, *, cpu_only: bool) -> None:
+    """Set the generators that user code may draw from: torch's, NumPy's and Python's."""
+    if cpu_only:
+        torch.default_generator.manual_seed(number)  # a tenth of the time of manual_seed
+    else:
+        torch.manual_seed(number)
     np.random.seed(number % 2**32)  # noqa: NPY002
     random.seed(number)
+
+
+@contextmanager
+def untouched_randomness() -> Iterator[None]:
+    """Give the caller's generators back as they were."""
+    before = _states()
     try:
         yield
     finally:
         _set_states(before)
+
+
+@contextmanager
+def fixed_randomness(seed: int, *path: str | int) -> Iterator[None]:
+    """Seed torch, NumPy and `random` by address inside the block, and put them back after it."""
+    with untouched_randomness():
+        seed_globally(address(seed, *path) % 2**63, cpu_only=False)
+        yield
 
 
 class Stream:
@@ -82,7 +106,7 @@ class Stream:
             return _to(self._dealt(call), self._device)
         rows = self.rows(call)
         if isinstance(self._data, tuple):
-            picked = tuple(item.index_select(0, rows) for item in self._data)
+            picked = tuple(item.index_select(0, rows.to(item.device)) for item in self._data)
         else:
             items = self._data
             with fixed_randomness(self._seed, "items", self._purpose, call):

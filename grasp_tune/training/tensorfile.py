@@ -49,7 +49,8 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _LEAD = b'{"__metadata__":{"blake2b":"'
 _NO_CHECKSUM = "0" * 64
 _FORMAT = "grasp_tune-1"
-_HEADER_LIMIT = 100_000_000  # bytes; the limit of the format
+_HEADER_LIMIT = 2**25  # bytes; some 200,000 tensors, and parsing takes memory many times over
+_MOST_SIZES = 64  # dimensions of a tensor; no framework has more
 
 
 class DamagedFile(ValueError):
@@ -142,6 +143,8 @@ def _parse(
     header: bytes, size: int
 ) -> tuple[Meta, dict[str, tuple[torch.dtype, tuple[int, ...], int]]]:
     """The meta, and dtype, shape and bytes of each tensor in file order; `size` bytes in all."""
+    if sum(header.count(mark) for mark in (b"[", b"{", b",")) > len(header) // 4 + 100:
+        raise DamagedFile("is damaged: its header cannot be read")  # all brackets: fills the memory
     try:
         fields = json.loads(header)
         metadata = fields.pop("__metadata__")
@@ -152,6 +155,8 @@ def _parse(
         for name, entry in fields.items():
             dtype, shape = _DTYPES[entry["dtype"]], tuple(entry["shape"])
             start, stop = entry["data_offsets"]
+            if len(shape) > _MOST_SIZES:  # their product would be a number without end
+                raise DamagedFile(f"is damaged: tensor {name!r} has {len(shape)} dimensions")
             if any(type(number) is not int or number < 0 for number in (*shape, start, stop)):
                 raise DamagedFile(f"is damaged: tensor {name!r} has no proper shape")
             if start != end or stop - start != prod(shape) * dtype.itemsize:

@@ -36,7 +36,7 @@ class Twin:
         self.model = self.problem.build(seed)
         self.streams = {
             purpose: Stream(self.problem.data, BATCH, seed, purpose, CPU)
-            for purpose in ("probe", "train", "ensemble")
+            for purpose in ("probe", "value", "train", "ensemble")
         }
         self.x0 = nn.utils.parameters_to_vector(self.model.parameters()).detach().clone()
 
@@ -100,7 +100,7 @@ def test_grasp_c_to_the_letter(option: str) -> None:
     twin = Twin(seed)
     eighth = budget // 8
     g0 = sum(twin.ask(twin.x0, "probe", t)[1] for t in range(eighth)) / eighth
-    l0 = sum(twin.ask(twin.x0, "probe", eighth + t)[0] for t in range(eighth)) / eighth
+    l0 = sum(twin.ask(twin.x0, "value", t)[0] for t in range(eighth)) / eighth
     assert isinstance(g0, Tensor)
     if option == "smooth":
         d_max = max(d_eps, float(g0.norm()) * budget**2 / L_eps)
