@@ -9,7 +9,10 @@ import mmap
 import struct
 from pathlib import Path
 
-SLOTS = 64  # processes that may count at the same time
+from grasp_tune.method.errors import CheckpointError
+from grasp_tune.method.statefile import write_fault
+
+SLOTS = 512  # processes that may count at the same time
 _FORMAT = struct.Struct("<q")
 
 
@@ -21,13 +24,16 @@ class Meter:
         if path is None:
             self._map = mmap.mmap(-1, size)  # shared with forked workers, gone with them
             return
-        with open(path, "a+b") as file:
-            file.seek(0, 2)
-            if file.tell() != size:  # new, or damaged: counting starts again
-                file.truncate(0)
-                file.write(bytes(size))
-                file.flush()
-            self._map = mmap.mmap(file.fileno(), size)
+        try:
+            with open(path, "a+b") as file:
+                file.seek(0, 2)
+                if file.tell() != size:  # new, or damaged: counting starts again
+                    file.truncate(0)
+                    file.write(bytes(size))  # no holes: a full disk shows here, not in the mapping
+                    file.flush()
+                self._map = mmap.mmap(file.fileno(), size)
+        except OSError as fault:
+            raise CheckpointError(write_fault(path, fault, size)) from fault
 
     def counter(self, slot: int) -> "Counter":
         """Return the counter of one process."""

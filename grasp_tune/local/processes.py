@@ -3,6 +3,8 @@
 import multiprocessing
 import os
 import signal
+import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -23,6 +25,7 @@ from grasp_tune.method.tasks import (
 )
 from grasp_tune.training.worker import Worker
 
+WATCH = 0.2  # seconds between two looks whether the driver still lives
 Ended = Outcome | BaseException | str  # str: the worker died, and how
 
 
@@ -91,7 +94,7 @@ class Pool:
             task = member.task
             try:
                 kind, content = member.pipe.recv()
-            except (EOFError, ConnectionResetError):
+            except (EOFError, OSError):  # also where it died in the middle of a message
                 member.process.join()
                 code = member.process.exitcode
                 member.pipe.close()
@@ -104,11 +107,19 @@ class Pool:
             yield task, outcome_from_dict(content) if kind == "outcome" else content
 
 
+def _end_with(parent: int) -> None:
+    """End this process soon after the driver: in mid-task it would hold the folder for hours."""
+    while os.getppid() == parent:
+        time.sleep(WATCH)
+    os._exit(1)
+
+
 def _serve(pipe: Connection, slot: int, make_worker: Callable[[int], Worker], parent: int) -> None:
     """Run tasks until the pipe closes; in the worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's business
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     worker: Worker | None = None
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while os.getppid() == parent:

@@ -17,14 +17,18 @@ from typing import Protocol
 from grasp_tune.local.lock import folder_lock
 from grasp_tune.local.meter import Meter
 from grasp_tune.local.processes import Pool
-from grasp_tune.method.errors import CheckpointError, SearchError
+from grasp_tune.local.spill import SpillingStore
+from grasp_tune.method.errors import CheckpointError, DamagedState, SearchError
+from grasp_tune.method.room import Room, check_room
 from grasp_tune.method.search import Progress, Search, Step
 from grasp_tune.method.setting import Setting
-from grasp_tune.method.tasks import Task
+from grasp_tune.method.statefile import previous, remove_stale, write_fault
+from grasp_tune.method.tasks import ProbeOutcome, Task
 from grasp_tune.training.bases import Factory
 from grasp_tune.training.problem import TorchProblem
 from grasp_tune.training.result import Result
-from grasp_tune.training.store import CheckpointStore, MemoryStore, Store
+from grasp_tune.training.snapshots import model_tensors
+from grasp_tune.training.store import CheckpointStore, Store
 from grasp_tune.training.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -61,12 +65,18 @@ def run_local(
         if folder is None and workers > 1:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="grasp-tune-")))
         if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as fault:
+                raise CheckpointError(write_fault(folder, fault, 1)) from fault
             stack.enter_context(folder_lock(folder))
+            for place in (folder, folder / "checkpoints"):  # what a killed run was writing
+                remove_stale(place, alone=True)
         if reporter is not None:
             stack.callback(reporter.close)
         stack.enter_context(_stop_on_sigterm())
         driver = _Driver(problem, setting, folder, bases or {}, reporter)
+        stack.callback(driver.close)
         if workers > 1:
             driver.run_pool(workers)
         else:
@@ -91,37 +101,58 @@ class _Driver:
         self._problem, self._setting, self._bases = problem, setting, bases
         self._folder, self._reporter = folder, reporter
         self._path = None if folder is None else folder / "state.json"
-        self._store: Store = (
-            MemoryStore() if folder is None else CheckpointStore(folder / "checkpoints")
-        )
-        if self._path is not None and self._path.exists():
-            self._search = Search.load(self._path, setting)
-            logger.info("going on from %s", folder)
-        else:
-            self._search = Search(setting)
+        self._spill = SpillingStore() if folder is None else None
+        self._store: Store = self._spill or CheckpointStore(Path(folder or "") / "checkpoints")
+        self._search = self._known() or Search(setting)
         self._meter = Meter(None if folder is None else folder / "calls")
         self._worker: Worker | None = None
         self._saved = time.monotonic()
         self._shown = 0.0
+        self._checked = 0  # rounds whose need for disk was looked at
         if self._path is not None and not self._path.exists():
             self._search.save(self._path)
+
+    def _known(self) -> Search | None:
+        """Return the search as an earlier run left it, None where there is nothing to go on from.
+
+        A state of which nothing can be used is put aside: its work is done again, to the same
+        result, and shows among the repeated calls.
+        """
+        path = self._path
+        if path is None:
+            return None
+        if not path.exists():
+            previous(path).unlink(missing_ok=True)  # of another run, whose folder was cleared
+            return None
+        try:
+            search = Search.load(path, self._setting)
+        except DamagedState as damaged:
+            aside = path.with_name("state.damaged.json")
+            path.replace(aside)
+            previous(path).unlink(missing_ok=True)
+            logger.warning(
+                "%s; it is kept as %s, and the run starts again from x0", damaged, aside.name
+            )
+            return None
+        logger.info("going on from %s", self._folder)
+        return search
+
+    def close(self) -> None:
+        """Remove what was only needed while it ran."""
+        if self._spill is not None:
+            self._spill.close()
 
     # -- running --------------------------------------------------------------------------------
 
     def run_here(self) -> None:
         """Run task after task in this process."""
         worker = self._own_worker()
-        try:
-            while True:
-                task = self._search.ask()
-                if task is Step.DONE:
-                    break
-                if task is Step.WAIT:
+        with self._saving():
+            while (task := self._search.ask()) is not Step.DONE:
+                if isinstance(task, Step):
                     raise SearchError("the search waits although nothing runs")
-                assert not isinstance(task, Step)
+                self._check_room()
                 self._run_task(worker, task)
-        finally:
-            self._save()
 
     def _run_task(self, worker: Worker, task: Task) -> None:
         try:
@@ -145,17 +176,15 @@ class _Driver:
             store = CheckpointStore(checkpoints)
             return Worker(self._problem, seed, store, self._bases, count=counter)
 
-        try:
-            with Pool(workers, make_worker) as pool:
-                while (step := self._search.ask()) is not Step.DONE:
-                    if not isinstance(step, Step) and pool.free:
-                        pool.submit(step)
-                        continue
-                    if not isinstance(step, Step):
-                        self._search.release(step)
-                    self._collect(pool)
-        finally:
-            self._save()
+        with self._saving(), Pool(workers, make_worker) as pool:
+            while (step := self._search.ask()) is not Step.DONE:
+                self._check_room()
+                if not isinstance(step, Step) and pool.free:
+                    pool.submit(step)
+                    continue
+                if not isinstance(step, Step):
+                    self._search.release(step)
+                self._collect(pool)
 
     def _collect(self, pool: Pool) -> None:
         for task, ended in pool.wait(timeout=0.5):
@@ -191,8 +220,36 @@ class _Driver:
         if garbage or now - self._saved > SAVE_EVERY:
             self._save()
         for key in garbage:
-            self._store.delete(key)
+            try:
+                self._store.delete(key)
+            except CheckpointError as error:  # it takes room and does no other harm
+                logger.warning("%s", error)
         self._show()
+
+    def _check_room(self) -> None:
+        """Look, once a round, whether the disk can hold what the round will leave."""
+        if self._folder is None or self._checked == self._search.rounds:
+            return
+        self._checked = self._search.rounds
+        sizes = [
+            o.parameters for o in self._search.outcomes.values() if isinstance(o, ProbeOutcome)
+        ]
+        if sizes:
+            tasks, there = self._search.round_tasks, self._store.keys()
+            check_room(self._folder, Room.of(tasks, sizes[0], there))
+
+    @contextlib.contextmanager
+    def _saving(self) -> Iterator[None]:
+        """Save the state at the end; a fault that ended the run matters more than one in saving."""
+        try:
+            yield
+        except BaseException:
+            try:
+                self._save()
+            except CheckpointError as error:
+                logger.warning("%s; what ran since it was last saved will be repeated", error)
+            raise
+        self._save()
 
     def _save(self) -> None:
         if self._path is not None:
@@ -207,12 +264,17 @@ class _Driver:
 
     def result(self) -> Result:
         """Return the result at the search's choice, with the work done twice told apart."""
-        search = self._search
+        search, worker = self._search, self._own_worker()
+        while True:
+            try:
+                worker.place(search.partial().key)
+                break
+            except CheckpointError as error:
+                if error.key is None:
+                    raise
+                search.make_again(error.key)
+                self.run_here()
         search.repeated = max(search.repeated, self._meter.total - _budgeted(search))
-        worker = self._own_worker()
-        worker.place(search.partial().key)
-        from grasp_tune.training.snapshots import model_tensors
-
         seed = self._setting.seed
         if self._reporter is not None:
             self._reporter.update(search.progress, self._meter.total)
@@ -238,4 +300,5 @@ def _stop_on_sigterm() -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        # None: it was not set from Python, and cannot be put back.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)

@@ -46,6 +46,10 @@ class CheckpointError(GraspError, RuntimeError):
         return type(self), (str(self), self.key)
 
 
+class DamagedState(CheckpointError):
+    """A state file of ours of which nothing can be used: what it knew has to be done again."""
+
+
 class LockedError(GraspError, RuntimeError):
     """A folder that another process is using."""
 

@@ -18,6 +18,7 @@ from grasp_tune.method.errors import InputError
 Json = Any  # what json.loads gives
 Record = TypeVar("Record")
 
+_LARGEST = 2**1023  # of the whole numbers that are read as floats; far larger ones overflow
 _WORDS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -60,7 +61,7 @@ def _decode(kind: Any, value: Json, where: str) -> object:
     elif kind is float:
         if isinstance(value, str) and value in _WORDS:
             return _WORDS[value]
-        if isinstance(value, int | float) and not isinstance(value, bool):
+        if isinstance(value, float) or (type(value) is int and abs(value) <= _LARGEST):
             return float(value)
     elif kind is int:
         if isinstance(value, int) and not isinstance(value, bool):

@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from grasp_tune.method.answers import check_answer
 from grasp_tune.method.choice import Choice, best_seen
-from grasp_tune.method.errors import InputError, SearchError
+from grasp_tune.method.errors import CheckpointError, GraspError, InputError, SearchError
 from grasp_tune.method.plan import Plan
 from grasp_tune.method.records import Json
 from grasp_tune.method.rounds import Round
 from grasp_tune.method.schedules import start
 from grasp_tune.method.setting import Setting
-from grasp_tune.method.statefile import read_json, write_json_atomic
+from grasp_tune.method.statefile import read_sealed, write_sealed
 from grasp_tune.method.tasks import (
     Outcome,
     ProbeTask,
@@ -33,7 +34,7 @@ from grasp_tune.method.tasks import (
 logger = logging.getLogger(__name__)
 
 ATTEMPTS = 3  # a task that fails this often is lost, and so are its candidates
-STATE_LIMIT = 256 * 2**20  # bytes; a state file larger than this is not ours
+STATE_LIMIT = 64 * 2**20  # bytes; a state file larger than this is not ours
 
 
 class Step(Enum):
@@ -70,19 +71,26 @@ class Search:
         self._queue: deque[Task] = deque()
         self._redo: dict[str, Task] = {}  # ended tasks whose checkpoints were lost
         self._blocked: dict[str, set[str]] = {}  # task id -> ids it waits for
-        self._losses: dict[str, int] = {}  # how often a checkpoint could not be read
+        self._losses: dict[tuple[str, str], int] = {}  # (reader, checkpoint) -> times not read
+        self._error: GraspError | None = None  # why the schedule cannot go on
         self._discarded: list[str] = []
         self._origin: str | None = None
         self._schedule = start(setting)
         self._round = next(self._schedule)
+        self.rounds = 0  # begun so far
         self._enter(self._round)
         self._advance()
 
     # -- ask and tell ---------------------------------------------------------------------------
 
     def ask(self) -> Task | Step:
-        """Return the next task, or that others must end first, or that the search is done."""
-        if self.choice is not None:
+        """Return the next task, or that others must end first, or that the search is done.
+
+        Raises where what was told makes it impossible to go on, such as a start that is not finite.
+        """
+        if self._error is not None:
+            raise self._error
+        if self.choice is not None and not self._redo:
             return Step.DONE
         for _ in range(len(self._queue)):
             task = self._queue.popleft()
@@ -98,24 +106,21 @@ class Search:
         """Record how a task ended; None means that it failed. Returns whether it was news.
 
         May come in any order, twice, late or for an unknown id: what is not news changes nothing.
-        A failed task is issued again, at most `ATTEMPTS` times in all.
+        A failed task is issued again, at most `ATTEMPTS` times in all. Raises `InputError` for an
+        outcome that cannot be this task's.
         """
         known = self._tasks.get(task if isinstance(task, str) else task.id)
-        if known is None or self.choice is not None:
+        if known is None or (self._settled(known.id) and known.id not in self._redo):
             return False
         if outcome is None:
             return self._fail(known, reason)
-        if phase_of(outcome) != phase_of(known):
-            raise InputError(f"task {known.id} cannot end with a {phase_of(outcome)} outcome")
+        check_answer(known, outcome)
         self._check_origin(outcome)
         if known.id in self._redo:
-            del self._redo[known.id]
-            self._unblock(known.id)
-            self.repeated += outcome.calls
+            self._end_redo(known, outcome)
             return True
-        if self._settled(known.id):
-            return False
         self._outcomes[known.id] = outcome
+        self._failures.pop(known.id, None)  # they have passed; a repetition starts afresh
         self._advance()
         return True
 
@@ -134,21 +139,34 @@ class Search:
         its own input is gone too, it says so in turn, back to x0 if need be.
         """
         known = self._tasks.get(task if isinstance(task, str) else task.id)
-        producer = self._producers.get(key)
         if known is None or (self._settled(known.id) and known.id not in self._redo):
             return
-        if producer is None:
-            raise SearchError(f"checkpoint {key} is needed by {known.id}, and no task makes it")
-        self._losses[key] = self._losses.get(key, 0) + 1
-        if self._losses[key] > ATTEMPTS or len(self._failures.get(producer.id, ())) >= ATTEMPTS:
-            self._fail(known, f"checkpoint {key} cannot be read, although it was made again")
+        producer = self._producer(key, known.id)
+        if producer.id == known.id:
+            self._fail(known, f"it cannot write checkpoint {key}")
             return
-        self._blocked.setdefault(known.id, set()).add(producer.id)
+        # Several tasks may miss the same one; while it is being made, that is no news.
         if producer.id not in self._redo:
-            logger.info("checkpoint %s is lost: %s is repeated", key, producer.id)
-            self._redo[producer.id] = producer
-            self._queue.appendleft(producer)
+            times = self._losses[known.id, key] = self._losses.get((known.id, key), 0) + 1
+            if times > ATTEMPTS or self._given_up(producer.id):
+                self._fail(known, f"checkpoint {key} cannot be read, although it was made again")
+                return
+            self._repeat(producer, key)
+        self._blocked.setdefault(known.id, set()).add(producer.id)
         self.release(known)
+
+    def make_again(self, key: str) -> None:
+        """Have a checkpoint made again that is needed outside: the chosen one, after the end.
+
+        `ask` then gives the tasks that this takes before it says done. Raises `CheckpointError`
+        where that was tried too often.
+        """
+        producer = self._producer(key, "the result")
+        times = self._losses["", key] = self._losses.get(("", key), 0) + 1
+        if times > ATTEMPTS or self._given_up(producer.id):
+            raise CheckpointError(f"checkpoint {key} cannot be read, although it was made again")
+        if producer.id not in self._redo:
+            self._repeat(producer, key)
 
     # -- what others want to know ---------------------------------------------------------------
 
@@ -227,8 +245,8 @@ class Search:
         }
 
     def save(self, path: Path | str) -> None:
-        """Replace the state file atomically."""
-        write_json_atomic(Path(path), self.state())
+        """Replace the state file atomically; the one before stays beside it."""
+        write_sealed(Path(path), self.state())
 
     @classmethod
     def from_state(cls, state: Json, setting: Setting | None = None) -> "Search":
@@ -242,20 +260,28 @@ class Search:
         outcomes, failures = state.get("outcomes"), state.get("failures")
         if not isinstance(outcomes, dict) or not isinstance(failures, dict):
             raise InputError("outcomes and failures of a search state must be objects")
+        repeated = state.get("repeated")
+        if not isinstance(repeated, int) or repeated < 0:
+            raise InputError(f"repeated: got {repeated!r}, expected a whole number >= 0")
         search.replay({key: outcome_from_dict(item) for key, item in outcomes.items()}, failures)
-        search.repeated = int(state.get("repeated", 0))
+        search.repeated = repeated
         return search
 
     @classmethod
     def load(cls, path: Path | str, setting: Setting | None = None) -> "Search":
-        """Return the search that `save` wrote."""
-        return cls.from_state(read_json(Path(path), STATE_LIMIT), setting)
+        """Return the search that `save` wrote; where that file is damaged, the one before it.
+
+        Raises `CheckpointError` where neither can be read.
+        """
+        return cls.from_state(read_sealed(Path(path), STATE_LIMIT), setting)
 
     def replay(
         self, outcomes: Mapping[str, Outcome], failures: Mapping[str, list[str]] | None = None
     ) -> None:
         """Learn many outcomes at once, in any order; ids that never come up are ignored."""
         for key, reasons in (failures or {}).items():
+            if not isinstance(reasons, list | tuple):
+                raise InputError(f"failures of {key}: got {reasons!r}, expected a list of reasons")
             self._failures[key] = [str(reason) for reason in reasons]
         self._advance()
         while True:
@@ -268,7 +294,32 @@ class Search:
     # -- inside ---------------------------------------------------------------------------------
 
     def _settled(self, key: str) -> bool:
-        return key in self._outcomes or len(self._failures.get(key, ())) >= ATTEMPTS
+        return key in self._outcomes or self._given_up(key)
+
+    def _given_up(self, key: str) -> bool:
+        return len(self._failures.get(key, ())) >= ATTEMPTS
+
+    def _producer(self, key: str, reader: str) -> Task:
+        if key not in self._producers:
+            raise SearchError(f"checkpoint {key} is needed by {reader}, and no task makes it")
+        return self._producers[key]
+
+    def _repeat(self, producer: Task, key: str) -> None:
+        logger.warning("checkpoint %s cannot be read: %s is repeated", key, producer.id)
+        self._redo[producer.id] = producer
+        if producer not in self._queue:
+            self._queue.appendleft(producer)
+
+    def _end_redo(self, task: Task, outcome: Outcome) -> None:
+        del self._redo[task.id]
+        self._unblock(task.id)
+        self.repeated += outcome.calls
+        if repr(outcome) != repr(self._outcomes[task.id]):  # repr: NaN equals nothing
+            logger.warning(
+                "%s was repeated and came out differently: the loss or the hardware is not "
+                "deterministic, so what was lost has not come back bit for bit",
+                task.id,
+            )
 
     def _fail(self, task: Task, reason: str) -> bool:
         if self._settled(task.id) and task.id not in self._redo:
@@ -303,6 +354,7 @@ class Search:
 
     def _enter(self, step: Round) -> None:
         self._round = step
+        self.rounds += 1
         self.plan = step.plan if step.plan is not None else self.plan
         self._discarded.extend(step.discard)
         for task in step.tasks:
@@ -320,4 +372,7 @@ class Search:
             except StopIteration as end:
                 self.choice = end.value
                 return
+            except GraspError as error:
+                self._error = error
+                raise
             self._enter(step)

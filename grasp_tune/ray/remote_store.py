@@ -31,8 +31,9 @@ class RemoteStore:
             with self._filesystem.open_output_stream(path) as stream:
                 stream.write(content.getbuffer())
         except OSError as fault:
+            # Without the key: there is nothing to make again.
             sentence = f"checkpoint {key}: {path} cannot be written: {fault}"
-            raise CheckpointError(sentence, key) from fault
+            raise CheckpointError(sentence) from fault
 
     def read(self, key: str) -> Checkpoint:
         """Return what was written, its checksum verified; `CheckpointError` otherwise."""

@@ -13,6 +13,7 @@ from grasp_tune.method.choice import Choice
 from grasp_tune.method.errors import InputError, SearchError
 from grasp_tune.method.search import ATTEMPTS, Search, Step
 from grasp_tune.method.setting import Setting
+from grasp_tune.method.statefile import read_sealed
 from grasp_tune.method.tasks import (
     START,
     ProbeTask,
@@ -98,7 +99,7 @@ def test_state_survives_json_and_a_file(setting: Setting, tmp_path: Path) -> Non
         if not isinstance(step, Step):
             search.tell(step, answer(step))
     search.save(tmp_path / "state.json")
-    state = json.loads((tmp_path / "state.json").read_text())
+    state = read_sealed(tmp_path / "state.json", 10**7)
     assert Search.from_state(state).state() == search.state()
     again = Search.load(tmp_path / "state.json", setting)
     assert drive(again) == drive(search)
