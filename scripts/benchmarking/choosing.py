@@ -179,7 +179,7 @@ def _sampled(run: Run, by: str, minibatches: int) -> tuple[float, Array]:
     exact = oracle.exact(gradient=by == "gradient")
     if by == "value":
         return exact, np.array([oracle.value("ensemble", call) for call in range(minibatches)])
-    norm, rows = oracle.gradient_norm(), []
+    norm, rows = float(oracle.gradient_norm()), []
     for call in range(minibatches):
         oracle.gradient("ensemble", call)
         grads = [p.grad.flatten() for p in oracle.parameters if p.grad is not None]

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -82,13 +82,16 @@ def run_job(job: Job) -> str:
 def _sweep(job: Job, bundle: Bundle) -> PeerResult:
     workload = WORKLOADS[job.workload]
     variant = VARIANTS.get(job.method, DEFAULT)
+    method = workload.method
+    if variant.base is not None:
+        method = replace(method, base=variant.base)
     begun = time.perf_counter()
     try:
         with variant.applied():
             result = gt.minimize(
                 bundle.problem,
                 budget=workload.budget,
-                method=workload.method,
+                method=method,
                 schedule=GRASP.get(job.method, "promote"),  # type: ignore[arg-type]
                 seed=job.seed,
                 progress=False,

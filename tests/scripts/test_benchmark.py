@@ -206,6 +206,19 @@ def test_a_variant_of_nothing_is_refused() -> None:
         pass
 
 
+@pytest.mark.parametrize("name", list(ablation.VARIANTS))
+def test_every_variant_still_finds_what_it_changes(name: str) -> None:
+    with ablation.VARIANTS[name].applied():
+        pass
+
+
+def test_a_variant_is_another_run_of_the_schedule(tmp_path: Path) -> None:
+    for method in ("grasp-promote", "ablation-constant-step"):
+        run_job(Job("iris", method, 4, None, tmp_path))
+    first, second = read_records(tmp_path)
+    assert first.loss != second.loss
+
+
 def test_a_figure_escapes_its_words() -> None:
     made = strip_plot("<b>", "&", [("a<b", [1.0, math.inf])], low=0.1, high=10.0, highlight="")
     assert "<b>" not in made
