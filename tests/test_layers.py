@@ -44,10 +44,13 @@ LAYERS = {
     "peers": Layer(names("method training"), late_frameworks=FRAMEWORKS),
     "facade": Layer(names("method training local"), late=names("ray optuna")),
     "experiment": Layer(names("method training local peers facade"), late=names("ray optuna")),
-    "cli": Layer(names("method training local peers facade experiment"), late=names("ray optuna")),
+    "commands": Layer(
+        names("method training local peers facade experiment"), late=names("ray optuna")
+    ),
+    "cli": Layer(names("method experiment commands")),
     "__main__": Layer(names("cli")),
 }
-TOP = names("experiment cli")  # may use the public names of `grasp_tune`, as a user would
+TOP = names("experiment commands cli")  # may use the public names of `grasp_tune`, as a user would
 
 
 @dataclass(frozen=True)

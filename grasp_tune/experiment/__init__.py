@@ -19,6 +19,8 @@ from grasp_tune.experiment.starter import starter
 if TYPE_CHECKING:
     from grasp_tune.experiment.build import Built, build_method, build_parts, build_problem
     from grasp_tune.experiment.datasets.data import Data, DataSpec
+    from grasp_tune.experiment.outlook import Outlook, look_ahead
+    from grasp_tune.experiment.run import Finished, load_model, load_run, run_experiment
 
 __all__ = [
     "Built",
@@ -28,12 +30,18 @@ __all__ = [
     "DataSpec",
     "EntryPointError",
     "Experiment",
+    "Finished",
     "MissingDataError",
+    "Outlook",
     "build_method",
     "build_parts",
     "build_problem",
     "experiment_from",
     "load_experiment",
+    "load_model",
+    "load_run",
+    "look_ahead",
+    "run_experiment",
     "starter",
 ]
 
@@ -44,6 +52,12 @@ _HOME = {
     "build_problem": "build",
     "Data": "datasets.data",
     "DataSpec": "datasets.data",
+    "Finished": "run",
+    "Outlook": "outlook",
+    "load_model": "run",
+    "load_run": "run",
+    "look_ahead": "outlook",
+    "run_experiment": "run",
 }
 
 

@@ -21,8 +21,7 @@ from grasp_tune.experiment.section import (
     name_tag,
     named,
 )
-
-BASES = ("sgd", "unixgrad", "adagrad")
+from grasp_tune.method.bases import BASES
 
 
 def _base(value: str) -> str:
@@ -35,7 +34,7 @@ Base = Annotated[Text, AfterValidator(_base)]
 Share = Annotated[Real, Field(gt=0, lt=1)]
 
 _BASE = (
-    "Optimizer that the search runs: sgd, unixgrad, adagrad, or `module:function` that takes "
+    f"Optimizer that the search runs: {', '.join(BASES)}, or `module:function` that takes "
     "(parameters, value) and returns an Optimizer; empty: the paper's for the schedule `paper`, "
     "the one that measured best for `promote`."
 )

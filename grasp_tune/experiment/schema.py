@@ -25,9 +25,9 @@ from grasp_tune.experiment.section import (
     expected,
     is_entry_point,
 )
+from grasp_tune.method.bases import BASES
 
 LOSSES = ("cross_entropy", "logistic", "mse", "hinge")
-CHALLENGERS = ("dog", "prodigy", "dadaptation", "cocob", "schedule_free", "adamw")
 DEFAULT_BATCH = 64
 
 
@@ -38,8 +38,8 @@ def _loss(value: str) -> str:
 
 
 def _challenger(value: str) -> str:
-    if value not in CHALLENGERS and not is_entry_point(value):
-        raise expected(f"one of {', '.join(CHALLENGERS)}, or module:function", choices=CHALLENGERS)
+    if value not in BASES and not is_entry_point(value):
+        raise expected(f"one of {', '.join(BASES)}, or module:function", choices=BASES)
     return value
 
 
@@ -139,8 +139,8 @@ class Experiment(Section):
         tuple[Annotated[Text, AfterValidator(_challenger)], ...],
         Field(
             max_length=32,
-            description="Other optimizers that join the search as extra cells: dog, "
-            "prodigy, dadaptation, cocob, schedule_free, adamw, or `module:function`.",
+            description=f"Other base optimizers that join the search: {', '.join(BASES)}, or "
+            "`module:function` that takes (parameters, value) and returns an Optimizer.",
         ),
     ] = ()
     backend: Annotated[BackendOptions, Field(description="Where the work runs.")] = Local()

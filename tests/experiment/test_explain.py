@@ -39,8 +39,8 @@ def problem(**keys: Any) -> dict[str, Any]:
         (top(out=3), "out: got 3, expected text"),
         (top(out="a\0b"), "out: got 'a\\x00b', expected text of at most 4096 characters"),
         (top(schedule="promot"), "schedule: got 'promot', expected one of promote, paper (did you"),
-        (top(challengers="dog"), "challengers: got 'dog', expected a list"),
-        (top(challengers=["dogg"]), "challengers.0: got 'dogg', expected one of dog, prodigy,"),
+        (top(challengers="sgd"), "challengers: got 'sgd', expected a list"),
+        (top(challengers=["sgdd"]), "challengers.0: got 'sgdd', expected one of sgd, unixgrad,"),
         (top(method={"L_eps": 0}), "method.L_eps: got 0, expected > 0"),
         (top(method={"L_eps": "1"}), "method.L_eps: got '1', expected a number"),
         (top(method={"L_eps": float("inf")}), "method.L_eps: got inf, expected a finite number"),
@@ -158,10 +158,10 @@ def test_unknown_key_names_the_nearest_valid_one(mapping: dict[str, Any], expect
             "problem.validation: got 0.1 with ensemble: window, expected 0",
         ),
         (
-            top(schedule="paper", challengers=["dog"]),
+            top(schedule="paper", challengers=["sgd"]),
             "challengers: got 1 with schedule: paper, expected none, or schedule: promote",
         ),
-        (top(challengers=["dog", "dog"]), "challengers: got one of them twice, expected each at"),
+        (top(challengers=["sgd", "sgd"]), "challengers: got one of them twice, expected each at"),
         (
             top(backend={"kind": "ray", "gpus_per_task": 0.5}),
             "backend.gpus_per_task: got 0.5 with problem.device: cpu, expected 0, or problem",

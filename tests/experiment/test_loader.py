@@ -46,7 +46,7 @@ def test_an_experiment_survives_the_way_through_json() -> None:
             "problem": {"dataset": {"name": "npz", "path": "x"}, "model": "cnn"},
             "method": {"name": "convex", "probe": 0.125},
             "backend": {"kind": "ray", "gpus_per_task": 0},
-            "challengers": ["dog", "adamw"],
+            "challengers": ["momentum", "adamw"],
         }
     )
     assert experiment_from(given.to_dict()) == given
@@ -179,10 +179,10 @@ def test_the_order_of_set_does_not_matter_for_kinds(tmp_path: Path) -> None:
 def test_values_of_set_are_yaml(tmp_path: Path) -> None:
     path = write(tmp_path, main=DIGITS + "out: somewhere")
     experiment = load(
-        path, "problem.model={name: mlp, hidden: [7, 5]}", "out=~", "challengers=[dog]", "title='3'"
+        path, "problem.model={name: mlp, hidden: [7, 5]}", "out=~", "challengers=[adamw]", "title='3'"
     )
     assert experiment.problem.model.hidden == (7, 5)  # type: ignore[union-attr]
-    assert (experiment.out, experiment.challengers, experiment.title) == (None, ("dog",), "3")
+    assert (experiment.out, experiment.challengers, experiment.title) == (None, ("adamw",), "3")
     assert load(path, "out=a: b # c").out == "a: b # c"  # a bare value is taken as it is
 
 
