@@ -1,6 +1,5 @@
 """`minimize`: one call from a problem and a budget to a trained model."""
 
-import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal, Protocol
@@ -8,12 +7,12 @@ from typing import Literal, Protocol
 from grasp_tune.method.errors import InputError
 from grasp_tune.method.setting import EnsembleName, ScheduleName, Setting
 from grasp_tune.method.variants import Method, NonConvex
-from grasp_tune.training.bases import Factory
+from grasp_tune.training.bases import Factory, find_base
 from grasp_tune.training.fused import fusion_width
 from grasp_tune.training.problem import TorchProblem
 from grasp_tune.training.result import Result
 
-logger = logging.getLogger(__name__)
+BACKENDS = ("local", "ray", "optuna")
 
 
 class Backend(Protocol):
@@ -67,8 +66,19 @@ def minimize(
         raise InputError(f"problem: got {kind}, expected a grasp_tune.TorchProblem")
     if workers is not None and (not isinstance(workers, int) or workers < 1 or workers is True):
         raise InputError(f"workers: got {workers!r}, expected a whole number >= 1")
+    if backend not in BACKENDS and (isinstance(backend, str) or not hasattr(backend, "run")):
+        raise InputError(
+            f"backend: got {backend!r}, expected 'local', 'ray', 'optuna' or an object with `run`"
+        )
     method = NonConvex() if method is None else method
+    if not isinstance(method, Method):
+        raise InputError(
+            f"method: got {method!r}, expected NonConvex(), Convex(), ConvexFree() or "
+            "Deterministic() of grasp_tune"
+        )
     bases = custom_bases(method, challengers)
+    for name in challengers:
+        find_base(name, bases)  # an unknown one is an error now, not after the probe
     setting = Setting(
         method=method,
         budget=budget,
@@ -96,11 +106,9 @@ def minimize(
         return run_ray(
             problem, setting, out=folder, workers=workers, bases=bases, progress=progress
         )
-    if backend == "optuna":
-        from grasp_tune.optuna import run_optuna
+    from grasp_tune.optuna import run_optuna
 
-        return run_optuna(problem, setting, out=folder, workers=workers or 1, bases=bases)
-    raise InputError(f"backend: got {backend!r}, expected 'local', 'ray', 'optuna' or an object")
+    return run_optuna(problem, setting, out=folder, workers=workers or 1, bases=bases)
 
 
 def custom_bases(

@@ -23,6 +23,7 @@ from grasp_tune.method.tasks import (
     task_from_dict,
     task_to_dict,
 )
+from grasp_tune.training.threads import share_cores
 from grasp_tune.training.worker import Worker
 
 WATCH = 0.2  # seconds between two looks whether the driver still lives
@@ -118,7 +119,7 @@ def _serve(pipe: Connection, slot: int, make_worker: Callable[[int], Worker], pa
     """Run tasks until the pipe closes; in the worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's business
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    torch.set_num_threads(1)
+    share_cores()
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     worker: Worker | None = None
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):

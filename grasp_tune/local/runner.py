@@ -14,16 +14,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
+from grasp_tune.local.folder import CALLS, CHECKPOINTS, STATE, Folder
 from grasp_tune.local.lock import folder_lock
 from grasp_tune.local.meter import Meter
 from grasp_tune.local.processes import Pool
 from grasp_tune.local.spill import SpillingStore
-from grasp_tune.method.errors import CheckpointError, DamagedState, SearchError
+from grasp_tune.method.errors import CheckpointError, DamagedState, InputError, SearchError
 from grasp_tune.method.room import Room, check_room
 from grasp_tune.method.search import Progress, Search, Step
 from grasp_tune.method.setting import Setting
-from grasp_tune.method.statefile import previous, remove_stale, write_fault
-from grasp_tune.method.tasks import ProbeOutcome, Task
+from grasp_tune.method.statefile import previous, remove_stale
+from grasp_tune.method.tasks import ProbeOutcome, Task, TrainOutcome
 from grasp_tune.training.bases import Factory
 from grasp_tune.training.problem import TorchProblem
 from grasp_tune.training.result import Result
@@ -61,27 +62,25 @@ def run_local(
 ) -> Result:
     """Run the whole search and return its result; with `out`, go on from what is there."""
     with contextlib.ExitStack() as stack:
-        folder = out
-        if folder is None and workers > 1:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="grasp-tune-")))
-        if folder is not None:
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-            except OSError as fault:
-                raise CheckpointError(write_fault(folder, fault, 1)) from fault
-            stack.enter_context(folder_lock(folder))
-            for place in (folder, folder / "checkpoints"):  # what a killed run was writing
-                remove_stale(place, alone=True)
         if reporter is not None:
             stack.callback(reporter.close)
+        path = out
+        if path is None and workers > 1:
+            path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="grasp-tune-")))
+        folder = None if path is None else Folder.open(path)
+        if folder is not None:
+            stack.enter_context(folder_lock(folder.path))
+            for place in (folder.path, folder.path / CHECKPOINTS):  # what a killed run was writing
+                remove_stale(place, alone=True)
         stack.enter_context(_stop_on_sigterm())
-        driver = _Driver(problem, setting, folder, bases or {}, reporter)
+        driver = _Driver(problem, setting, path, bases or {}, reporter)
         stack.callback(driver.close)
-        if workers > 1:
-            driver.run_pool(workers)
-        else:
-            driver.run_here()
-        result = driver.result()
+        try:
+            result = driver.run(workers)
+        except Exception as error:
+            if folder is not None and not driver.worth_keeping(error):
+                folder.clear()
+            raise
         if out is not None:
             result.save(out)
         return result
@@ -100,11 +99,12 @@ class _Driver:
     ) -> None:
         self._problem, self._setting, self._bases = problem, setting, bases
         self._folder, self._reporter = folder, reporter
-        self._path = None if folder is None else folder / "state.json"
+        self._path = None if folder is None else folder / STATE
         self._spill = SpillingStore() if folder is None else None
-        self._store: Store = self._spill or CheckpointStore(Path(folder or "") / "checkpoints")
+        self._store: Store = self._spill or CheckpointStore(Path(folder or "") / CHECKPOINTS)
         self._search = self._known() or Search(setting)
-        self._meter = Meter(None if folder is None else folder / "calls")
+        self._meter = Meter(None if folder is None else folder / CALLS)
+        self._lost = max(0, self._meter.total - _budgeted(self._search))  # what a crash undid
         self._worker: Worker | None = None
         self._saved = time.monotonic()
         self._shown = 0.0
@@ -142,7 +142,22 @@ class _Driver:
         if self._spill is not None:
             self._spill.close()
 
+    def worth_keeping(self, error: Exception) -> bool:
+        """Return whether what was done before this error is of use to a later run."""
+        if isinstance(error, InputError):  # the next call will have other input
+            done = self._search.outcomes.values()
+            return any(isinstance(item, TrainOutcome) for item in done)
+        return bool(self._search.outcomes)
+
     # -- running --------------------------------------------------------------------------------
+
+    def run(self, workers: int) -> Result:
+        """Run the search to its end and return the result."""
+        if workers > 1:
+            self.run_pool(workers)
+        else:
+            self.run_here()
+        return self.result()
 
     def run_here(self) -> None:
         """Run task after task in this process."""
@@ -169,7 +184,7 @@ class _Driver:
         """Run tasks over worker processes; the order in which they end changes nothing."""
         folder = self._folder
         assert folder is not None
-        checkpoints, seed = folder / "checkpoints", self._setting.seed
+        checkpoints, seed = folder / CHECKPOINTS, self._setting.seed
 
         def make_worker(slot: int) -> Worker:
             counter = self._meter.counter(slot + 1)
@@ -260,7 +275,7 @@ class _Driver:
         now = time.monotonic()
         if self._reporter is not None and now - self._shown > 0.1:
             self._shown = now
-            self._reporter.update(self._search.progress, self._meter.total)
+            self._reporter.update(self._search.progress, self._meter.total - self._lost)
 
     def result(self) -> Result:
         """Return the result at the search's choice, with the work done twice told apart."""
@@ -277,7 +292,7 @@ class _Driver:
         search.repeated = max(search.repeated, self._meter.total - _budgeted(search))
         seed = self._setting.seed
         if self._reporter is not None:
-            self._reporter.update(search.progress, self._meter.total)
+            self._reporter.update(search.progress, self._meter.total - self._lost)
         return Result.of(search, model_tensors(worker.model), lambda: self._problem.build(seed))
 
 

@@ -155,7 +155,8 @@ class MeanGradient:
             self.sums[at].add_(gradient)
             if self.peaks is not None:
                 torch.maximum(self.peaks[at], gradient.abs(), out=self.peaks[at])
-        self.square += joint_norm([p.grad for p in self._parameters if p.grad is not None]) ** 2
+        norm = joint_norm([p.grad for p in self._parameters if p.grad is not None])
+        self.square += norm * norm  # a power would raise where this gives infinity
 
     @property
     def norm(self) -> float:

@@ -38,7 +38,12 @@ class Run:
     finite: bool
     stretches: tuple[tuple[int, int], ...]  # (from, to) in the run's own calls
     curve: tuple[tuple[int, float, float], ...]  # (call, mean loss, mean gradient norm)
-    losses: tuple[float, ...]  # mean loss over the second half of each stretch
+    losses: tuple[float, ...]  # mean loss at the end of each stretch
+
+    @property
+    def last_loss(self) -> float:
+        """The mean loss at its end, NaN where it diverged."""
+        return self.losses[-1] if self.losses and self.finite else math.nan
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,19 +132,24 @@ class Result:
         return self.choice.partial
 
     def table(self, limit: int | None = None) -> str:
-        """Return the runs as a table for people, best first."""
-        head = f"{'run':>4} {'base':<10} {'value':>10} {'calls':>8} {'last loss':>11} {'score':>11}"
-        rows = sorted(self.runs, key=_last_loss)[:limit]
-        lines = [head]
-        best = {row.arm: row for row in sorted(self.candidates, key=_score, reverse=True)}
-        for run in rows:
-            score = best[run.arm].score if run.arm in best else math.nan
-            word = "  <- chosen" if run.arm == self.choice.chosen.arm else ""
-            loss = run.losses[-1] if run.losses and run.finite else math.nan
-            lines.append(
+        """Return the runs as a table for people: the chosen one, then by calls and last loss."""
+        chosen = self.choice.chosen.arm
+        lines = [
+            f"{'run':>4} {'base':<10} {'value':>10} {'calls':>8} {'last loss':>11} {'score':>11}"
+        ]
+        scores: dict[int, float] = {}
+        for row in self.candidates:
+            if math.isfinite(row.score):
+                scores[row.arm] = min(row.score, scores.get(row.arm, math.inf))
+        for run in sorted(self.runs, key=lambda run: (run.arm != chosen, *_standing(run)))[:limit]:
+            word = "<- chosen" if run.arm == chosen else "" if run.finite else "diverged"
+            line = (
                 f"{run.arm:>4} {run.base:<10} {run.value:>10.3g} {run.calls:>8} "
-                f"{_number(loss):>11} {_number(score):>11}{word}"
+                f"{_number(run.last_loss):>11} {_number(scores.get(run.arm, math.nan)):>11}  {word}"
             )
+            lines.append(line.rstrip())
+        if limit is not None and len(self.runs) > limit:
+            lines.append(f"... and {len(self.runs) - limit} more")
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Json]:
@@ -206,13 +216,9 @@ class Result:
         return result_figures(self)
 
 
-def _last_loss(run: Run) -> tuple[bool, float]:
-    loss = run.losses[-1] if run.losses else math.nan
-    return (not run.finite or not math.isfinite(loss), -run.calls if run.finite else 0.0)
-
-
-def _score(row: Candidate) -> float:
-    return row.score if math.isfinite(row.score) else math.inf
+def _standing(run: Run) -> tuple[bool, int, float]:
+    loss = run.last_loss
+    return not math.isfinite(loss), -run.calls, loss if math.isfinite(loss) else 0.0
 
 
 def _number(value: float) -> str:

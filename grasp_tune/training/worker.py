@@ -43,6 +43,7 @@ from grasp_tune.training.snapshots import (
 from grasp_tune.training.store import Checkpoint, Store
 from grasp_tune.training.streams import untouched_randomness
 from grasp_tune.training.stretch import Stretch
+from grasp_tune.training.threads import task_threads
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ class Worker:
         Raises `CheckpointError`, with the `key` of the checkpoint, where an input cannot be read;
         the search then has it made again.
         """
-        with untouched_randomness():
+        with untouched_randomness(), task_threads(self.model):
             if isinstance(task, ProbeTask):
                 return self._merge(task) if task.merge else self._probe(task)
             if isinstance(task, ScoreTask):

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Generator
 
-from grasp_tune.method.errors import SearchError
+from grasp_tune.method.errors import ProblemError, SearchError
 from grasp_tune.method.rounds import Known, Round
 from grasp_tune.method.tasks import ProbeOutcome, ProbeTask
 
@@ -44,12 +44,12 @@ def _finish(task: ProbeTask) -> Probing:
     if not isinstance(outcome, ProbeOutcome):
         raise SearchError("the probe is lost, so nothing can be trained")
     if outcome.gradients and not math.isfinite(outcome.gradient_norm):
-        raise SearchError(
+        raise ProblemError(
             f"the gradient at the start point has norm {outcome.gradient_norm}: start from "
             "finite weights and check the loss on one batch"
         )
     if outcome.values and not math.isfinite(outcome.value):
-        raise SearchError(
+        raise ProblemError(
             f"the loss at the start point is {outcome.value}: start from finite weights and "
             "check the loss on one batch"
         )

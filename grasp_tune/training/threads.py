@@ -1,0 +1,44 @@
+"""How many threads torch may use for a task: decided here, for every body.
+
+Sums that are cut among threads differ in their last bits, so the number of threads is a part of
+what fixes a result, like the seed.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+from torch.nn.modules.conv import _ConvNd
+
+LARGEST = 100_000  # parameters of a model of dense layers to which a second thread brings little
+_HEAVY = (_ConvNd, nn.RNNBase, nn.MultiheadAttention)  # use each parameter many times a row
+
+
+def light(model: nn.Module) -> bool:
+    """Return whether one thread is enough for this model, as far as its shape tells."""
+    size = sum(item.numel() for item in model.parameters())
+    return size <= LARGEST and not any(isinstance(item, _HEAVY) for item in model.modules())
+
+
+@contextmanager
+def task_threads(model: nn.Module) -> Iterator[None]:
+    """Run the block with one thread where the model is light, and with the user's number else.
+
+    A light model then gives the same bits with any number of workers, on any machine of a kind.
+    """
+    before = torch.get_num_threads()
+    if light(model):
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def share_cores() -> None:
+    """Give this process, one of several workers side by side, a single thread.
+
+    More threads than cores cost more than they bring.
+    """
+    torch.set_num_threads(1)
