@@ -1,0 +1,141 @@
+"""What is written on a study and on its trials, under which names.
+
+The only module that goes past Optuna's public interface to its storage: system attributes and
+trials that are born with them have no other door. Long texts are cut into pieces, since some
+databases hold 64 KB a value.
+"""
+
+import hashlib
+import json
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import optuna
+from optuna.trial import FrozenTrial, TrialState
+
+from grasp_tune.method.errors import InputError
+from grasp_tune.method.plan import Cell
+from grasp_tune.method.records import Json
+
+CELL = "grasp:cell"  # trial: the cell that it runs, or that there was none left
+CALLS = "grasp:calls"  # trial: the oracle calls that it used
+PLAN = "grasp:plan"  # study: the plan of a sampler
+PROBE = "grasp:probe"  # study: what the probe saw at x0
+SETTING = "grasp:setting"  # study: the sweep that runs on it
+CHOICE = "grasp:choice"  # study: the chosen candidate and its certificate
+
+PIECE = 30_000  # characters
+
+
+def trials_of(study: optuna.Study) -> list[FrozenTrial]:
+    """Return all trials by number, as stored now; not to be changed."""
+    # Not `study.get_trials`: it may answer from before the last write, and some pruners filter it.
+    return study._storage.get_all_trials(study._study_id, deepcopy=False)
+
+
+def create_trial(study: optuna.Study, template: FrozenTrial) -> int:
+    """Return the id of a new trial that has the template's attributes from birth."""
+    return study._storage.create_new_trial(study._study_id, template_trial=template)
+
+
+def end_trial(
+    study: optuna.Study, trial_id: int, state: TrialState, value: float | None = None
+) -> bool:
+    """Return whether the trial has now ended this way; False where it had ended already."""
+    values = None if value is None else [value]
+    try:
+        return study._storage.set_trial_state_values(trial_id, state=state, values=values)
+    except RuntimeError:  # UpdateFinishedTrialError
+        return False
+
+
+def has_heartbeat(study: optuna.Study) -> bool:
+    """Return whether the storage can tell a dead worker's trial."""
+    return heartbeat_interval(study) is not None
+
+
+def heartbeat_interval(study: optuna.Study) -> int | None:
+    """Return the seconds between two heartbeats, None where the storage has none."""
+    ask = getattr(study._storage, "get_heartbeat_interval", None)
+    return None if ask is None else ask()
+
+
+def fail_stale(study: optuna.Study) -> None:
+    """End the trials whose heartbeat has stopped, as `study.optimize` does before each trial."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        optuna.storages.fail_stale_trials(study)
+
+
+def set_trial(study: optuna.Study, trial_id: int, key: str, value: Json) -> None:
+    """Write a system attribute; RuntimeError where the trial has ended."""
+    study._storage.set_trial_system_attr(trial_id, key, value)
+
+
+def show_on_trial(study: optuna.Study, trial: FrozenTrial, key: str, value: Json) -> None:
+    """Write a user attribute, visible to `trial` too: Optuna hands that object to the objective."""
+    study._storage.set_trial_user_attr(trial._trial_id, key, value)
+    trial.user_attrs[key] = value
+
+
+def set_trial_text(study: optuna.Study, trial_id: int, key: str, text: str) -> None:
+    """Write a text of any length on a trial."""
+    for at, piece in enumerate(_pieces(text)):
+        set_trial(study, trial_id, f"{key}:{at}", piece)
+
+
+def set_study_json(study: optuna.Study, key: str, value: Json) -> None:
+    """Write JSON values of any length on a study."""
+    storage, number = study._storage, study._study_id
+    pieces = _pieces(json.dumps(value, separators=(",", ":")))
+    if f"{key}:{len(pieces)}" in storage.get_study_user_attrs(number):
+        pieces.append("")  # ends a longer text that was there before
+    # The first piece last: whoever finds it finds all of them.
+    for at in reversed(range(len(pieces))):
+        storage.set_study_user_attr(number, f"{key}:{at}", pieces[at])
+
+
+def study_json(study: optuna.Study, key: str) -> Json:
+    """Return what `set_study_json` wrote, None where there is nothing."""
+    text = joined(study._storage.get_study_user_attrs(study._study_id), key)
+    return _parsed(text, f"study {study.study_name}, {key}") if text else None
+
+
+def cell_on(trial: FrozenTrial | optuna.Trial) -> Cell | None:
+    """Return the cell that the trial says it runs, None where it says none."""
+    claim = trial.user_attrs.get(CELL)
+    if not isinstance(claim, dict) or not claim.get("index"):
+        return None
+    return Cell(int(claim["index"]), float(claim["value"]), int(claim["budget"]))
+
+
+def is_surplus(trial: FrozenTrial | optuna.Trial) -> bool:
+    """Return whether the trial says that no cell was left for it."""
+    claim = trial.user_attrs.get(CELL)
+    return isinstance(claim, dict) and claim.get("index") == 0
+
+
+def joined(attributes: Mapping[str, Any], key: str) -> str:
+    """Return the text whose pieces are among the attributes; empty where there is none."""
+    pieces: list[str] = []
+    while piece := attributes.get(f"{key}:{len(pieces)}"):
+        pieces.append(str(piece))
+    return "".join(pieces)
+
+
+def fingerprint(*values: Json) -> str:
+    """Return a short digest of JSON values, the same in every process."""
+    text = json.dumps(values, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+
+
+def _pieces(text: str) -> list[str]:
+    return [text[at : at + PIECE] for at in range(0, len(text), PIECE)]
+
+
+def _parsed(text: str, where: str) -> Json:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise InputError(f"{where}: damaged, or not written by grasp_tune: {error}") from None

@@ -1,0 +1,211 @@
+"""The ensemble for studies whose objective is the user's own: fresh samples at its uploads."""
+
+import math
+from dataclasses import replace
+
+import optuna
+from optuna.artifacts._protocol import ArtifactStore
+from optuna.trial import TrialState
+
+from grasp_tune.method.choice import Candidate, Choice
+from grasp_tune.method.ensemble import Tally, absorb, best, uniform_samples
+from grasp_tune.method.errors import CheckpointError, InputError
+from grasp_tune.method.evidence import certify
+from grasp_tune.method.plan import Plan
+from grasp_tune.method.records import encode
+from grasp_tune.method.schedules.paper import scored, start_candidate
+from grasp_tune.method.setting import Setting
+from grasp_tune.method.tasks import (
+    START,
+    ProbeOutcome,
+    ProbeTask,
+    SampleOutcome,
+    ScoreOutcome,
+    ScoreTask,
+)
+from grasp_tune.method.variants import Method, method_from_dict
+from grasp_tune.optuna.artifacts import ArtifactCheckpoints
+from grasp_tune.optuna.attributes import CALLS, CHOICE, cell_on, set_study_json, trials_of
+from grasp_tune.optuna.candidates import Upload, uploads_of
+from grasp_tune.optuna.plans import StoredPlan, stored_plan
+from grasp_tune.training.problem import TorchProblem
+from grasp_tune.training.result import Result, Run
+from grasp_tune.training.snapshots import model_tensors
+from grasp_tune.training.worker import Worker
+
+
+def select(
+    study: optuna.Study,
+    problem: TorchProblem,
+    *,
+    artifact_store: ArtifactStore,
+    method: Method | None = None,
+) -> Result:
+    """Return the best of the candidates that the trials uploaded, scored on fresh samples.
+
+    The choice and its certificate are written on the study. Costs what the plan sets aside for the
+    choice, and the probe at x0 where the plan was not made by `GraspSampler.for_problem`.
+
+    problem: the same model, loss and data as the objective's.
+    method: needed only where the plan's method has a base optimizer of the user's own.
+    """
+    stored = stored_plan(study)
+    if stored is None:
+        raise InputError(f"study {study.study_name!r} has no plan of a GraspSampler")
+    plan = stored.plan
+    if method is None:
+        method = method_from_dict(encode(plan.method))
+    setting = Setting(
+        method=method,
+        budget=plan.budget,
+        schedule="paper",
+        seed=stored.seed,
+        ensemble="window" if plan.ensemble == "window" else "resample",
+    )
+    uploads = {item.key: item for item in uploads_of(study)}
+    if not uploads:
+        raise InputError(
+            f"study {study.study_name!r} has no candidates: let the objective call "
+            "budget.offer(model, artifact_store) in each step of grasp_budget and after the last"
+        )
+    store = ArtifactCheckpoints(artifact_store, lambda key: uploads[key].artifact)
+    worker = Worker(problem, stored.seed, store)
+    start, probe_calls = _start(stored, worker)
+    rows = [start_candidate(start, plan.score)]
+    rows += [_candidate(study, plan, item) for item in uploads.values()]
+    rows, calls = _score(plan, worker, rows)
+    choice = _choose(setting, plan, rows)
+    worker.place(choice.key)
+    runs = _runs(study)
+    result = Result(
+        setting=setting.to_dict(),
+        choice=choice,
+        plan=plan,
+        certificate=certify(setting, choice),
+        calls={
+            "probe": probe_calls,
+            "train": sum(run.calls for run in runs),
+            "ensemble": calls,
+            "repeated": _repeated(study),
+        },
+        runs=runs,
+        tensors={name: item.cpu().clone() for name, item in model_tensors(worker.model).items()},
+        build=lambda: problem.build(stored.seed),
+    )
+    _write_choice(study, result, uploads.get(choice.key))
+    return result
+
+
+def _start(stored: StoredPlan, worker: Worker) -> tuple[ProbeOutcome, int]:
+    """Return what is known of x0 and what it cost: the probe of the plan, made now if need be."""
+    if stored.probe is not None:
+        if stored.probe.origin != worker.origin:
+            raise InputError(
+                "problem: its model starts from another point than the one that was probed; seed "
+                "whatever `model` draws, or load its weights from a file"
+            )
+        return stored.probe, stored.probe.calls
+    plan = stored.plan
+    gradients, values = (0, plan.probe_gradients), (0, plan.probe_values)
+    task = ProbeTask("probe", gradients, values, exact=plan.ensemble == "exact")
+    outcome = worker.run(task)
+    assert isinstance(outcome, ProbeOutcome)
+    return outcome, outcome.calls
+
+
+def _candidate(study: optuna.Study, plan: Plan, item: Upload) -> Candidate:
+    found = trials_of(study)[item.trial].value
+    value = math.nan if found is None else float(found)
+    # Without fresh samples the objective's own value is all there is to go by.
+    score = value if plan.ensemble == "window" else math.nan
+    # A run that stopped being finite loses the points that it reached, too.
+    note = "" if math.isfinite(value) else "diverged"
+    cell = item.cell
+    return Candidate(
+        item.key, cell.index, "", cell.value, item.call, False, score, 0, math.nan, note
+    )
+
+
+def _score(plan: Plan, worker: Worker, rows: list[Candidate]) -> tuple[list[Candidate], int]:
+    """Return the candidates with their scores, and the oracle calls that these cost."""
+    if plan.ensemble == "window":
+        return rows, 0
+    exact = plan.ensemble == "exact"
+    samples = 1 if exact else plan.samples_per_candidate
+    tallies: dict[str, Tally] = {}
+    calls = 0
+    keys = [row.key for row in rows[1:] if not row.note]
+    for sample in uniform_samples(keys, samples):
+        task = ScoreTask(f"score-{sample.key}", plan.score, (sample,), exact=exact)
+        try:
+            outcome = worker.run(task)
+        except CheckpointError as error:
+            if error.key is None:
+                raise
+            # An upload that was cut short leaves an entry without its bytes.
+            rows = [replace(row, note="lost") if row.key == sample.key else row for row in rows]
+            continue
+        assert isinstance(outcome, ScoreOutcome)
+        calls += outcome.calls
+        result: SampleOutcome = outcome.samples[0]
+        absorb(tallies, result, plan.score)
+    return [rows[0], *(scored(row, tallies) for row in rows[1:])], calls
+
+
+def _choose(setting: Setting, plan: Plan, rows: list[Candidate]) -> Choice:
+    chosen = rows[best([row.score if not row.note else math.nan for row in rows])]
+    notes = []
+    if lost := sum(row.note == "lost" for row in rows):
+        notes.append(f"{lost} candidates are lost: their artifacts cannot be read")
+    if chosen.key == START:
+        notes.append("no run beat the start point, so x0 is returned")
+    # Whether the objective ran the paper's base optimizer is known to the user alone.
+    return Choice(
+        chosen.key, plan.score, plan.ensemble, tuple(rows), covered=False, notes=tuple(notes)
+    )
+
+
+def _runs(study: optuna.Study) -> tuple[Run, ...]:
+    found: dict[int, Run] = {}
+    for trial in trials_of(study):
+        cell = cell_on(trial)
+        if cell is None or trial.state != TrialState.COMPLETE:
+            continue
+        calls = int(trial.user_attrs.get(CALLS, cell.budget))
+        value = math.nan if trial.value is None else float(trial.value)
+        curve = tuple(
+            (int(step), float(loss), math.nan)
+            for step, loss in sorted(trial.intermediate_values.items())
+        )
+        found.setdefault(
+            cell.index,
+            Run(
+                arm=cell.index,
+                base="",
+                value=cell.value,
+                power=0.0,
+                calls=calls,
+                finite=math.isfinite(value),
+                stretches=((0, calls),),
+                curve=curve,
+                losses=(value,),
+            ),
+        )
+    return tuple(found[index] for index in sorted(found))
+
+
+def _repeated(study: optuna.Study) -> int:
+    failed = [trial for trial in trials_of(study) if trial.state == TrialState.FAIL]
+    return sum(int(trial.user_attrs.get(CALLS, 0)) for trial in failed)
+
+
+def _write_choice(study: optuna.Study, result: Result, upload: Upload | None) -> None:
+    note = {
+        "candidate": encode(result.choice.chosen),
+        "by": result.choice.by,
+        "calls": dict(result.calls),
+        "certificate": None if result.certificate is None else result.certificate.to_dict(),
+        "trial": None if upload is None else upload.trial,
+        "artifact": None if upload is None else upload.artifact,
+    }
+    set_study_json(study, CHOICE, note)

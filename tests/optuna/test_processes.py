@@ -1,0 +1,172 @@
+"""Four processes, four kinds of storage: no cell twice, none lost, whoever fails or dies."""
+
+import collections
+import copy
+import multiprocessing
+import os
+import signal
+import time
+import warnings
+from pathlib import Path
+
+import optuna
+import pytest
+from optuna.storages import RDBStorage
+from optuna.trial import TrialState
+
+from grasp_tune.method.plan import Plan
+from grasp_tune.optuna import GraspSampler
+from grasp_tune.optuna import claims as claims_module
+from grasp_tune.optuna.attributes import CELL, trials_of
+
+pytestmark = pytest.mark.xdist_group("postgres")
+
+NAME = "shared"
+BROKEN = (5, 23)  # cells whose first trial fails
+
+
+def objective(trial: optuna.Trial) -> float:
+    value = trial.suggest_float("lr", 1e-9, 1e9, log=True)
+    claim = trial.user_attrs[CELL]
+    if claim["index"] in BROKEN and claim["attempt"] == 1:
+        raise OSError("fails once")
+    time.sleep(0.01)
+    return value
+
+
+def take_part(place: object, plan: Plan) -> None:
+    study = optuna.load_study(
+        study_name=NAME,
+        storage=place.open(),  # type: ignore[attr-defined]
+        sampler=GraspSampler(plan, "lr", seed=1),
+    )
+    study.optimize(objective, catch=(OSError,))
+
+
+def test_four_processes_take_every_cell_once(
+    place: object, plan: Plan, in_processes: object
+) -> None:
+    study = optuna.create_study(study_name=NAME, storage=place.look())  # type: ignore[attr-defined]
+    try:
+        in_processes(4, take_part, place, plan)  # type: ignore[operator]
+        trials = optuna.load_study(study_name=NAME, storage=place.look()).trials  # type: ignore[attr-defined]
+    finally:
+        optuna.delete_study(study_name=NAME, storage=study._storage)
+    by_state = collections.defaultdict(list)
+    for trial in trials:
+        by_state[trial.state].append(trial.user_attrs[CELL]["index"])
+    assert sorted(by_state[TrialState.COMPLETE]) == [cell.index for cell in plan.cells]
+    assert sorted(by_state[TrialState.FAIL]) == list(BROKEN)
+    assert set(by_state[TrialState.PRUNED]) <= {0}  # came after the last cell
+    assert len(by_state[TrialState.PRUNED]) <= 4 * 2
+    assert not by_state[TrialState.RUNNING]
+    values = {cell.index: cell.value for cell in plan.cells}
+    for trial in trials:
+        if trial.state != TrialState.PRUNED:
+            assert trial.params["lr"] == values[trial.user_attrs[CELL]["index"]]
+
+
+def beating(folder: Path) -> RDBStorage:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        return RDBStorage(f"sqlite:///{folder}/beats.db", heartbeat_interval=1, grace_period=2)
+
+
+def hang_at_cell_three(folder: Path, plan: Plan) -> None:
+    sampler = GraspSampler(plan, "lr")
+
+    def hang(trial: optuna.Trial) -> float:
+        value = sampler.suggest(trial)
+        if trial.user_attrs[CELL]["index"] == 3:
+            (folder / "hanging").touch()
+            time.sleep(600)
+        return value
+
+    study = optuna.load_study(study_name=NAME, storage=beating(folder), sampler=sampler)
+    study.optimize(hang)
+
+
+def test_the_cell_of_a_killed_worker_is_taken_over(plan: Plan, folder: Path) -> None:
+    study = optuna.create_study(study_name=NAME, storage=beating(folder))
+    context = multiprocessing.get_context("fork")
+    doomed = context.Process(target=hang_at_cell_three, args=(folder, plan))
+    doomed.start()
+    while not (folder / "hanging").exists():
+        assert doomed.is_alive()
+        time.sleep(0.02)
+    assert doomed.pid is not None
+    os.kill(doomed.pid, signal.SIGKILL)
+    doomed.join()
+    study.sampler = GraspSampler(plan, "lr")
+    # The other cells are done long before the heartbeat is missed: the loop waits for that.
+    study.optimize(lambda trial: trial.suggest_float("lr", 1e-9, 1e9, log=True))
+    done = study.get_trials(states=(TrialState.COMPLETE,))
+    assert sorted(t.user_attrs[CELL]["index"] for t in done) == [c.index for c in plan.cells]
+    (dead,) = study.get_trials(states=(TrialState.FAIL,))
+    (again,) = [trial for trial in done if trial.user_attrs[CELL]["index"] == 3]
+    assert (dead.number, dead.user_attrs[CELL]["index"]) == (2, 3)
+    assert (again.params, again.user_attrs[CELL]["attempt"]) == (dead.params, 2)
+
+
+def test_optuna_s_own_retry_keeps_the_cell(plan: Plan, folder: Path) -> None:
+    with pytest.warns(optuna.exceptions.ExperimentalWarning):
+        retry = optuna.storages.RetryHeartbeatStaleTrialCallback(max_retry=2)
+    study = optuna.create_study(sampler=GraspSampler(plan, "lr"))
+    asked = [study.ask() for _ in range(3)]
+    asked[1].suggest_float("lr", 1e-9, 1e9, log=True)
+    for trial in asked[1:]:  # the second had its value, the third had not got that far
+        study.tell(trial, state=TrialState.FAIL)
+        retry(study, study.trials[trial.number])
+    study.optimize(lambda trial: trial.suggest_float("lr", 1e-9, 1e9, log=True))
+    study.tell(asked[0], 1.0)
+    done = study.get_trials(states=(TrialState.COMPLETE,))
+    assert sorted(t.user_attrs[CELL]["index"] for t in done) == [c.index for c in plan.cells]
+    assert [done[at].user_attrs[CELL]["index"] for at in (1, 2)] == [2, 3]
+    assert len(study.trials) == len(plan.cells) + 2
+
+
+def test_a_worker_that_dies_before_it_wrote_anything_owns_its_cell(plan: Plan) -> None:
+    study = optuna.create_study(sampler=GraspSampler(plan, "lr"))
+    study.ask()
+    born_dead = study._storage.create_new_trial(study._study_id)  # no attribute of ours
+    third = study.ask()
+    assert third.user_attrs[CELL]["index"] == 3
+    study._storage.set_trial_state_values(born_dead, TrialState.FAIL)
+    study.optimize(lambda trial: trial.suggest_float("lr", 1e-9, 1e9, log=True))
+    taken = [t.user_attrs[CELL]["index"] for t in study.trials if CELL in t.user_attrs]
+    assert sorted(taken) == [cell.index for cell in plan.cells]
+    assert taken[-1] == 2  # taken up at the end
+
+
+def test_a_trial_read_while_it_was_being_written_keeps_its_rank(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = optuna.create_study(sampler=GraspSampler(plan, "lr"))
+    study.ask().suggest_float("lr", 1e-9, 1e9, log=True)
+    study.sampler = GraspSampler(plan, "lr")  # another process, which has seen nothing yet
+    whole, reads = trials_of, 0
+
+    def torn(study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
+        nonlocal reads
+        reads += 1
+        trials = copy.deepcopy(whole(study))
+        if reads == 1:  # its parameter was read after it was written, its attribute before
+            del trials[0].user_attrs[CELL]
+        return trials
+
+    monkeypatch.setattr(claims_module, "trials_of", torn)
+    assert study.ask().user_attrs[CELL]["index"] == 2
+    assert reads == 2
+
+
+def test_an_undecided_trial_is_ended_after_a_while(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims_module, "PATIENCE", 0.1)
+    study = optuna.create_study(sampler=GraspSampler(plan, "lr"))
+    asked = [study.ask() for _ in plan.cells]
+    study.tell(asked[6], state=TrialState.FAIL)
+    silent = study._storage.create_new_trial(study._study_id)  # may take the cell, and says nothing
+    late = study.ask()
+    assert late.user_attrs[CELL]["index"] == 7
+    assert study._storage.get_trial(silent).state == TrialState.FAIL

@@ -1,0 +1,271 @@
+"""The sampler in one process: every cell once, the end, failures, presets, other parameters."""
+
+import math
+import pickle
+from pathlib import Path
+
+import optuna
+import pytest
+from optuna.distributions import FloatDistribution
+from optuna.trial import TrialState
+
+import grasp_tune as gt
+from grasp_tune.method.plan import Plan
+from grasp_tune.optuna import GraspSampler, grasp_budget
+from grasp_tune.optuna.attributes import CALLS, CELL
+
+
+def new_study(plan: Plan, **options: object) -> tuple[optuna.Study, GraspSampler]:
+    sampler = GraspSampler(plan, "lr", seed=3, **options)  # type: ignore[arg-type]
+    return optuna.create_study(sampler=sampler), sampler
+
+
+def suggested(trial: optuna.Trial) -> float:
+    return trial.suggest_float("lr", 1e-9, 1e9, log=True)
+
+
+def cells_run(study: optuna.Study) -> list[int]:
+    done = study.get_trials(states=(TrialState.COMPLETE,))
+    return [trial.user_attrs[CELL]["index"] for trial in done if CELL in trial.user_attrs]
+
+
+def test_every_cell_runs_once_at_its_value_and_the_study_ends(plan: Plan) -> None:
+    study, sampler = new_study(plan)
+    study.optimize(lambda trial: suggested(trial))
+    assert [trial.params["lr"] for trial in study.trials] == [cell.value for cell in plan.cells]
+    assert all(type(trial.params["lr"]) is float for trial in study.trials)
+    assert cells_run(study) == [cell.index for cell in plan.cells]
+    assert sampler.is_exhausted(study)
+
+
+def test_a_budget_ends_normally_and_counts_what_it_gave(plan: Plan) -> None:
+    study, _ = new_study(plan)
+
+    def objective(trial: optuna.Trial) -> float:
+        suggested(trial)
+        return float(sum(1 for _ in grasp_budget(trial)))
+
+    study.optimize(objective)
+    assert [trial.value for trial in study.trials] == [cell.budget for cell in plan.cells]
+    assert all(trial.user_attrs[CALLS] == trial.value for trial in study.trials)
+    assert sum(trial.user_attrs[CALLS] for trial in study.trials) == plan.training_calls
+
+
+def test_a_resumed_study_runs_to_the_plan_and_not_beyond(plan: Plan) -> None:
+    study, sampler = new_study(plan)
+    study.optimize(suggested, n_trials=7)
+    assert not sampler.is_exhausted(study)
+    again = optuna.create_study(storage=study._storage, sampler=GraspSampler(plan, "lr", seed=3))
+    assert again.study_name != study.study_name  # a study of its own starts from the first cell
+    resumed = optuna.load_study(
+        study_name=study.study_name, storage=study._storage, sampler=GraspSampler.from_study(study)
+    )
+    resumed.optimize(suggested, n_trials=1000)
+    assert sorted(cells_run(resumed)) == [cell.index for cell in plan.cells]
+    resumed.optimize(suggested)  # nothing is left: one trial, which ends before it begins
+    assert [trial.state for trial in resumed.trials[len(plan.cells) :]] == [TrialState.PRUNED]
+    assert not resumed.trials[-1].params
+
+
+def test_failed_trials_are_issued_again_a_bounded_number_of_times(plan: Plan) -> None:
+    study, sampler = new_study(plan)
+
+    def objective(trial: optuna.Trial) -> float:
+        value = suggested(trial)
+        index, attempt = trial.user_attrs[CELL]["index"], trial.user_attrs[CELL]["attempt"]
+        if index == 4 or (index == 9 and attempt == 1):
+            raise OSError("the disk of this cell is broken")
+        return value
+
+    study.optimize(objective, catch=(OSError,))
+    failed = study.get_trials(states=(TrialState.FAIL,))
+    # Cell 4 fails three times and is given up; cell 9 fails once.
+    assert sorted(trial.user_attrs[CELL]["index"] for trial in failed) == [4, 4, 4, 9]
+    assert len(study.trials) == len(plan.cells) + 3
+    assert sorted(cells_run(study)) == [cell.index for cell in plan.cells if cell.index != 4]
+    assert [cell.index for cell in sampler.lost_cells(study)] == [4]
+    assert sampler.is_exhausted(study)
+
+
+def test_an_error_that_ends_the_loop_leaves_its_cell_for_the_next(plan: Plan) -> None:
+    study, _ = new_study(plan)
+
+    def objective(trial: optuna.Trial) -> float:
+        value = suggested(trial)
+        if trial.number == 5:
+            raise ZeroDivisionError("once")
+        return value
+
+    with pytest.raises(ZeroDivisionError, match="once"):
+        study.optimize(objective)
+    study.optimize(objective)
+    assert sorted(cells_run(study)) == [cell.index for cell in plan.cells]
+
+
+def test_ask_and_tell_ends_without_a_crash(plan: Plan) -> None:
+    study, sampler = new_study(plan)
+    while not sampler.is_exhausted(study):
+        trial = study.ask({"lr": sampler.distribution})
+        study.tell(trial, trial.params["lr"])
+    assert cells_run(study) == [cell.index for cell in plan.cells]
+
+
+def test_several_asked_at_once_have_several_cells(plan: Plan) -> None:
+    study, sampler = new_study(plan)
+    asked = [study.ask() for _ in plan.cells]
+    assert sampler.is_exhausted(study)  # all given, none told
+    assert [sampler.suggest(trial) for trial in asked] == [cell.value for cell in plan.cells]
+    with pytest.raises(optuna.TrialPruned, match="every cell"):
+        sampler.suggest(study.ask())
+    study.tell(asked[3], state=TrialState.FAIL)
+    assert not sampler.is_exhausted(study)
+    assert sampler.suggest(study.ask()) == plan.cells[3].value
+
+
+def test_threads_share_the_cells_and_keep_the_seed(plan: Plan) -> None:
+    def objective(trial: optuna.Trial) -> float:
+        return suggested(trial) * trial.suggest_float("momentum", 0.0, 1.0)
+
+    values = []
+    for jobs in (1, 3):
+        study, _ = new_study(plan)
+        study.optimize(objective, n_jobs=jobs)
+        done = study.get_trials(states=(TrialState.COMPLETE,))
+        assert sorted(cells_run(study)) == [cell.index for cell in plan.cells]
+        values.append({trial.params["lr"]: trial.params["momentum"] for trial in done})
+    assert values[0] == values[1]
+    assert len(set(values[0].values())) == len(plan.cells)
+
+
+def test_enqueued_and_added_trials_take_no_cell(plan: Plan) -> None:
+    study, sampler = new_study(plan)
+    study.enqueue_trial({"lr": 0.25})
+    study.add_trial(
+        optuna.create_trial(
+            params={"lr": 0.5}, distributions={"lr": FloatDistribution(1e-9, 1e9)}, value=1.0
+        )
+    )
+    study.enqueue_trial({"momentum": 0.125})  # says nothing of lr: it takes a cell
+
+    def objective(trial: optuna.Trial) -> float:
+        return suggested(trial) + trial.suggest_float("momentum", 0.0, 1.0)
+
+    study.optimize(objective)
+    assert len(study.trials) == len(plan.cells) + 2
+    own = [trial for trial in study.trials if CELL not in trial.user_attrs]
+    assert sorted(trial.params["lr"] for trial in own) == [0.25, 0.5]
+    assert sorted(cells_run(study)) == [cell.index for cell in plan.cells]
+    assert study.trials[2].params["momentum"] == 0.125
+    assert sampler.is_exhausted(study)
+
+
+def test_trials_of_another_sampler_take_no_cell(plan: Plan) -> None:
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
+    study.optimize(suggested, n_trials=3)
+    study.sampler = GraspSampler(plan, "lr")
+    study.optimize(suggested)
+    assert len(study.trials) == 3 + len(plan.cells)
+    assert [trial.params["lr"] for trial in study.trials[3:]] == [c.value for c in plan.cells]
+
+
+def test_a_user_s_sampler_gets_the_other_parameters(plan: Plan) -> None:
+    study, _ = new_study(plan, independent_sampler=optuna.samplers.GridSampler({"depth": [2, 5]}))
+    study.optimize(lambda trial: suggested(trial) * trial.suggest_int("depth", 1, 9), n_trials=4)
+    assert sorted(trial.params["depth"] for trial in study.trials[:2]) == [2, 5]
+    assert [trial.params["lr"] for trial in study.trials] == [
+        cell.value for cell in plan.cells[: len(study.trials)]
+    ]
+
+
+def test_a_range_without_the_value_is_told_and_drawn_from(plan: Plan) -> None:
+    study, _ = new_study(plan)
+    trial = study.ask()  # cell 1, of about 1e-7
+    with pytest.warns(UserWarning, match=r"does not hold .* cell 1, .*suggest_float\('lr'"):
+        value = trial.suggest_float("lr", 0.5, 0.75)
+    assert 0.5 <= value <= 0.75
+
+
+def test_hyperband_s_filtered_study_does_not_hide_cells(plan: Plan) -> None:
+    sampler = GraspSampler(plan, "lr")
+    study = optuna.create_study(sampler=sampler, pruner=optuna.pruners.HyperbandPruner())
+
+    def objective(trial: optuna.Trial) -> float:
+        value = suggested(trial)
+        trial.report(value, 1)
+        return value
+
+    study.optimize(objective)
+    assert sorted(cells_run(study)) == [cell.index for cell in plan.cells]
+
+
+def test_a_study_keeps_its_plan(plan: Plan) -> None:
+    study, _ = new_study(plan)
+    study.optimize(suggested, n_trials=2)
+    study.sampler = GraspSampler(gt.NonConvex().plan(budget=7000, grad_norm=1.3), "lr", seed=3)
+    with pytest.raises(gt.InputError, match="budget 6000 there, 7000 here"):
+        study.optimize(suggested, n_trials=1)
+    assert all(trial.state.is_finished() for trial in study.trials)  # nothing is left running
+    study.sampler = GraspSampler(plan, "radius", seed=3)
+    with pytest.raises(gt.InputError, match="parameter 'lr' there, 'radius' here"):
+        study.optimize(suggested, n_trials=1)
+
+
+def test_a_pickled_sampler_goes_on(plan: Plan) -> None:
+    study, sampler = new_study(plan)
+    study.optimize(suggested, n_trials=5)
+    study.sampler = pickle.loads(pickle.dumps(sampler))
+    study.optimize(suggested)
+    assert cells_run(study) == [cell.index for cell in plan.cells]
+
+
+def test_multi_objective_studies_are_refused(plan: Plan) -> None:
+    study = optuna.create_study(directions=["minimize"] * 2, sampler=GraspSampler(plan, "lr"))
+    with pytest.raises(ValueError, match="multi-objective"):
+        study.ask()
+    assert [trial.state for trial in study.trials] == [TrialState.FAIL]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"plan": [1.0, 2.0]}, "plan: got list"),
+        ({"parameter": ""}, "parameter: got ''"),
+        ({"attempts": 0}, "attempts: got 0"),
+    ],
+)
+def test_wrong_inputs_are_named(plan: Plan, arguments: dict[str, object], words: str) -> None:
+    given: dict[str, object] = {"plan": plan, "parameter": "lr", **arguments}
+    with pytest.raises(gt.InputError, match=words):
+        GraspSampler(**given)  # type: ignore[arg-type]
+
+
+def test_a_plan_without_cells_is_refused() -> None:
+    stationary = gt.NonConvex().plan(budget=6000, grad_norm=0.0)
+    with pytest.raises(gt.InputError, match="x0 is the answer"):
+        GraspSampler(stationary, "lr")
+
+
+def test_for_problem_probes_once_and_others_join(problem: gt.TorchProblem, tmp_path: Path) -> None:
+    calls = 0
+
+    def counted(model: object, batch: object) -> object:
+        nonlocal calls
+        calls += 1
+        return problem.loss(model, batch)  # type: ignore[arg-type]
+
+    watched = gt.TorchProblem(model=problem.model, loss=counted, data=problem.data, batch_size=4)  # type: ignore[arg-type]
+    study = optuna.create_study(storage=f"sqlite:///{tmp_path}/study.db", study_name="sweep")
+    first = GraspSampler.for_problem(watched, 2000, gt.NonConvex(), seed=2, study=study)
+    assert calls == 500 == first.plan.probe_calls  # floor(T/4)
+    joined = optuna.load_study(study_name="sweep", storage=f"sqlite:///{tmp_path}/study.db")
+    second = GraspSampler.for_problem(watched, 2000, gt.NonConvex(), seed=2, study=joined)
+    assert calls == 500
+    assert second.plan == first.plan
+    assert first.parameter == "lr"
+    assert math.isclose(first.distribution.low, first.plan.range[0] * 2)
+    local = gt.minimize(problem, 2000, gt.NonConvex(), "paper", seed=2, progress=False)
+    assert local.plan == first.plan
+    with pytest.raises(gt.InputError, match="problem: got str"):
+        GraspSampler.for_problem("mnist", 2000)  # type: ignore[arg-type]
+    with pytest.raises(gt.InputError, match="no plan"):
+        GraspSampler.from_study(optuna.create_study())
