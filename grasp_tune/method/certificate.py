@@ -170,7 +170,10 @@ class Certificate:
         if self.share <= 0.0:
             return "No part of the budget follows the paper's plan, so its theorem does not apply."
         if self.share < 1.0:
-            return f"The paper's theorem covers the search with {self.share:.4g} of the budget."
+            return (
+                f"The paper's theorem covers the choice of its own sweep, run with {self.share:.4g} "
+                "of the budget; that point took part in the choice."
+            )
         return "The paper's theorem covers the search with the whole budget."
 
     def to_dict(self) -> dict[str, Json]:

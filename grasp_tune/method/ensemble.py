@@ -26,7 +26,7 @@ class Tally:
         """Variance of one sample around the mean, at least 0; NaN below two samples."""
         if self.count < 2:
             return math.nan
-        return max(0.0, self.square - self.mean**2) * self.count / (self.count - 1)
+        return max(0.0, self.square - self.mean * self.mean) * self.count / (self.count - 1)
 
     def merged(self, other: "Tally | SampleOutcome") -> "Tally":
         """Return the sums over both sets of losses (gradient norms do not add up)."""

@@ -40,6 +40,7 @@ class Segment:
     keep_averages: bool = False  # at `stop` the averages become candidates too
     save: bool = False  # leave the state at `stop`, so that the run can go on
     anneal: tuple[int, int] | None = None  # the step falls linearly to 0 between these two calls
+    shrink: float = 0.0  # and also with this power of the run's age since the first of them
     origin: str | None = None  # the state to start from, where it is another run's
     ceiling: float | None = None  # a loss above this counts as divergence
 
@@ -53,6 +54,19 @@ class Segment:
     def calls(self) -> int:
         """Oracle calls that the stretch may use."""
         return self.stop - self.start
+
+    def step_share(self, call: int) -> float:
+        r"""Return the share of the full step at an oracle call $c$.
+
+        1 before `anneal` $= (a, b)$ begins, then $(1 - (c - a)/(b - a)) (a/c)^p$ with $p$ `shrink`:
+        a step that suited a run of $a$ calls suits one of $c$ when it is $(a/c)^{1/2}$ as large if
+        noise rules, and as large as before if it does not.
+        """
+        if self.anneal is None or call < self.anneal[0]:
+            return 1.0
+        begin, end = self.anneal
+        linear = max(0.0, (end - call) / (end - begin))
+        return linear * (begin / call) ** self.shrink if self.shrink and begin else linear
 
     @property
     def reads(self) -> tuple[str, ...]:

@@ -16,15 +16,24 @@ from torch.optim import Optimizer
 from grasp_tune.method.errors import InputError
 from grasp_tune.training.preconditioner import Coordinates, multiplier
 
-FIRST, SECOND = 0.9, 0.99  # decay of the mean and of the mean square
+FIRST = 0.9  # decay of the mean
+RAMP = 0.8  # the mean square's decay is 1 - t ** -RAMP: short memory first, long memory later
 # Far below any gradient that matters in float32, far above what its square can still hold.
 TINY = 1e-18
+
+
+def fresh_share(count: int) -> float:
+    """Return the weight of the newest squared gradient, the `count`-th of a run.
+
+    The first one has weight 1, so the mean square needs no correction for its start.
+    """
+    return count**-RAMP
 
 
 class CoordinateAdam(Optimizer):
     r"""Adam whose steps may also shrink with the size of each coordinate's gradients.
 
-    With $m$ and $v$ the running means of $g$ and $g^2$ (decays 0.9 and 0.99, bias corrected) and
+    With $m$ and $v$ the running means of $g$ (decay 0.9) and $g^2$ (decay $1 - t^{-0.8}$), and
     $p$ the largest $|g|$ so far in units of a typical one, $x \leftarrow x - \eta\, p^{-q}\, m /
     \sqrt{v}$. `coordinates` gives the power $q$ and the sizes seen in the probe; q is 0 without.
     """
@@ -63,7 +72,7 @@ class CoordinateAdam(Optimizer):
         for group in self.param_groups:
             group["steps"] += 1
             count = group["steps"]
-            first, second = 1.0 - FIRST**count, (1.0 - SECOND**count) ** 0.5
+            first, fresh = 1.0 - FIRST**count, fresh_share(count)
             points = [point for point in group["params"] if point.grad is not None]
             gradients = [point.grad for point in points]
             for point in points:
@@ -76,17 +85,17 @@ class CoordinateAdam(Optimizer):
             if not points:
                 continue
             torch._foreach_lerp_(means, gradients, 1.0 - FIRST)
-            torch._foreach_mul_(squares, SECOND)
-            torch._foreach_addcmul_(squares, gradients, gradients, 1.0 - SECOND)
+            torch._foreach_mul_(squares, 1.0 - fresh)
+            torch._foreach_addcmul_(squares, gradients, gradients, fresh)
             sizes = torch._foreach_sqrt(squares)
             torch._foreach_add_(sizes, TINY)
             if not group["power"]:
-                torch._foreach_addcdiv_(points, means, sizes, -group["lr"] * second / first)
+                torch._foreach_addcdiv_(points, means, sizes, -group["lr"] / first)
                 continue
             moves = torch._foreach_div(means, sizes)
             for point, gradient, move in zip(points, gradients, moves, strict=True):
                 peak = self.state[point]["peak"]
                 torch.maximum(peak, gradient.abs(), out=peak)
                 move.mul_(multiplier(peak, group["typical"], group["power"]))
-                point.add_(move, alpha=-group["lr"] * second / first)
+                point.add_(move, alpha=-group["lr"] / first)
         return loss

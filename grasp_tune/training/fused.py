@@ -77,6 +77,8 @@ def fusion_width(
     """Return how many runs to batch into one computation, 0 for none."""
     if fused not in (True, False, "auto"):
         raise InputError(f"fused: got {fused!r}, expected True, False or 'auto'")
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise InputError(f"seed: got {seed!r}, expected a whole number")
     if fused == "auto":
         fused = callable(method.base) is False and pays(problem.build(seed))
     return WIDTH if fused else 0
@@ -322,8 +324,5 @@ class _Batch:
 
 
 def annealed(segment: Segment, call: int) -> float:
-    """Return the share of the full step at a call: 1, then falling linearly to 0."""
-    if segment.anneal is None:
-        return 1.0
-    begin, end = segment.anneal
-    return 1.0 if call < begin else max(0.0, (end - call) / (end - begin))
+    """Return the share of the full step at a call."""
+    return segment.step_share(call)

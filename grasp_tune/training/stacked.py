@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from grasp_tune.training.adam import FIRST, SECOND, TINY
+from grasp_tune.training.adam import FIRST, TINY, fresh_share
 from grasp_tune.training.preconditioner import SMALLEST
 from grasp_tune.training.unixgrad import PIECE, move_in_ball
 
@@ -148,10 +148,10 @@ class _Adam(_Entries):
         """One step."""
         means, squares = self._entry("mean", points), self._entry("square", points)
         self._steps += 1
-        first, second = 1.0 - FIRST**self._steps, (1.0 - SECOND**self._steps) ** 0.5
+        first, fresh = 1.0 - FIRST**self._steps, fresh_share(self._steps)
         torch._foreach_lerp_(means, gradients, 1.0 - FIRST)
-        torch._foreach_mul_(squares, SECOND)
-        torch._foreach_addcmul_(squares, gradients, gradients, 1.0 - SECOND)
+        torch._foreach_mul_(squares, 1.0 - fresh)
+        torch._foreach_addcmul_(squares, gradients, gradients, fresh)
         peaks = self._entries.get("peak")
         for at, point in enumerate(points):
             move = means[at] / squares[at].sqrt().add_(TINY)
@@ -160,7 +160,7 @@ class _Adam(_Entries):
                 size = peaks[at].clamp_min(SMALLEST) / _column(self._typical, point)
                 share_of = torch.where(peaks[at] > 0, size, 1.0)
                 move.mul_(share_of.pow(-_column(self._power, point)))
-            point.sub_(move.mul_(_column(self._values * share * second / first, point)))
+            point.sub_(move.mul_(_column(self._values * share / first, point)))
         return True
 
     def select(self, rows: Tensor) -> None:

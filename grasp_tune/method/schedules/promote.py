@@ -44,7 +44,9 @@ RUNG = 0.06  # share of T for each rung
 KEEP = (24, 12, 6, 3, 1)  # runs that survive each rung
 FIRST_CALLS = 3  # of each run in the first rung, at least
 FIRST_SHARE = 0.12  # of T, at most, for those
+ANNEAL_FROM = 1  # the first rung in which the step falls to 0, to be up again in the next
 PARTS = 8  # of the final stretch
+SHRINK = 0.25  # power of its age with which the winner's step shrinks besides
 JUMP = 2.0  # a part whose loss is so many times the part before's is undone
 BACKOFF = 4.0  # and its step divided by this
 GAMMA = 8.0  # exponent of the running average in the final stretch
@@ -66,7 +68,8 @@ class _Stand:
 
     def ceiling(self) -> float | None:
         """Return the loss above which a run has diverged, None where the start gives no scale."""
-        value, spread = self.start.value, self.start.value_square - self.start.value**2
+        value = self.start.value
+        spread = self.start.value_square - value * value
         height = (DIVERGED - 1.0) * abs(value) + DIVERGED * math.sqrt(max(0.0, spread))
         return value + height if height > 0.0 and math.isfinite(height) else None
 
@@ -132,7 +135,11 @@ def _rungs(
         calls = max(least, int(RUNG * budget / len(arms)))
         if calls * len(arms) > stand.left // 2:
             break  # too small a budget for another rung: the best so far goes on
-        segments = [_stretch(stand, arm, age, age + calls, save=True) for arm in arms]
+        fall = (age, age + calls) if number >= ANNEAL_FROM else None
+        segments = [
+            Segment(arm, age, age + calls, save=True, anneal=fall, ceiling=stand.ceiling())
+            for arm in arms
+        ]
         tasks = train_tasks(f"rung{number}", segments, setting.width, exact=setting.method.exact)
         extra = floor.tasks if floor is not None and number == 0 else ()
         known = yield Round(
@@ -155,10 +162,6 @@ def _rungs(
         if len(arms) == 1:
             break
     return arms[0], age, guaranteed
-
-
-def _stretch(stand: _Stand, arm: Arm, begin: int, end: int, *, save: bool) -> Segment:
-    return Segment(arm, begin, end, save=save, ceiling=stand.ceiling())
 
 
 def _losses(stand: _Stand, tasks: tuple[TrainTask, ...], known: Known) -> dict[int, float]:
@@ -203,6 +206,7 @@ def _final(
             keep_averages=last,
             save=not last,
             anneal=(begin, end),
+            shrink=SHRINK,
             origin=origin,
         )
         tasks = train_tasks(f"final{part}", [segment], 0, exact=setting.method.exact)
