@@ -12,7 +12,6 @@ import sys
 from collections.abc import Sequence
 from typing import Annotated
 
-import click
 import typer
 
 import grasp_tune
@@ -21,7 +20,7 @@ from grasp_tune.commands.init import init
 from grasp_tune.commands.options import say
 from grasp_tune.commands.plan import plan
 from grasp_tune.commands.report import report
-from grasp_tune.commands.run import INTERRUPTED, resume, run
+from grasp_tune.commands.run import resume, run
 from grasp_tune.experiment.errors import (
     ConfigError,
     DataError,
@@ -77,24 +76,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     _set_up_logging()
     try:
-        code = app(
-            args=None if arguments is None else list(arguments),
-            standalone_mode=False,
-            prog_name="grasp-tune",
-        )
-        return code if isinstance(code, int) else 0
-    except click.ClickException as error:
-        error.show()
-        return BAD_INPUT
+        app(args=None if arguments is None else list(arguments), prog_name="grasp-tune")
+        return 0
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 0 if end.code is None else FAILED
     except _BAD as error:
         say(_one_line(error))
         return BAD_INPUT
     except GraspError as error:
         say(_one_line(error))
         return FAILED
-    except (click.Abort, KeyboardInterrupt):
-        say("stopped")
-        return INTERRUPTED
     except BrokenPipeError:
         # The reader of our output went away, as `| head` does: not our fault, nothing to say.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

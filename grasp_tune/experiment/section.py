@@ -85,7 +85,7 @@ Text = Annotated[str, BeforeValidator(_text, json_schema_input_type=str)]
 EntryPoint = Annotated[Text, AfterValidator(_entry_point)]
 Positive = Annotated[Real, Field(gt=0)]
 Count = Annotated[Whole, Field(ge=1)]
-Seed = Annotated[Whole, Field(ge=0, lt=2**63)]
+Seed = Annotated[Whole, Field(ge=0, lt=10**18)]  # 18 digits, as many as a config may have
 
 
 def named(value: object) -> object:

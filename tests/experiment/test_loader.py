@@ -179,10 +179,14 @@ def test_the_order_of_set_does_not_matter_for_kinds(tmp_path: Path) -> None:
 def test_values_of_set_are_yaml(tmp_path: Path) -> None:
     path = write(tmp_path, main=DIGITS + "out: somewhere")
     experiment = load(
-        path, "problem.model={name: mlp, hidden: [7, 5]}", "out=~", "challengers=[adamw]", "title='3'"
+        path,
+        "problem.model={name: mlp, hidden: [7, 5]}",
+        "out=~",
+        "challengers=[sgd]",
+        "title='3'",
     )
     assert experiment.problem.model.hidden == (7, 5)  # type: ignore[union-attr]
-    assert (experiment.out, experiment.challengers, experiment.title) == (None, ("adamw",), "3")
+    assert (experiment.out, experiment.challengers, experiment.title) == (None, ("sgd",), "3")
     assert load(path, "out=a: b # c").out == "a: b # c"  # a bare value is taken as it is
 
 

@@ -1,0 +1,178 @@
+"""`run`, `resume` and `report` through the command line."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import grasp_tune
+from grasp_tune.experiment import load_model, load_run
+from grasp_tune.local.lock import folder_lock
+from grasp_tune.method.search import Search
+from tests.cli.conftest import Command
+
+ROOT = Path(grasp_tune.__file__).parents[1]
+
+
+def test_run_writes_all_that_it_promises(command: Command, place: Path) -> None:
+    ended = command("run", "small.yaml", "--out", "o")
+    assert ended.code == 0, ended.err
+    names = {"config.yaml", "result.json", "report.html", "model.safetensors", "run.json"}
+    assert names <= {path.name for path in (place / "o").iterdir()}
+    assert str(place / "o" / "report.html") in ended.out
+    assert "oracle calls were spent" in ended.out
+    assert "of 400 calls" in ended.err  # progress, in a log: lines
+    assert f'"{place / "rows.npz"}"' in (place / "o" / "config.yaml").read_text()
+
+
+def test_json_goes_to_standard_output_alone(command: Command, place: Path) -> None:
+    ended = command("run", "small.yaml", "--out", "o", "--format", "json", "--quiet")
+    assert ended.err == ""
+    assert sum(ended.json["calls"].values()) <= 400
+    assert ended.json["folder"] == str(place / "o")
+    assert ended.json["quality"]["test_accuracy"] > 0.5
+    result = load_run("o")
+    assert result.score == ended.json["score"]
+
+
+def test_the_same_command_again_trains_nothing(command: Command, place: Path) -> None:
+    first = command("run", "small.yaml", "--out", "o", "--format", "json")
+    tensors = load_run("o").tensors
+    (place / "o" / "report.html").unlink()
+    again = command("run", "small.yaml", "--out", "o", "--format", "json")
+    assert again.json == first.json
+    assert (place / "o" / "report.html").exists()
+    for name, tensor in load_run("o").tensors.items():
+        assert torch.equal(tensor, tensors[name])
+
+
+def test_a_folder_of_another_config_is_refused_unless_fresh(command: Command, place: Path) -> None:
+    command("run", "small.yaml", "--out", "o", "-q")
+    before = (place / "o" / "result.json").read_bytes()
+    (place / "o" / "mine.txt").write_text("kept")
+    other = ["run", "small.yaml", "--out", "o", "-q", "--set", "seed=3"]
+    ended = command(*other)
+    assert ended.code == 2
+    assert "the folder of another run (seed was 0, now 3), expected another folder" in ended.err
+    assert (place / "o" / "result.json").read_bytes() == before
+    assert command(*other, "--fresh").code == 0
+    assert json.loads((place / "o" / "result.json").read_text())["setting"]["seed"] == 3
+    assert (place / "o" / "mine.txt").read_text() == "kept"
+
+
+def test_what_does_not_change_the_result_may_change(command: Command, place: Path) -> None:
+    first = command("run", "small.yaml", "--out", "o", "-q", "--format", "json")
+    (place / "o" / "state.json").unlink()
+    again = command(
+        "resume", "o", "-q", "--format", "json", "--set", "backend.workers=2", "--set", "title=T"
+    )
+    assert again.code == 0, again.err
+    assert again.json["chosen"] == first.json["chosen"]
+    refused = command("resume", "o", "--set", "budget=401")
+    assert refused.code == 2
+    assert "a change (budget was 400, now 401)" in refused.err
+
+
+def test_environment_variables_override(
+    command: Command, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRASP_TUNE__BUDGET", "350")
+    command("run", "small.yaml", "--out", "o", "-q")
+    assert json.loads((place / "o" / "result.json").read_text())["setting"]["budget"] == 350
+
+
+def test_report_is_written_again_from_the_folder(command: Command, place: Path) -> None:
+    command("run", "small.yaml", "--out", "o", "-q")
+    page = (place / "o" / "report.html").read_text()
+    (place / "o" / "report.html").unlink()
+    ended = command("report", "o")
+    assert (ended.code, ended.out) == (0, f"{place / 'o' / 'report.html'}\n")
+    assert (place / "o" / "report.html").read_text() == page
+
+
+def test_a_folder_in_use_is_a_failure_not_bad_input(command: Command, place: Path) -> None:
+    command("run", "small.yaml", "--out", "o", "-q")
+    with folder_lock(place / "o"):
+        ended = command("resume", "o", "-q")
+        fresh = command("run", "small.yaml", "--out", "o", "-q", "--fresh")
+    assert (ended.code, fresh.code) == (1, 1)
+    assert f"o is in use by process {os.getpid()}" in ended.err
+    assert ended.err.count("\n") == 1
+    assert (place / "o" / "result.json").exists()
+
+
+def test_a_loss_that_is_never_finite_is_one_line(command: Command, place: Path) -> None:
+    (place / "broken_loss.py").write_text(
+        "def loss(model, batch):\n    return model(batch[0]).sum() * float('nan')\n"
+    )
+    loss = "problem.loss=broken_loss:loss"
+    ended = command("run", "small.yaml", "--out", "o", "-q", "--set", loss)
+    assert ended.code in (1, 2)
+    assert "at the start point" in ended.err
+    assert ended.err.count("\n") == 1
+
+
+SLOW = """\
+import time
+import torch.nn.functional as F
+
+def loss(model, batch):
+    time.sleep(0.01)
+    return F.cross_entropy(model(batch[0]), batch[1])
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stopped_run_says_how_to_go_on_and_does(
+    command: Command, place: Path, number: signal.Signals, code: int
+) -> None:
+    (place / "slow_loss.py").write_text(SLOW)
+    run = [sys.executable, "-m", "grasp_tune", "run", "small.yaml", "--out", "o"]
+    run += ["--set", "problem.loss=slow_loss:loss", "--set", "backend.fused=false"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(
+        run, cwd=place, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    state = place / "o" / "state.json"
+    limit = time.monotonic() + 120
+    while time.monotonic() < limit and process.poll() is None:
+        if state.exists() and Search.load(state).outcomes:
+            break
+        time.sleep(0.05)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    assert not out
+    assert err.splitlines()[-1].endswith(f"To go on: grasp-tune resume {place / 'o'}")
+    partial = command("report", "o")  # what there is so far
+    assert partial.code == 0
+    assert "stopped before its end" in (place / "o" / "report.html").read_text()
+    # The loss without its pause is the same function: going on ends where a whole run ends.
+    (place / "slow_loss.py").write_text(SLOW.replace("0.01", "0.0"))
+    sys.modules.pop("slow_loss", None)
+    ended = command("resume", "o", "-q", "--format", "json")
+    assert ended.code == 0, ended.err
+    whole = command("run", "small.yaml", "--out", "whole", "-q", "--format", "json", *run[7:])
+    assert ended.json["chosen"] == whole.json["chosen"]
+    sys.modules.pop("slow_loss", None)
+
+
+def test_resume_works_from_another_folder(
+    command: Command,
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    command("run", "small.yaml", "--out", "o", "-q")
+    (place / "o" / "result.json").unlink()
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    ended = command("resume", place / "o", "-q")
+    assert ended.code == 0, ended.err
+    model = load_model(place / "o")
+    assert model(torch.zeros(2, 3)).shape == (2, 2)
