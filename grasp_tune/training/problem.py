@@ -50,10 +50,11 @@ class TorchProblem:
         if not callable(self.loss):
             kind = type(self.loss).__name__
             raise ProblemError(f"loss: got {kind}, expected a function of (model, batch)")
-        object.__setattr__(self, "data", _as_data(self.data, "data"))
+        _ = self.chosen_device
+        object.__setattr__(self, "data", _as_data(self.data))
         object.__setattr__(self, "rows", count_rows(self.data, "data", size))
         if self.validation is not None:
-            object.__setattr__(self, "validation", _as_data(self.validation, "validation"))
+            object.__setattr__(self, "validation", _as_data(self.validation))
             count_rows(self.validation, "validation", 1)
 
     def build(self, seed: int) -> nn.Module:
@@ -82,16 +83,31 @@ class TorchProblem:
     def chosen_device(self) -> torch.device:
         """The device to train on."""
         if self.device is not None:
-            try:
-                return torch.device(self.device)
-            except RuntimeError as error:
-                raise ProblemError(f"device: got {self.device!r}: {error}") from None
+            return _present(self.device)
         if torch.cuda.is_available():
             return torch.device("cuda")
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
 
-def _as_data(data: Data, name: str) -> Data:
+def _present(given: str | torch.device) -> torch.device:
+    """Return the device, if this machine has it."""
+    try:
+        device = torch.device(given)
+    except (RuntimeError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ProblemError(f"device: got {given!r}, expected a device of torch: {reason}") from None
+    there = True
+    # Nothing is put there to find out: that would start CUDA, and worker processes could not.
+    if device.type == "cuda":
+        there = (device.index or 0) < torch.cuda.device_count()
+    elif device.type == "mps":
+        there = torch.backends.mps.is_available()
+    if not there:
+        raise ProblemError(f"device: got {str(given)!r}, which is not there")
+    return device
+
+
+def _as_data(data: Data) -> Data:
     if isinstance(data, Tensor):
         return (data,)
     if isinstance(data, list) and data and all(isinstance(item, Tensor) for item in data):

@@ -135,7 +135,9 @@ def test_the_probe_is_the_mean_over_its_minibatches() -> None:
         found.append(torch.cat([p.grad.flatten() for p in oracle.parameters if p.grad is not None]))
     for call in range(3):
         values.append(oracle.value("value", call))
-    assert outcome.gradient_norm == pytest.approx(float(torch.stack(found).mean(0).norm()), rel=1e-5)
+    assert outcome.gradient_norm == pytest.approx(
+        float(torch.stack(found).mean(0).norm()), rel=1e-5
+    )
     squares = sum(float(item.square().sum()) for item in found) / 5
     assert outcome.gradient_square == pytest.approx(squares, rel=1e-5)
     assert outcome.value == pytest.approx(sum(values) / 3)
