@@ -39,11 +39,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def ray_session() -> Iterator[None]:
-    """A Ray session of four logical CPUs on this machine, shared by all tests that ask for it."""
+    """A Ray session of two logical CPUs on this machine, shared by all tests that ask for it."""
     # Read when Ray starts: tests report nothing to anyone.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
 
-    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, configure_logging=False)
+    ray.init(
+        num_cpus=2,  # a task may ask for less than one
+        object_store_memory=80 * 2**20,
+        include_dashboard=False,
+        log_to_driver=False,
+        configure_logging=False,
+    )
     yield
     ray.shutdown()

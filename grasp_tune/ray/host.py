@@ -85,12 +85,19 @@ class Host:
         if spec.get("trial_dirname_creator") is None:
             spec["trial_dirname_creator"] = folder
 
+    def follow_storage(self) -> None:
+        """Send new trials to where the experiment is now: a restored one may have been moved."""
+        now = getattr(self.controller, "_storage", None)
+        if now is not None and self._spec:
+            self._spec["storage"] = now
+
     # -- what it tells ---------------------------------------------------------------------------
 
     def refuse_schedulers(self) -> None:
         """Raise unless trials run to their end in the order in which they were asked for."""
         scheduler = getattr(self.controller, "_scheduler_alg", None)
-        if scheduler is not None and not isinstance(scheduler, FIFOScheduler):
+        # Not isinstance: those that stop trials early are made from this one, too.
+        if scheduler is not None and type(scheduler) is not FIFOScheduler:
             raise InputError(
                 f"scheduler: got {type(scheduler).__name__}, which stops or pauses trials and so "
                 "breaks the plan's budgets; leave `scheduler` out (schedule='promote' already "
@@ -112,8 +119,11 @@ class Host:
     def error_of(self, trial_id: str) -> str:
         """Return the last line of what a trial died of, as far as it is known."""
         trial = None if self.controller is None else self.controller.get_trial(trial_id)
-        error = None if trial is None else trial.get_error()
-        lines = str(error).strip().splitlines() if error is not None else []
+        path = None if trial is None else trial.error_file
+        lines: list[str] = []
+        if path is not None and os.path.exists(path):
+            with open(path, encoding="utf-8", errors="replace") as file:
+                lines = [line.strip() for line in file if line.strip()]
         return lines[-1] if lines else f"trial {trial_id} ended with an error"
 
     @property

@@ -176,6 +176,7 @@ class PlanSearcher(Searcher):
         host.refuse_domains()
         host.run_whole()
         host.queue_ahead()
+        host.follow_storage()
         host.name_trials(None, partial(_folder, self._parameter, self._budget_key))
         self._met = True
 

@@ -129,24 +129,31 @@ def load_result(experiment: Any, make_problem: Any = None) -> Result:
 @contextlib.contextmanager
 def quiet_disk() -> Iterator[None]:
     """Run Tune without its CSV, JSON and TensorBoard files; the sweep itself needs none of them."""
-    with _environment("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1"):
+    with (
+        _environment("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1"),
+        # It misses the files that nobody wanted.
+        _level("ray.tune.analysis.experiment_analysis", logging.ERROR),
+    ):
         yield
 
 
 @contextlib.contextmanager
 def _silent_tune() -> Iterator[None]:
     """Keep Tune's banner off standard output, and its notes out of the log unless they matter."""
-    tune_logger = logging.getLogger("ray.tune")
-    analysis = logging.getLogger("ray.tune.analysis.experiment_analysis")
-    levels = tune_logger.level, analysis.level
-    with _environment("RAY_AIR_NEW_OUTPUT", "0"):  # the older output honours verbose=0
-        tune_logger.setLevel(logging.WARNING)
-        analysis.setLevel(logging.ERROR)  # it misses the files that nobody wanted
-        try:
-            yield
-        finally:
-            tune_logger.setLevel(levels[0])
-            analysis.setLevel(levels[1])
+    # The older output honours verbose=0.
+    with _environment("RAY_AIR_NEW_OUTPUT", "0"), _level("ray.tune", logging.WARNING):
+        yield
+
+
+@contextlib.contextmanager
+def _level(name: str, level: int) -> Iterator[None]:
+    log = logging.getLogger(name)
+    before = log.level
+    log.setLevel(level)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from grasp_tune.method.plan import Plan
 from grasp_tune.method.search import STATE_LIMIT, Progress, Step
 from grasp_tune.method.setting import EnsembleName, ScheduleName, Setting
 from grasp_tune.method.statefile import read_json, write_json_atomic
+from grasp_tune.method.tasks import START
 from grasp_tune.method.variants import Method, NonConvex
 from grasp_tune.ray.depot import Depot
 from grasp_tune.ray.host import Host, refuse_domains
@@ -26,6 +27,7 @@ from grasp_tune.ray.work import Work, trial_folder, trial_name
 from grasp_tune.training.bases import Factory
 from grasp_tune.training.fused import WIDTH
 from grasp_tune.training.result import Result
+from grasp_tune.training.snapshots import model_tensors
 
 if TYPE_CHECKING:
     from torch import nn
@@ -187,6 +189,7 @@ class GraspSearcher(Searcher):
         host.run_whole()
         host.keep_actors()
         host.queue_ahead()
+        host.follow_storage()
         host.name_trials(trial_name, trial_folder)
         trainable = host.trainable
         if trainable is not None and not issubclass(trainable, GraspTrainable):
@@ -242,10 +245,12 @@ class GraspSearcher(Searcher):
         if self._failure is not None:
             raise self._failure
         search, depot = self._sweep.search, self._sweep.open_depot()
-        if depot is None or not search.outcomes:
-            raise SearchError("there is no result yet: nothing has been run to its end")
+        if depot is None:
+            raise SearchError("there is no result yet: nothing has been run")
         key = CHOSEN if self._sweep.selected else search.partial().key
         count_repeated(search, depot)
+        if key == START and not depot.store.exists(START) and self._build is not None:
+            return Result.of(search, model_tensors(self._build()), self._build)  # nothing ended
         return Result.of(search, depot.store.read(key).tensors, self._build)
 
     # -- saving and restoring --------------------------------------------------------------------

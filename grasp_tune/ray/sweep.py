@@ -34,7 +34,6 @@ class Sweep:
         self._width_known = width_known  # otherwise the first outcome says it
         self._issued: dict[str, str] = {}  # task id -> the trial that works on it
         self._attempts: dict[str, int] = {}  # task id -> how often its checkpoints were lost
-        self._repairs: list[Task] = []  # to be done again although the search is done
         self._select_failures = 0
         self._folder: str | None = None  # of the depot, where it is a folder of this machine
 
@@ -90,13 +89,11 @@ class Sweep:
         return Work(self.run, task, self.setting.to_dict(), self._attempts.get(task.id, 0))
 
     def _conclude(self, trial_id: str) -> Work | Step:
-        """Return the last trial, or a task whose checkpoint it misses; then that all is done."""
+        """Return the last trial; then that all is done."""
         if self.selected:
             return Step.DONE
         if self._issued:
             return Step.WAIT
-        if self._repairs:
-            return self._issue(self._repairs[-1], trial_id)
         failures = self.search.state()["failures"]
         return self._issue(Selection(self.search.partial().key, failures), trial_id)
 
@@ -127,18 +124,16 @@ class Sweep:
         for key in [key for key, trial in self._issued.items() if trial == trial_id]:
             del self._issued[key]
             self.under_way.pop(key, None)
-            if key in self.search.tasks and self.search.choice is None:
-                self.search.tell(key, None, reason)
-            else:
+            logger.warning("%s failed in trial %s: %s", key, trial_id, reason)
+            if key == SELECT:
                 self._count_failure(reason)
+            else:
+                self.search.tell(key, None, reason)
 
     def _end(self, key: str) -> None:
         issued = self._issued.pop(key, None)
         if key == SELECT:
             self.selected = True
-            return
-        if self._repairs and self._repairs[-1].id == key:
-            self._repairs.pop()
             return
         task = self.search.tasks.get(key)
         if task is None or (key in self.search.outcomes and issued is None):
@@ -171,16 +166,11 @@ class Sweep:
 
     def _lose(self, key: str, checkpoint: str) -> None:
         self._issued.pop(key, None)
-        if self.search.choice is None:
-            self.search.lost_checkpoint(key, checkpoint)
-            return
-        # The search is done and issues nothing any more: what made it is repeated from here.
-        makers = [task for task in self.search.tasks.values() if checkpoint in task.writes]
-        if not makers:
-            raise SearchError(f"checkpoint {checkpoint} is needed by {key}, and no task makes it")
         if key == SELECT:
             self._count_failure(f"checkpoint {checkpoint} cannot be read")
-        self._repairs.append(makers[0])
+            self.search.make_again(checkpoint)
+        else:
+            self.search.lost_checkpoint(key, checkpoint)
 
     def _count_failure(self, reason: str) -> None:
         self._select_failures += 1
@@ -207,7 +197,6 @@ class Sweep:
             "search": self.search.state(),
             "issued": dict(self._issued),
             "attempts": dict(self._attempts),
-            "repairs": [task.id for task in self._repairs],
             "selected": self.selected,
             "select_failures": self._select_failures,
             "folder": folder,
@@ -232,6 +221,5 @@ class Sweep:
         self.search, self.run = search, str(state["run"])
         self.selected, self._width_known = bool(state["selected"]), bool(state["width_known"])
         self._issued, self._attempts = dict(state["issued"]), dict(state["attempts"])
-        self._repairs = [search.tasks[key] for key in state["repairs"]]
         self._select_failures = int(state["select_failures"])
         self._folder, self.depot = state["folder"], None

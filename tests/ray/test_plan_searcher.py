@@ -1,0 +1,173 @@
+"""The paper's plan for a trainable of the user's own."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray import cloudpickle, tune
+from ray.tune.search import Searcher
+
+import grasp_tune as gt
+from grasp_tune.ray import BudgetStopper, GraspSearcher, PlanSearcher, quiet_disk
+
+PLAN = gt.NonConvex(L_eps=3.0, F_eps=3.0).plan(budget=2000, grad_norm=2.0)
+
+
+def row(config: dict[str, Any], step: int, loss: float) -> dict[str, Any]:
+    flat = {f"config/{key}": value for key, value in config.items()}
+    return {**flat, "training_iteration": step, "loss": loss}
+
+
+def searcher(**how: Any) -> PlanSearcher:
+    return GraspSearcher.from_plan(PLAN, parameter="lr", **{"metric": "loss", **how})
+
+
+def finish(found: PlanSearcher, losses: dict[int, list[float]]) -> None:
+    """Give every cell its losses, the last as Tune does: once as a result, once as the end."""
+    at = 0
+    while (config := found.suggest(f"t{at}")) != Searcher.FINISHED:
+        assert isinstance(config, dict)
+        reports = losses.get(config["cell"], [9.0])
+        for step, loss in enumerate(reports, 1):
+            found.on_trial_result(f"t{at}", row(config, step, loss))
+        found.on_trial_complete(f"t{at}", row(config, len(reports), reports[-1]))
+        at += 1
+
+
+def test_every_cell_is_suggested_once_with_its_value_and_budget() -> None:
+    found, configs = searcher(), []
+    while isinstance(config := found.suggest(f"t{len(configs)}"), dict):
+        configs.append(config)
+    assert config is None  # all are running
+    assert len(PLAN.cells) > 3
+    assert configs == [{"lr": c.value, "budget": c.budget, "cell": c.index} for c in PLAN.cells]
+
+
+def test_the_window_is_the_mean_of_the_last_reports() -> None:
+    found = searcher(window=2)
+    second, third = PLAN.cells[1].index, PLAN.cells[2].index
+    # Means of the last two: (1 + 5) / 2 = 3 and (2 + 2.5) / 2 = 2.25; the last alone would say 2.5
+    # against 5, the smallest alone 1 against 2.
+    finish(found, {second: [7.0, 1.0, 5.0], third: [9.0, 2.0, 2.5]})
+    assert found.best.cell == third
+    assert found.best.score == 2.25
+    assert found.best.calls == 3
+    assert found.cell == PLAN.cells[2]
+
+
+def test_the_result_is_the_one_of_everywhere() -> None:
+    found = searcher()
+    finish(found, {PLAN.cells[1].index: [0.5]})
+    result = found.result
+    assert result.cell is not None
+    assert result.cell.index == PLAN.cells[1].index
+    assert result.score == 0.5
+    assert not result.partial
+    assert result.plan == PLAN
+    assert result.calls["train"] == len(PLAN.cells)  # one report each
+    assert "<- chosen" in result.table()
+
+
+def test_what_is_not_finite_never_wins_and_the_largest_wins_where_asked() -> None:
+    found = searcher(mode="max")
+    indices = [cell.index for cell in PLAN.cells]
+    finish(found, {indices[0]: [math.inf], indices[1]: [math.nan], indices[2]: [11.0]})
+    assert found.best.cell == indices[2]
+
+
+def test_a_scoring_function_of_the_user_s_decides() -> None:
+    found = searcher(score=lambda last: abs(math.log(last["config/lr"] / PLAN.cells[2].value)))
+    finish(found, {})
+    assert found.best.cell == PLAN.cells[2].index
+
+
+def test_failures_unknown_trials_and_restoring_are_harmless(tmp_path: Path) -> None:
+    found = searcher()
+    first = found.suggest("t0")
+    second = found.suggest("t1")
+    assert isinstance(first, dict) and isinstance(second, dict)
+    found.on_trial_complete("nobody", error=True)
+    found.on_trial_complete("nobody", {"loss": 0.0})
+    found.on_trial_complete("t0", error=True)
+    found.on_trial_complete("t1", row(second, 4, 0.25))
+    assert found.suggest("t2") == first  # tried again
+    found.save(str(tmp_path / "state.json"))
+    again = cloudpickle.loads(cloudpickle.dumps(searcher()))
+    again.restore(str(tmp_path / "state.json"))
+    finish(again, {})
+    assert again.best.cell == second["cell"]
+    assert again.best.score == 0.25
+    other = GraspSearcher.from_plan(gt.NonConvex().plan(budget=9000, grad_norm=1.0), "lr")
+    with pytest.raises(gt.InputError, match="another plan"):
+        other.restore(str(tmp_path / "state.json"))
+
+
+def test_a_cell_that_always_fails_is_lost() -> None:
+    found, at = searcher(), 0
+    while isinstance(config := found.suggest(f"t{at}"), dict):
+        if config["cell"] == PLAN.cells[0].index:
+            found.on_trial_complete(f"t{at}", error=True)
+        else:
+            found.on_trial_complete(f"t{at}", row(config, 1, 1.0))
+        at += 1
+    assert at == len(PLAN.cells) + 2  # three attempts
+    lost = next(item for item in found.result.candidates if item.arm == PLAN.cells[0].index)
+    assert lost.note == "lost"
+
+
+def test_the_stopper_ends_a_trial_at_its_budget() -> None:
+    stopper = BudgetStopper("budget", "oracle_calls")
+    config = {"config": {"budget": 70}}
+    assert [stopper("t", {**config, "oracle_calls": n}) for n in (69, 70)] == [False, True]
+    assert not stopper("t", {"oracle_calls": 10**9})  # not one of ours
+    assert not stopper.stop_all()
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({"mode": "best"}, "mode: got 'best'"),
+        ({"window": 0}, "window: got 0"),
+        ({"budget_key": "lr"}, "are taken"),
+    ],
+)
+def test_bad_input_is_named(how: dict[str, Any], words: str) -> None:
+    with pytest.raises(gt.InputError, match=words):
+        searcher(**how)
+
+
+@pytest.mark.usefixtures("ray_session")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_trainable_of_the_user_s_own_through_tune(tmp_path: Path) -> None:
+    def train(config: dict[str, Any]) -> None:
+        point = 10.0
+        while True:  # the stopper ends it
+            point -= config["lr"] * point
+            tune.report({"loss": point * point})
+
+    plan = gt.NonConvex(L_eps=20.0, F_eps=20.0).plan(budget=300, grad_norm=2.0)
+    found = GraspSearcher.from_plan(plan, parameter="lr")
+    with quiet_disk():
+        analysis = tune.run(
+            train,
+            search_alg=found,
+            stop=found.stopper,
+            metric="loss",
+            mode="min",
+            storage_path=str(tmp_path),
+            reuse_actors=True,
+            verbose=0,
+        )
+    spent = {trial.config["cell"]: trial.last_result for trial in analysis.trials}
+    assert {key: item["training_iteration"] for key, item in spent.items()} == {
+        cell.index: cell.budget for cell in plan.cells
+    }
+    # (1 - lr)^(2 T) * 100 is smallest where lr is nearest to 1.
+    best = min(plan.cells, key=lambda cell: abs(1.0 - cell.value))
+    assert found.cell == best
+    assert found.best.trial == analysis.best_trial.trial_id
+    first = next(trial for trial in analysis.trials if trial.config["cell"] == plan.cells[0].index)
+    cell = plan.cells[0]
+    name = f"cell{cell.index:02d}_lr_{cell.value:.3g}_{cell.budget}calls_{first.trial_id}"
+    assert first.relative_logdir == name

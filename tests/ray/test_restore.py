@@ -1,0 +1,125 @@
+"""After SIGKILL of the driver: the same choice, and nothing that had ended is run again."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray import tune
+
+import grasp_tune as gt
+from grasp_tune.ray import GraspSearcher, grasp_trainable, load_result, quiet_disk
+from tests.ray.shop import linear_problem, same, spent
+
+pytestmark = [
+    pytest.mark.usefixtures("ray_session"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+ROOT = Path(__file__).parents[2]
+FEW: dict[str, Any] = {
+    "method": gt.NonConvex(L_eps=10.0, F_eps=10.0),
+    "budget": 400,
+    "schedule": "paper",
+    "ensemble": "window",
+    "fused": False,
+}
+
+DRIVER = """
+import sys
+import ray
+from ray import tune
+from tests.ray.test_restore import FEW, slow
+from grasp_tune.ray import GraspSearcher, grasp_trainable, quiet_disk
+
+folder, way = sys.argv[1:3]
+ray.init(address=sys.argv[3], log_to_driver=False)
+trainable, searcher = grasp_trainable(slow(folder)), GraspSearcher(**FEW)
+with quiet_disk():
+    if way == "tuner":
+        tune.Tuner(
+            trainable,
+            tune_config=tune.TuneConfig(search_alg=searcher),
+            run_config=tune.RunConfig(storage_path=folder, name="killed", verbose=0),
+        ).fit()
+    else:
+        tune.run(trainable, search_alg=searcher, storage_path=folder, name="killed", verbose=0)
+"""
+
+
+def slow(folder: str) -> Any:
+    """A problem with time to be killed in, whose every call leaves a byte in a file."""
+
+    def on_call() -> None:
+        import os
+        import time
+
+        time.sleep(0.015)
+        os.makedirs(f"{folder}/seen", exist_ok=True)
+        with open(f"{folder}/seen/{os.getpid()}", "ab", buffering=0) as file:
+            file.write(b".")
+
+    return linear_problem(on_call)
+
+
+def kill_in_the_middle(folder: Path, way: str) -> dict[Path, int]:
+    """Run a driver, kill it when some tasks have ended, and return their outcomes' times."""
+    script = folder / "driver.py"
+    script.write_text(DRIVER)
+    address = ray.get_runtime_context().gcs_address
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    log = (folder / "driver.log").open("w")
+    driver = subprocess.Popen(
+        [sys.executable, str(script), str(folder), way, address],
+        env={**os.environ, "PYTHONPATH": path, "TUNE_GLOBAL_CHECKPOINT_S": "1"},
+        stdout=log,
+        stderr=log,
+    )
+    try:
+        while len(ended := list(folder.glob("killed/grasp/*/outcomes/train-*.json"))) < 2:
+            assert driver.poll() is None, (folder / "driver.log").read_text()
+            time.sleep(0.05)
+    finally:
+        driver.send_signal(signal.SIGKILL)
+        driver.wait()
+        log.close()
+    return {item.relative_to(folder / "killed"): item.stat().st_mtime_ns for item in ended}
+
+
+@pytest.mark.parametrize("way", ["tuner", "run"])
+def test_a_killed_driver_is_resumed_to_the_same_choice(tmp_path: Path, way: str) -> None:
+    before = kill_in_the_middle(tmp_path, way)
+    trainable = grasp_trainable(slow(str(tmp_path)))
+    with quiet_disk():
+        if way == "tuner":
+            home = tmp_path / "moved" / "elsewhere"
+            home.parent.mkdir()
+            (tmp_path / "killed").rename(home)  # the experiment's folder may move in between
+            grid = tune.Tuner.restore(str(home), trainable=trainable).fit()
+            result = load_result(grid)
+        else:
+            home = tmp_path / "killed"
+            searcher = GraspSearcher(**FEW)
+            tune.run(
+                trainable,
+                search_alg=searcher,
+                storage_path=str(tmp_path),
+                name="killed",
+                resume="AUTO",
+                verbose=0,
+            )
+            result = searcher.result
+    wanted = gt.minimize(linear_problem()(), progress=False, **FEW)
+    assert same(result, wanted)
+    # What had ended was not run again: its outcomes are the very files of before.
+    assert {item: (home / item).stat().st_mtime_ns for item in before} == before
+    # Calls that the killed driver's workers had begun and not ended are told apart from budget; each
+    # of the two workers may have been killed between counting a call and making it.
+    seen = sum(item.stat().st_size for item in (tmp_path / "seen").iterdir())
+    assert seen <= spent(result) + result.calls["repeated"] <= seen + 2
+    assert spent(result) <= FEW["budget"]

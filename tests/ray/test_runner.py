@@ -1,0 +1,57 @@
+"""`minimize(..., backend="ray")`: the facade's way in."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import grasp_tune as gt
+from grasp_tune.ray import RayBackend, load_result
+from tests.ray.shop import linear_problem, same
+
+FEW: dict[str, Any] = {
+    "method": gt.Convex(d_eps=0.1, L_eps=0.1),
+    "budget": 600,
+    "schedule": "paper",
+    "ensemble": "window",
+    "fused": False,
+}
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_minimize_through_ray_gives_the_same_bits_and_resumes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wanted = gt.minimize(linear_problem()(), progress=False, **FEW)
+    results = [
+        gt.minimize(linear_problem()(), backend="ray", out=tmp_path / "out", **FEW)
+        for _ in range(2)  # the second finds everything done
+    ]
+    for result in results:
+        assert same(result, wanted)
+        assert isinstance(result.model, nn.Linear)
+        assert torch.equal(result.model.weight, wanted.model.weight)  # type: ignore[arg-type]
+    assert same(gt.Result.load(tmp_path / "out"), wanted)
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "grasp: done" in shown.err
+    with pytest.raises(gt.InputError, match="budget 600 became 700"):
+        gt.minimize(
+            linear_problem()(), backend="ray", out=tmp_path / "out", **{**FEW, "budget": 700}
+        )
+
+
+def test_an_experiment_without_a_result_is_said_to_have_none(tmp_path: Path) -> None:
+    with pytest.raises(gt.SearchError, match="there is no result in it"):
+        load_result(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"workers": 0}, "workers: got 0"), ({"max_failures": -1}, "max_failures: got -1")],
+)
+def test_bad_options_are_named(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(gt.InputError, match=words):
+        RayBackend(**options)
