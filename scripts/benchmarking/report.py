@@ -20,15 +20,13 @@ def write_report(results: Path, docs: Path) -> Path:
     parts = [_head(records, rows)]
     if rows:
         parts.append(contest_page.contest_part(rows))
+        away = [row for row in rows if not row.fitted]
         behind = [
-            (
-                PLAIN[total.method],
-                [row.behind(total.method) for row in rows if total.method in row.entries],
-            )
-            for total in totals(rows, METHODS)
+            (PLAIN[name], [row.behind(name) for row in away if name in row.entries])
+            for name in (total.method for total in totals(away, METHODS))
         ]
         picture = figures.strip_plot(
-            "Per cent behind the best, one dot per workload",
+            "Per cent behind the best, one dot per workload whose best loss is not near 0",
             "per cent behind the best of all methods (0.1 and below: at the left edge)",
             behind,
             low=0.1,
