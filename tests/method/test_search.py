@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,12 @@ from grasp_tune.method.setting import Setting
 from grasp_tune.method.statefile import read_sealed
 from grasp_tune.method.tasks import (
     START,
+    Outcome,
+    ProbeOutcome,
     ProbeTask,
     ScoreTask,
     Task,
+    TrainOutcome,
     TrainTask,
     outcome_from_dict,
     outcome_to_dict,
@@ -292,6 +296,52 @@ def test_no_budget_is_ever_exceeded(budget: int, at: int, width: int) -> None:
             assert budget < 3000, "so large a budget must work"
             continue
         assert sum(search.calls.values()) <= budget
+
+
+def shifted(task: Task, by: float) -> Outcome:
+    """The simulated outcome of a loss that is lower by `by` everywhere."""
+    outcome = answer(task)
+    if isinstance(outcome, ProbeOutcome):
+        value = outcome.value - by
+        return replace(outcome, value=value, value_square=value * value + 0.1)
+    if isinstance(outcome, TrainOutcome):
+        segments = (replace(item, loss=item.loss - by) for item in outcome.segments)
+        return replace(outcome, segments=tuple(segments))
+    samples = tuple(replace(item, mean=item.mean - by) for item in outcome.samples)
+    return replace(outcome, samples=samples)
+
+
+def test_a_negative_loss_is_trained_to_its_end_like_any_other() -> None:
+    setting = Setting(NonConvex(), 4000)
+    plain, lower = drive(Search(setting)), Search(setting)
+    while not isinstance(step := lower.ask(), Step):
+        lower.tell(step, shifted(step, 7.0))
+    assert lower.choice is not None
+    assert [row.key for row in lower.choice.candidates] == [row.key for row in plain.candidates]
+
+
+@pytest.mark.parametrize("budget", [3000, 4000, 5000, 6000, 7000])
+def test_exact_values_decide_the_deterministic_sweep(budget: int) -> None:
+    choice = drive(Search(Setting(Deterministic(), budget)))
+    scores = [row.score for row in choice.candidates]
+    assert len(scores) > 2 and choice.chosen.score == min(scores)
+
+
+def test_without_fresh_samples_the_end_of_the_final_stretch_is_chosen() -> None:
+    choice = drive(Search(Setting(Convex(), 4000, ensemble="window")))
+    last = max(choice.candidates, key=lambda row: (row.call, not row.average))
+    assert choice.key == last.key and not last.average
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+@pytest.mark.parametrize("schedule", ["paper", "promote"])
+def test_a_split_probe_counts_against_the_budget(schedule: str, method: Method) -> None:
+    whole = Search(Setting(method, 4000, schedule=schedule))  # type: ignore[arg-type]
+    split = Search(Setting(method, 4000, schedule=schedule, probe_parts=3))  # type: ignore[arg-type]
+    drive(whole)
+    drive(split)
+    assert split.calls == whole.calls
+    assert sum(split.calls.values()) <= 4000
 
 
 @pytest.mark.parametrize("setting", SETTINGS[::4], ids=name_of)

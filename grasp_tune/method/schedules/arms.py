@@ -15,6 +15,7 @@ from grasp_tune.method.tasks import Arm, ProbeOutcome
 SPACING = 4.0  # from one distance to the next
 POWERS = (0.0, 0.5, 1.0)  # how much the size of a coordinate's gradients divides its step
 _DEFAULT_EPS = 1e-2  # for the methods without that input
+_LARGEST = 1e300  # distance; no model has numbers near it
 _SCALED = ("adam", "adagrad")  # bases that know the powers
 
 
@@ -29,8 +30,10 @@ def distance_range(setting: Setting, start: ProbeOutcome) -> tuple[float, float]
     low = getattr(method, "d_eps", None)
     if low is None:
         low = getattr(method, "F_eps", _DEFAULT_EPS) / norm
+    low = min(max(low, 1.0 / _LARGEST), _LARGEST)  # a norm of any size gives numbers to work with
     smoothness = getattr(method, "L_eps", _DEFAULT_EPS)
-    return low, bounds.distance_max_smooth(norm, setting.budget, low, smoothness)
+    high = bounds.distance_max_smooth(norm, setting.budget, low, smoothness)
+    return low, min(high, _LARGEST)
 
 
 def first_arms(setting: Setting, start: ProbeOutcome, most: int) -> list[Arm]:
@@ -42,7 +45,8 @@ def first_arms(setting: Setting, start: ProbeOutcome, most: int) -> list[Arm]:
     spacing = SPACING
     while len(names) * _count(low, high, spacing) > max(most, 2 * len(names)):
         spacing *= SPACING
-    distances = [low * spacing**at for at in range(1, _count(low, high, spacing) + 1)]
+    steps = range(1, _count(low, high, spacing) + 1)
+    distances = [_distance(low, spacing, step) for step in steps]
     arms: list[Arm] = []
     for name, power in names:
         for distance in distances:
@@ -53,7 +57,18 @@ def first_arms(setting: Setting, start: ProbeOutcome, most: int) -> list[Arm]:
 
 
 def _count(low: float, high: float, spacing: float) -> int:
-    return max(1, math.ceil(math.log(high / low, spacing)))
+    ratio = high / low
+    if math.isfinite(ratio):
+        return max(1, math.ceil(math.log(ratio, spacing)))
+    return math.ceil((math.log(high) - math.log(low)) / math.log(spacing))
+
+
+def _distance(low: float, spacing: float, steps: int) -> float:
+    try:
+        return low * spacing**steps
+    except OverflowError:  # the power alone is beyond the largest double; halves of it are not
+        half = steps // 2
+        return low * spacing**half * spacing ** (steps - half)
 
 
 def value_of(base: str, distance: float, budget: int, start: ProbeOutcome) -> float:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Generator
+from dataclasses import replace
 
 from grasp_tune.method.errors import ProblemError, SearchError
 from grasp_tune.method.rounds import Known, Round
@@ -35,7 +36,9 @@ def probing(
     known = yield Round(pieces)
     merge = ProbeTask("probe-merge", moments=moments, merge=parts)
     del known  # the sums travel through the checkpoints; the numbers come from the merge
-    return (yield from _finish(merge))
+    outcome = yield from _finish(merge)
+    # The merge itself is free; what was spent at x0 is what the parts spent.
+    return replace(outcome, calls=sum(piece.calls for piece in pieces))
 
 
 def _finish(task: ProbeTask) -> Probing:

@@ -66,6 +66,16 @@ class _Stand:
     discard: tuple[str, ...] = ()
     notes: list[str] = field(default_factory=list)
 
+    def jump_above(self, before: float) -> float:
+        """Return the loss at which a part has made it jump, after a part that ended at `before`.
+
+        A loss that may be negative has no zero to be a multiple of: it then jumps where it loses
+        all that was gained since the start.
+        """
+        if before > 0.0:
+            return JUMP * before
+        return before + max(-before, self.start.value - before)
+
     def ceiling(self) -> float | None:
         """Return the loss above which a run has diverged, None where the start gives no scale."""
         value = self.start.value
@@ -101,7 +111,7 @@ def promote(setting: Setting) -> Schedule:
         rows.append(guaranteed)
     if race or method.exact:
         rows = yield from racing(rows, race, plan=plan, leader=stand.leader, exact=method.exact)
-    return _choose(stand, rows, guaranteed, "race" if race else "window")
+    return _choose(stand, rows, guaranteed, "race" if race or method.exact else "window")
 
 
 def probe_calls(setting: Setting) -> int:
@@ -214,7 +224,7 @@ def _final(
         items = _outcomes(tasks, known)
         loss = items[0].loss if items and items[0].finite else math.nan
         discard = ()
-        if loss < JUMP * before or (part == 0 and math.isfinite(loss)):
+        if loss < stand.jump_above(before) or (part == 0 and math.isfinite(loss)):
             before = loss
             ends = (arm, stop) if last else None
             if not last:
@@ -244,12 +254,23 @@ def _row(key: str, arm: Arm, call: int, *, average: bool) -> Candidate:
     return Candidate(key, index, arm.base, arm.value, call, average, math.nan, 0, math.nan)
 
 
+def _of_window(rows: list[Candidate], guaranteed: Candidate | None) -> Candidate:
+    """Return the end of the final stretch, for want of fresh samples; else the paper's choice."""
+    own = [row for row in rows[1:] if row is not guaranteed and not row.average]
+    return own[-1] if own else guaranteed or rows[0]
+
+
+def _of_race(rows: list[Candidate]) -> Candidate:
+    """Return the best of those still in the race; of all, where none of them stayed finite."""
+    scores = [row.score if not row.note else math.nan for row in rows]
+    if not any(map(math.isfinite, scores)):
+        scores = [row.score for row in rows]
+    return rows[best(scores)]
+
+
 def _choose(stand: _Stand, rows: list[Candidate], guaranteed: Candidate | None, way: str) -> Choice:
     setting = stand.setting
-    if way == "window":  # no fresh samples: the end of the final stretch, if there is one
-        chosen = rows[-2] if len(rows) > 2 and rows[-1].average else rows[-1]
-    else:
-        chosen = rows[best([row.score if not row.note else math.nan for row in rows])]
+    chosen = _of_window(rows, guaranteed) if way == "window" else _of_race(rows)
     if chosen.key == START:
         stand.notes.append("no run beat the start point, so x0 is returned")
     return Choice(
