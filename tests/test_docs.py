@@ -1,8 +1,4 @@
-"""The examples in docs/ run as printed.
-
-But for the one on Ray with a trainable of the user's own, whose two dozen trials each start a
-process: tests/ray has such trainables.
-"""
+"""The examples on the pages about the command line and about extending run as printed."""
 
 import re
 import shutil
@@ -32,12 +28,6 @@ def test_the_command_line_page_runs_from_python(
     exec(compile(source, "cli.md", "exec"), names)
     assert "model" in names
     assert float(capsys.readouterr().out) > 0
-
-
-@pytest.mark.parametrize("source", blocks("optuna.md", "python"), ids=["objective", "method"])
-def test_the_optuna_page_runs(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    exec(compile(source, "optuna.md", "exec"), {"__name__": "__main__"})
 
 
 def test_what_the_page_on_extending_shows_works(
