@@ -34,7 +34,8 @@ from grasp_tune.training.worker import Worker
 
 logger = logging.getLogger(__name__)
 
-SAVE_EVERY = 1.0  # seconds between two writes of the state; a crash repeats at most so much
+SAVE_EVERY = 1.0  # seconds between two writes of the state: what a crash may have to repeat
+SAVE_SHARE = 0.01  # of the time at most; a long run's state is large
 
 
 class Reporter(Protocol):
@@ -106,7 +107,7 @@ class _Driver:
         self._meter = Meter(None if folder is None else folder / CALLS)
         self._lost = max(0, self._meter.total - _budgeted(self._search))  # what a crash undid
         self._worker: Worker | None = None
-        self._saved = time.monotonic()
+        self._saved, self._pause = time.monotonic(), SAVE_EVERY
         self._shown = 0.0
         self._checked = 0  # rounds whose need for disk was looked at
         if self._path is not None and not self._path.exists():
@@ -232,7 +233,7 @@ class _Driver:
     def _after(self) -> None:
         now = time.monotonic()
         garbage = self._search.discardable()
-        if garbage or now - self._saved > SAVE_EVERY:
+        if garbage or now - self._saved > self._pause:
             self._save()
         for key in garbage:
             try:
@@ -268,8 +269,10 @@ class _Driver:
 
     def _save(self) -> None:
         if self._path is not None:
+            begun = time.monotonic()
             self._search.save(self._path)
             self._saved = time.monotonic()
+            self._pause = max(SAVE_EVERY, (self._saved - begun) / SAVE_SHARE)
 
     def _show(self) -> None:
         now = time.monotonic()
