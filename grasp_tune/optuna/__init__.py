@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from grasp_tune.optuna.backend import OptunaBackend
     from grasp_tune.optuna.budget import Budget, grasp_budget
     from grasp_tune.optuna.figures import loss_figure, rung_figure, save_figures
+    from grasp_tune.optuna.pulse import Timing
     from grasp_tune.optuna.runner import run, run_optuna
     from grasp_tune.optuna.sampler import GraspSampler
     from grasp_tune.optuna.selection import select
@@ -18,6 +19,7 @@ __all__ = [
     "Budget",
     "GraspSampler",
     "OptunaBackend",
+    "Timing",
     "grasp_budget",
     "loss_figure",
     "run",
@@ -31,6 +33,7 @@ _HOME = {
     "Budget": "budget",
     "GraspSampler": "sampler",
     "OptunaBackend": "backend",
+    "Timing": "pulse",
     "grasp_budget": "budget",
     "loss_figure": "figures",
     "run": "runner",

@@ -210,9 +210,11 @@ def _words(item: Stretch) -> str:
 
 
 def _decades(values: list[float] | list[int]) -> dict[str, Any]:
-    """Return a logarithmic axis with a tick at each power of ten, or every few of them."""
+    """Return a logarithmic axis with ticks at powers of ten, as many as fit."""
     low = min((math.log10(value) for value in values if value > 0), default=0.0)
     high = max((math.log10(value) for value in values if value > 0), default=1.0)
+    if high - low < 2.0:
+        return {"type": "log", "dtick": "D2"}  # at 2 and 5, too
     every = max(1, math.ceil((high - low) / 8))
     return {"type": "log", "dtick": every, "exponentformat": "power", "showexponent": "all"}
 

@@ -1,0 +1,48 @@
+"""The OptunaHub entry: what the registry wants is there, and it runs as it is."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+
+HUB = Path(__file__).parents[2] / "hub"
+
+
+def run_python(*arguments: str) -> str:
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, cwd=HUB.parent, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_front_matter_has_what_the_registry_reads() -> None:
+    text = (HUB / "README.md").read_text(encoding="utf-8")
+    match = re.match(r"---\n(.*?)\n---\n", text, re.DOTALL)
+    assert match is not None
+    front = yaml.safe_load(match[1])
+    assert set(front) == {"author", "title", "description", "tags", "optuna_versions", "license"}
+    assert front["license"] == "MIT License"
+    assert "sampler" in front["tags"]
+    for heading in ("Abstract", "APIs", "Installation", "Example"):
+        assert f"\n## {heading}\n" in text
+    licence = (HUB.parent / "LICENSE").read_text(encoding="utf-8")
+    assert (HUB / "LICENSE").read_text(encoding="utf-8") == licence
+
+
+def test_the_examples_run() -> None:
+    text = (HUB / "README.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    # The registry's loader is not needed to import what the entry exports.
+    code = code.replace("import optunahub\n", "import grasp_tune.optuna as module\n")
+    code = re.sub(r"module = optunahub\..*\n", "", code)
+    assert "optunahub" not in code
+    code += "\nassert len(study.trials) == len(plan.cells) and study.best_value < 1e-3\n"
+    code += "import runpy; runpy.run_path('hub/example.py', run_name='__main__')"
+    assert "best step size" in run_python("-c", code)
+
+
+def test_its_own_tests_pass() -> None:
+    out = run_python("-m", "pytest", "-q", "-p", "no:cacheprovider", "hub/tests")
+    assert re.search(r"\b6[0-9] passed", out), out

@@ -1,0 +1,141 @@
+"""The ensemble for an objective of the user's own."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import optuna
+import pytest
+import torch
+from optuna.artifacts import FileSystemArtifactStore
+
+import grasp_tune as gt
+from grasp_tune.method.errors import InputError
+from grasp_tune.method.plan import Plan
+from grasp_tune.optuna import GraspSampler, grasp_budget, select
+from grasp_tune.optuna.attributes import CHOICE, study_json
+from grasp_tune.optuna.candidates import uploads_of
+
+SEED = 6
+
+
+def paper_s_sgd(
+    problem: gt.TorchProblem, sampler: GraspSampler, store: FileSystemArtifactStore
+) -> Callable[[optuna.Trial], float]:
+    """The cell of Algorithm 2 as a user would write it, with the library's minibatches."""
+    from grasp_tune.training.oracle import Oracle
+
+    def objective(trial: optuna.Trial) -> float:
+        step = sampler.suggest(trial)
+        oracle = Oracle(problem, SEED)
+        optimizer = torch.optim.SGD(oracle.parameters, lr=step)
+        budget = grasp_budget(trial)
+        loss = math.inf
+        for call in budget:
+            budget.offer(oracle.model, store)
+            loss = float(oracle.gradient("train", call))
+            optimizer.step()
+        budget.offer(oracle.model, store)
+        return loss if math.isfinite(loss) else math.inf
+
+    return objective
+
+
+@pytest.fixture
+def swept(
+    problem: gt.TorchProblem, tmp_path: Path
+) -> tuple[optuna.Study, FileSystemArtifactStore, Plan]:
+    study = optuna.create_study()
+    store = FileSystemArtifactStore(tmp_path)
+    method = gt.NonConvex(L_eps=0.5, F_eps=0.5)
+    sampler = GraspSampler.for_problem(problem, 1500, method, seed=SEED, study=study)
+    study.sampler = sampler
+    study.optimize(paper_s_sgd(problem, sampler, store))
+    return study, store, sampler.plan
+
+
+def test_a_user_s_own_loop_gets_the_paper_s_choice(
+    problem: gt.TorchProblem, swept: tuple[optuna.Study, FileSystemArtifactStore, Plan]
+) -> None:
+    study, store, plan = swept
+    found = select(study, problem, artifact_store=store)
+    expected = gt.minimize(
+        problem, 1500, gt.NonConvex(L_eps=0.5, F_eps=0.5), "paper", seed=SEED, fused=False,
+        progress=False,
+    )  # fmt: skip
+    assert found.plan == expected.plan == plan
+    assert found.choice.key == expected.choice.key
+    assert found.score == expected.score
+    for name, tensor in found.tensors.items():
+        assert torch.equal(tensor, expected.tensors[name])
+    assert found.cell is not None
+    assert found.calls == expected.calls
+    assert sum(found.calls.values()) <= 1500
+    # The choice and its certificate are on the study, with the trial that it comes from.
+    note = study_json(study, CHOICE)
+    assert found.certificate is not None
+    assert note["certificate"]["text"] == found.certificate.text
+    chosen = study.trials[note["trial"]]
+    assert chosen.params["lr"] == found.cell.value
+    with store.open_reader(note["artifact"]) as file:
+        assert file.read(8)
+
+
+def test_an_artifact_that_was_cut_short_loses(
+    problem: gt.TorchProblem, swept: tuple[optuna.Study, FileSystemArtifactStore, Plan]
+) -> None:
+    study, store, _ = swept
+    first = select(study, problem, artifact_store=store)
+    (victim,) = [item for item in uploads_of(study) if item.key == first.choice.key]
+    store.remove(victim.artifact)
+    second = select(study, problem, artifact_store=store)
+    assert second.choice.key != first.choice.key
+    assert any("1 candidates are lost" in note for note in second.notes)
+
+
+def test_without_a_probe_of_ours_x0_is_sampled_now(
+    problem: gt.TorchProblem, tmp_path: Path
+) -> None:
+    plan = gt.NonConvex(L_eps=0.5, F_eps=0.5).plan(budget=1500, grad_norm=3.0)
+    sampler = GraspSampler(plan, "lr", seed=SEED)
+    study = optuna.create_study(sampler=sampler)
+    store = FileSystemArtifactStore(tmp_path)
+    study.optimize(paper_s_sgd(problem, sampler, store))
+    found = select(study, problem, artifact_store=store)
+    assert found.calls["probe"] == 375  # floor(T/4)
+    assert found.candidates[0].samples == 375
+    assert sum(found.calls.values()) <= 1500
+
+
+def test_runs_that_diverged_are_not_sampled(problem: gt.TorchProblem, tmp_path: Path) -> None:
+    plan = gt.Convex(L_eps=10.0).plan(budget=600, grad_norm=3.0)
+    sampler = GraspSampler(plan, "radius", seed=SEED)
+    study = optuna.create_study(sampler=sampler)
+    store = FileSystemArtifactStore(tmp_path)
+
+    def objective(trial: optuna.Trial) -> float:
+        radius, model = sampler.suggest(trial), problem.build(SEED)
+        budget = grasp_budget(trial, per_step=2)
+        for _ in budget:
+            pass
+        with torch.no_grad():
+            model.weight.mul_(1.0 + radius)  # type: ignore[operator]
+        budget.offer(model, store)
+        return math.inf if trial.number else 1.0
+
+    study.optimize(objective)
+    found = select(study, problem, artifact_store=store)
+    assert [row.note for row in found.candidates] == [""] * 2 + ["diverged"] * (len(plan.cells) - 1)
+    assert found.calls["ensemble"] == plan.samples_per_candidate
+
+
+def test_studies_without_plan_or_candidates_say_so(
+    problem: gt.TorchProblem, plan: Plan, tmp_path: Path
+) -> None:
+    store = FileSystemArtifactStore(tmp_path)
+    with pytest.raises(InputError, match="has no plan"):
+        select(optuna.create_study(), problem, artifact_store=store)
+    study = optuna.create_study(sampler=GraspSampler(plan, "lr"))
+    study.tell(study.ask(), 1.0)
+    with pytest.raises(InputError, match="no candidates"):
+        select(study, problem, artifact_store=store)
