@@ -21,6 +21,7 @@ from ray.tune.schedulers import FIFOScheduler
 from ray.tune.search import SearchGenerator
 
 from grasp_tune.method.errors import InputError, SearchError
+from grasp_tune.ray.actors import PatientScheduler, keep_actors
 
 TRIALS = 1_000_000  # more than any plan has; Tune prints the number, so not the largest integer
 PENDING = 64  # trials queued ahead at most: enough to fill a cluster, few enough to stay cheap
@@ -64,16 +65,16 @@ class Host:
 
     def keep_actors(self) -> None:
         """Let a worker process that has ended a task take the next one."""
-        if self.controller is not None and hasattr(self.controller, "_reuse_actors"):
-            self.controller._reuse_actors = True
+        if self.controller is not None:
+            keep_actors(self.controller)
 
     def queue_ahead(self) -> None:
-        """Allow as many pending trials as the cluster has CPUs, unless the user has decided."""
+        """Allow as many pending trials as the cluster may need, unless the user has decided."""
         if self.controller is None or "TUNE_MAX_PENDING_TRIALS_PG" in os.environ:
             return
         if isinstance(now := getattr(self.controller, "_max_pending_trials", None), int):
             cpus = int(ray.cluster_resources().get("CPU", 1.0))
-            self.controller._max_pending_trials = max(now, min(PENDING, cpus))
+            self.controller._max_pending_trials = max(now, min(PENDING, 2 * cpus))
 
     def name_trials(
         self, name: Callable[[Trial], str] | None, folder: Callable[[Trial], str]
@@ -97,7 +98,7 @@ class Host:
         """Raise unless trials run to their end in the order in which they were asked for."""
         scheduler = getattr(self.controller, "_scheduler_alg", None)
         # Not isinstance: those that stop trials early are made from this one, too.
-        if scheduler is not None and type(scheduler) is not FIFOScheduler:
+        if scheduler is not None and type(scheduler) not in (FIFOScheduler, PatientScheduler):
             raise InputError(
                 f"scheduler: got {type(scheduler).__name__}, which stops or pauses trials and so "
                 "breaks the plan's budgets; leave `scheduler` out (schedule='promote' already "

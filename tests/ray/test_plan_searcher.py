@@ -36,7 +36,8 @@ def finish(found: PlanSearcher, losses: dict[int, list[float]]) -> None:
 
 
 def test_every_cell_is_suggested_once_with_its_value_and_budget() -> None:
-    found, configs = searcher(), []
+    found = searcher()
+    configs: list[dict[str, Any]] = []
     while isinstance(config := found.suggest(f"t{len(configs)}"), dict):
         configs.append(config)
     assert config is None  # all are running

@@ -118,8 +118,8 @@ def test_a_killed_driver_is_resumed_to_the_same_choice(tmp_path: Path, way: str)
     assert same(result, wanted)
     # What had ended was not run again: its outcomes are the very files of before.
     assert {item: (home / item).stat().st_mtime_ns for item in before} == before
-    # Calls that the killed driver's workers had begun and not ended are told apart from budget; each
-    # of the two workers may have been killed between counting a call and making it.
+    # Calls that the killed driver's workers had begun and not ended are told apart from budget;
+    # each of the two workers may have been killed between counting a call and making it.
     seen = sum(item.stat().st_size for item in (tmp_path / "seen").iterdir())
     assert seen <= spent(result) + result.calls["repeated"] <= seen + 2
     assert spent(result) <= FEW["budget"]
