@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from grasp_tune.method.errors import InputError
 from grasp_tune.method.tasks import (
     START,
     Outcome,
@@ -44,6 +45,10 @@ class Choice:
     covered: bool = True  # the base optimizer is the one that the theorem is about
     partial: bool = False  # stopped before the end
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if all(item.key != self.key for item in self.candidates):
+            raise InputError(f"the choice {self.key[:80]!r} is not among its candidates")
 
     @property
     def chosen(self) -> Candidate:

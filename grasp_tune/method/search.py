@@ -253,10 +253,10 @@ class Search:
         """Return the search that `state` describes; `setting` must agree with it if given."""
         if not isinstance(state, dict) or state.get("format") != 1:
             raise InputError("not a search state of format 1")
-        stored = Setting.from_dict(state.get("setting"))
+        stored = state.get("setting")
         if setting is not None and (difference := setting.difference(stored)):
             raise InputError(f"the saved search differs from this one: {difference}")
-        search = cls(setting if setting is not None else stored)
+        search = cls(setting if setting is not None else Setting.from_dict(stored))
         outcomes, failures = state.get("outcomes"), state.get("failures")
         if not isinstance(outcomes, dict) or not isinstance(failures, dict):
             raise InputError("outcomes and failures of a search state must be objects")

@@ -11,6 +11,9 @@ ScheduleName = Literal["paper", "promote"]
 EnsembleName = Literal["resample", "window"]
 
 
+_WHOLE = (("budget", 1, 10**18), ("width", 0, 10**6), ("probe_parts", 1, 10**5))
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """One sweep: method, budget, schedule, seed and how the work is cut."""
@@ -25,10 +28,12 @@ class Setting:
     challengers: tuple[str, ...] = ()  # further base optimizers that join the race
 
     def __post_init__(self) -> None:
-        for name, low in (("budget", 1), ("width", 0), ("probe_parts", 1)):
+        for name, low, high in _WHOLE:
             got = getattr(self, name)
             if not isinstance(got, int) or isinstance(got, bool) or got < low:
                 raise InputError(f"{name}: got {got!r}, expected a whole number >= {low}")
+            if got > high:  # beyond all use, and a list of that length would fill the memory
+                raise InputError(f"{name}: got {got!r}, expected at most {high}")
         if not isinstance(self.seed, int) or isinstance(self.seed, bool):
             raise InputError(f"seed: got {self.seed!r}, expected a whole number")
         if self.schedule not in ("paper", "promote"):
@@ -50,6 +55,16 @@ class Setting:
         }
 
     @classmethod
+    def checked(cls, data: Json) -> dict[str, Json]:
+        """Return what `to_dict` wrote, checked; a base of one's own is left as its name."""
+        method = data.get("method") if isinstance(data, dict) else None
+        base = method.get("base") if isinstance(method, dict) else None
+        if isinstance(base, str) and ":" in base:
+            cls.from_dict({**data, "method": {**method, "base": None}})
+            return dict(data)
+        return cls.from_dict(data).to_dict()
+
+    @classmethod
     def from_dict(cls, data: Json) -> "Setting":
         """Return the setting that `to_dict` wrote."""
         names = set(cls.__dataclass_fields__)
@@ -58,15 +73,22 @@ class Setting:
         rest = {key: value for key, value in data.items() if key not in ("method", "challengers")}
         if not isinstance(data["challengers"], list):
             raise InputError("challengers must be a list of names")
+        if not isinstance(data["method"], dict):
+            raise InputError(f"method: got {data['method']!r}, expected an object")
         method = method_from_dict(data["method"])
         return cls(method=method, challengers=tuple(map(str, data["challengers"])), **rest)
 
-    def difference(self, other: "Setting") -> str:
-        """Return the keys in which two settings differ, with both values; empty if none."""
-        mine, theirs = self.to_dict(), other.to_dict()
+    def difference(self, stored: Json) -> str:
+        """Return the keys in which a stored setting differs, with both values; empty if none.
+
+        Compared as written: a base optimizer of one's own is there by name only.
+        """
+        mine = self.to_dict()
+        if not isinstance(stored, dict) or set(stored) != set(mine):
+            raise InputError(f"a setting has exactly the keys {sorted(mine)}")
         pairs = [
-            f"{key} {theirs[key]!r} became {mine[key]!r}"
+            f"{key} {stored[key]!r} became {mine[key]!r}"
             for key in mine
-            if mine[key] != theirs[key]
+            if mine[key] != stored[key]
         ]
         return "; ".join(pairs)

@@ -295,7 +295,7 @@ def outcome_from_dict(data: Json) -> Outcome:
 
 def _kind(table: dict[str, type], data: Json) -> type:
     phase = data.get("phase") if isinstance(data, dict) else None
-    if phase not in table:
+    if not isinstance(phase, str) or phase not in table:
         raise InputError(f"phase: got {phase!r}, expected one of {sorted(table)}")
     return table[phase]
 

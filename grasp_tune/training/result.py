@@ -23,7 +23,7 @@ from grasp_tune.training.snapshots import Tensors, load_model
 from grasp_tune.training.store import CheckpointStore
 
 MODEL = "model"  # the chosen model's checkpoint, in the folder of a saved result
-LIMIT = 256 * 2**20  # bytes of a result file that is still read
+LIMIT = 64 * 2**20  # bytes of a result file that is still read
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,13 +182,18 @@ class Result:
         if not isinstance(data, dict) or data.get("format") != 1:
             raise InputError(f"{folder / 'result.json'}: not a result of format 1")
         plan, certificate = data.get("plan"), data.get("certificate")
+        calls, runs = data.get("calls"), data.get("runs")
+        if not isinstance(calls, dict) or not all(type(n) is int for n in calls.values()):
+            raise InputError(f"{folder / 'result.json'}: calls must be whole numbers by purpose")
+        if not isinstance(runs, list):
+            raise InputError(f"{folder / 'result.json'}: runs must be a list")
         return cls(
-            setting=Setting.from_dict(data.get("setting")).to_dict(),
+            setting=Setting.checked(data.get("setting")),
             choice=decode(Choice, data.get("choice")),
             plan=None if plan is None else Plan.from_dict(plan),
             certificate=None if certificate is None else decode(Certificate, certificate),
-            calls={str(key): int(value) for key, value in dict(data.get("calls", {})).items()},
-            runs=tuple(decode(Run, item) for item in data.get("runs", [])),
+            calls=dict(calls),
+            runs=tuple(decode(Run, item) for item in runs),
             tensors=CheckpointStore(folder).read(MODEL).tensors,
             build=model,
         )
