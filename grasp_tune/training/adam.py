@@ -33,9 +33,11 @@ def fresh_share(count: int) -> float:
 class CoordinateAdam(Optimizer):
     r"""Adam whose steps may also shrink with the size of each coordinate's gradients.
 
-    With $m$ and $v$ the running means of $g$ (decay 0.9) and $g^2$ (decay $1 - t^{-0.8}$), and
-    $p$ the largest $|g|$ so far in units of a typical one, $x \leftarrow x - \eta\, p^{-q}\, m /
-    \sqrt{v}$. `coordinates` gives the power $q$ and the sizes seen in the probe; q is 0 without.
+    With $m$ and $v$ the running means of $g$ (decay 0.9) and $g^2$ (decay $1 - t^{-0.8}$), and $p$
+    the largest $|g|$ so far in units of a typical one,
+    $x \leftarrow x - \eta\, p^{-q}\, \mathrm{clip}(m / \sqrt{v}, -1, 1)$. The clip is for
+    coordinates that are silent for long: $v$ forgets them, and they would jump when they speak.
+    `coordinates` gives the power $q$ and the sizes seen in the probe; without it $q$ is 0.
     """
 
     def __init__(
@@ -89,13 +91,16 @@ class CoordinateAdam(Optimizer):
             torch._foreach_addcmul_(squares, gradients, gradients, fresh)
             sizes = torch._foreach_sqrt(squares)
             torch._foreach_add_(sizes, TINY)
-            if not group["power"]:
-                torch._foreach_addcdiv_(points, means, sizes, -group["lr"] / first)
-                continue
             moves = torch._foreach_div(means, sizes)
+            torch._foreach_mul_(moves, 1.0 / first)
+            torch._foreach_clamp_max_(moves, 1.0)
+            torch._foreach_clamp_min_(moves, -1.0)
+            if not group["power"]:
+                torch._foreach_add_(points, moves, alpha=-group["lr"])
+                continue
             for point, gradient, move in zip(points, gradients, moves, strict=True):
                 peak = self.state[point]["peak"]
                 torch.maximum(peak, gradient.abs(), out=peak)
                 move.mul_(multiplier(peak, group["typical"], group["power"]))
-                point.add_(move, alpha=-group["lr"] / first)
+                point.add_(move, alpha=-group["lr"])
         return loss

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-SMALLEST = 1e-30  # a coordinate that was silent so far: it does not move anyway
+FLOOR = 1e-2  # no coordinate counts as quieter than this share of a typical one
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +26,13 @@ class Coordinates:
         return [multiplier(peak, self.typical, self.power) for peak in self.peaks]
 
 
-def multiplier(peak: Tensor, typical: float, power: float) -> Tensor:
-    """Return the multipliers of one tensor's coordinates; 1 for those that were silent."""
-    share = torch.where(peak > 0, peak.clamp_min(SMALLEST) / typical, 1.0)
-    return share.pow(-power)
+def multiplier(peak: Tensor, typical: Tensor | float, power: Tensor | float) -> Tensor:
+    """Return the multipliers of coordinates with these peaks, at most `FLOOR` ** -power.
+
+    Without the floor a feature that is nearly always dark gets a huge weight from the few
+    minibatches that show a trace of it, and ruins the rows in which it is bright.
+    """
+    return (peak / typical).clamp_min(FLOOR).pow(-power)
 
 
 def typical_peak(peaks: list[Tensor]) -> float:

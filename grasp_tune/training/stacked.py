@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from grasp_tune.training.adam import FIRST, TINY, fresh_share
-from grasp_tune.training.preconditioner import SMALLEST
+from grasp_tune.training.preconditioner import multiplier
 from grasp_tune.training.unixgrad import PIECE, move_in_ball
 
 Stack = list[Tensor]  # one tensor a parameter, each (runs, ...)
@@ -155,12 +155,12 @@ class _Adam(_Entries):
         peaks = self._entries.get("peak")
         for at, point in enumerate(points):
             move = means[at] / squares[at].sqrt().add_(TINY)
+            move.mul_(1.0 / first).clamp_(-1.0, 1.0)
             if peaks is not None:
                 torch.maximum(peaks[at], gradients[at].abs(), out=peaks[at])
-                size = peaks[at].clamp_min(SMALLEST) / _column(self._typical, point)
-                share_of = torch.where(peaks[at] > 0, size, 1.0)
-                move.mul_(share_of.pow(-_column(self._power, point)))
-            point.sub_(move.mul_(_column(self._values * share / first, point)))
+                typical, power = _column(self._typical, point), _column(self._power, point)
+                move.mul_(multiplier(peaks[at], typical, power))
+            point.sub_(move.mul_(_column(self._values * share, point)))
         return True
 
     def select(self, rows: Tensor) -> None:
