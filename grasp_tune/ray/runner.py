@@ -4,7 +4,7 @@ import contextlib
 import logging
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from grasp_tune.ray.depot import FOLDER
 from grasp_tune.ray.progress import GraspProgress
 from grasp_tune.ray.searcher import GraspSearcher
 from grasp_tune.ray.trainable import grasp_trainable
+from grasp_tune.ray.work import SELECT
 from grasp_tune.training.bases import Factory
 from grasp_tune.training.problem import TorchProblem
 from grasp_tune.training.result import Result
@@ -108,22 +109,36 @@ def run_ray(
     )
 
 
-def load_result(experiment: Any, make_problem: Any = None) -> Result:
-    """Return the result of a finished experiment: a folder, a `ResultGrid` or an analysis.
+def load_result(experiment: Any, make_problem: Callable[[], TorchProblem] | None = None) -> Result:
+    """Return the result of a finished experiment: a `ResultGrid`, an analysis, or a local folder.
 
     make_problem: as for `grasp_trainable`, for `result.model`; without it, use `result.restore`.
     """
-    path = Path(str(getattr(experiment, "experiment_path", experiment)))
-    found = sorted((path / FOLDER).glob("*/result.json"), key=lambda item: item.stat().st_mtime)
-    if not found:
-        raise SearchError(
-            f"{path}: there is no result in it; was the sweep stopped before its end?"
-        )
-    result = Result.load(found[-1].parent)
+    checkpoint = _chosen_checkpoint(experiment)
+    if checkpoint is not None:
+        with checkpoint.as_directory() as folder:
+            result = Result.load(folder)
+    else:
+        path = Path(str(getattr(experiment, "experiment_path", experiment)))
+        found = list((path / FOLDER).glob("*/result.json"))
+        if not found:
+            raise SearchError(f"{path}: there is no result in it; was it stopped before its end?")
+        result = Result.load(max(found, key=lambda item: item.stat().st_mtime).parent)
     if make_problem is None:
         return result
-    seed = int(result.setting["seed"])
-    return replace(result, build=lambda: make_problem().build(seed))
+    make, seed = make_problem, int(result.setting["seed"])
+    return replace(result, build=lambda: make().build(seed))
+
+
+def _chosen_checkpoint(experiment: Any) -> tune.Checkpoint | None:
+    """Return what the last trial left, where the experiment is one of Tune's objects."""
+    if isinstance(experiment, tune.ResultGrid):
+        items = [experiment[at] for at in range(len(experiment))]
+        rows = [(item.metrics or {}, item.checkpoint) for item in items]
+    else:
+        trials = getattr(experiment, "trials", None) or []
+        rows = [(trial.last_result or {}, trial.checkpoint) for trial in trials]
+    return next((kept for row, kept in rows if row.get("task") == SELECT and kept), None)
 
 
 @contextlib.contextmanager

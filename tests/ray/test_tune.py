@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import fs as arrow
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler
 from ray.tune.search import ConcurrencyLimiter
@@ -130,19 +131,33 @@ def test_a_tuner_with_constants_a_split_probe_a_stopper_and_fractions_of_cpus(
     assert searcher.result.model.weight.equal(weight)  # type: ignore[operator]
 
 
-def test_a_limiter_with_batches(tmp_path: Path) -> None:
+def test_a_limiter_with_batches_resources_by_phase_and_a_storage_that_is_no_folder(
+    tmp_path: Path,
+) -> None:
+    def resources(config: dict[str, Any]) -> tune.PlacementGroupFactory:
+        return tune.PlacementGroupFactory(
+            [{"CPU": 1 if config["grasp"]["phase"] == "train" else 0.5}]
+        )
+
     searcher = GraspSearcher(**FEW)
     with quiet_disk():
-        tune.run(
-            grasp_trainable(linear_problem()),
+        analysis = tune.run(
+            tune.with_resources(grasp_trainable(linear_problem()), resources),
             search_alg=ConcurrencyLimiter(searcher, max_concurrent=2, batch=True),
             num_samples=100,
-            storage_path=str(tmp_path),
+            storage_path="bucket",
+            storage_filesystem=arrow.SubTreeFileSystem(str(tmp_path), arrow.LocalFileSystem()),
             verbose=0,
         )
     wanted = local(**FEW)
     assert len(wanted.runs) > 3
     assert same(searcher.result, wanted)
+    assert same(load_result(analysis), wanted)
+    asked: dict[str, float] = {}
+    for trial in analysis.trials:
+        bundles: Any = trial.placement_group_factory
+        asked[trial.config["grasp"]["phase"]] = bundles.bundles[0]["CPU"]
+    assert asked == {"probe": 0.5, "train": 1, "score": 0.5, "select": 0.5}
 
 
 class StopWhen(tune.Stopper):
