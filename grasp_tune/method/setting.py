@@ -58,8 +58,7 @@ class Setting:
     def checked(cls, data: Json) -> dict[str, Json]:
         """Return what `to_dict` wrote, checked; a base of one's own is left as its name."""
         method = data.get("method") if isinstance(data, dict) else None
-        base = method.get("base") if isinstance(method, dict) else None
-        if isinstance(base, str) and ":" in base:
+        if isinstance(method, dict) and ":" in str(method.get("base")):
             cls.from_dict({**data, "method": {**method, "base": None}})
             return dict(data)
         return cls.from_dict(data).to_dict()

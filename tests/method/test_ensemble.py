@@ -144,7 +144,8 @@ def test_racing_on_paired_samples_needs_a_fifth_of_the_calls_for_the_same_choice
 
         independent = truth + 0.5 * draws.normal(size=40) * math.sqrt(1.01 / samples)
         uniform_loss += truth[best(list(independent))]
-        keys, tallies, used, spent = [str(at) for at in range(40)], {}, 0, 0
+        keys, used, spent = [str(at) for at in range(40)], 0, 0
+        tallies: dict[str, Tally] = {}
         for rung in halving(40, calls // 5):
             keys = survivors(keys, tallies, rung.survivors) if tallies else keys
             for key in keys:

@@ -3,6 +3,7 @@
 import json
 import random
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,7 @@ METHODS: tuple[Method, ...] = (
     Deterministic(),
 )
 SETTINGS = [
-    Setting(method, 4000, schedule=schedule, width=width)  # type: ignore[arg-type]
+    Setting(method, 4000, schedule=schedule, width=width)
     for schedule in ("paper", "promote")
     for width in (0, 16)
     for method in METHODS
@@ -277,7 +278,7 @@ def test_a_split_probe_is_merged_before_anything_is_trained(parts: int) -> None:
         spans.append(piece.gradients)
         search.tell(piece, answer(piece))
     assert spans[0][0] == 0 and spans[-1][1] == 1000  # T/4
-    assert all(left[1] == right[0] for left, right in zip(spans, spans[1:], strict=False))
+    assert all(left[1] == right[0] for left, right in pairwise(spans))
     merge = search.ask()
     assert isinstance(merge, ProbeTask) and merge.merge == parts and merge.calls == 0
 
@@ -288,7 +289,7 @@ def test_a_split_probe_is_merged_before_anything_is_trained(parts: int) -> None:
 @settings(max_examples=150, deadline=None)
 def test_no_budget_is_ever_exceeded(budget: int, at: int, width: int) -> None:
     for schedule in ("paper", "promote"):
-        setting = Setting(METHODS[at], budget, schedule=schedule, width=width)  # type: ignore[arg-type]
+        setting = Setting(METHODS[at], budget, schedule=schedule, width=width)
         search = Search(setting)
         try:
             drive(search)
@@ -357,7 +358,8 @@ def test_tasks_and_outcomes_survive_json(setting: Setting) -> None:
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=name_of)
 def test_every_checkpoint_that_is_read_was_written_and_not_yet_discarded(setting: Setting) -> None:
-    search, there = Search(setting), set()
+    search = Search(setting)
+    there: set[str] = set()
     while not isinstance(step := search.ask(), Step):
         missing = [key for key in step.reads if key not in there]
         assert not missing, f"{step.id} reads {missing}"

@@ -1,0 +1,160 @@
+"""The default schedule: who goes on, what the final stretch does, and what it all costs."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grasp_tune.method.schedules.arms import POWERS, distance_range, first_arms, value_of
+from grasp_tune.method.schedules.guarantee import SHARE
+from grasp_tune.method.search import Search, Step
+from grasp_tune.method.setting import Setting
+from grasp_tune.method.tasks import (
+    Outcome,
+    ProbeOutcome,
+    ProbeTask,
+    Segment,
+    Task,
+    TrainOutcome,
+    TrainTask,
+)
+from grasp_tune.method.variants import Convex, Method, NonConvex
+from tests.method.simulation import ORIGIN, answer
+
+PROBE = ProbeOutcome(100, ORIGIN, 100, 2.0, 5.0, 400, 100, 2.3, 5.4)
+
+
+def run(setting: Setting, reply: Callable[[Task], Outcome] = answer) -> tuple[Search, list[Task]]:
+    """Run a search to its end, one task after the other."""
+    search, tasks = Search(setting), []
+    while not isinstance(step := search.ask(), Step):
+        tasks.append(step)
+        search.tell(step, reply(step))
+    return search, tasks
+
+
+def segments(tasks: list[Task], name: str) -> list[Segment]:
+    """The segments of the training tasks whose id begins with `name`."""
+    found = [task for task in tasks if isinstance(task, TrainTask) and task.id.startswith(name)]
+    return [segment for task in found for segment in task.segments]
+
+
+def test_distances_by_hand() -> None:
+    # GRASP-NC: F_eps / |g0| = 0.01 / 2 up to |g0| T^2 / L_eps = 2 * 10^6 / 0.01.
+    low, high = distance_range(Setting(NonConvex(), 1000), PROBE)
+    assert (low, high) == (pytest.approx(0.005), pytest.approx(2e8))
+    # GRASP-C: d_eps up to the same.
+    low, high = distance_range(Setting(Convex(d_eps=0.3), 1000), PROBE)
+    assert (low, high) == (0.3, pytest.approx(2e8))
+
+
+def test_values_by_hand() -> None:
+    # 400 parameters, T = 2500, |g0| = 2, D = 10.
+    assert value_of("adam", 10.0, 2500, PROBE) == pytest.approx(10 / (20 * 50))
+    assert value_of("adagrad", 10.0, 2500, PROBE) == pytest.approx(10 / 20)
+    assert value_of("sgd", 10.0, 2500, PROBE) == pytest.approx(10 / (2 * 50))
+    assert value_of("unixgrad", 10.0, 2500, PROBE) == 10.0
+
+
+def test_every_power_has_every_distance_and_runs_are_numbered_from_one() -> None:
+    arms = first_arms(Setting(Convex(), 10_000), PROBE, most=10_000)
+    # log_4(2 * 10^8 / 0.01 / 0.01) = 20.5: 21 distances.
+    assert len(arms) == 21 * len(POWERS)
+    assert [arm.index for arm in arms] == list(range(1, 64))
+    assert {arm.power for arm in arms} == set(POWERS)
+    assert all(arm.base == "adam" for arm in arms)
+
+
+@given(most=st.integers(1, 200))
+def test_a_coarser_grid_makes_room(most: int) -> None:
+    arms = first_arms(Setting(NonConvex(), 10_000), PROBE, most=most)
+    assert len(POWERS) <= len(arms) <= max(most, 2 * len(POWERS))
+
+
+def test_the_winner_gets_most_of_the_budget_and_anneals_to_zero() -> None:
+    search, tasks = run(Setting(NonConvex(), 20_000))
+    final = segments(tasks, "final")
+    assert len({segment.arm for segment in final}) == 1
+    assert sum(segment.calls for segment in final) > 0.6 * 20_000
+    begin, end = final[0].start, final[-1].stop
+    assert all(segment.anneal == (begin, end) for segment in final)
+    assert final[-1].step_share(end - 1) < 1e-3
+    shares = [final[0].step_share(call) for call in range(begin, end, 500)]
+    assert shares == sorted(shares, reverse=True) and shares[0] == 1.0
+    assert sum(search.calls.values()) > 0.97 * 20_000  # little is left over
+
+
+def test_each_rung_keeps_the_runs_with_the_lowest_losses() -> None:
+    _, tasks = run(Setting(NonConvex(), 20_000))
+    for number in range(4):
+        before, after = segments(tasks, f"rung{number}"), segments(tasks, f"rung{number + 1}")
+        outcome = {s.arm.index: answer(TrainTask("x", (s,))) for s in before}
+        losses = {
+            index: item.segments[0].loss
+            for index, item in outcome.items()
+            if isinstance(item, TrainOutcome) and item.segments[0].finite
+        }
+        ranked = sorted(losses, key=losses.__getitem__)
+        assert {s.arm.index for s in after} == set(ranked[: len(after)])
+
+
+def test_a_jump_of_the_loss_is_undone_with_a_smaller_step_on_fresh_minibatches() -> None:
+    def reply(task: Task) -> Outcome:
+        outcome = answer(task)
+        if task.id.startswith("final3") and isinstance(outcome, TrainOutcome):
+            jumped = replace(outcome.segments[0], loss=1e3)
+            return replace(outcome, segments=(jumped,))
+        return outcome
+
+    search, tasks = run(Setting(NonConvex(), 20_000), reply)
+    third, fourth, fifth = (segments(tasks, f"final{part}")[0] for part in (2, 3, 4))
+    assert fifth.arm.value == fourth.arm.value / 4
+    assert fifth.arm.index != fourth.arm.index
+    assert fifth.state == third.writes[-1]  # the last good state
+    assert fifth.start == fourth.stop  # its minibatches are new
+    assert search.choice is not None
+    assert sum(search.calls.values()) <= 20_000
+
+
+def test_where_every_run_diverges_x0_is_returned_and_the_result_says_so() -> None:
+    def reply(task: Task) -> Outcome:
+        outcome = answer(task)
+        if isinstance(outcome, TrainOutcome):
+            lost = tuple(
+                replace(item, finite=False, loss=math.nan, calls=1) for item in outcome.segments
+            )
+            return replace(outcome, segments=lost, calls=len(lost))
+        return outcome
+
+    search, _ = run(Setting(NonConvex(), 20_000), reply)
+    assert search.choice is not None
+    assert search.choice.key == "x0"
+    assert any("finite" in note for note in search.choice.notes)
+
+
+@pytest.mark.parametrize("method", [NonConvex(), Convex()], ids=["nonconvex", "convex"])
+def test_the_paper_runs_on_its_share_and_its_choice_is_in_the_race(method: Method) -> None:
+    budget = 32_000
+    search, tasks = run(Setting(method, budget))
+    probe = tasks[0]
+    assert isinstance(probe, ProbeTask)
+    measured = answer(probe)
+    assert isinstance(measured, ProbeOutcome)
+    plan = method.plan(int(budget * SHARE), measured.gradient_norm, measured.value)
+    floor = segments(tasks, "floor-run")
+    assert [(s.arm.value, s.stop) for s in floor] == [(c.value, c.budget) for c in plan.cells]
+    assert {s.arm.base for s in floor} == {method.paper_base}
+    assert probe.calls >= plan.probe_calls // (1 if method.score == "gradient" else 2)
+    assert search.choice is not None
+    assert search.choice.share == SHARE and search.choice.covered
+    racing = {row.arm for row in search.choice.candidates}
+    assert racing & {s.arm.index for s in floor}
+
+
+def test_a_budget_too_small_for_the_share_says_that_the_theorem_does_not_apply() -> None:
+    search, _ = run(Setting(NonConvex(), 3000))
+    assert search.choice is not None
+    assert search.choice.share == 0.0 and not search.choice.covered
