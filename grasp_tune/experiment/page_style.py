@@ -47,7 +47,7 @@ figcaption { margin-top: .4rem; }
 svg.chart { display: block; width: 100%; min-width: 30rem; height: auto; }
 svg.bar-only { min-width: 0; height: 1.6rem; }
 .keys { list-style: none; margin: .7rem 0 0; padding: 0; display: grid; gap: .1rem 1.5rem;
-  grid-template-columns: repeat(auto-fit, minmax(16rem, 1fr)); font-size: .9rem;
+  grid-template-columns: repeat(auto-fit, minmax(19rem, 1fr)); font-size: .9rem;
   color: var(--soft); }
 .key { display: inline-block; width: .8em; height: .8em; border-radius: 2px; margin-right: .6em; }
 .key.a { background: var(--a); } .key.b { background: var(--b); } .key.c { background: var(--c); }

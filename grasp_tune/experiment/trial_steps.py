@@ -19,8 +19,9 @@ from grasp_tune.training.store import MemoryStore
 from grasp_tune.training.worker import Worker
 
 SAMPLES = 8  # minibatch gradients at the start point
-STEPS = 6  # oracle calls of each timed run
-_WARM = 2  # calls before the clock starts: the first ones are slower
+STEPS = 10  # oracle calls that are timed
+_SHORT = 2  # calls of the run that is compared with
+_SLOW = 1.0  # seconds of a step that needs no longer run
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +81,30 @@ class TrialSteps:
         return Speed(probe, single, fused, value, *self._sizes(), self._calls)
 
     def _timed(self, task: TrainTask) -> float:
-        """Seconds of one call of a training task, from the start point."""
-        for calls in (_WARM, STEPS):
-            segments = tuple(
-                replace(item, start=0, stop=calls, keep=(calls,), save=True, anneal=None)
-                for item in task.segments
-            )
-            clock = time.perf_counter()
-            outcome = self._worker.run(replace(task, segments=segments))
-            seconds = time.perf_counter() - clock
-        return seconds / max(1, outcome.calls)
+        """Seconds of one call of a training task, from the start point.
+
+        The difference of a longer and a shorter run: a real stretch is so long that reading and
+        writing its checkpoints hardly matters.
+        """
+        self._run(task, 1)  # the first call of all sets things up, which may take a second
+        short, fewer = self._run(task, _SHORT)
+        if short > _SLOW * _SHORT:
+            return short / fewer  # slow enough to be told from a few calls
+        long, more = self._run(task, _SHORT + STEPS)
+        if more <= fewer:  # every run ended at once
+            return short / fewer
+        # On a busy machine the difference may be all noise; no call is ten times the others.
+        return max((long - short) / (more - fewer), 0.1 * long / more)
+
+    def _run(self, task: TrainTask, stop: int) -> tuple[float, int]:
+        """Seconds and oracle calls of a task that ends after a few calls of each run."""
+        segments = tuple(
+            replace(item, start=0, stop=stop, keep=(stop,), save=True, anneal=None)
+            for item in task.segments
+        )
+        clock = time.perf_counter()
+        outcome = self._worker.run(replace(task, segments=segments))
+        return time.perf_counter() - clock, max(1, outcome.calls)
 
     def _timed_probe(self, exact: bool) -> float:
         task = ProbeTask("probe", (0, 1 if exact else STEPS), exact=exact)
