@@ -1,6 +1,5 @@
 """The plan as an Optuna sampler: every cell once, by whoever comes, and then the end."""
 
-import math
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
@@ -193,7 +192,7 @@ class GraspSampler(BaseSampler):
         _prune_surplus(trial)
         cell = cell_on(trial)
         if param_name == self.parameter and cell is not None:
-            if _holds(param_distribution, cell.value):
+            if self._fits(param_distribution, cell.value):
                 return cell.value
             span = self.distribution
             warnings.warn(
@@ -252,6 +251,17 @@ class GraspSampler(BaseSampler):
             return tuple(sorted(set(trajectory_indices(self.seed, cell.index, draws, cell.budget))))
         return (cell.budget,)
 
+    def _fits(self, distribution: BaseDistribution, value: float) -> bool:
+        """Return whether the objective asked for a range that has the value."""
+        if not isinstance(distribution, FloatDistribution) or distribution.step is not None:
+            return False
+        if distribution.low <= value <= distribution.high:
+            return True
+        # Whoever asks for the plan's own range means all of its cells: the last one stands at or
+        # above the upper end, less than twice as high.
+        low, high = self.plan.range
+        return distribution.low <= low and high <= distribution.high
+
     def __getstate__(self) -> dict[str, Any]:
         # Claims are found again from the study; they hold a lock, which cannot be pickled.
         return {**self.__dict__, "_claims": {}}
@@ -260,9 +270,3 @@ class GraspSampler(BaseSampler):
 def _prune_surplus(trial: FrozenTrial) -> None:
     if is_surplus(trial):
         raise optuna.TrialPruned("every cell of the plan has been given to a trial")
-
-
-def _holds(distribution: BaseDistribution, value: float) -> bool:
-    if not isinstance(distribution, FloatDistribution) or distribution.step is not None:
-        return False
-    return math.isfinite(value) and distribution.low <= value <= distribution.high

@@ -37,8 +37,8 @@ from grasp_tune.training.worker import Worker
 def select(
     study: optuna.Study,
     problem: TorchProblem,
-    *,
     artifact_store: ArtifactStore,
+    *,
     method: Method | None = None,
 ) -> Result:
     """Return the best of the candidates that the trials uploaded, scored on fresh samples.

@@ -177,6 +177,13 @@ def test_a_user_s_sampler_gets_the_other_parameters(plan: Plan) -> None:
     ]
 
 
+def test_the_plan_s_own_range_means_all_of_its_cells(plan: Plan) -> None:
+    assert plan.cells[-1].value > plan.range[1]  # the last point stands above the upper end
+    study, _ = new_study(plan)
+    study.optimize(lambda trial: trial.suggest_float("lr", *plan.range, log=True))
+    assert [trial.params["lr"] for trial in study.trials] == [cell.value for cell in plan.cells]
+
+
 def test_a_range_without_the_value_is_told_and_drawn_from(plan: Plan) -> None:
     study, _ = new_study(plan)
     trial = study.ask()  # cell 1, of about 1e-7
@@ -255,15 +262,15 @@ def test_for_problem_probes_once_and_others_join(problem: gt.TorchProblem, tmp_p
 
     watched = gt.TorchProblem(model=problem.model, loss=counted, data=problem.data, batch_size=4)  # type: ignore[arg-type]
     study = optuna.create_study(storage=f"sqlite:///{tmp_path}/study.db", study_name="sweep")
-    first = GraspSampler.for_problem(watched, 2000, gt.NonConvex(), seed=2, study=study)
-    assert calls == 500 == first.plan.probe_calls  # floor(T/4)
+    first = GraspSampler.for_problem(watched, 1200, gt.NonConvex(), seed=2, study=study)
+    assert calls == 300 == first.plan.probe_calls  # floor(T/4)
     joined = optuna.load_study(study_name="sweep", storage=f"sqlite:///{tmp_path}/study.db")
-    second = GraspSampler.for_problem(watched, 2000, gt.NonConvex(), seed=2, study=joined)
-    assert calls == 500
+    second = GraspSampler.for_problem(watched, 1200, gt.NonConvex(), seed=2, study=joined)
+    assert calls == 300
     assert second.plan == first.plan
     assert first.parameter == "lr"
     assert math.isclose(first.distribution.low, first.plan.range[0] * 2)
-    local = gt.minimize(problem, 2000, gt.NonConvex(), "paper", seed=2, progress=False)
+    local = gt.minimize(problem, 1200, gt.NonConvex(), "paper", seed=2, progress=False)
     assert local.plan == first.plan
     with pytest.raises(gt.InputError, match="problem: got str"):
         GraspSampler.for_problem("mnist", 2000)  # type: ignore[arg-type]
