@@ -171,8 +171,8 @@ class Certificate:
             return "No part of the budget follows the paper's plan, so its theorem does not apply."
         if self.share < 1.0:
             return (
-                f"The paper's theorem covers the choice of its own sweep, run with {self.share:.4g} "
-                "of the budget; that point took part in the choice."
+                "The paper's theorem covers the choice of its own sweep, run with "
+                f"{self.share:.4g} of the budget; that point took part in the choice."
             )
         return "The paper's theorem covers the search with the whole budget."
 

@@ -3,7 +3,8 @@
 1. Probe: a small share of T at x0, for the range and for the size of each coordinate's gradients.
 2. First rung: every run of the grid gets a few calls, and so does the paper's own sweep on its
    share of the budget (`guarantee`), which carries the theorem.
-3. Rungs: the better ones go on from where they are, ranked by their mean loss on common minibatches.
+3. Rungs: the better ones go on from where they are, ranked by their mean loss on common
+   minibatches; the step falls to zero inside each rung, as it will in the end.
 4. Final stretch: the winner gets the rest, its step falling to zero. It is cut into parts; one that
    makes the loss jump is undone and repeated with a smaller step.
 5. Race: a few candidates on paired fresh minibatches.
@@ -40,7 +41,7 @@ from grasp_tune.method.tasks import (
 )
 
 PROBE = 1 / 64  # share of T at x0
-RUNG = 0.06  # share of T for each rung
+RUNG = 0.035  # share of T for each rung
 KEEP = (24, 12, 6, 3, 1)  # runs that survive each rung
 FIRST_CALLS = 3  # of each run in the first rung, at least
 FIRST_SHARE = 0.12  # of T, at most, for those
