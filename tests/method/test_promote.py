@@ -117,6 +117,8 @@ def test_a_jump_of_the_loss_is_undone_with_a_smaller_step_on_fresh_minibatches()
     assert fifth.start == fourth.stop  # its minibatches are new
     assert search.choice is not None
     assert sum(search.calls.values()) <= 20_000
+    values = {segment.arm.index: segment.arm.value for segment in segments(tasks, "")}
+    assert all(row.value == values[row.arm] for row in search.choice.candidates if row.arm)
 
 
 def test_where_every_run_diverges_x0_is_returned_and_the_result_says_so() -> None:
@@ -158,3 +160,27 @@ def test_a_budget_too_small_for_the_share_says_that_the_theorem_does_not_apply()
     search, _ = run(Setting(NonConvex(), 3000))
     assert search.choice is not None
     assert search.choice.share == 0.0 and not search.choice.covered
+
+
+@pytest.mark.parametrize("bad", ["0", "7", "01", "67", "0123456", "01234567"])
+def test_whatever_parts_jump_the_candidates_are_there_and_bear_their_runs_numbers(bad: str) -> None:
+    def reply(task: Task) -> Outcome:
+        outcome = answer(task)
+        if task.id[:5] == "final" and task.id[5] in bad and isinstance(outcome, TrainOutcome):
+            lost = replace(outcome.segments[0], finite=False, loss=math.nan)
+            return replace(outcome, segments=(lost,))
+        return outcome
+
+    search = Search(Setting(NonConvex(), 20_000))
+    there: set[str] = set()
+    values: dict[int, float] = {}
+    while not isinstance(step := search.ask(), Step):
+        assert set(step.reads) <= there, step.id
+        there.update(step.writes)
+        if isinstance(step, TrainTask):
+            values |= {segment.arm.index: segment.arm.value for segment in step.segments}
+        search.tell(step, reply(step))
+        there.difference_update(search.discardable())
+    assert search.choice is not None
+    assert all(row.value == values[row.arm] for row in search.choice.candidates if row.arm)
+    assert sum(search.calls.values()) <= 20_000

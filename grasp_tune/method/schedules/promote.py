@@ -201,7 +201,8 @@ def _final(
     begin, end = age, age + stand.left
     good: str | None = state_key(arm.index, age) if age else None
     rows = [_row(good, arm, age, average=False)] if good is not None else []
-    before, ends, origin, discard = math.inf, None, good, stand.discard
+    kept = arm  # the run that the last good state belongs to
+    before, ends, discard = math.inf, None, stand.discard
     for part in range(PARTS):
         first = begin + stand.left * part // PARTS
         stop = begin + stand.left * (part + 1) // PARTS
@@ -218,7 +219,7 @@ def _final(
             save=not last,
             anneal=(begin, end),
             shrink=SHRINK,
-            origin=origin,
+            origin=good,
         )
         tasks = train_tasks(f"final{part}", [segment], 0, exact=setting.method.exact)
         known = yield Round(tasks, plan=stand.plan, leader=stand.leader, discard=discard)
@@ -229,30 +230,28 @@ def _final(
             before = loss
             ends = (arm, stop) if last else None
             if not last:
-                if good is not None and part > 0:
-                    discard = (good,)
-                origin = good = state_key(arm.index, stop)
+                if good is not None and good not in [row.key for row in rows]:
+                    discard = (good,)  # the start of the stretch stays, it is a candidate
+                kept, good = arm, state_key(arm.index, stop)
                 stand.leader = good
         else:
             if not last:
                 discard = (state_key(arm.index, stop),)
             arm = Arm(fresh, arm.base, arm.value / BACKOFF, arm.power)
             fresh += 1
-            origin = good
     stand.discard = discard
     if ends is not None:
         winner, stop = ends
         rows.append(_row(iterate_key(winner.index, stop), winner, stop, average=False))
         rows.append(_row(average_key(winner.index, stop, GAMMA), winner, stop, average=True))
         stand.leader = rows[-2].key
-    elif good is not None and (not rows or good != rows[0].key):
-        rows.append(_row(good, arm, int(good.split("-")[1]), average=False))
+    elif good is not None and good not in [row.key for row in rows]:
+        rows.append(_row(good, kept, int(good.split("-")[1]), average=False))
     return rows
 
 
 def _row(key: str, arm: Arm, call: int, *, average: bool) -> Candidate:
-    index = int(key[3:].split("-")[0])  # a state that was gone back to belongs to an earlier run
-    return Candidate(key, index, arm.base, arm.value, call, average, math.nan, 0, math.nan)
+    return Candidate(key, arm.index, arm.base, arm.value, call, average, math.nan, 0, math.nan)
 
 
 def _of_window(rows: list[Candidate], guaranteed: Candidate | None) -> Candidate:
