@@ -39,19 +39,18 @@ class PatientScheduler(FIFOScheduler):
 
 
 class KeptActors(_ObjectCache):
-    """Processes that wait for the next round; all of them, as long as all tasks are alike.
+    """Processes that wait for the next round: all of them, until another kind needs their room.
 
-    Where tasks need different resources, one kind must not starve the other: then Tune's own rule
-    holds again.
+    Where tasks need different resources, a process that waits for one kind holds what a trial of
+    another kind may be waiting for: as soon as there is such a trial, Tune's own rule holds.
     """
 
-    @property
-    def _alike(self) -> bool:
-        return len(self._max_num_objects) <= 1
+    def _in_the_way(self, key: Hashable) -> bool:
+        return any(count > 0 for other, count in self._max_num_objects.items() if other != key)
 
     def cache_object(self, key: Hashable, obj: Any) -> bool:
         """Keep a process; returns whether it is kept."""
-        if not self._alike:
+        if self._in_the_way(key):
             return bool(super().cache_object(key, obj))
         self._cached_objects[key].append(obj)
         self._num_cached_objects += 1
@@ -59,8 +58,13 @@ class KeptActors(_ObjectCache):
 
     def flush_cached_objects(self, force_all: bool = False) -> Generator[Any, None, None]:
         """Yield the processes to end."""
-        if force_all or not self._alike:
+        if force_all:
             yield from super().flush_cached_objects(force_all)
+            return
+        for key, waiting in self._cached_objects.items():
+            while self._in_the_way(key) and len(waiting) > self._max_num_objects[key]:
+                self._num_cached_objects -= 1
+                yield waiting.pop(0)
 
 
 def keep_actors(controller: "TuneController") -> None:

@@ -56,10 +56,14 @@ def test_no_kind_of_task_starves_another() -> None:
     cache = KeptActors()
     for name in "abc":
         cache.cache_object("cpu", name)
+    cache.increase_max("cpu")
     cache.increase_max("gpu")  # a trial of another kind waits for what the others hold
-    cache.increase_max("cpu", 0)
-    assert list(cache.flush_cached_objects()) == ["a", "b", "c"]
+    assert list(cache.flush_cached_objects()) == ["a", "b"]  # one of them has a trial of its own
+    assert cache.num_cached_objects == 1
     assert not cache.cache_object("cpu", "d")
+    cache.decrease_max("gpu")  # it has started
+    assert cache.cache_object("cpu", "d")
+    assert list(cache.flush_cached_objects()) == []
 
 
 def test_nobody_asks_outside_of_tune() -> None:

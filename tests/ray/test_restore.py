@@ -24,7 +24,7 @@ pytestmark = [
 ROOT = Path(__file__).parents[2]
 FEW: dict[str, Any] = {
     "method": gt.NonConvex(L_eps=10.0, F_eps=10.0),
-    "budget": 400,
+    "budget": 300,
     "schedule": "paper",
     "ensemble": "window",
     "fused": False,
@@ -59,7 +59,7 @@ def slow(folder: str) -> Any:
         import os
         import time
 
-        time.sleep(0.015)
+        time.sleep(0.01)
         os.makedirs(f"{folder}/seen", exist_ok=True)
         with open(f"{folder}/seen/{os.getpid()}", "ab", buffering=0) as file:
             file.write(b".")
