@@ -1,0 +1,112 @@
+"""The same faults through Ray Tune and Optuna."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from scripts.faulting.row import Row, expect
+from scripts.faulting.sweep import Death, Sweep, counted, finish, row, same, start
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# What lies in a Ray run's folder when a phase has begun.
+_SIGNS = {
+    "probe": "ray/grasp/*/calls/*",
+    "training": "ray/grasp/*/outcomes/probe.json",
+    "ensemble": "ray/grasp/*/outcomes/score-*.json",
+}
+# Computations of the loss before the death, as in `kills`.
+_CALLS = {"probe": 5, "training": 300, "ensemble": 594}
+
+
+def optuna_driver_killed(folder: Path, phase: str) -> Row:
+    """The only process of a study is killed in a phase; the same command goes on."""
+    sweep = Sweep(str(folder / "run"), backend="optuna")
+    count = folder / "count"
+    code, _ = finish(sweep, Death(_CALLS[phase]), count=count)
+    expect(code == -signal.SIGKILL, f"it was to be killed, and ended with code {code}")
+    code, found = finish(sweep, count=count)
+    expect(code == 0, f"going on ended with code {code}: {found}")
+    same(sweep, found)
+    fault = f"driver killed (SIGKILL) in the {phase}, then resumed"
+    return _seen(row(fault, sweep, found), counted(count))
+
+
+def optuna_worker_killed(folder: Path) -> Row:
+    """A worker process is killed while it holds a task; another takes it over."""
+    sweep = Sweep(str(folder / "run"), backend="optuna", workers=2)
+    code, found = finish(sweep, Death(100, sign=str(folder / "sign")))
+    expect(code == 0, f"it ended with code {code}: {found}")
+    expect((folder / "sign").exists(), "no worker died")
+    same(sweep, found)
+    return row("worker process killed (SIGKILL) while it holds a cell", sweep, found)
+
+
+def ray_driver_killed(folder: Path, phase: str) -> Row:
+    """The driver of a Tune run is killed in a phase; the same command goes on."""
+    sweep = Sweep(str(folder / "run"), backend="ray", schedule="paper", fused=True, workers=2)
+    process = start(sweep)
+    try:
+        _wait_for(folder / "run", _SIGNS[phase], process.is_alive)
+    finally:
+        process.kill()
+        process.join()
+    code, found = finish(sweep)
+    expect(code == 0, f"going on ended with code {code}: {found}")
+    same(sweep, found)
+    calls = (folder / "run").glob("ray/grasp/*/calls/*")  # eight bytes a process
+    asked = sum(int.from_bytes(path.read_bytes(), "little") for path in calls)
+    return _seen(row(f"driver killed (SIGKILL) in the {phase}, then resumed", sweep, found), asked)
+
+
+def ray_worker_killed(folder: Path) -> Row:
+    """A worker of Ray is killed in mid-step; Tune starts its trial again."""
+    sweep = Sweep(str(folder / "run"), backend="ray", schedule="paper", workers=2, fused=True)
+    code, found = finish(sweep, Death(100, sign=str(folder / "sign")))
+    expect(code == 0, f"it ended with code {code}: {found}")
+    expect((folder / "sign").exists(), "no worker died")
+    same(sweep, found)
+    return row("worker process killed (SIGKILL) in mid-step", sweep, found)
+
+
+def ray_node_killed(folder: Path) -> Row:
+    """A node of a cluster of three is killed while it trains (scripts/cluster_demo)."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "cluster_demo"), "--budget", "1200"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "RAY_AUTH_MODE": "disabled"},
+        check=False,
+    )
+    expect(done.returncode == 0, f"{done.stdout[-500:]} {done.stderr[-500:]}")
+    expect("bit for bit: yes" in done.stdout, done.stdout[-500:])
+    told = re.search(r"calls: (\d+) of (\d+), repeated after the fault: (\d+)", done.stdout)
+    expect(told, done.stdout[-500:])
+    assert told is not None
+    return Row(
+        "node of the cluster killed (SIGKILL) in mid-training",
+        "ray, 3 nodes",
+        "same choice, bit for bit",
+        f"{told[1]} of {told[2]}",
+        told[3],
+    )
+
+
+def _seen(found: Row, asked: int) -> Row:
+    """Return the row with the calls that the oracle really saw again, where fewer were told."""
+    again = asked - int(found.calls.split()[0])
+    told = int(found.repeated)
+    return found if again <= told else replace(found, repeated=f"{again}, of which {told} told")
+
+
+def _wait_for(folder: Path, pattern: str, alive: object, seconds: float = 300.0) -> None:
+    end = time.monotonic() + seconds
+    while not list(folder.glob(pattern)):
+        expect(alive(), f"it ended before there was a {pattern}")  # type: ignore[operator]
+        expect(time.monotonic() < end, f"no {pattern} after {seconds:.0f} seconds")
+        time.sleep(0.02)

@@ -1,0 +1,74 @@
+"""Runs the cases one after the other and writes the page."""
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from scripts.faulting.cases import Case, every_case
+from scripts.faulting.disk import NoMount
+from scripts.faulting.page import page_text
+from scripts.faulting.row import Row
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "faults.md"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what the command line asks for; return 0 if every case ended as it must."""
+    parser = argparse.ArgumentParser(prog="scripts/faults", description=__doc__)
+    groups = sorted({case.group for case in every_case()})
+    parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"some of: {', '.join(groups)}")
+    parser.add_argument("--log", type=Path, help="where the noise of dying processes goes")
+    options = parser.parse_args(arguments)
+    if unknown := set(options.groups) - set(groups):
+        parser.error(f"no such group: {', '.join(sorted(unknown))}")
+    cases = [case for case in every_case() if not options.groups or case.group in options.groups]
+    rows, broken = [], 0
+    with _noise_in(options.log):
+        for number, case in enumerate(cases, start=1):
+            row, seconds, sound = _run(case)
+            broken += not sound
+            rows.append(row)
+            word = "" if sound else "BROKEN: "
+            line = f"[{number}/{len(cases)}] {seconds:5.1f} s  {case.name}: {word}{row.outcome}"
+            print(line, flush=True)
+    if options.groups:
+        print(page_text(rows))
+    else:
+        PAGE.write_text(page_text(rows))
+        print(f"wrote {PAGE.relative_to(ROOT)}")
+    print(f"{len(cases) - broken} of {len(cases)} cases ended as they must")
+    return 1 if broken else 0
+
+
+def _run(case: Case) -> tuple[Row, float, bool]:
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="grasp-faults-", ignore_cleanup_errors=True) as folder:
+        try:
+            row, sound = case.run(Path(folder)), True
+        except NoMount as reason:
+            row, sound = Row(case.name, "local", f"not run: {reason}"), True
+        except Exception as error:
+            row, sound = Row(case.name, case.group, f"BROKEN: {error}"), False
+    return row, time.monotonic() - begin, sound
+
+
+@contextmanager
+def _noise_in(log: Path | None) -> Iterator[None]:
+    """Send standard error of this process and its children to a file."""
+    target = os.open(log or os.devnull, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    sys.stderr.flush()
+    real = os.dup(2)
+    os.dup2(target, 2)
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(real, 2)
+        os.close(real)
+        os.close(target)

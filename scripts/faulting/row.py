@@ -1,0 +1,24 @@
+"""What one case found: a line of the table, or the sentence that says what broke."""
+
+from dataclasses import dataclass
+
+
+class Broken(AssertionError):
+    """A case that did not end as it must."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of docs/faults.md."""
+
+    fault: str
+    body: str
+    outcome: str
+    calls: str = ""  # oracle calls that count, of the budget
+    repeated: str = ""  # oracle calls made again
+
+
+def expect(condition: object, sentence: str) -> None:
+    """Raise `Broken` with the sentence unless the condition holds."""
+    if not condition:
+        raise Broken(sentence)

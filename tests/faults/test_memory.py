@@ -1,0 +1,54 @@
+"""Memory that does not grow with the number of candidates."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from grasp_tune.local.spill import SpillingStore
+from grasp_tune.method.errors import CheckpointError
+from grasp_tune.method.room import Room, check_room
+from grasp_tune.method.tasks import Arm, Segment, TrainTask
+from scripts.faulting import memory
+
+pytestmark = pytest.mark.xdist_group("faults")
+
+
+def test_peak_memory_is_flat_in_the_number_of_candidates(tmp_path: Path) -> None:
+    memory.many_candidates(tmp_path, side=300, few=20, many=60)
+
+
+def test_checkpoints_beyond_the_limit_are_files_that_go_away() -> None:
+    store = SpillingStore(limit=3000)
+    for number in range(5):
+        store.write(f"point{number}", {"x": torch.full((200,), float(number))}, {"n": number})
+    paths = list(map(store.path, store.keys()))
+    # A checkpoint has 800 bytes of numbers and some 200 of header: three would be too many.
+    assert [path is None for path in paths] == [True, True, False, False, False]
+    for number in range(5):
+        found = store.read(f"point{number}")
+        assert found.tensors["x"].tolist() == [float(number)] * 200
+        assert found.meta == {"n": number}
+    store.delete("point0")
+    store.write("point4", {"x": torch.zeros(1)}, {})  # there is room in memory again
+    assert store.path("point4") is None and not store.exists("point0")
+    assert store.size("point1") == store.size("point2")
+    spilled = store.path("point3")
+    assert spilled is not None and spilled.exists()
+    store.close()
+    assert not spilled.parent.exists()
+    with pytest.raises(CheckpointError, match="is missing"):
+        store.read("point3")
+
+
+def test_the_room_for_a_round_is_known_before_it_is_trained(tmp_path: Path) -> None:
+    arms = [Arm(index, "sgd", 0.1) for index in (1, 2)]
+    task = TrainTask("t", tuple(Segment(arm, 0, 9, keep=(3, 9), save=True) for arm in arms))
+    # Two iterates and a state each; one of the six is there already.
+    room = Room.of([task], 1000, there=("run001-000000003",))
+    assert (room.checkpoints, room.size, room.least) == (5, 20_000, 10_000)
+    check_room(tmp_path, room)
+    with pytest.raises(
+        CheckpointError, match="lacks room: 5 checkpoints of 1000000000000000000 numbers"
+    ):
+        check_room(tmp_path, Room(5, 10**18))
