@@ -26,6 +26,8 @@ REPORT = "report.html"
 _OURS = (
     "config.yaml",
     "state.json",
+    "state.previous.json",
+    "state.damaged.json",
     "calls",
     "result.json",
     "model.safetensors",
