@@ -41,7 +41,7 @@ from grasp_tune.method.tasks import (
 )
 
 PROBE = 1 / 64  # share of T at x0
-RUNG = 0.035  # share of T for each rung
+RUNG = 0.06  # share of T for each rung
 KEEP = (24, 12, 6, 3, 1)  # runs that survive each rung
 FIRST_CALLS = 3  # of each run in the first rung, at least
 FIRST_SHARE = 0.12  # of T, at most, for those
