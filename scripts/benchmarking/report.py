@@ -54,9 +54,10 @@ def _head(records: Sequence[Record], rows: Sequence[Row]) -> str:
         "",
         "Every method gets the same number T of oracle calls (minibatch gradients or losses) on",
         "the same addressed minibatches from the same start point; trials of a search count like",
-        "any other call. Peers run at their published defaults. Judged on one fixed sample of the",
-        "training data (all rows up to 20,000) that no method sees as such. Tuning of the schedule",
-        "used other seeds (0 to 9) and none of the workloads marked *held out*.",
+        "any other call. Peers run at their published defaults or, where the name says so, with",
+        "the options that their authors advise. Judged on one fixed sample of the training data",
+        "(all rows up to 20,000) that no method sees as such. Tuning of the schedule",
+        "used seeds 0 and 1, once seed 10 of `cover`, and none of the workloads marked *held out*.",
         "",
         f"Seeds here: {', '.join(map(str, seeds)) or 'none yet'}; per workload, those that all "
         f"methods have ({' to '.join(map(str, _ends(counts)))} of them). Code of the GRASP rows: "

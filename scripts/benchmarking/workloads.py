@@ -199,7 +199,6 @@ _ALL: list[Workload] = [
         _made(data.cover),
         models.linear(54, 7),
         models.cross_entropy,
-        held_out=True,
     ),
     Workload(
         "housing",
