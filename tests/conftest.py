@@ -11,6 +11,7 @@ Properties are checked on the same examples every time. To look for new countere
 """
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +26,11 @@ settings.register_profile(
 )
 settings.register_profile("explore", deadline=None, max_examples=2000, print_blob=True)
 settings.load_profile("suite")
+
+# Started in the background by a script, this process ignores SIGINT, and so would all that it
+# starts: tests that press Ctrl-C in a child would wait for ever.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups

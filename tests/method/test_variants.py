@@ -354,7 +354,7 @@ def test_a_range_beyond_the_doubles_is_refused() -> None:
         (lambda: NonConvex(delta=0.0), r"must be in \(0, 1/3\)"),
         (lambda: NonConvex(probe=0.6), r"probe=0\.6 must be a share .* \(0, 1/2\]"),
         (lambda: NonConvex(probe=0), r"probe=0 must be a share"),
-        (lambda: NonConvex(base="adam"), "base='adam' must be one of 'sgd', 'unixgrad', 'adagrad'"),
+        (lambda: NonConvex(base="lion"), "base='lion' must be one of 'sgd', 'unixgrad', 'adagrad'"),
         (lambda: NonConvex(base=3), "base=3 must be one of"),  # type: ignore[arg-type]
         (lambda: Convex(d_eps=math.inf), "d_eps=inf must be a finite number"),
         (lambda: Convex(L_eps=-0.0), "L_eps=-0.0 must be above 0"),
