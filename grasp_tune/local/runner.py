@@ -27,6 +27,7 @@ from grasp_tune.method.statefile import previous, remove_stale
 from grasp_tune.method.tasks import ProbeOutcome, Task, TrainOutcome
 from grasp_tune.training.bases import Factory
 from grasp_tune.training.problem import TorchProblem
+from grasp_tune.training.recovery import place_chosen
 from grasp_tune.training.result import Result
 from grasp_tune.training.snapshots import model_tensors
 from grasp_tune.training.store import CheckpointStore, Store
@@ -283,15 +284,7 @@ class _Driver:
     def result(self) -> Result:
         """Return the result at the search's choice, with the work done twice told apart."""
         search, worker = self._search, self._own_worker()
-        while True:
-            try:
-                worker.place(search.partial().key)
-                break
-            except CheckpointError as error:
-                if error.key is None:
-                    raise
-                search.make_again(error.key)
-                self.run_here()
+        place_chosen(worker, search)
         search.repeated = max(search.repeated, self._meter.total - _budgeted(search))
         seed = self._setting.seed
         if self._reporter is not None:

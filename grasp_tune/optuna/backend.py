@@ -58,7 +58,8 @@ class OptunaBackend:
 
         def member() -> Member:
             artifacts = FileSystemArtifactStore(folder)
-            return Member(self.open(), problem, setting, artifacts, bases or {}, None)
+            study = self.open()
+            return Member(study, problem, setting, artifacts, bases or {}, None, out=out)
 
         if self.workers > 1:
             run_members(member, self.workers)

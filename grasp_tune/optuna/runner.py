@@ -35,11 +35,13 @@ from grasp_tune.optuna.attributes import (
     set_study_json,
     study_json,
 )
+from grasp_tune.optuna.calls import CallFiles
 from grasp_tune.optuna.ledger import Claim, Ledger
 from grasp_tune.optuna.pulse import Pulse, Timing, Watch
 from grasp_tune.training.bases import Factory
 from grasp_tune.training.fused import fusion_width
 from grasp_tune.training.problem import TorchProblem
+from grasp_tune.training.recovery import place_chosen
 from grasp_tune.training.result import Result
 from grasp_tune.training.snapshots import model_tensors
 from grasp_tune.training.store import MemoryStore, Store
@@ -118,7 +120,7 @@ def run_optuna(
         def member() -> Member:
             artifacts = FileSystemArtifactStore(folder / "artifacts")
             study = open_study(folder)
-            return Member(study, problem, setting, artifacts, bases or {}, None)
+            return Member(study, problem, setting, artifacts, bases or {}, None, out=folder)
 
         if workers > 1:
             from grasp_tune.optuna.processes import run_members
@@ -149,6 +151,8 @@ class Member:
         artifact_store: ArtifactStore | None,
         bases: Mapping[str, Factory],
         timing: Timing | None,
+        *,
+        out: Path | None = None,
     ) -> None:
         if len(study.directions) > 1 or study.direction != optuna.study.StudyDirection.MINIMIZE:
             raise InputError(
@@ -172,6 +176,7 @@ class Member:
         self._search = Search(setting)
         self._ledger = Ledger(study, self._search, sweep, self.name)
         self._worker: Worker | None = None
+        self._calls = None if out is None else CallFiles(out, sweep)
 
     def run(self) -> Result:
         """Take part until the search is done; return its result."""
@@ -231,7 +236,7 @@ class Member:
     def _own_worker(self) -> Worker:
         if self._worker is None:
             seed = self._setting.seed
-            worker = Worker(self._problem, seed, self._store, self._bases, self._pulse.count)
+            worker = Worker(self._problem, seed, self._store, self._bases, self._counting())
             known = self._ledger.origin
             if known is not None and worker.origin != known:
                 raise SearchError(
@@ -242,10 +247,25 @@ class Member:
             self._worker = worker
         return self._worker
 
+    def _counting(self) -> Callable[[int], None]:
+        if self._calls is None:
+            return self._pulse.count
+        add = self._calls.counter()
+
+        def count(calls: int) -> None:
+            self._pulse.count(calls)
+            add(calls)
+
+        return count
+
     def _result(self) -> Result:
         choice = self._search.partial()
         worker = self._own_worker()
-        worker.place(choice.key)
+        place_chosen(worker, self._search)
+        if self._calls is not None:
+            spent = self._search.calls
+            budgeted = sum(spent.values()) - spent["repeated"]
+            self._search.repeated = max(spent["repeated"], self._calls.total - budgeted)
         seed = self._setting.seed
         result = Result.of(
             self._search, model_tensors(worker.model), lambda: self._problem.build(seed)

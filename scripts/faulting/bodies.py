@@ -33,8 +33,25 @@ def optuna_driver_killed(folder: Path, phase: str) -> Row:
     code, found = finish(sweep, count=count)
     expect(code == 0, f"going on ended with code {code}: {found}")
     same(sweep, found)
-    fault = f"driver killed (SIGKILL) in the {phase}, then resumed"
-    return _seen(row(fault, sweep, found), counted(count))
+    asked, spent = counted(count), sum(found["print"]["calls"].values())
+    repeated = found["calls"]["repeated"]
+    expect(asked == spent + repeated, f"the oracle saw {asked}, told are {spent} + {repeated}")
+    return row(f"driver killed (SIGKILL) in the {phase}, then resumed", sweep, found)
+
+
+def optuna_artifact_lost(folder: Path) -> Row:
+    """The study is done and the artifact of the chosen point is gone."""
+    sweep = Sweep(str(folder / "run"), backend="optuna")
+    code, found = finish(sweep)
+    expect(code == 0, f"it ended with code {code}: {found}")
+    chosen = list((folder / "run" / "artifacts").glob(f"*-{found['print']['key']}"))
+    expect(len(chosen) == 1, f"the chosen point has {len(chosen)} artifacts")
+    chosen[0].unlink()
+    code, found = finish(sweep)
+    expect(code == 0, f"going on ended with code {code}: {found}")
+    same(sweep, found)
+    expect(found["calls"]["repeated"] > 0, "nothing was made again")
+    return row("artifact of the chosen point lost after the end", sweep, found)
 
 
 def optuna_worker_killed(folder: Path) -> Row:

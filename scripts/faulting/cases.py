@@ -58,6 +58,7 @@ def every_case() -> list[Case]:
     for phase in phases:
         add("optuna", bodies.optuna_driver_killed, phase=phase)
     add("optuna", bodies.optuna_worker_killed)
+    add("optuna", bodies.optuna_artifact_lost)
     for phase in phases:
         add("ray", bodies.ray_driver_killed, phase=phase)
     add("ray", bodies.ray_worker_killed)

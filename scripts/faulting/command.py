@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from scripts.faulting.cases import Case, every_case
 from scripts.faulting.disk import NoMount
@@ -29,14 +30,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"no such group: {', '.join(sorted(unknown))}")
     cases = [case for case in every_case() if not options.groups or case.group in options.groups]
     rows, broken = [], 0
-    with _noise_in(options.log):
+    with _noise_in(options.log) as out:
         for number, case in enumerate(cases, start=1):
             row, seconds, sound = _run(case)
             broken += not sound
             rows.append(row)
             word = "" if sound else "BROKEN: "
             line = f"[{number}/{len(cases)}] {seconds:5.1f} s  {case.name}: {word}{row.outcome}"
-            print(line, flush=True)
+            print(line, file=out, flush=True)
     if options.groups:
         print(page_text(rows))
     else:
@@ -59,16 +60,20 @@ def _run(case: Case) -> tuple[Row, float, bool]:
 
 
 @contextmanager
-def _noise_in(log: Path | None) -> Iterator[None]:
-    """Send standard error of this process and its children to a file."""
+def _noise_in(log: Path | None) -> Iterator[TextIO]:
+    """Send all output of this process and its children to a file; yield the real standard output."""
     target = os.open(log or os.devnull, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    sys.stderr.flush()
-    real = os.dup(2)
-    os.dup2(target, 2)
+    streams = sys.stdout, sys.stderr
+    real = [os.dup(stream.fileno()) for stream in streams]
+    for stream in streams:
+        stream.flush()
+        os.dup2(target, stream.fileno())
+    os.close(target)
     try:
-        yield
+        with os.fdopen(os.dup(real[0]), "w") as out:
+            yield out
     finally:
-        sys.stderr.flush()
-        os.dup2(real, 2)
-        os.close(real)
-        os.close(target)
+        for stream, kept in zip(streams, real, strict=True):
+            stream.flush()
+            os.dup2(kept, stream.fileno())
+            os.close(kept)

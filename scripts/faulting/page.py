@@ -38,8 +38,8 @@ _TAIL = """
 ## What is not covered
 
 - A driver of Ray that is killed before Tune's first snapshot of the experiment starts over; calls
-  made until then do not show as repeated. With Optuna, calls since the worker's last sign of life
-  (five seconds) do not.
+  made until then do not show as repeated. In a study without an output folder
+  (`grasp_tune.optuna.run`), calls since a killed worker's last sign of life do not.
 - A loss that is not deterministic (some GPU kernels) comes out differently when it is repeated. A
   repeated task whose outcome differs is reported in the log.
 - A process killed with SIGKILL cannot remove its temporary folder (runs without `out`).

@@ -40,3 +40,7 @@ def test_a_stopped_driver_goes_on_to_the_same_choice(
 
 def test_a_killed_process_of_a_study_goes_on_to_the_same_choice(tmp_path: Path) -> None:
     bodies.optuna_driver_killed(tmp_path, "training")
+
+
+def test_a_lost_artifact_of_the_chosen_point_is_made_again(tmp_path: Path) -> None:
+    bodies.optuna_artifact_lost(tmp_path)
