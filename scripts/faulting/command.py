@@ -61,7 +61,7 @@ def _run(case: Case) -> tuple[Row, float, bool]:
 
 @contextmanager
 def _noise_in(log: Path | None) -> Iterator[TextIO]:
-    """Send all output of this process and its children to a file; yield the real standard output."""
+    """Send all output of this process and its children to a file; yield the real output."""
     target = os.open(log or os.devnull, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     streams = sys.stdout, sys.stderr
     real = [os.dup(stream.fileno()) for stream in streams]
