@@ -148,6 +148,7 @@ def run(sweep: Sweep, death: Death | None = None, count: Path | None = None) -> 
     """Run the sweep in this process."""
     torch.set_num_threads(1)
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ["RAY_ADDRESS"] = "local"  # a session of its own, whatever runs on this machine
     if sweep.backend == "optuna":
         from grasp_tune.optuna import pulse
 
@@ -171,6 +172,8 @@ def run_and_tell(
     sweep: Sweep, death: Death | None, count: Path | None, answer: Path | None
 ) -> None:
     """Run the sweep, in a process made for it; leave its fingerprint in a file."""
+    # A shell ignores SIGINT for what it starts in the background, and children inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         result = run(sweep, death, count)
     except gt.GraspError as error:
