@@ -51,6 +51,7 @@ def ray_session() -> Iterator[None]:
     import ray
 
     ray.init(
+        address="local",  # whatever other Ray may run on this machine
         num_cpus=2,  # a task may ask for less than one
         object_store_memory=80 * 2**20,
         include_dashboard=False,
