@@ -10,7 +10,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from scripts.faulting.row import Row, expect
-from scripts.faulting.sweep import Death, Sweep, counted, finish, row, same, start
+from scripts.faulting.sweep import (
+    Death,
+    Sweep,
+    finish,
+    in_the_books,
+    in_the_middle,
+    row,
+    same,
+    start,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -20,22 +29,18 @@ _SIGNS = {
     "training": "ray/grasp/*/outcomes/probe.json",
     "ensemble": "ray/grasp/*/outcomes/score-*.json",
 }
-# Computations of the loss before the death, as in `kills`.
-_CALLS = {"probe": 5, "training": 300, "ensemble": 594}
 
 
 def optuna_driver_killed(folder: Path, phase: str) -> Row:
     """The only process of a study is killed in a phase; the same command goes on."""
     sweep = Sweep(str(folder / "run"), backend="optuna")
     count = folder / "count"
-    code, _ = finish(sweep, Death(_CALLS[phase]), count=count)
+    code, _ = finish(sweep, in_the_middle(sweep, phase), count=count)
     expect(code == -signal.SIGKILL, f"it was to be killed, and ended with code {code}")
     code, found = finish(sweep, count=count)
     expect(code == 0, f"going on ended with code {code}: {found}")
     same(sweep, found)
-    asked, spent = counted(count), sum(found["print"]["calls"].values())
-    repeated = found["calls"]["repeated"]
-    expect(asked == spent + repeated, f"the oracle saw {asked}, told are {spent} + {repeated}")
+    in_the_books(found, count)
     return row(f"driver killed (SIGKILL) in the {phase}, then resumed", sweep, found)
 
 

@@ -19,6 +19,7 @@ from scripts.faulting import (
     memory,
 )
 from scripts.faulting.row import Row
+from scripts.faulting.sweep import PHASES
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Case:
 
 def every_case() -> list[Case]:
     """Return all of them, in the order of the page."""
-    phases = tuple(kills.PHASES)
+    phases = tuple(PHASES)
     found: list[tuple[str, Callable[[Path], Row]]] = []
 
     def add(group: str, function: Callable[..., Row], **options: object) -> None:
@@ -80,6 +81,7 @@ def every_case() -> list[Case]:
     for value in losses.VALUES:
         add("losses", losses.loss_goes_wrong_far_away, value=value)
     add("losses", losses.gradient_goes_wrong_far_away)
+    add("losses", losses.gradient_goes_wrong_in_one_cell)
     add("losses", losses.everything_diverges)
     for value in ("NaN", "+inf", "-inf"):
         add("losses", losses.start_is_not_finite, value=value)

@@ -4,7 +4,9 @@ import pickle
 import random
 import signal
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from grasp_tune.local import runner
 from grasp_tune.method.errors import CheckpointError, DamagedState
@@ -13,7 +15,7 @@ from grasp_tune.method.statefile import previous, read_sealed
 from grasp_tune.training.store import Checkpoint, CheckpointStore
 from scripts.faulting.patches import quiet, replaced
 from scripts.faulting.row import Row, expect
-from scripts.faulting.sweep import Death, Sweep, finish, row, run, same
+from scripts.faulting.sweep import Sweep, finish, in_the_books, in_the_middle, row, run, same
 
 
 def cut(path: Path) -> None:
@@ -46,19 +48,37 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
 }
 
 
+def _stop(sweep: Sweep, count: Path | None = None) -> None:
+    """Stop the sweep half-way through its training; its state is saved."""
+    code, _ = finish(sweep, in_the_middle(sweep, "training", signal.SIGINT), count=count)
+    expect(code == 130, f"it was to stop, and ended with code {code}")
+
+
+@cache
+def _repeated_without_damage() -> int:
+    """Return what is done again after the stop alone: the task that was under way."""
+    with TemporaryDirectory() as folder:
+        sweep = Sweep(f"{folder}/run")
+        _stop(sweep)
+        code, found = finish(sweep)
+        expect(code == 0, f"going on ended with code {code}: {found}")
+        return int(found["calls"]["repeated"])
+
+
 def checkpoints_damaged_before_resume(folder: Path, damage: str) -> Row:
     """A run is stopped, all its checkpoints are damaged, and it goes on."""
-    sweep = Sweep(str(folder / "run"))
-    code, _ = finish(sweep, Death(400, signal.SIGINT))
-    expect(code == 130, f"it was to stop, and ended with code {code}")
+    sweep, count = Sweep(str(folder / "run")), folder / "count"
+    _stop(sweep, count)
     paths = sorted((folder / "run" / "checkpoints").glob("*.safetensors"))
     expect(paths, "there is no checkpoint to damage")
     for path in paths:
         DAMAGES[damage](path)
-    code, found = finish(sweep)
+    code, found = finish(sweep, count=count)
     expect(code == 0, f"going on ended with code {code}: {found}")
     same(sweep, found)
-    expect(found["calls"]["repeated"] > 0, "nothing was made again: was damage used?")
+    in_the_books(found, count)
+    anyway = _repeated_without_damage()
+    expect(found["calls"]["repeated"] > anyway, "nothing was made again: was damage used?")
     return row(f"all {len(paths)} checkpoints {damage}, then resumed", sweep, found)
 
 
@@ -78,7 +98,7 @@ def checkpoints_damaged_while_running(folder: Path, workers: int = 1, seed: int 
         result = run(sweep)
     found = {"print": sweep.print_of(result), "calls": result.calls}
     same(sweep, found)
-    expect(workers > 1 or done, "nothing was damaged")
+    expect(result.calls["repeated"] > 0, "nothing was made again: was anything damaged?")
     return row("one checkpoint in five damaged between rounds", sweep, found)
 
 
@@ -100,8 +120,7 @@ def chosen_checkpoint_damaged(folder: Path) -> Row:
 def state_truncated_everywhere(folder: Path, every: int = 1) -> Row:
     """The state file cut at every byte: refused, or the one before it is used."""
     sweep = Sweep(str(folder / "run"))
-    code, _ = finish(sweep, Death(300, signal.SIGINT))
-    expect(code == 130, f"it was to stop, and ended with code {code}")
+    _stop(sweep)
     path = folder / "run" / "state.json"
     whole, spare = path.read_bytes(), previous(path).read_bytes()
     before = read_sealed(previous(path), 10**8)
@@ -129,18 +148,17 @@ def state_truncated_everywhere(folder: Path, every: int = 1) -> Row:
 
 def state_damaged_beyond_use(folder: Path) -> Row:
     """The state file and its spare are both damaged: the run starts over, and says so."""
-    sweep = Sweep(str(folder / "run"))
-    code, _ = finish(sweep, Death(400, signal.SIGINT))
-    expect(code == 130, f"it was to stop, and ended with code {code}")
+    sweep, count = Sweep(str(folder / "run")), folder / "count"
+    _stop(sweep, count)
     path = folder / "run" / "state.json"
     flip(previous(path))
     content = path.read_bytes()
     path.write_bytes(content.replace(b'"calls":', b'"calls": ', 1))
-    code, found = finish(sweep)
+    code, found = finish(sweep, count=count)
     expect(code == 0, f"going on ended with code {code}: {found}")
     same(sweep, found)
     expect((folder / "run" / "state.damaged.json").exists(), "the damaged state was not kept")
-    expect(found["calls"]["repeated"] >= 300, "work done again is not told")
+    in_the_books(found, count)
     return row("state file and its spare both damaged", sweep, found, "starts over, same choice")
 
 

@@ -3,9 +3,11 @@
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,22 +20,29 @@ from scripts.faulting.sweep import Sweep, row, run, same
 def full_while_writing(folder: Path, what: str) -> Row:
     """The disk is full while a checkpoint or the state is written; later there is room again."""
     sweep = Sweep(str(folder / "run"))
-    mark, first = {"checkpoint": ("checkpoints", 60), "state": ("state.json", 60)}[what]
-    with full_disk(lambda path, number: mark in path and number > first) as hit:
+    mark = {"checkpoint": ".safetensors", "state": "state.json"}[what]
+    with full_disk(mark, after=sys.maxsize) as written:
+        run(replace(sweep, out=str(folder / "undisturbed")))
+    # The state is written now and then by the clock: early enough to come in any run.
+    after = len(written) // 2 if what == "checkpoint" else 2
+    with full_disk(mark, after) as written:
         sentence = _refusal(sweep)
-    expect(hit and "disk is full" in sentence, f"nothing said of a full disk: {sentence}")
+    expect(len(written) > after, f"only {len(written)} were written")
+    expect("disk is full" in sentence, f"nothing said of a full disk: {sentence}")
     rubbish = [str(path) for path in folder.rglob("*.tmp")]
     expect(not rubbish, f"left behind: {rubbish}")
     return _go_on(f"disk full while a {what} is written, then room again", sweep)
 
 
-def really_full(folder: Path, room: int = 96) -> Row:
+def really_full(folder: Path) -> Row:
     """A file system of its own that fills up (root only); later there is room again."""
     with small_filesystem(folder / "disk") as disk:
+        sweep, before = Sweep(str(disk / "run")), _free(disk)
+        run(sweep)
+        taken = before - _free(disk)
+        shutil.rmtree(disk / "run")
         ballast = disk / "ballast"
-        free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
-        ballast.write_bytes(bytes(free - room * 1024))
-        sweep = Sweep(str(disk / "run"))
+        ballast.write_bytes(bytes(_free(disk) - taken // 2))
         sentence = _refusal(sweep)
         expect("disk is full" in sentence, f"nothing said of a full disk: {sentence}")
         ballast.unlink()
@@ -69,6 +78,10 @@ def broken_for_good(folder: Path) -> Row:
     expect("cannot be written" in sentence, sentence)
     expect(time.monotonic() - begin < 120, "it tried for more than two minutes")
     return _go_on("storage fails for good, is mended, then resumed", sweep)
+
+
+def _free(disk: Path) -> int:
+    return os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
 
 
 def _refusal(sweep: Sweep) -> str:

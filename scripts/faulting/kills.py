@@ -2,61 +2,74 @@
 
 import random
 import signal
-import time
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from scripts.faulting.row import Row, expect
-from scripts.faulting.sweep import BUDGET, Death, Sweep, counted, finish, row, same, start
-
-# Computations of the loss before the death: of the sweep's 598, the first 9 are the probe, the last
-# 10 the race.
-PHASES = {"probe": 5, "training": 300, "ensemble": 594}
+from scripts.faulting.sweep import (
+    BUDGET,
+    Death,
+    Sweep,
+    counted,
+    finish,
+    in_the_books,
+    in_the_middle,
+    row,
+    same,
+    start,
+)
 
 
 def driver_killed(folder: Path, phase: str, **options: object) -> Row:
     """The driver is killed in a phase; the same command goes on."""
     sweep = Sweep(str(folder / "run"), **options)  # type: ignore[arg-type]
     count = folder / "count"
-    code, _ = finish(sweep, Death(PHASES[phase]), count=count)
+    code, _ = finish(sweep, in_the_middle(sweep, phase), count=count)
     expect(code == -signal.SIGKILL, f"it was to be killed, and ended with code {code}")
     code, found = finish(sweep, count=count)
     expect(code == 0, f"going on ended with code {code}: {found}")
     same(sweep, found)
-    asked = counted(count)
-    spent = sum(found["print"]["calls"].values())
-    repeated = found["calls"]["repeated"]
-    expect(asked == spent + repeated, f"the oracle saw {asked}, told are {spent} + {repeated}")
+    in_the_books(found, count)
     expect(_rubbish(folder) == [], f"left behind: {_rubbish(folder)}")
     return row(f"driver killed (SIGKILL) in the {phase}, then resumed", sweep, found)
 
 
 def driver_killed_at_random(folder: Path, moments: int, budget: int = BUDGET, seed: int = 0) -> Row:
     """The driver is killed at random moments of its life, each in a sweep of its own."""
-    chance = random.Random(seed)
-    clean = Sweep(str(folder / "clean"), budget=budget)
-    begin = time.monotonic()
-    same(clean, finish(clean)[1])
-    length = time.monotonic() - begin
-    repeated, ended = [], 0
-    for number in range(moments):
-        schedule = ("promote", "paper")[number % 2]
-        sweep = Sweep(
-            str(folder / f"run{number}"), schedule=schedule, fused=number % 4 > 1, budget=budget
-        )
-        process = start(sweep)
-        process.join(length * chance.random())
-        ended += process.exitcode is not None
-        process.kill()
-        process.join()
+    chance, repeated = random.Random(seed), list[int]()
+    tried = 0
+    while len(repeated) < moments:
+        tried += 1
+        expect(tried <= 3 * moments, "most runs had ended before they were killed")
+        schedule, fused = ("promote", "paper")[tried % 2], tried % 4 > 1
+        out = str(folder / f"run{tried}")
+        sweep = Sweep(out, schedule=schedule, fused=fused, budget=budget)
+        # Up to 20 ms after a computation: in the next ones, or while a file is written.
+        call = chance.randint(1, _computations(replace(sweep, out="")))
+        code, _ = finish(sweep, Death(call, delay=0.02 * chance.random()))
+        if code == 0:
+            continue
+        expect(code == -signal.SIGKILL, f"it was to be killed, and ended with code {code}")
         code, found = finish(sweep)
-        expect(code == 0, f"moment {number}: going on ended with code {code}: {found}")
+        expect(code == 0, f"killed at {call}: going on ended with code {code}: {found}")
         same(sweep, found)
         repeated.append(found["calls"]["repeated"])
-    expect(ended < moments, "all runs had ended before they were killed")
     expect(_rubbish(folder) == [], f"left behind: {_rubbish(folder)}")
     spread = f"{min(repeated)} to {max(repeated)}"
     fault = f"driver killed (SIGKILL) at {moments} random moments, then resumed"
-    return Row(fault, "local", "same choice, bit for bit", "within T each time", spread)
+    return Row(fault, "local", "same choice, bit for bit", f"within {budget} each time", spread)
+
+
+@cache
+def _computations(sweep: Sweep) -> int:
+    """Return how often the loss is computed; fused runs share one computation."""
+    with TemporaryDirectory() as folder:
+        count = Path(folder) / "count"
+        code, found = finish(replace(sweep, out=f"{folder}/run"), count=count)
+        expect(code == 0, f"the undisturbed run ended with code {code}: {found}")
+        return counted(count)
 
 
 def driver_killed_over_and_over(folder: Path, times: int, seed: int = 1) -> Row:
@@ -99,13 +112,14 @@ def interrupted(folder: Path, number: signal.Signals, *, twice: bool) -> Row:
     """SIGINT or SIGTERM, and perhaps once more while the state is being written."""
     sweep = Sweep(str(folder / "run"))
     count = folder / "count"
-    code, _ = finish(sweep, Death(300, number, twice=twice), count=count)
+    code, _ = finish(sweep, in_the_middle(sweep, "training", number, twice=twice), count=count)
     expect(code == 130, f"it was to stop with code 130, and ended with code {code}")
     state = folder / "run" / "state.json"
     expect(state.exists(), "no state was left")
     code, found = finish(sweep, count=count)
     expect(code == 0, f"going on ended with code {code}: {found}")
     same(sweep, found)
+    in_the_books(found, count)
     expect(_rubbish(folder) == [], f"left behind: {_rubbish(folder)}")
     times = "twice, the second while the state is written" if twice else "once"
     return row(f"{number.name} {times}, then resumed", sweep, found)

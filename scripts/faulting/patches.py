@@ -31,24 +31,23 @@ def quiet() -> Iterator[None]:
 
 
 @contextmanager
-def full_disk(hits: Callable[[str, int], bool]) -> Iterator[list[str]]:
-    """Fail the flushing of a file as a full disk does, where `hits(path, number)` says so.
+def full_disk(mark: str, after: int) -> Iterator[list[str]]:
+    """Fail, as a full disk does, every flushing of a file with `mark` in its name but the first.
 
-    Yields the list of files that were hit.
+    after: how many of them go well. Yields the list of all of them.
     """
-    real, hit, number = os.fsync, list[str](), 0
+    real, flushed = os.fsync, list[str]()
 
     def fsync(handle: int) -> None:
-        nonlocal number
-        number += 1
         path = os.readlink(f"/proc/self/fd/{handle}")
-        if hits(path, number):
-            hit.append(path)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if mark in os.path.basename(path):
+            flushed.append(path)
+            if len(flushed) > after:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         real(handle)
 
     with replaced(os, "fsync", fsync):
-        yield hit
+        yield flushed
 
 
 PASSING = (errno.EIO, errno.ESTALE, errno.EAGAIN, errno.ETIMEDOUT, errno.EBUSY)

@@ -11,7 +11,9 @@ import multiprocessing
 import os
 import signal
 import struct
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from multiprocessing.process import BaseProcess
@@ -26,7 +28,10 @@ from torch import Tensor, nn
 import grasp_tune as gt
 import grasp_tune.local.runner
 from grasp_tune.method.statefile import read_json, write_json_atomic
+from grasp_tune.method.tasks import Outcome, Task, phase_of
 from grasp_tune.method.variants import Method
+from grasp_tune.training.worker import Worker
+from scripts.faulting.patches import replaced
 from scripts.faulting.row import Row, expect
 
 BUDGET = 600
@@ -34,14 +39,20 @@ METHODS: dict[str, Method] = {"nonconvex": gt.NonConvex(), "convex": gt.Convex()
 _COUNT = struct.Struct("<q")
 
 
+PHASES = {"probe": "probe", "training": "train", "ensemble": "ensemble"}  # as the books call them
+_phase = ""  # of the task under way in this process
+
+
 @dataclass(frozen=True, slots=True)
 class Death:
     """A signal that a process sends when its loss is computed for the `call`-th time."""
 
     call: int
+    phase: str | None = None  # one of PHASES: only computations in it count
     number: int = signal.SIGKILL
     whom: str = "self"  # or "parent": the driver of this worker
     twice: bool = False  # and once more while the state is written
+    delay: float = 0.0  # seconds later, while the process goes on
     sign: str | None = None  # a file that says that it has happened: then never again
 
 
@@ -85,10 +96,16 @@ def problem(death: Death | None = None, count: Path | None = None) -> gt.TorchPr
 
     def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         nonlocal seen
-        seen += 1
+        if death is None or death.phase in (None, _phase):
+            seen += 1
         if counter is not None:
             counter()
-        if death is not None and seen == death.call and not _happened(death):
+        if (
+            death is not None
+            and death.phase in (None, _phase)
+            and seen == death.call
+            and not _happened(death)
+        ):
             _die(death)
         return nn.functional.cross_entropy(model(batch[0]), batch[1])
 
@@ -141,7 +158,28 @@ def _die(death: Death) -> None:
             real(handle)
 
         setattr(os, "fsync", again)  # noqa: B010  (the type checker knows it as a constant)
-    os.kill(os.getpid() if death.whom == "self" else os.getppid(), death.number)
+    whom = os.getpid() if death.whom == "self" else os.getppid()
+    if death.delay:
+        timer = threading.Timer(death.delay, os.kill, (whom, death.number))
+        timer.daemon = True
+        timer.start()
+    else:
+        os.kill(whom, death.number)
+
+
+@contextmanager
+def _phases_followed() -> Iterator[None]:
+    """Know, while the loss is computed, for which phase of the search that is."""
+    words = {"probe": "probe", "train": "training", "score": "ensemble"}
+    real = Worker.run
+
+    def followed(worker: Worker, task: Task) -> Outcome:
+        global _phase
+        _phase = words[phase_of(task)]
+        return real(worker, task)
+
+    with replaced(Worker, "run", followed):
+        yield
 
 
 def run(sweep: Sweep, death: Death | None = None, count: Path | None = None) -> gt.Result:
@@ -175,7 +213,8 @@ def run_and_tell(
     # A shell ignores SIGINT for what it starts in the background, and children inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        result = run(sweep, death, count)
+        with _phases_followed():
+            result = run(sweep, death, count)
     except gt.GraspError as error:
         if answer is not None:
             write_json_atomic(answer, {"error": str(error)})
@@ -224,13 +263,35 @@ def undisturbed(sweep: Sweep) -> str:
         return json.dumps(found["print"])
 
 
+def expected(sweep: Sweep) -> dict[str, Any]:
+    """Return the fingerprint that every run of this sweep must have, however it was disturbed."""
+    found: dict[str, Any] = json.loads(
+        undisturbed(replace(sweep, out="", workers=1, backend="local"))
+    )
+    return found
+
+
+def in_the_middle(sweep: Sweep, phase: str, number: int = signal.SIGKILL, **how: Any) -> Death:
+    """Return a death half-way through a phase, by the books of the undisturbed run."""
+    length = expected(sweep)["calls"][PHASES[phase]]
+    expect(length > 1, f"the {phase} of this sweep has {length} calls: there is no middle")
+    return Death(1 + length // 2, phase, number, **how)
+
+
 def same(sweep: Sweep, found: dict[str, Any]) -> None:
     """Raise unless the run ended as the undisturbed one does, within its budget."""
-    expected = json.loads(undisturbed(replace(sweep, out="", workers=1, backend="local")))
+    wanted = expected(sweep)
     expect("print" in found, f"no result: {found}")
-    expect(found["print"] == expected, f"another result: {found['print']}, expected {expected}")
+    expect(found["print"] == wanted, f"another result: {found['print']}, expected {wanted}")
     spent = sum(found["print"]["calls"].values())
     expect(spent <= sweep.budget, f"{spent} calls count, more than {sweep.budget}")
+
+
+def in_the_books(found: dict[str, Any], count: Path) -> None:
+    """Raise unless every computation of the loss is told: as budget, or as done again."""
+    asked, spent = counted(count), sum(found["print"]["calls"].values())
+    repeated = found["calls"]["repeated"]
+    expect(asked == spent + repeated, f"the oracle saw {asked}, told are {spent} + {repeated}")
 
 
 def row(fault: str, sweep: Sweep, found: dict[str, Any], outcome: str = "") -> Row:

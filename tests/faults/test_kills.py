@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from scripts.faulting import bodies, kills
+from scripts.faulting.sweep import PHASES
 
 pytestmark = pytest.mark.xdist_group("faults")  # they share a server of processes
 
 
-@pytest.mark.parametrize("phase", kills.PHASES)
+@pytest.mark.parametrize("phase", PHASES)
 def test_a_driver_killed_in_any_phase_goes_on_to_the_same_choice(
     tmp_path: Path, phase: str
 ) -> None:

@@ -16,6 +16,10 @@ def test_a_gradient_that_is_not_finite_costs_its_run(tmp_path: Path) -> None:
     losses.gradient_goes_wrong_far_away(tmp_path, ("nonconvex",))
 
 
+def test_a_gradient_that_is_not_finite_in_one_cell_changes_no_other(tmp_path: Path) -> None:
+    losses.gradient_goes_wrong_in_one_cell(tmp_path)
+
+
 def test_x0_is_returned_with_a_word_where_everything_diverges(tmp_path: Path) -> None:
     losses.everything_diverges(tmp_path)
 
