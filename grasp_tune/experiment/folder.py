@@ -18,7 +18,7 @@ from grasp_tune.experiment.errors import ConfigError, shown
 from grasp_tune.experiment.loader import load_experiment
 from grasp_tune.experiment.places import check_no_mask, masked_config
 from grasp_tune.experiment.schema import Experiment
-from grasp_tune.local.lock import folder_lock
+from grasp_tune.method.lock import folder_lock
 from grasp_tune.method.statefile import replace_atomically
 
 CONFIG = "config.yaml"

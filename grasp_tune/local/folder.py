@@ -5,8 +5,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from grasp_tune.local.lock import NAME as LOCK
 from grasp_tune.method.errors import CheckpointError
+from grasp_tune.method.lock import NAME as LOCK
 from grasp_tune.method.statefile import previous, write_fault
 
 STATE, CHECKPOINTS, CALLS = "state.json", "checkpoints", "calls"

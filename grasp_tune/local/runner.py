@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Protocol
 
 from grasp_tune.local.folder import CALLS, CHECKPOINTS, STATE, Folder
-from grasp_tune.local.lock import folder_lock
 from grasp_tune.local.meter import Meter
 from grasp_tune.local.processes import Pool
 from grasp_tune.local.spill import SpillingStore
 from grasp_tune.method.errors import CheckpointError, DamagedState, InputError, SearchError
+from grasp_tune.method.lock import folder_lock
 from grasp_tune.method.room import Room, check_room
 from grasp_tune.method.search import Progress, Search, Step
 from grasp_tune.method.setting import Setting

@@ -1,6 +1,8 @@
 """`run_ray`: a problem and a setting through Ray Tune, and the result back."""
 
 import contextlib
+import hashlib
+import json
 import logging
 import os
 import tempfile
@@ -12,8 +14,10 @@ from typing import Any
 import ray
 from ray import tune
 
-from grasp_tune.method.errors import InputError, SearchError
+from grasp_tune.method.errors import CheckpointError, InputError, SearchError
+from grasp_tune.method.lock import folder_lock
 from grasp_tune.method.setting import Setting
+from grasp_tune.method.statefile import write_fault
 from grasp_tune.ray.depot import FOLDER
 from grasp_tune.ray.progress import GraspProgress
 from grasp_tune.ray.searcher import GraspSearcher
@@ -61,6 +65,9 @@ class RayBackend:
     ) -> Result:
         """Return the result of the sweep; the same `out` again goes on where it was cut off."""
         with contextlib.ExitStack() as stack:
+            if out is not None:
+                _make(out)
+                stack.enter_context(folder_lock(out))
             stack.enter_context(_session(self.address))
             folder = out
             if folder is None and self.storage is None:
@@ -69,7 +76,9 @@ class RayBackend:
             storage = self.storage or str(Path(folder or ".").resolve())
             stack.enter_context(quiet_disk())
             stack.enter_context(_silent_tune())
-            searcher = GraspSearcher.from_setting(setting, bases)
+            # The same folder and setting are the same sweep, whatever Tune has recorded of it.
+            run = None if out is None else _digest(setting)
+            searcher = GraspSearcher.from_setting(setting, bases, run)
             reference = ray.put(problem)  # once into the cluster, not once a trial
             tune.run(
                 grasp_trainable(
@@ -107,6 +116,18 @@ def run_ray(
     return RayBackend(workers=workers).run(
         problem, setting, out=out, bases=bases, progress=progress
     )
+
+
+def _make(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as fault:
+        raise CheckpointError(write_fault(out, fault, 1)) from fault
+
+
+def _digest(setting: Setting) -> str:
+    text = json.dumps(setting.to_dict(), sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
 
 def load_result(experiment: Any, make_problem: Callable[[], TorchProblem] | None = None) -> Result:

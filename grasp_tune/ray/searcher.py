@@ -89,11 +89,19 @@ class GraspSearcher(Searcher):
 
     @classmethod
     def from_setting(
-        cls, setting: Setting, bases: Mapping[str, Factory] | None = None
+        cls,
+        setting: Setting,
+        bases: Mapping[str, Factory] | None = None,
+        run: str | None = None,
     ) -> "GraspSearcher":
-        """Return a searcher for a setting whose width is already decided."""
+        """Return a searcher for a setting whose width is already decided.
+
+        run: the sweep's name, where an earlier process may have begun it; what that one left in
+            the storage is used. None: a name of its own.
+        """
         searcher = cls(setting.method, setting.budget, setting.schedule, setting.seed, fused=False)
         searcher._begin(setting, dict(bases or {}), width_known=True)
+        searcher._sweep.run = searcher._sweep.run if run is None else run
         return searcher
 
     @staticmethod

@@ -88,6 +88,7 @@ def every_case() -> list[Case]:
     add("core", interleavings.fuzz, searches=200)
     add("core", interleavings.absurd_numbers, searches=2000)
     add("locks", locks.two_drivers)
+    add("locks", locks.two_drivers, backend="ray")
     add("locks", locks.lock_text_of_a_stranger)
     add("memory", memory.many_candidates, side=1000, few=30, many=215)
     add("memory", memory.many_candidates_without_a_folder, side=1000, few=30, many=215)

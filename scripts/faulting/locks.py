@@ -10,9 +10,9 @@ from scripts.faulting.row import Row, expect
 from scripts.faulting.sweep import Sweep, finish, row, same, start
 
 
-def two_drivers(folder: Path) -> Row:
+def two_drivers(folder: Path, backend: str = "local") -> Row:
     """A second driver is refused by name; when the first is killed, the next goes on at once."""
-    sweep = Sweep(str(folder / "run"), budget=1500)
+    sweep = Sweep(str(folder / "run"), budget=1500, fused=backend != "local", backend=backend)
     first = start(sweep)
     lock = folder / "run" / "lock"
     for _ in range(600):

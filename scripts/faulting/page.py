@@ -37,9 +37,11 @@ _TAIL = """
 
 ## What is not covered
 
-- A driver of Ray that is killed before Tune's first snapshot of the experiment starts over; calls
-  made until then do not show as repeated. In a study without an output folder
-  (`grasp_tune.optuna.run`), calls since a killed worker's last sign of life do not.
+- `tune.run` with a searcher of your own, killed before Tune's first snapshot of the experiment,
+  starts over; calls made until then do not show as repeated (with `gt.minimize(..., out=...)` and
+  the command line they do, and what had ended is used). In a study without an output folder
+  (`grasp_tune.optuna.run`), calls since a killed worker's last sign of life do not show.
+- Many processes may share one Optuna study: that is its purpose, so the second is not refused.
 - A loss that is not deterministic (some GPU kernels) comes out differently when it is repeated. A
   repeated task whose outcome differs is reported in the log.
 - A process killed with SIGKILL cannot remove its temporary folder (runs without `out`).

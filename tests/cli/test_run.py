@@ -13,7 +13,7 @@ import torch
 
 import grasp_tune
 from grasp_tune.experiment import load_model, load_run
-from grasp_tune.local.lock import folder_lock
+from grasp_tune.method.lock import folder_lock
 from grasp_tune.method.search import Search
 from tests.cli.conftest import Command
 

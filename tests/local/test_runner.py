@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import grasp_tune as gt
-from grasp_tune.local.lock import folder_lock
 from grasp_tune.method.errors import CheckpointError, InputError, LockedError, ProblemError
+from grasp_tune.method.lock import folder_lock
 from grasp_tune.method.search import Search
 from grasp_tune.method.setting import ScheduleName
 from grasp_tune.method.variants import Method

@@ -1,5 +1,8 @@
 """`minimize(..., backend="ray")`: the facade's way in."""
 
+import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +11,7 @@ import torch
 from torch import nn
 
 import grasp_tune as gt
+from grasp_tune.method.lock import folder_lock
 from grasp_tune.ray import RayBackend, load_result
 from tests.ray.shop import linear_problem, same
 
@@ -41,6 +45,35 @@ def test_minimize_through_ray_gives_the_same_bits_and_resumes(
         gt.minimize(
             linear_problem()(), backend="ray", out=tmp_path / "out", **{**FEW, "budget": 700}
         )
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_what_ended_is_used_although_tune_has_recorded_nothing_of_it(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    wanted = gt.minimize(linear_problem()(), backend="ray", out=out, progress=False, **FEW)
+    # As a driver leaves it that is killed before Tune's first snapshot of the experiment.
+    for path in (out / "ray").iterdir():
+        if path.is_file():
+            path.unlink()
+        elif path.name != "grasp":
+            shutil.rmtree(path)
+    tasks = {path: path.stat().st_mtime_ns for path in out.glob("ray/grasp/*/outcomes/*.json")}
+    assert len(tasks) > 5
+    last = max(tasks)
+    last.unlink()  # one had not ended
+    result = gt.minimize(linear_problem()(), backend="ray", out=out, progress=False, **FEW)
+    assert same(result, wanted)
+    again = int(json.loads(last.read_text())["outcome"]["outcome"]["calls"])
+    assert again > 0
+    assert result.calls["repeated"] == again
+    kept = {path: path.stat().st_mtime_ns for path in tasks if path != last}
+    assert kept.items() <= tasks.items()
+
+
+def test_a_second_driver_on_the_same_folder_is_refused(tmp_path: Path) -> None:
+    with folder_lock(tmp_path), pytest.raises(gt.GraspError, match=f"process {os.getpid()} on"):
+        gt.minimize(linear_problem()(), backend="ray", out=tmp_path, progress=False, **FEW)
+    assert [path.name for path in tmp_path.iterdir()] == ["lock"]
 
 
 def test_an_experiment_without_a_result_is_said_to_have_none(tmp_path: Path) -> None:
