@@ -1,6 +1,7 @@
 """Checkpoints in an Optuna artifact store: what workers share besides the storage."""
 
 import io
+import re
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -13,6 +14,7 @@ from grasp_tune.method.errors import CheckpointError
 from grasp_tune.training.store import Checkpoint
 from grasp_tune.training.tensorfile import Content, DamagedFile, Meta, read_tensors
 
+_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 SPOOL = 64 * 2**20  # bytes of a checkpoint that are kept in memory on their way
 
 
@@ -24,7 +26,18 @@ class ArtifactCheckpoints:
     """
 
     def __init__(self, artifact_store: ArtifactStore, name: Callable[[str], str]) -> None:
-        self._store, self._name = artifact_store, name
+        self._store, self._rule = artifact_store, name
+
+    def _name(self, key: str) -> str:
+        """The artifact id of a key; ids come from the study's storage, and are paths in a store."""
+        name = self._rule(key)
+        if not _ID.fullmatch(name):
+            raise CheckpointError(
+                f"checkpoint {key}: got the artifact id {name[:80]!r}, expected 1 to 200 of "
+                "a-z A-Z 0-9 . - _ and no dot in front",
+                key,
+            )
+        return name
 
     def write(self, key: str, tensors: Mapping[str, Tensor], meta: Meta) -> None:
         """Keep a copy under the key, in the place of what was there."""

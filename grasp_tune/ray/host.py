@@ -156,13 +156,15 @@ def refuse_domains(config: Mapping[str, Any], path: str = "") -> None:
 
     for key, value in config.items():
         name = f"{path}{key}"
-        unresolved = isinstance(value, Domain) or (
+        domain = isinstance(value, Domain)
+        unresolved = domain or (
             isinstance(value, Mapping) and len(value) == 1 and {"grid_search", "eval"} & set(value)
         )
         if unresolved:
+            shown = f"{type(value).__name__} {value.domain_str}" if domain else repr(value)
             raise InputError(
-                f"config[{name!r}]: got {type(value).__name__} {value!r}, which is to be sampled, "
-                "but the plan decides every trial; give it a fixed value"
+                f"config[{name!r}]: got {shown}, which is to be sampled, but the plan decides "
+                "every trial; give it a fixed value"
             )
         if isinstance(value, Mapping):
             refuse_domains(value, f"{name}/")

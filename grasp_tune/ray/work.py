@@ -7,6 +7,7 @@ id of a trial: a trial that Tune restarts gets another id, and does the same wor
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -127,7 +128,9 @@ def trial_folder(trial: Trial) -> str:
     parts = [words.get("task"), words.get("base"), words.get("value")]
     if words.get("budget"):
         parts.append(f"{words['budget']}calls")
-    return "_".join(str(part) for part in [*parts, trial.trial_id] if part)[:200]
+    name = "_".join(str(part) for part in [*parts, trial.trial_id] if part)
+    # An optimizer of the user's own may be called anything; a folder may not.
+    return re.sub(r"[^A-Za-z0-9_.+-]", "-", name)[:200]
 
 
 def report(work: Work, status: str, calls: int, **metrics: float) -> dict[str, Any]:

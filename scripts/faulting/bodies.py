@@ -6,12 +6,17 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from scripts.faulting.row import Row, expect
 from scripts.faulting.sweep import (
+    PHASES,
     Death,
     Sweep,
+    expected,
     finish,
     in_the_books,
     in_the_middle,
@@ -21,13 +26,6 @@ from scripts.faulting.sweep import (
 )
 
 ROOT = Path(__file__).resolve().parents[2]
-
-# What lies in a Ray run's folder when a phase has begun.
-_SIGNS = {
-    "probe": "ray/grasp/*/calls/*",
-    "training": "ray/grasp/*/outcomes/probe.json",
-    "ensemble": "ray/grasp/*/outcomes/score-*.json",
-}
 
 
 def optuna_driver_killed(folder: Path, phase: str) -> Row:
@@ -69,22 +67,37 @@ def optuna_worker_killed(folder: Path) -> Row:
 
 
 def ray_driver_killed(folder: Path, phase: str) -> Row:
-    """The driver of a Tune run is killed in a phase; the same command goes on."""
-    sweep = Sweep(str(folder / "run"), backend="ray", schedule="paper", fused=True, workers=2)
+    """A Tune run is killed half-way through a phase, its Ray too; the same command goes on.
+
+    With Ray left alive, workers end their tasks after the driver's death, and nothing is lost: that
+    is what tests/ray/test_restore.py looks at.
+    """
+    sweep = Sweep(
+        str(folder / "run"), backend="ray", schedule="paper", fused=True, workers=2, pause=0.02
+    )
+    books = expected(sweep)["calls"]
+    names = list(PHASES.values())
+    before = sum(books[name] for name in names[: list(PHASES).index(phase)])
+    length = books[PHASES[phase]]
     process = start(sweep)
+    assert process.pid is not None
     try:
-        _wait_for(folder / "run", _SIGNS[phase], process.is_alive)
+        asked = _wait_for_calls(folder / "run", before + 1 + length // 2, process.is_alive)
     finally:
-        process.kill()
+        for number in (process.pid, *_descendants(process.pid)):
+            with suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
         process.join()
-    code, found = finish(sweep)
+    expect(asked < before + length, f"{asked} calls were made: the {phase} was over")
+    code, found = finish(replace(sweep, pause=0.0))
     expect(code == 0, f"going on ended with code {code}: {found}")
     same(sweep, found)
-    calls = (folder / "run").glob("ray/grasp/*/calls/*")  # eight bytes a process
-    asked = sum(int.from_bytes(path.read_bytes(), "little") for path in calls)
-    spent, repeated = sum(found["print"]["calls"].values()), found["calls"]["repeated"]
+    asked, spent = _asked(folder / "run"), sum(found["print"]["calls"].values())
+    repeated = found["calls"]["repeated"]
     expect(asked == spent + repeated, f"workers counted {asked}, told are {spent} + {repeated}")
-    return row(f"driver killed (SIGKILL) in the {phase}, then resumed", sweep, found)
+    expect(0 < repeated < before + length, f"{repeated} calls were made again")
+    fault = f"driver, its Ray and all workers killed (SIGKILL) in the {phase}, then resumed"
+    return row(fault, sweep, found)
 
 
 def ray_worker_killed(folder: Path) -> Row:
@@ -120,9 +133,34 @@ def ray_node_killed(folder: Path) -> Row:
     )
 
 
-def _wait_for(folder: Path, pattern: str, alive: object, seconds: float = 300.0) -> None:
+def _descendants(process: int) -> list[int]:
+    """Return the processes that this one started, and those that they started in turn."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            # The name, in brackets, may hold anything; state and parent come after it.
+            parent = int(path.read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(path.parent.name))
+    found, waiting = list[int](), [process]
+    while waiting:
+        started = children.get(waiting.pop(), [])
+        found += started
+        waiting += started
+    return found
+
+
+def _asked(folder: Path) -> int:
+    """Return the oracle calls of all workers of a Ray run so far: eight bytes a process."""
+    files = folder.glob("ray/grasp/*/calls/*")
+    return sum(int.from_bytes(path.read_bytes(), "little") for path in files)
+
+
+def _wait_for_calls(
+    folder: Path, calls: int, alive: Callable[[], bool], seconds: float = 300.0
+) -> int:
     end = time.monotonic() + seconds
-    while not list(folder.glob(pattern)):
-        expect(alive(), f"it ended before there was a {pattern}")  # type: ignore[operator]
-        expect(time.monotonic() < end, f"no {pattern} after {seconds:.0f} seconds")
-        time.sleep(0.02)
+    while (asked := _asked(folder)) < calls:
+        expect(alive(), f"it ended after {asked} calls, before it was to be killed")
+        expect(time.monotonic() < end, f"only {asked} calls after {seconds:.0f} seconds")
+        time.sleep(0.01)
+    return asked

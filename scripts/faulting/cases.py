@@ -85,7 +85,7 @@ def every_case() -> list[Case]:
     add("losses", losses.everything_diverges)
     for value in ("NaN", "+inf", "-inf"):
         add("losses", losses.start_is_not_finite, value=value)
-    add("core", interleavings.fuzz, searches=200)
+    add("core", interleavings.fuzz, searches=2000)
     add("core", interleavings.absurd_numbers, searches=2000)
     add("locks", locks.two_drivers)
     add("locks", locks.two_drivers, backend="ray")
@@ -97,6 +97,7 @@ def every_case() -> list[Case]:
     add("hostile", hostile.hostile_results, seconds=20.0)
     add("hostile", hostile.oversized_files)
     add("hostile", hostile.hostile_checkpoints, seconds=10.0)
+    add("hostile", hostile.hostile_artifact_ids)
     add("hostile", hostile.hostile_report)
     add("endurance", endurance.clocks_jump)
     add("endurance", endurance.soak, sweeps=500)

@@ -29,19 +29,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown := set(options.groups) - set(groups):
         parser.error(f"no such group: {', '.join(sorted(unknown))}")
     cases = [case for case in every_case() if not options.groups or case.group in options.groups]
-    rows, broken = [], 0
+    found, broken, begin = list[tuple[str, Row]](), 0, time.monotonic()
     with _noise_in(options.log) as out:
         for number, case in enumerate(cases, start=1):
             row, seconds, sound = _run(case)
             broken += not sound
-            rows.append(row)
+            found.append((case.group, row))
             word = "" if sound else "BROKEN: "
             line = f"[{number}/{len(cases)}] {seconds:5.1f} s  {case.name}: {word}{row.outcome}"
             print(line, file=out, flush=True)
+    text = page_text(found, (time.monotonic() - begin) / 60, len(cases) - broken)
     if options.groups:
-        print(page_text(rows))
+        print(text)
     else:
-        PAGE.write_text(page_text(rows))
+        PAGE.write_text(text)
         print(f"wrote {PAGE.relative_to(ROOT)}")
     print(f"{len(cases) - broken} of {len(cases)} cases ended as they must")
     return 1 if broken else 0

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from optuna.artifacts import FileSystemArtifactStore
 
 import grasp_tune as gt
 from grasp_tune.experiment.loader import load_experiment
@@ -23,6 +24,7 @@ from grasp_tune.experiment.yaml_text import parse_yaml
 from grasp_tune.method.errors import GraspError
 from grasp_tune.method.search import STATE_LIMIT, Search
 from grasp_tune.method.statefile import read_sealed
+from grasp_tune.optuna.artifacts import ArtifactCheckpoints
 from grasp_tune.training.store import CheckpointStore
 from scripts.faulting.row import Broken, Row, expect
 from scripts.faulting.sweep import Sweep, run
@@ -77,7 +79,11 @@ def hostile_configs(folder: Path) -> Row:
     found = _bounded(_load_configs, folder)
     expect(found == f"refused: {len(YAML)}", found)
     expect(not mark.exists(), "code in a config was run")
-    return Row(f"{len(YAML)} hostile configs", "all", "each refused in one line, below 1 GB")
+    return Row(
+        f"{len(YAML)} hostile configs",
+        "all",
+        "each refused in one line, in less than 1 GB of memory",
+    )
 
 
 def _load_configs(folder: Path) -> str:
@@ -180,7 +186,11 @@ def oversized_files(folder: Path) -> Row:
             path.write_bytes(content)
         found = _bounded(_load_both, run_folder)
         expect(found.startswith("refused: "), f"{name}: {found}")
-    return Row("oversized and bracket-filled states and results", "all", "refused, below 1 GB")
+    return Row(
+        "oversized and bracket-filled states and results",
+        "all",
+        "refused, in less than 1 GB of memory",
+    )
 
 
 def _load_both(folder: Path) -> str:
@@ -224,6 +234,28 @@ def hostile_checkpoints(folder: Path, seconds: float, seed: int = 0) -> Row:
         "all",
         "refused in one line, no code run",
     )
+
+
+def hostile_artifact_ids(folder: Path) -> Row:
+    """Ids from a storage that others can write: nothing outside of the store is read or removed."""
+    inside, outside = folder / "store", folder / "secret.safetensors"
+    inside.mkdir(parents=True)
+    CheckpointStore(folder).write("secret", {"x": torch.ones(2)}, {})
+    before = outside.read_bytes()
+    ids = ("../secret.safetensors", str(outside), "a/../../secret.safetensors", "..", "", "a\0b")
+    for name in ids:
+        store = ArtifactCheckpoints(FileSystemArtifactStore(inside), lambda key, name=name: name)  # type: ignore[misc]
+        actions: tuple[Callable[[], object], ...] = (
+            lambda store=store: store.read("point"),  # type: ignore[misc]
+            lambda store=store: store.write("point", {"x": torch.zeros(2)}, {}),  # type: ignore[misc]
+            lambda store=store: store.delete("point"),  # type: ignore[misc]
+            lambda store=store: store.size("point"),  # type: ignore[misc]
+        )
+        for action in actions:
+            expect("artifact id" in refusal(action), f"{name!r} was not refused by name")
+    expect(outside.read_bytes() == before, "a file outside of the store was changed")
+    expect(not list(inside.iterdir()), "something was written")
+    return Row(f"{len(ids)} artifact ids that leave the store", "optuna", "refused in one line")
 
 
 def _lying(content: bytes, chance: random.Random) -> bytes:

@@ -33,7 +33,8 @@ def driver_killed(folder: Path, phase: str, **options: object) -> Row:
     same(sweep, found)
     in_the_books(found, count)
     expect(_rubbish(folder) == [], f"left behind: {_rubbish(folder)}")
-    return row(f"driver killed (SIGKILL) in the {phase}, then resumed", sweep, found)
+    kind = "".join(f", {value}" for value in options.values())
+    return row(f"driver killed (SIGKILL) in the {phase}, then resumed{kind}", sweep, found)
 
 
 def driver_killed_at_random(folder: Path, moments: int, budget: int = BUDGET, seed: int = 0) -> Row:
@@ -47,7 +48,7 @@ def driver_killed_at_random(folder: Path, moments: int, budget: int = BUDGET, se
         out = str(folder / f"run{tried}")
         sweep = Sweep(out, schedule=schedule, fused=fused, budget=budget)
         # Up to 20 ms after a computation: in the next ones, or while a file is written.
-        call = chance.randint(1, _computations(replace(sweep, out="")))
+        call = chance.randint(1, _computations(sweep.bare))
         code, _ = finish(sweep, Death(call, delay=0.02 * chance.random()))
         if code == 0:
             continue

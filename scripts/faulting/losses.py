@@ -165,8 +165,6 @@ def start_is_not_finite(folder: Path, value: str) -> Row:
     return Row(f"loss {value} at the start point", "local", "one clear error before training")
 
 
-def _row(
-    fault: str, sweeps: int, outcome: str = "finite choice; runs that left lose", told: str = ""
-) -> Row:
-    count = f"{sweeps} kinds of sweep{f', {told} lost' if told else ''}"
+def _row(fault: str, sweeps: int, outcome: str = "a finite choice", told: str = "") -> Row:
+    count = f"{sweeps} kinds of sweep{f', {told} left the finite and lost' if told else ''}"
     return Row(fault, "local", f"{outcome} ({count})", f"within {BUDGET} each time", "0")

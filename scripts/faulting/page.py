@@ -1,6 +1,9 @@
 """docs/faults.md from what the cases found."""
 
+import os
+import platform
 from collections.abc import Sequence
+from importlib.metadata import version
 
 from scripts.benchmarking.markdown import markdown_table
 from scripts.faulting.row import Row
@@ -8,13 +11,38 @@ from scripts.faulting.row import Row
 _HEAD = """\
 # Faults
 
-What becomes of a sweep when something goes wrong. Written by `scripts/faults`, which runs every
-case on small problems; the quick ones are tests too (`tests/faults`). To survive means: the same
-choice as the undisturbed run, bit for bit (key, score, every candidate and every number of the
-model), no more counted oracle calls than the budget, work done again told apart; or one clear
-error after which the same command goes on.
+What becomes of a sweep when something goes wrong. To survive means: the same choice as the
+undisturbed run, bit for bit (key, score, every candidate and every number of the model), no more
+counted oracle calls than the budget, and work done again told apart; or one clear error after which
+the same command goes on.
+
+`scripts/faults` runs every case on small problems and writes this page; a case that does not end as
+it must stands here as BROKEN. The quick ones are tests too (`tests/faults`). Nothing is taken on
+trust:
+
+- The undisturbed run is a run of its own, in a process of its own. Where a driver is killed, the
+  loss counts its own computations in a file that survives the process, and that count must equal
+  the calls told as budget plus those told as repeated (with Ray: the count of its workers).
+- A process dies in the middle of a phase: the loss sends the signal itself, half-way by the books
+  of the undisturbed run. Through Ray, where the loss runs elsewhere, driver, Ray and workers are
+  killed together when the workers have counted as many calls.
+- A fault must have happened: a killed process must have ended by its signal, damaged files must
+  cause more work than the stop alone, losses must really drive runs out of the finite.
 
 """
+_TITLES = {
+    "kills": "Processes that die: one machine",
+    "optuna": "Processes that die: Optuna",
+    "ray": "Processes and nodes that die: Ray Tune",
+    "disk": "Disks that are full, slow or broken",
+    "damage": "Files that are not what was written",
+    "losses": "Losses and gradients that are not finite",
+    "core": "Results late, double, wrong, in any order",
+    "locks": "Two drivers for one folder",
+    "memory": "Memory and disk",
+    "hostile": "Files from strangers",
+    "endurance": "Clocks and endurance",
+}
 _TAIL = """
 ## How it works
 
@@ -32,6 +60,8 @@ _TAIL = """
 - A full disk or a fault that does not pass ends the run with one sentence; nothing that was saved
   is lost. Faults that pass are tried again for some seconds. Before a round is trained, the disk
   is asked whether it can hold the round's checkpoints.
+- With `gt.minimize(..., out=...)` and the command line, a sweep through Ray is named after its
+  setting: what had ended is found in the storage, even before Tune's first snapshot.
 - Memory holds one running vector for the candidate being scored. Without an output folder,
   checkpoints beyond 256 MB go to a temporary folder.
 
@@ -50,14 +80,34 @@ _TAIL = """
 """
 
 
-def page_text(rows: Sequence[Row]) -> str:
-    """Return the whole page."""
-    head = ("fault", "body", "outcome", "calls", "repeated")
-    body = [
-        tuple(_cell(item) for item in (r.fault, r.body, r.outcome, r.calls, r.repeated))
-        for r in rows
+def page_text(found: Sequence[tuple[str, Row]], minutes: float, sound: int) -> str:
+    """Return the whole page; `found` has the rows with their groups, in order."""
+    text = [
+        _HEAD,
+        f"{sound} of {len(found)} cases ended as they must, in {minutes:.0f} minutes on ",
+        _here(),
     ]
-    return _HEAD + "\n".join(markdown_table(head, body)) + "\n" + _TAIL
+    for group in dict.fromkeys(group for group, _ in found):
+        rows = [row for other, row in found if other == group]
+        text += [f"\n\n## {_TITLES[group]}\n\n", "\n".join(_table(rows))]
+    return "".join(text) + "\n" + _TAIL
+
+
+def _here() -> str:
+    """Return what the cases ran on."""
+    packages = [f"{name} {version(name)}" for name in ("torch", "ray", "optuna")]
+    cores = len(os.sched_getaffinity(0))
+    system = f"{platform.system()} with {cores} processor{'s' if cores > 1 else ''}"
+    return f"{system}\n(Python {platform.python_version()}, {', '.join(packages)})."
+
+
+def _table(rows: Sequence[Row]) -> list[str]:
+    """Return the lines of a table, without the columns that say nothing."""
+    columns = {"fault": [r.fault for r in rows], "body": [r.body for r in rows]}
+    columns |= {"outcome": [r.outcome for r in rows], "calls": [r.calls for r in rows]}
+    columns |= {"repeated": [r.repeated for r in rows]}
+    kept = {name: [_cell(item) for item in items] for name, items in columns.items() if any(items)}
+    return markdown_table(tuple(kept), list(zip(*kept.values(), strict=True)))
 
 
 def _cell(text: str) -> str:

@@ -12,6 +12,7 @@ import os
 import signal
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -68,6 +69,12 @@ class Sweep:
     backend: str = "local"
     budget: int = BUDGET
     seed: int = 0
+    pause: float = 0.0  # seconds that a computation of the loss takes besides
+
+    @property
+    def bare(self) -> "Sweep":
+        """Only what the result depends on."""
+        return replace(self, out="", workers=1, backend="local", pause=0.0)
 
     def print_of(self, result: gt.Result) -> dict[str, Any]:
         """Return what must be equal between an undisturbed run and one that was not."""
@@ -85,7 +92,9 @@ class Sweep:
         }
 
 
-def problem(death: Death | None = None, count: Path | None = None) -> gt.TorchProblem:
+def problem(
+    death: Death | None = None, count: Path | None = None, pause: float = 0.0
+) -> gt.TorchProblem:
     """Return a logistic regression on made-up data whose loss counts, and kills when it is time."""
     source = torch.Generator().manual_seed(3)
     features = torch.randn(400, 12, generator=source)
@@ -96,6 +105,7 @@ def problem(death: Death | None = None, count: Path | None = None) -> gt.TorchPr
 
     def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         nonlocal seen
+        time.sleep(pause)
         if death is None or death.phase in (None, _phase):
             seen += 1
         if counter is not None:
@@ -193,7 +203,7 @@ def run(sweep: Sweep, death: Death | None = None, count: Path | None = None) -> 
         # By default a minute of silence; here nobody is slow.
         pulse.Timing.of = classmethod(lambda cls, study: cls(0.2, 3.0))  # type: ignore[method-assign,assignment]
     return gt.minimize(
-        problem(death, count),
+        problem(death, count, sweep.pause),
         sweep.budget,
         METHODS[sweep.method],
         schedule=sweep.schedule,  # type: ignore[arg-type]
@@ -258,16 +268,14 @@ def finish(
 def undisturbed(sweep: Sweep) -> str:
     """Return the fingerprint of the same sweep without a fault, as JSON."""
     with TemporaryDirectory() as folder:
-        code, found = finish(replace(sweep, out=f"{folder}/run", workers=1, backend="local"))
+        code, found = finish(replace(sweep, out=f"{folder}/run"))
         expect(code == 0, f"the undisturbed run ended with code {code}: {found}")
         return json.dumps(found["print"])
 
 
 def expected(sweep: Sweep) -> dict[str, Any]:
     """Return the fingerprint that every run of this sweep must have, however it was disturbed."""
-    found: dict[str, Any] = json.loads(
-        undisturbed(replace(sweep, out="", workers=1, backend="local"))
-    )
+    found: dict[str, Any] = json.loads(undisturbed(sweep.bare))
     return found
 
 

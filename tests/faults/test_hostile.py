@@ -29,5 +29,9 @@ def test_checkpoints_run_no_code_and_stay_in_their_folder(tmp_path: Path) -> Non
     hostile.hostile_checkpoints(tmp_path, seconds=1.0)
 
 
+def test_artifact_ids_stay_in_their_store(tmp_path: Path) -> None:
+    hostile.hostile_artifact_ids(tmp_path)
+
+
 def test_markup_in_a_report_is_text(tmp_path: Path) -> None:
     hostile.hostile_report(tmp_path)
