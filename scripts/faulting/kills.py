@@ -18,7 +18,6 @@ from scripts.faulting.sweep import (
     in_the_middle,
     row,
     same,
-    start,
 )
 
 
@@ -75,17 +74,17 @@ def _computations(sweep: Sweep) -> int:
 
 def driver_killed_over_and_over(folder: Path, times: int, seed: int = 1) -> Row:
     """One sweep whose driver is killed again and again, resumed each time."""
-    chance = random.Random(seed)
+    chance, count = random.Random(seed), folder / "count"
     sweep = Sweep(str(folder / "run"))
-    for _ in range(times):
-        process = start(sweep)
-        process.join(0.2 + 0.8 * chance.random())
-        process.kill()
-        process.join()
-    code, found = finish(sweep)
+    longest = _computations(sweep.bare) // (times + 1)  # so that it cannot end before the last
+    for number in range(times):
+        code, _ = finish(sweep, Death(chance.randint(1, longest)), count=count)
+        expect(code == -signal.SIGKILL, f"death {number} was to kill it; it ended with code {code}")
+    code, found = finish(sweep, count=count)
     expect(code == 0, f"going on ended with code {code}: {found}")
     same(sweep, found)
-    return row(f"driver killed {times} times in one sweep", sweep, found)
+    in_the_books(found, count)
+    return row(f"driver killed (SIGKILL) {times} times in one sweep", sweep, found)
 
 
 def worker_killed(folder: Path) -> Row:

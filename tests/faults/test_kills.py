@@ -22,6 +22,10 @@ def test_a_driver_killed_at_any_moment_goes_on_to_the_same_choice(tmp_path: Path
     kills.driver_killed_at_random(tmp_path, moments=2)
 
 
+def test_a_driver_killed_again_and_again_gets_there(tmp_path: Path) -> None:
+    kills.driver_killed_over_and_over(tmp_path, times=4)
+
+
 def test_a_killed_worker_costs_its_task_and_nothing_else(tmp_path: Path) -> None:
     kills.worker_killed(tmp_path)
 

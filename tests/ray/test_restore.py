@@ -123,3 +123,30 @@ def test_a_killed_driver_is_resumed_to_the_same_choice(tmp_path: Path, way: str)
     seen = sum(item.stat().st_size for item in (tmp_path / "seen").iterdir())
     assert seen <= spent(result) + result.calls["repeated"] <= seen + 2
     assert spent(result) <= FEW["budget"]
+
+
+def test_an_experiment_that_ended_in_errors_is_restarted(tmp_path: Path) -> None:
+    down = tmp_path / "down"
+    down.touch()
+    path = str(down)
+
+    def on_call() -> None:
+        import os
+
+        if os.path.exists(path):
+            raise RuntimeError("the network is down")
+
+    trainable = grasp_trainable(linear_problem(on_call))
+    with quiet_disk():
+        tuner = tune.Tuner(
+            trainable,
+            tune_config=tune.TuneConfig(search_alg=GraspSearcher(**FEW)),
+            run_config=tune.RunConfig(storage_path=str(tmp_path), name="errors", verbose=0),
+        )
+        with pytest.raises(gt.SearchError, match=r"probe failed 3 times.*the network is down"):
+            tuner.fit()
+        down.unlink()
+        grid = tune.Tuner.restore(
+            str(tmp_path / "errors"), trainable=trainable, restart_errored=True
+        ).fit()
+    assert same(load_result(grid), gt.minimize(linear_problem()(), progress=False, **FEW))

@@ -24,48 +24,45 @@ FEW: dict[str, Any] = {
 }
 
 
-@pytest.mark.usefixtures("ray_session")
-def test_minimize_through_ray_gives_the_same_bits_and_resumes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    wanted = gt.minimize(linear_problem()(), progress=False, **FEW)
-    results = [
-        gt.minimize(linear_problem()(), backend="ray", out=tmp_path / "out", **FEW)
-        for _ in range(2)  # the second finds everything done
-    ]
-    for result in results:
-        assert same(result, wanted)
-        assert isinstance(result.model, nn.Linear)
-        assert torch.equal(result.model.weight, wanted.model.weight)  # type: ignore[arg-type]
-    assert same(gt.Result.load(tmp_path / "out"), wanted)
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert "grasp: done" in shown.err
-    with pytest.raises(gt.InputError, match="budget 600 became 700"):
-        gt.minimize(
-            linear_problem()(), backend="ray", out=tmp_path / "out", **{**FEW, "budget": 700}
-        )
-
-
-@pytest.mark.usefixtures("ray_session")
-def test_what_ended_is_used_although_tune_has_recorded_nothing_of_it(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    wanted = gt.minimize(linear_problem()(), backend="ray", out=out, progress=False, **FEW)
-    # As a driver leaves it that is killed before Tune's first snapshot of the experiment.
-    for path in (out / "ray").iterdir():
+def forget(experiment: Path) -> None:
+    """Leave an experiment as a driver does that is killed before Tune's first snapshot of it."""
+    for path in experiment.iterdir():
         if path.is_file():
             path.unlink()
         elif path.name != "grasp":
             shutil.rmtree(path)
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_minimize_through_ray_gives_the_same_bits_and_resumes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    wanted = gt.minimize(linear_problem()(), progress=False, **FEW)
+
+    def run() -> gt.Result:
+        result = gt.minimize(linear_problem()(), backend="ray", out=out, **FEW)
+        assert same(result, wanted)
+        assert isinstance(result.model, nn.Linear)
+        assert torch.equal(result.model.weight, wanted.model.weight)  # type: ignore[arg-type]
+        return result
+
+    for _ in range(2):  # the second finds everything done
+        assert run().calls == wanted.calls
+    assert same(gt.Result.load(out), wanted)
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "grasp: done" in shown.err
+    with pytest.raises(gt.InputError, match="budget 600 became 700"):
+        gt.minimize(linear_problem()(), backend="ray", out=out, **{**FEW, "budget": 700})
+
+    # What had ended is used although Tune has recorded nothing of it.
+    forget(out / "ray")
     tasks = {path: path.stat().st_mtime_ns for path in out.glob("ray/grasp/*/outcomes/*.json")}
     assert len(tasks) > 5
     last = max(tasks)
-    last.unlink()  # one had not ended
-    result = gt.minimize(linear_problem()(), backend="ray", out=out, progress=False, **FEW)
-    assert same(result, wanted)
-    again = int(json.loads(last.read_text())["outcome"]["outcome"]["calls"])
-    assert again > 0
-    assert result.calls["repeated"] == again
+    last.unlink()  # this one had not ended
+    assert run().calls["repeated"] == json.loads(last.read_text())["outcome"]["outcome"]["calls"]
     kept = {path: path.stat().st_mtime_ns for path in tasks if path != last}
     assert kept.items() <= tasks.items()
 
