@@ -52,7 +52,7 @@ def really_full(folder: Path) -> Row:
 def obviously_too_small(folder: Path) -> Row:
     """A disk that cannot hold a round's checkpoints is refused before the round is trained."""
     sweep = Sweep(str(folder / "run"))
-    with replaced(shutil, "disk_usage", lambda path: SimpleNamespace(free=1000)):
+    with replaced(shutil, "disk_usage", lambda path: SimpleNamespace(free=1)):
         sentence = _refusal(sweep)
     expect("lacks room" in sentence and "checkpoints of 26 numbers" in sentence, sentence)
     return _go_on("disk too small for what a round will write", sweep)

@@ -20,14 +20,15 @@ the same command goes on.
 it must stands here as BROKEN. The quick ones are tests too (`tests/faults`). Nothing is taken on
 trust:
 
-- The undisturbed run is a run of its own, in a process of its own. Where a driver is killed, the
-  loss counts its own computations in a file that survives the process, and that count must equal
-  the calls told as budget plus those told as repeated (with Ray: the count of its workers).
+- The undisturbed run is a run of its own, in a process of its own. Where a driver that works alone
+  is interrupted, killed in a named phase or killed eight times, the loss counts its own
+  computations in a file that survives the process, and that count must equal the calls told as
+  budget plus those told as repeated. With Ray it is the package's own count that must agree.
 - A process dies in the middle of a phase: the loss sends the signal itself, half-way by the books
   of the undisturbed run. Through Ray, where the loss runs elsewhere, driver, Ray and workers are
   killed together when the workers have counted as many calls.
 - A fault must have happened: a killed process must have ended by its signal, damaged files must
-  cause more work than the stop alone, losses must really drive runs out of the finite.
+  cause more work than the stop alone, losses that are not finite must have cost some runs.
 
 """
 _TITLES = {
