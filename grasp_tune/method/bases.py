@@ -20,6 +20,9 @@ CALLS_PER_ITERATION: Mapping[str, int] = {
 }
 BASES = tuple(CALLS_PER_ITERATION)
 
+# Bases whose number may change in the middle of a run. UniXGrad's is the size of its domain.
+_FIXED = ("unixgrad",)
+
 # What `schedule="promote"` runs where no base was chosen: the one that measured best.
 PROMOTED = "adam"
 
@@ -50,6 +53,11 @@ def chosen_base(base: Base, paper: str, schedule: str) -> str:
     if name is not None:
         return name
     return paper if schedule == "paper" else PROMOTED
+
+
+def changes_step(base: str) -> bool:
+    """Return whether a run of this base can go on with another number."""
+    return base not in _FIXED
 
 
 def calls_per_iteration(base: Base, paper: str) -> int:

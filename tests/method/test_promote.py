@@ -1,5 +1,6 @@
 """The default schedule: who goes on, what the final stretch does, and what it all costs."""
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,18 +9,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grasp_tune.method.schedules.arms import POWERS, distance_range, first_arms, value_of
-from grasp_tune.method.schedules.guarantee import SHARE
+from grasp_tune.method.errors import BudgetTooSmall
+from grasp_tune.method.schedules.arms import (
+    POWERS,
+    distance_range,
+    first_grid,
+    thinned,
+    value_of,
+)
+from grasp_tune.method.schedules.guarantee import SHARES
+from grasp_tune.method.schedules.rungs import kind_of
 from grasp_tune.method.search import Search, Step
 from grasp_tune.method.setting import Setting
 from grasp_tune.method.tasks import (
+    Arm,
     Outcome,
     ProbeOutcome,
     ProbeTask,
+    ScoreOutcome,
+    ScoreTask,
     Segment,
     Task,
     TrainOutcome,
     TrainTask,
+    state_key,
 )
 from grasp_tune.method.variants import Convex, Method, NonConvex
 from tests.method.simulation import ORIGIN, answer
@@ -60,18 +73,55 @@ def test_values_by_hand() -> None:
 
 
 def test_every_power_has_every_distance_and_runs_are_numbered_from_one() -> None:
-    arms = first_arms(Setting(Convex(), 10_000), PROBE, most=10_000)
-    # log_4(2 * 10^8 / 0.01 / 0.01) = 20.5: 21 distances.
-    assert len(arms) == 21 * len(POWERS)
-    assert [arm.index for arm in arms] == list(range(1, 64))
-    assert {arm.power for arm in arms} == set(POWERS)
-    assert all(arm.base == "adam" for arm in arms)
+    grid = first_grid(Setting(Convex(), 10_000), PROBE, most=10_000)
+    # log_16(2 * 10^8 / 0.01 / 0.01) = 12.28 / 1.204 = 10.2: 11 distances.
+    assert grid.spacing == 16.0
+    assert len(grid.arms) == 11 * len(POWERS)
+    assert [arm.index for arm in grid.arms] == list(range(1, 34))
+    assert {arm.power for arm in grid.arms} == set(POWERS)
+    assert all(arm.base == "adam" for arm in grid.arms)
+    values = [arm.value for arm in grid.arms[:11]]
+    assert values == pytest.approx([values[0] * 16**step for step in range(11)])
+
+
+def test_a_base_whose_number_is_fixed_gets_a_finer_grid() -> None:
+    grid = first_grid(Setting(Convex(base="unixgrad"), 10_000), PROBE, most=10_000)
+    # log_4(2 * 10^12) = 20.4: 21 distances.
+    assert grid.spacing == 4.0 and len(grid.arms) == 21
+    assert grid.arms[0].value == pytest.approx(4 * 0.01)
 
 
 @given(most=st.integers(1, 200))
-def test_a_coarser_grid_makes_room(most: int) -> None:
-    arms = first_arms(Setting(NonConvex(), 10_000), PROBE, most=most)
-    assert len(POWERS) <= len(arms) <= max(most, 2 * len(POWERS))
+def test_a_coarser_grid_makes_room_and_then_fewer_kinds_do(most: int) -> None:
+    # 0.005 to 2 * 10^10: log_256(4 * 10^12) = 5.2, so 6 distances of one kind at the least.
+    arms = first_grid(Setting(NonConvex(), 10_000), PROBE, most=most).arms
+    assert 6 <= len(arms) <= max(most, 6)
+    assert arms[0].power == 0.0
+
+
+@given(count=st.integers(1, 100), most=st.integers(0, 100))
+def test_a_thinned_grid_is_spread_evenly(count: int, most: int) -> None:
+    arms = [Arm(index, "adam", 2.0**index) for index in range(1, count + 1)]
+    found = [arm.index for arm in thinned(arms, most)]
+    assert len(found) == min(count, most)
+    gaps = {after - before for before, after in itertools.pairwise(found)}
+    assert not gaps or max(gaps) - min(gaps) <= 1
+
+
+@pytest.mark.parametrize("budget", [16, 17, 23, 32, 47, 61, 100, 250])
+def test_a_tiny_budget_still_trains_something(budget: int) -> None:
+    search, tasks = run(Setting(Convex(), budget))
+    assert search.choice is not None
+    assert search.calls["train"] > 0 and segments(tasks, "final")
+    assert sum(search.calls.values()) <= budget
+    assert not any("finite" in note for note in search.choice.notes)
+
+
+def test_a_budget_for_no_run_at_all_says_so() -> None:
+    search, tasks = run(Setting(Convex(), 13))  # 2 for the probe, 8 for the race, half of 3 left
+    assert search.choice is not None
+    assert search.choice.key == "x0" and not segments(tasks, "")
+    assert any("budget" in note for note in search.choice.notes)
 
 
 def test_the_winner_gets_most_of_the_budget_and_anneals_to_zero() -> None:
@@ -87,18 +137,49 @@ def test_the_winner_gets_most_of_the_budget_and_anneals_to_zero() -> None:
     assert sum(search.calls.values()) > 0.97 * 20_000  # little is left over
 
 
-def test_each_rung_keeps_the_runs_with_the_lowest_losses() -> None:
+def test_each_rung_goes_on_from_the_runs_that_ended_lowest() -> None:
     _, tasks = run(Setting(NonConvex(), 20_000))
-    for number in range(4):
+    for number, kinds in enumerate((3, 3, 2, 1)):
         before, after = segments(tasks, f"rung{number}"), segments(tasks, f"rung{number + 1}")
-        outcome = {s.arm.index: answer(TrainTask("x", (s,))) for s in before}
-        losses = {
-            index: item.segments[0].loss
-            for index, item in outcome.items()
-            if isinstance(item, TrainOutcome) and item.segments[0].finite
-        }
+        losses = {s.arm: loss for s in before if (loss := end_loss(tasks, number, s)) is not None}
         ranked = sorted(losses, key=losses.__getitem__)
-        assert {s.arm.index for s in after} == set(ranked[: len(after)])
+        tops = {kind_of(arm): arm for arm in reversed(ranked)}  # the best of each kind
+        kept = sorted(tops.values(), key=ranked.index)[:kinds]
+        assert {kind_of(s.arm) for s in after} == {kind_of(arm) for arm in kept}
+        for top in kept:
+            entered = [s for s in after if kind_of(s.arm) == kind_of(top)]
+            assert top in [s.arm for s in entered]
+            fresh = [s for s in entered if s.arm not in losses]
+            assert all(s.state == state_key(top.index, s.start) for s in fresh)
+
+
+def end_loss(tasks: list[Task], number: int, segment: Segment) -> float | None:
+    """The loss by which the end of a rung's run is ranked: of fresh samples where there are any."""
+    trained = answer(TrainTask("x", (segment,)))
+    assert isinstance(trained, TrainOutcome)
+    if not trained.segments[0].finite:
+        return None
+    looks = [task for task in tasks if task.id.startswith(f"look{number}-")]
+    assert bool(looks) == (number >= 2)
+    told = [out for task in looks if isinstance(out := answer(task), ScoreOutcome)]
+    means = {item.key: item.mean for out in told for item in out.samples}
+    return means[segment.writes[-1]] if looks else trained.segments[0].loss
+
+
+def test_fresh_samples_of_a_rung_are_paired_and_serve_nobody_else() -> None:
+    _, tasks = run(Setting(NonConvex(), 40_000))
+    ranges: dict[str, set[int]] = {}
+    for name in ("floor-score", "look2", "look3", "look4", "race1", "race2"):
+        scores = [t for t in tasks if isinstance(t, ScoreTask) and t.id.startswith(f"{name}-")]
+        of_key: dict[str, set[int]] = {}
+        for sample in (sample for task in scores for sample in task.samples):
+            of_key.setdefault(sample.key, set()).update(range(sample.start, sample.stop))
+        assert of_key, name
+        if name != "floor-score":  # the paper's are independent
+            assert len(set(map(frozenset, of_key.values()))) == 1
+        ranges[name] = set().union(*of_key.values())
+    for one, other in itertools.combinations(ranges.values(), 2):
+        assert not one & other
 
 
 def test_a_jump_of_the_loss_is_undone_with_a_smaller_step_on_fresh_minibatches() -> None:
@@ -137,21 +218,29 @@ def test_where_every_run_diverges_x0_is_returned_and_the_result_says_so() -> Non
     assert any("finite" in note for note in search.choice.notes)
 
 
-@pytest.mark.parametrize("method", [NonConvex(), Convex()], ids=["nonconvex", "convex"])
-def test_the_paper_runs_on_its_share_and_its_choice_is_in_the_race(method: Method) -> None:
-    budget = 32_000
+@pytest.mark.parametrize(
+    ("method", "budget", "share"),
+    [(NonConvex(), 32_000, 1 / 32), (Convex(), 32_000, 1 / 32), (Convex(), 2000, 1 / 16)],
+    ids=["nonconvex", "convex", "convex-small"],
+)
+def test_the_paper_runs_on_its_share_and_its_choice_is_in_the_race(
+    method: Method, budget: int, share: float
+) -> None:
     search, tasks = run(Setting(method, budget))
     probe = tasks[0]
     assert isinstance(probe, ProbeTask)
     measured = answer(probe)
     assert isinstance(measured, ProbeOutcome)
-    plan = method.plan(int(budget * SHARE), measured.gradient_norm, measured.value)
+    for smaller in SHARES[: SHARES.index(share)]:
+        with pytest.raises(BudgetTooSmall, match="too small"):
+            method.plan(int(budget * smaller), measured.gradient_norm, measured.value)
+    plan = method.plan(int(budget * share), measured.gradient_norm, measured.value)
     floor = segments(tasks, "floor-run")
     assert [(s.arm.value, s.stop) for s in floor] == [(c.value, c.budget) for c in plan.cells]
     assert {s.arm.base for s in floor} == {method.paper_base}
     assert probe.calls >= plan.probe_calls // (1 if method.score == "gradient" else 2)
     assert search.choice is not None
-    assert search.choice.share == SHARE and search.choice.covered
+    assert search.choice.share == share and search.choice.covered
     racing = {row.arm for row in search.choice.candidates}
     assert racing & {s.arm.index for s in floor}
 

@@ -2,21 +2,32 @@ r"""The runs that `promote` starts: a self-bounded grid of distances, times the 
 
 The range of the distance $d_0 = |x^* - x_0|$ is the paper's: below `low` nothing is gained, above
 `high` the start point is already as good as the promise. Each distance becomes the one number of
-the base optimizer.
+the base optimizer. The grid is coarse, since the rungs after it put new runs between the best of
+its points; runs that are far too bold diverge at their second call and cost no more.
 """
 
 import math
-from collections.abc import Sequence
+from dataclasses import dataclass
 
 from grasp_tune.method import bounds
+from grasp_tune.method.bases import changes_step
 from grasp_tune.method.setting import Setting
 from grasp_tune.method.tasks import Arm, ProbeOutcome
 
-SPACING = 4.0  # from one distance to the next
+SPACINGS = (16.0, 256.0)  # from one distance to the next: the finest that can be paid for
+FIXED_SPACINGS = (4.0, 16.0, 64.0, 256.0)  # for bases between whose runs no new ones can begin
 POWERS = (0.0, 0.5, 1.0)  # how much the size of a coordinate's gradients divides its step
 _DEFAULT_EPS = 1e-2  # for the methods without that input
 _LARGEST = 1e300  # distance; no model has numbers near it
 _SCALED = ("adam", "adagrad")  # bases that know the powers
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The runs of the first rung, and how far apart they are."""
+
+    arms: list[Arm]
+    spacing: float
 
 
 def distance_range(setting: Setting, start: ProbeOutcome) -> tuple[float, float]:
@@ -36,24 +47,39 @@ def distance_range(setting: Setting, start: ProbeOutcome) -> tuple[float, float]
     return low, min(high, _LARGEST)
 
 
-def first_arms(setting: Setting, start: ProbeOutcome, most: int) -> list[Arm]:
-    """Return the runs of the first rung, at most `most` where a coarser grid allows it."""
+def first_grid(setting: Setting, start: ProbeOutcome, most: int) -> Grid:
+    """Return the runs of the first rung: at most `most` where a coarser grid allows it.
+
+    Where even the coarsest grid is too much for all kinds of runs, the last kinds are left out.
+    """
     low, high = distance_range(setting, start)
     base = setting.method.base_name("promote")
     powers = POWERS if base in _SCALED else (0.0,)
     names = [(base, power) for power in powers] + [(name, 0.0) for name in setting.challengers]
-    spacing = SPACING
-    while len(names) * _count(low, high, spacing) > max(most, 2 * len(names)):
-        spacing *= SPACING
-    steps = range(1, _count(low, high, spacing) + 1)
-    distances = [_distance(low, spacing, step) for step in steps]
+    spacings = SPACINGS if changes_step(base) else FIXED_SPACINGS
+    spacing = spacings[0]
+    for spacing in spacings:
+        if len(names) * _count(low, high, spacing) <= most:
+            break
+    count = _count(low, high, spacing)
+    asked = len(setting.challengers)  # what the user asked for always runs
+    while len(names) > 1 + asked and len(names) * count > most:
+        names.pop(-1 - asked)
+    distances = [_distance(low, spacing, step) for step in range(1, count + 1)]
     arms: list[Arm] = []
     for name, power in names:
         for distance in distances:
             value = value_of(name, distance, setting.budget, start)
             if 0.0 < value < math.inf:
                 arms.append(Arm(len(arms) + 1, name, value, power))
-    return arms
+    return Grid(arms, spacing)
+
+
+def thinned(arms: list[Arm], most: int) -> list[Arm]:
+    """Return at most `most` of the runs, evenly spread: what a tiny budget can pay for."""
+    if len(arms) <= most:
+        return arms
+    return [arms[(2 * at + 1) * len(arms) // (2 * most)] for at in range(most)]
 
 
 def _count(low: float, high: float, spacing: float) -> int:
@@ -85,8 +111,3 @@ def value_of(base: str, distance: float, budget: int, start: ProbeOutcome) -> fl
     if base in ("sgd", "momentum"):
         return distance / (start.gradient_norm * math.sqrt(budget))
     return distance / math.sqrt(start.parameters * budget)
-
-
-def keep_counts(arms: int, rungs: Sequence[int]) -> list[int]:
-    """Return how many runs survive each rung, never more than there are."""
-    return [min(arms, count) for count in rungs]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from grasp_tune.method.choice import Candidate
 from grasp_tune.method.ensemble import Tally, best, uniform_samples
-from grasp_tune.method.errors import BudgetTooSmall
+from grasp_tune.method.errors import BudgetTooSmall, InputError
 from grasp_tune.method.plan import Plan
 from grasp_tune.method.rounds import Known, Round, score_tasks, train_tasks
 from grasp_tune.method.schedules.paper import paper_segments, scored, train_candidates
@@ -18,15 +18,21 @@ from grasp_tune.method.schedules.racing import collect
 from grasp_tune.method.setting import Setting
 from grasp_tune.method.tasks import ProbeOutcome, TrainTask
 
-SHARE = 1 / 16  # of T
+SHARES = (1 / 32, 1 / 16)  # of T: the first that pays for one sample a candidate
 
 
 @dataclass(frozen=True, slots=True)
 class Floor:
     """The paper's plan for its share of the budget, ready to run."""
 
+    share: float  # of T
     plan: Plan
     tasks: tuple[TrainTask, ...]
+
+    @property
+    def samples(self) -> int:
+        """Samples of the ensemble's stream that its choice uses."""
+        return self.plan.ensemble_calls
 
     @property
     def calls(self) -> int:
@@ -35,21 +41,21 @@ class Floor:
 
 
 def floor_plan(setting: Setting, start: ProbeOutcome, first_arm: int) -> Floor | None:
-    """Return the floor, None where the share is too small for one sample a candidate.
+    """Return the floor, None where every share is too small for one sample a candidate.
 
     The probe is shared: it has at least as many samples as the small plan would take.
     """
-    budget = int(setting.budget * SHARE)
-    if budget < 1:
-        return None
-    try:
-        plan = setting.method.plan(budget, grad_norm=start.gradient_norm, value=start.value)
-    except BudgetTooSmall:
-        return None
-    segments = paper_segments(setting, plan, first_arm)
-    norms = plan.score == "gradient"
-    exact = setting.method.exact
-    return Floor(plan, train_tasks("floor", segments, setting.width, exact=exact, norms=norms))
+    for share in SHARES:
+        try:
+            norm, value = start.gradient_norm, start.value
+            plan = setting.method.plan(int(setting.budget * share), grad_norm=norm, value=value)
+        except (BudgetTooSmall, InputError):
+            continue
+        segments = paper_segments(setting, plan, first_arm)
+        norms, exact = plan.score == "gradient", setting.method.exact
+        tasks = train_tasks("floor", segments, setting.width, exact=exact, norms=norms)
+        return Floor(share, plan, tasks)
+    return None
 
 
 def floor_choice(

@@ -14,7 +14,7 @@ Racing = Generator[Round, Known, list[Candidate]]
 
 
 def racing(
-    rows: Sequence[Candidate], calls: int, *, plan: Plan, leader: str, exact: bool
+    rows: Sequence[Candidate], calls: int, *, plan: Plan, leader: str, exact: bool, first: int = 0
 ) -> Racing:
     """Yield the rounds of a race by losses; return the candidates with what they scored.
 
@@ -24,7 +24,6 @@ def racing(
     keys = [row.key for row in rows if not row.note]
     tallies: dict[str, Tally] = {}
     dropped: dict[str, int] = {}
-    first = 0
     for number, rung in enumerate(halving(len(keys), len(keys) if exact else calls), start=1):
         if tallies:
             kept = survivors(keys, tallies, rung.survivors)
