@@ -5,10 +5,12 @@ length of one run. The default itself is the contest's `grasp-promote`.
 """
 
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from unittest.mock import patch
+
+from grasp_tune.method.schedules.rungs import FINER, GRID, RUNGS, Rung
 
 _HOME = "grasp_tune.method.schedules.promote"
 
@@ -46,18 +48,41 @@ def _constant_step(segment: object, call: int) -> float:
     return 1.0
 
 
+def _no_outlook(sights: object, start: float) -> None:
+    """Nothing is foreseen, so the step of the last rung's best run is kept."""
+
+
+def _no_looks(rung: Rung) -> Rung:
+    return replace(rung, looks=0.0)
+
+
+def _thinner(rung: Rung) -> Rung:
+    return replace(rung, share=rung.share / 2)
+
+
+def _thicker(rung: Rung) -> Rung:
+    # Twice the last one as well would be half of what is left, and the schedule leaves it out.
+    return replace(rung, share=rung.share * 2) if rung != RUNGS[-1] else rung
+
+
+def _rungs(change: Callable[[Rung], Rung]) -> dict[str, object]:
+    return {"GRID": change(GRID), "FINER": change(FINER), "RUNGS": tuple(map(change, RUNGS))}
+
+
 _ARMS, _FLOOR = "grasp_tune.method.schedules.arms", "grasp_tune.method.schedules.guarantee"
 _ANNEALED = ("grasp_tune.training.fused:annealed", "grasp_tune.training.stretch:annealed")
+_SHORT = (*RUNGS[:-1], replace(RUNGS[-1], share=0.05))
 _ALL: tuple[Variant, ...] = (
     Variant("one-power", "all coordinates alike (power 0)", {f"{_ARMS}:POWERS": (0.0,)}),
     Variant("full-power", "only power 1", {f"{_ARMS}:POWERS": (1.0,)}),
-    Variant("fine-grid", "distances a factor of 2 apart", {f"{_ARMS}:SPACING": 2.0}),
-    Variant("no-floor", "without the paper's sweep (no theorem)", {f"{_FLOOR}:SHARE": 0.0}),
+    Variant("no-floor", "without the paper's sweep (no theorem)", {f"{_FLOOR}:SHARES": ()}),
     Variant("large-probe", "probe T/4", {"PROBE": 1 / 4}),
     Variant("small-probe", "probe T/256", {"PROBE": 1 / 256}),
-    Variant("one-rung", "one rung, then the winner", {"KEEP": (1,)}),
-    Variant("thin-rungs", "half as much for each rung", {"RUNG": 0.03}),
-    Variant("thick-rungs", "twice as much for each rung", {"RUNG": 0.12}),
+    Variant("no-looks", "no fresh samples at the ends of rungs", _rungs(_no_looks)),
+    Variant("thin-rungs", "half as much for each rung", _rungs(_thinner)),
+    Variant("thick-rungs", "twice as much for each rung but the last", _rungs(_thicker)),
+    Variant("short-last-rung", "the last rung with T/20", {"RUNGS": _SHORT}),
+    Variant("no-outlook", "the step of the last rung's best is kept", {"outlook": _no_outlook}),
     Variant("constant-step", "no annealing", dict.fromkeys(_ANNEALED, _constant_step)),
     Variant("no-undo", "a jump of the loss is not undone", {"JUMP": float("inf")}),
     Variant("adagrad", "base: diagonal AdaGrad", base="adagrad"),

@@ -9,6 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from grasp_tune.method.search import Search, Step
+from grasp_tune.method.setting import Setting
+from grasp_tune.method.tasks import Task
+from grasp_tune.method.variants import NonConvex
 from grasp_tune.peers import find_peer
 from scripts.benchmarking import ablation, contest, datasets, tables
 from scripts.benchmarking.ablation import Variant
@@ -21,6 +25,7 @@ from scripts.benchmarking.measures import judge
 from scripts.benchmarking.records import read_records, record_path
 from scripts.benchmarking.tables import Cell, read_table, run_cell
 from scripts.benchmarking.workloads import WORKLOADS
+from tests.method.simulation import answer
 
 
 @pytest.fixture(autouse=True)
@@ -210,6 +215,40 @@ def test_a_variant_of_nothing_is_refused() -> None:
 def test_every_variant_still_finds_what_it_changes(name: str) -> None:
     with ablation.VARIANTS[name].applied():
         pass
+
+
+def rounds_of(budget: int) -> list[Task]:
+    """Every task of the default schedule where all outcomes are simulated."""
+    search, tasks = Search(Setting(NonConvex(), budget)), []
+    while not isinstance(step := search.ask(), Step):
+        tasks.append(step)
+        search.tell(step, answer(step))
+    return tasks
+
+
+@pytest.mark.parametrize(
+    "name",
+    # Another base is another method; the other two change what happens within a task.
+    [
+        name
+        for name, item in ablation.VARIANTS.items()
+        if item.base is None and item.name not in ("constant-step", "no-undo")
+    ],
+)
+def test_every_variant_of_the_rungs_changes_what_runs(name: str) -> None:
+    with ablation.VARIANTS[name].applied():
+        changed = rounds_of(20_000)
+    assert changed != rounds_of(20_000)
+
+
+@pytest.mark.parametrize("name", ["ablation-thin-rungs", "ablation-thick-rungs"])
+def test_thinner_and_thicker_rungs_are_as_many(name: str) -> None:
+    def rungs(tasks: list[Task]) -> set[str]:
+        return {task.id.split("-")[0] for task in tasks if task.id.startswith("rung")}
+
+    with ablation.VARIANTS[name].applied():
+        changed = rungs(rounds_of(20_000))
+    assert changed == rungs(rounds_of(20_000))
 
 
 def test_a_variant_is_another_run_of_the_schedule(tmp_path: Path) -> None:
