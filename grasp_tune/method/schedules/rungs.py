@@ -173,8 +173,8 @@ def entrants(stand: Stand, rung: Rung, before: Ranked) -> tuple[list[Arm], dict[
             elif 0.0 < value < math.inf and changes_step(top.base):
                 chosen.append(stand.new_arm(top, value))
                 origins[chosen[-1].index] = state_key(top.index, before.age)
-    kept = {state_key(arm.index, before.age) for arm in chosen} | set(origins.values())
     ended = {state_key(arm.index, before.age) for arm in before.losses}
+    kept = ended & {origins.get(arm.index, state_key(arm.index, before.age)) for arm in chosen}
     stand.discard = tuple(sorted((ended | set(stand.begun)) - kept))
     stand.begun = tuple(sorted(kept))
     return chosen, origins
