@@ -128,7 +128,8 @@ def looked(task: ScoreTask, means: dict[str, list[float]]) -> ScoreOutcome:
     return ScoreOutcome(task.calls, ORIGIN, items)
 
 
-def test_fresh_samples_outvote_the_losses_of_training() -> None:
+@pytest.mark.parametrize("unit", [1.0, 2.0**600, 2.0**-600])  # squares of which overflow
+def test_fresh_samples_outvote_the_losses_of_training(unit: float) -> None:
     top, bold = Arm(1, "adam", 0.8), Arm(2, "adam", 3.2)
     place = stand(budget=3200)
     # 0.1 * 3200 / 2 = 160 calls each; 0.01 * 3200 / 2 = 16 samples each, 2 a block.
@@ -145,7 +146,10 @@ def test_fresh_samples_outvote_the_losses_of_training() -> None:
     looking = steps.send(told)
     # The differences are 0.2 and 0.4 by turns: mean 0.3, squared deviations 8 * 0.01, so that the
     # variance is 0.08 / 7 and the standard error sqrt(0.08 / 7 / 8) = 0.0378.
-    blocks = {state_key(1, 190): [0.5, 0.7] * 4, state_key(2, 190): [0.3] * BLOCKS}
+    blocks = {
+        state_key(1, 190): [0.5 * unit, 0.7 * unit] * 4,
+        state_key(2, 190): [0.3 * unit] * BLOCKS,
+    }
     scored: dict[str, Outcome | None] = {
         task.id: looked(task, blocks) for task in looking.tasks if isinstance(task, ScoreTask)
     }
@@ -153,8 +157,9 @@ def test_fresh_samples_outvote_the_losses_of_training() -> None:
         steps.send(scored)
     ends, _ = end.value.value
     assert ends.age == 190 and ends.arms == [bold, top]
-    assert ends.losses == {top: pytest.approx(0.6), bold: pytest.approx(0.3)}
-    assert ends.noise == pytest.approx(0.0378, abs=1e-4)
+    assert ends.losses[top] / unit == pytest.approx(0.6)
+    assert ends.losses[bold] / unit == pytest.approx(0.3)
+    assert ends.noise / unit == pytest.approx(0.0378, abs=1e-4)
     assert place.sampled == 16
     assert place.left == 3200 - 2 * 160 - 2 * 16
 

@@ -229,4 +229,7 @@ def _noise(tasks: tuple[ScoreTask, ...], known: Known, means: dict[str, float]) 
     if len(whole) < 2:
         return 0.0
     gaps = [one - other for one, other in zip(*whole, strict=True)]
-    return math.sqrt(statistics.variance(gaps) / BLOCKS) if all(map(math.isfinite, gaps)) else 0.0
+    if not all(map(math.isfinite, gaps)):
+        return 0.0
+    spread: float = statistics.stdev(gaps)  # the variance may be beyond all numbers
+    return spread / math.sqrt(BLOCKS)
