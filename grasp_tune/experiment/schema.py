@@ -124,8 +124,8 @@ class Experiment(Section):
     schedule: Annotated[
         Literal["promote", "paper"],
         Field(
-            description="`promote` gives every cell a share and the rest to the leaders; `paper` "
-            "is the paper's algorithm to the letter."
+            description="`promote` searches briefly and gives the rest to the winner; `paper` is "
+            "the paper's algorithm to the letter."
         ),
     ] = "promote"
     ensemble: Annotated[
