@@ -211,3 +211,11 @@ def words() -> Arrays:
     rates *= 40.0 / rates.sum(1, keepdims=True)
     flipped = np.where(rng.uniform(size=rows) < 0.05, 1 - labels, labels)
     return with_test(rng.poisson(rates[flipped]).astype(np.float32), labels)
+
+
+def friedman() -> Arrays:
+    """Friedman's first regression problem: ten inputs, five of them matter, with noise."""
+    from sklearn.datasets import make_friedman1
+
+    x, y = make_friedman1(8_000, 10, noise=1.0, random_state=4105)
+    return with_test(x, y.astype(np.float32))

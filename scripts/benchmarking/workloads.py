@@ -207,7 +207,6 @@ _ALL: list[Workload] = [
         _made(data.housing),
         models.linear(8, 1),
         models.squared,
-        held_out=True,
     ),
     Workload(
         "words",
@@ -216,7 +215,6 @@ _ALL: list[Workload] = [
         _made(data.words),
         models.linear(1000, 1),
         models.logistic,
-        held_out=True,
     ),
     Workload(
         "iris",
@@ -225,7 +223,6 @@ _ALL: list[Workload] = [
         _made(partial(data.sklearn_table, "iris")),
         models.linear(4, 3),
         models.cross_entropy,
-        held_out=True,
     ),
     Workload(
         "teacher",
@@ -234,7 +231,6 @@ _ALL: list[Workload] = [
         _made(data.teacher),
         models.mlp((20, 32, 1), nn.Tanh),
         models.squared,
-        held_out=True,
     ),
     Workload(
         "digits-cnn",
@@ -244,7 +240,6 @@ _ALL: list[Workload] = [
         models.small_cnn(8),
         models.cross_entropy,
         budget=4_000,
-        held_out=True,
     ),
     Workload(
         "mnist-cnn",
@@ -270,6 +265,50 @@ _ALL: list[Workload] = [
         sample=1_024,
     ),
 ]
+
+
+for budget, name, words in ((10_000, "", ""), (1_500, "-short", ", short")):
+    _ALL += [
+        Workload(
+            f"cifar-mlp{name}",
+            f"CIFAR-10 probe MLP 512-64-10{words}",
+            False,
+            data.cifar_features,
+            models.mlp((512, 64, 10)),
+            models.cross_entropy,
+            _FEATURES,
+            budget=budget,
+            held_out=True,
+        ),
+        Workload(
+            f"mnist-odd{name}",
+            f"MNIST odd or even logistic{words}",
+            True,
+            lambda folder: _odd(data.mnist(folder)),
+            models.linear(784, 1),
+            models.logistic,
+            _MNIST,
+            budget=budget,
+            held_out=True,
+        ),
+        Workload(
+            f"friedman{name}",
+            f"Friedman's first problem, GELU MLP 10-32-1, squared loss{words}",
+            False,
+            _made(data.friedman),
+            models.mlp((10, 32, 1), nn.GELU),
+            models.squared,
+            budget=budget,
+            held_out=True,
+        ),
+    ]
+
+
+def _odd(arrays: Arrays) -> Arrays:
+    """Return the arrays flat, with the question whether the digit is odd."""
+    test = None if arrays.y_test is None else arrays.y_test % 2
+    flat = arrays.changed(lambda x: x.flatten(1))
+    return Arrays(flat.x, flat.y % 2, flat.x_test, test)
 
 
 def _as_numbers(arrays: Arrays) -> Arrays:

@@ -34,7 +34,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setitem(
         WORKLOADS,
         "iris",
-        replace(WORKLOADS["iris"], budget=300, batch_size=16),
+        replace(WORKLOADS["iris"], budget=300, batch_size=16, held_out=True),
     )
     for cached in (contest._bundle, contest._start_loss, tables._bundle):
         cached.cache_clear()
