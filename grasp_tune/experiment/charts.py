@@ -99,7 +99,9 @@ def call_parts(result: Result) -> list[tuple[str, int, str]]:
 def quantity_of(result: Result) -> str:
     """What a run's value is called."""
     names = {
-        {"unixgrad": "radius", "adagrad": "distance"}.get(run.base, "step size")
+        {"unixgrad": "radius", "adagrad": "distance", "growing": "distance share"}.get(
+            run.base, "step size"
+        )
         for run in result.runs
     }
     return " or ".join(sorted(names)) or "step size"

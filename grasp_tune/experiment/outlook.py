@@ -15,7 +15,7 @@ from grasp_tune.method.setting import Setting
 from grasp_tune.method.tasks import ScoreTask, TrainTask
 from grasp_tune.training.fused import fusion_width
 
-_QUANTITY = {"unixgrad": "radius", "adagrad": "distance"}
+_QUANTITY = {"unixgrad": "radius", "adagrad": "distance", "growing": "distance share"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,7 +83,7 @@ def summary(result: Result, facts: Facts | None) -> str:
 
 def quantity_word(result: Result) -> str:
     """What the chosen run's value is called."""
-    words = {"unixgrad": "radius", "adagrad": "distance"}
+    words = {"unixgrad": "radius", "adagrad": "distance", "growing": "distance share"}
     return words.get(result.choice.chosen.base, "step size")
 
 

@@ -15,6 +15,7 @@ CALLS_PER_ITERATION: Mapping[str, int] = {
     "unixgrad": 2,
     "adagrad": 1,
     "adam": 1,
+    "growing": 1,
     "momentum": 1,
     "adamw": 1,
 }
@@ -23,8 +24,11 @@ BASES = tuple(CALLS_PER_ITERATION)
 # Bases whose number may change in the middle of a run. UniXGrad's is the size of its domain.
 _FIXED = ("unixgrad",)
 
-# What `schedule="promote"` runs where no base was chosen: the one that measured best.
+# What `schedule="promote"` runs where no base was chosen: the one that measured best, and the one
+# for budgets that cannot pay for a search. The latter's number is a multiple of a distance that it
+# measures itself, so that there is no range to search.
 PROMOTED = "adam"
+GROWING = "growing"
 
 # Any: the parameters and the optimizer are torch's, which this layer never loads.
 BaseFactory = Callable[[Any, float], Any]

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from grasp_tune.method.errors import InputError
 from grasp_tune.training.adagrad import DiagonalAdaGrad
 from grasp_tune.training.adam import CoordinateAdam
+from grasp_tune.training.growing import GrowingAdam
 from grasp_tune.training.preconditioner import Coordinates
 from grasp_tune.training.unixgrad import UniXGrad
 
@@ -43,6 +44,10 @@ def _adam(params: list[Tensor], value: float, coordinates: Coordinates | None) -
     return CoordinateAdam(params, lr=value, coordinates=coordinates)
 
 
+def _growing(params: list[Tensor], value: float, coordinates: Coordinates | None) -> Optimizer:
+    return GrowingAdam(params, lr=value, coordinates=coordinates)
+
+
 def _adamw(params: list[Tensor], value: float, coordinates: Coordinates | None) -> Optimizer:
     return torch.optim.AdamW(params, lr=value)
 
@@ -60,6 +65,7 @@ BASES: Mapping[str, Base] = {
     "sgd": Base("sgd", _sgd, "lr"),
     "momentum": Base("momentum", _momentum, "lr"),
     "adam": Base("adam", _adam, "lr"),
+    "growing": Base("growing", _growing, "lr"),
     "adamw": Base("adamw", _adamw, "lr"),
     "adagrad": Base("adagrad", _adagrad, "distance"),
     "unixgrad": Base("unixgrad", _unixgrad, None, calls_per_step=2),

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 TOP = 8  # curves in one figure; more cannot be told apart
 SMALL, LARGE = 7.0, 26.0  # pixels: the markers of the shortest and the longest run
 CHOSEN, OTHER, GREY = "#c0392b", "#2c6e9b", "#9aa5ad"
-QUANTITY = {"unixgrad": "radius", "adagrad": "distance"}  # the others have a step size
+# The others have a step size.
+QUANTITY = {"unixgrad": "radius", "adagrad": "distance", "growing": "distance share"}
 
 
 def result_figures(result: "Result") -> dict[str, Any]:

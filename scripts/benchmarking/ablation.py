@@ -70,6 +70,7 @@ def _rungs(change: Callable[[Rung], Rung]) -> dict[str, object]:
 
 
 _ARMS, _FLOOR = "grasp_tune.method.schedules.arms", "grasp_tune.method.schedules.guarantee"
+_STRETCH = "grasp_tune.method.schedules.stretch"
 _ANNEALED = ("grasp_tune.training.fused:annealed", "grasp_tune.training.stretch:annealed")
 _SHORT = (*RUNGS[:-1], replace(RUNGS[-1], share=0.05))
 _ALL: tuple[Variant, ...] = (
@@ -84,7 +85,7 @@ _ALL: tuple[Variant, ...] = (
     Variant("short-last-rung", "the last rung with T/20", {"RUNGS": _SHORT}),
     Variant("no-outlook", "the step of the last rung's best is kept", {"outlook": _no_outlook}),
     Variant("constant-step", "no annealing", dict.fromkeys(_ANNEALED, _constant_step)),
-    Variant("no-undo", "a jump of the loss is not undone", {"JUMP": float("inf")}),
+    Variant("no-undo", "a jump of the loss is not undone", {f"{_STRETCH}:JUMP": float("inf")}),
     Variant("adagrad", "base: diagonal AdaGrad", base="adagrad"),
     Variant("momentum", "base: SGD with momentum", base="momentum"),
     Variant("unixgrad", "base: UniXGrad", base="unixgrad"),

@@ -10,11 +10,12 @@ from torch import Tensor, nn
 
 import grasp_tune as gt
 from scripts.faulting.row import Row, expect
-from scripts.faulting.sweep import METHODS
+from scripts.faulting.sweep import METHODS, searching
 
 BUDGET = 600
 FAR = 3.0  # distance from x0 = 0 beyond which the loss goes wrong
 FUSED = (False, True)
+KINDS = ("one run", "promote", "paper")  # the first: promote where it does not search
 VALUES = {"NaN": math.nan, "+inf": math.inf, "-inf": -math.inf, "1e37": 1e37}
 
 BOTH = tuple(METHODS)
@@ -45,13 +46,13 @@ def _problem(spoil: Spoil) -> gt.TorchProblem:
 
 def _sweeps(problem: gt.TorchProblem, methods: Methods) -> list[tuple[str, gt.Result]]:
     found = []
-    for schedule, method, fused in itertools.product(("promote", "paper"), methods, FUSED):
-        name = f"{schedule}, {method}, {'fused' if fused else 'one by one'}"
+    for kind, method, fused in itertools.product(KINDS, methods, FUSED):
+        name = f"{kind}, {method}, {'fused' if fused else 'one by one'}"
         result = gt.minimize(
             problem,
             BUDGET,
-            METHODS[method],
-            schedule=schedule,  # type: ignore[arg-type]
+            METHODS[method] if kind == "one run" else searching(method, kind),
+            schedule="paper" if kind == "paper" else "promote",
             fused=fused,
             progress=False,
         )

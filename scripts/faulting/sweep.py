@@ -92,6 +92,11 @@ class Sweep:
         }
 
 
+def searching(method: str, schedule: str) -> Method:
+    """Return a method that searches: with no base, `promote` gives so small a budget to one run."""
+    return replace(METHODS[method], base="adam") if schedule == "promote" else METHODS[method]
+
+
 def problem(
     death: Death | None = None, count: Path | None = None, pause: float = 0.0
 ) -> gt.TorchProblem:
@@ -205,7 +210,7 @@ def run(sweep: Sweep, death: Death | None = None, count: Path | None = None) -> 
     return gt.minimize(
         problem(death, count, sweep.pause),
         sweep.budget,
-        METHODS[sweep.method],
+        searching(sweep.method, sweep.schedule),
         schedule=sweep.schedule,  # type: ignore[arg-type]
         seed=sweep.seed,
         backend=sweep.backend,

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grasp_tune.method.bases import GROWING, PROMOTED
 from grasp_tune.method.errors import BudgetTooSmall
 from grasp_tune.method.schedules.arms import (
     POWERS,
@@ -18,6 +19,7 @@ from grasp_tune.method.schedules.arms import (
     value_of,
 )
 from grasp_tune.method.schedules.guarantee import SHARES
+from grasp_tune.method.schedules.promote import SHORT
 from grasp_tune.method.schedules.rungs import kind_of
 from grasp_tune.method.search import Search, Step
 from grasp_tune.method.setting import Setting
@@ -118,7 +120,8 @@ def test_a_tiny_budget_still_trains_something(budget: int) -> None:
 
 
 def test_a_budget_for_no_run_at_all_says_so() -> None:
-    search, tasks = run(Setting(Convex(), 13))  # 2 for the probe, 8 for the race, half of 3 left
+    # 2 for the probe, 8 for the race, half of 3 left.
+    search, tasks = run(Setting(Convex(base="adam"), 13))
     assert search.choice is not None
     assert search.choice.key == "x0" and not segments(tasks, "")
     assert any("budget" in note for note in search.choice.notes)
@@ -220,8 +223,14 @@ def test_where_every_run_diverges_x0_is_returned_and_the_result_says_so() -> Non
 
 @pytest.mark.parametrize(
     ("method", "budget", "share"),
-    [(NonConvex(), 32_000, 1 / 32), (Convex(), 32_000, 1 / 32), (Convex(), 2000, 1 / 16)],
-    ids=["nonconvex", "convex", "convex-small"],
+    [
+        (NonConvex(), 32_000, 1 / 32),
+        (Convex(), 32_000, 1 / 32),
+        (Convex(), 2000, 1 / 16),
+        (NonConvex(base="adam"), 32_000, 1 / 32),
+        (NonConvex(base=GROWING), 32_000, 1 / 32),
+    ],
+    ids=["nonconvex", "convex", "convex-small", "adam", "growing"],
 )
 def test_the_paper_runs_on_its_share_and_its_choice_is_in_the_race(
     method: Method, budget: int, share: float
@@ -273,3 +282,109 @@ def test_whatever_parts_jump_the_candidates_are_there_and_bear_their_runs_number
     assert search.choice is not None
     assert all(row.value == values[row.arm] for row in search.choice.candidates if row.arm)
     assert sum(search.calls.values()) <= 20_000
+
+
+def growing(tasks: list[Task]) -> list[Segment]:
+    """The segments of the one run that measures its own distance."""
+    return [segment for segment in segments(tasks, "") if segment.arm.base == GROWING]
+
+
+@pytest.mark.parametrize("method", [NonConvex(), Convex()], ids=["nonconvex", "convex"])
+@pytest.mark.parametrize("budget", [300, 1000, SHORT - 1])
+def test_a_short_budget_goes_to_one_run_that_measures_its_distance(
+    method: Method, budget: int
+) -> None:
+    search, tasks = run(Setting(method, budget))
+    alone = growing(tasks)
+    assert len({segment.arm for segment in alone}) == 1
+    assert not segments(tasks, "rung")
+    assert [s.start for s in alone] == [0, *(s.stop for s in alone[:-1])]
+    assert sum(segment.calls for segment in alone) > 0.85 * budget  # the rest: 1/64, 1/16, 0.015
+    assert 0.97 * budget - 8 < sum(search.calls.values()) <= budget
+    # The whole distance at 300 calls; at 1000 (10 / 3) ** (-1 / 3) = 0.669 of it.
+    expected = {300: 1.0, 1000: 0.66943}.get(budget, (budget / 300) ** (-1 / 3))
+    assert alone[0].arm.value == pytest.approx(expected, rel=1e-4)
+    floor = segments(tasks, "floor")
+    assert [s.arm.index for s in floor] == list(range(1, len(floor) + 1))  # the paper's come first
+
+
+def not_below_the_start(task: Task) -> Outcome:
+    """The answer of a world where the run that measures its distance gets nowhere."""
+    outcome = answer(task)
+    if not isinstance(task, TrainTask) or not isinstance(outcome, TrainOutcome):
+        return outcome
+    if task.segments[0].arm.base != GROWING:
+        return outcome
+    return replace(outcome, segments=(replace(outcome.segments[0], loss=2.4),))  # x0 has 2.3
+
+
+def lost_at_once(task: Task) -> Outcome:
+    """The answer of a world where the run that measures its distance diverges at its first call."""
+    outcome = not_below_the_start(task)
+    if isinstance(outcome, TrainOutcome) and outcome.segments[0].loss == 2.4:
+        lost = replace(outcome.segments[0], finite=False, loss=math.nan, calls=1)
+        return replace(outcome, segments=(lost,), calls=1)
+    return outcome
+
+
+def checked_run(setting: Setting, reply: Callable[[Task], Outcome]) -> tuple[Search, list[Task]]:
+    """Run a search to its end; every checkpoint that is read must have been left for it."""
+    search, tasks, there = Search(setting), list[Task](), set[str]()
+    while not isinstance(step := search.ask(), Step):
+        assert set(step.reads) - {"x0"} <= there, step.id
+        tasks.append(step)
+        there.update(step.writes)
+        search.tell(step, reply(step))
+        there.difference_update(search.discardable())
+    assert search.choice is not None and search.choice.key in there | {"x0"}
+    return search, tasks
+
+
+@pytest.mark.parametrize("reply", [not_below_the_start, lost_at_once])
+@pytest.mark.parametrize("budget", [300, 1000, 3000])
+def test_where_the_one_run_gets_nowhere_the_rest_is_searched(
+    reply: Callable[[Task], Outcome], budget: int
+) -> None:
+    search, tasks = checked_run(Setting(Convex(), budget), reply)
+    assert len(growing(tasks)) == 1  # its first part
+    assert segments(tasks, "rung0") and segments(tasks, "rung1")
+    final = [segment for segment in segments(tasks, "final") if segment.arm.base == PROMOTED]
+    assert sum(segment.calls for segment in final) > 0.15 * budget
+    assert sum(search.calls.values()) <= budget
+    assert search.choice is not None
+    assert GROWING not in {row.base for row in search.choice.candidates}
+
+
+def test_a_chosen_base_or_challengers_bring_the_search_back() -> None:
+    for setting in (
+        Setting(NonConvex(base="adam"), 1000),
+        Setting(Convex(base="adagrad"), 300),
+        Setting(NonConvex(), 1000, challengers=("sgd",)),
+        Setting(NonConvex(base=GROWING), 1000, challengers=("sgd",)),
+        Setting(NonConvex(), SHORT),
+    ):
+        _, tasks = run(setting)
+        assert segments(tasks, "rung0"), setting
+        asked = {segment.arm.base for segment in segments(tasks, "rung0")}
+        assert asked == {setting.method.base_name("promote"), *setting.challengers}
+
+
+def test_the_growing_base_is_one_run_at_any_budget_when_it_is_chosen() -> None:
+    for reply, parts in ((answer, 8), (lost_at_once, 1)):
+        search, tasks = checked_run(Setting(NonConvex(base=GROWING), 20_000), reply)
+        assert not segments(tasks, "rung") and len(growing(tasks)) == parts
+        assert sum(search.calls.values()) <= 20_000
+
+
+@given(
+    budget=st.one_of(st.integers(16, 200), st.integers(16, 20_000)),
+    reply=st.sampled_from([answer, not_below_the_start, lost_at_once]),
+    method=st.sampled_from([NonConvex(), Convex(), Convex(base="adam"), NonConvex(base=GROWING)]),
+)
+@settings(deadline=None)
+def test_calls_never_exceed_the_budget(
+    budget: int, reply: Callable[[Task], Outcome], method: Method
+) -> None:
+    budget = max(budget, 25 if method.paper_base == "sgd" else 16)  # below, plans are refused
+    search, _ = checked_run(Setting(method, budget), reply)
+    assert sum(search.calls.values()) <= budget

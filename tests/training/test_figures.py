@@ -16,7 +16,8 @@ from tests.training import workbench
 
 @pytest.fixture(scope="module", params=["promote", "paper"])
 def result(request: pytest.FixtureRequest) -> Result:
-    method = gt.NonConvex(L_eps=0.5, F_eps=0.5)
+    base = "adam" if request.param == "promote" else None  # with a base it searches: many runs
+    method = gt.NonConvex(L_eps=0.5, F_eps=0.5, base=base)
     problem = workbench.problem()
     return gt.minimize(problem, 1500, method, schedule=request.param, progress=False)
 

@@ -19,7 +19,7 @@ from grasp_tune.training.store import MemoryStore
 from grasp_tune.training.worker import Worker
 from tests.training import workbench
 
-METHOD = gt.NonConvex(L_eps=1.0, F_eps=1.0, delta=0.3)
+METHOD = gt.NonConvex(L_eps=1.0, F_eps=1.0, delta=0.3, base="adam")  # a search, many runs
 
 
 @pytest.fixture(scope="module")

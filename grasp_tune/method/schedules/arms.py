@@ -47,7 +47,7 @@ def distance_range(setting: Setting, start: ProbeOutcome) -> tuple[float, float]
     return low, min(high, _LARGEST)
 
 
-def first_grid(setting: Setting, start: ProbeOutcome, most: int) -> Grid:
+def first_grid(setting: Setting, start: ProbeOutcome, most: int, first: int = 1) -> Grid:
     """Return the runs of the first rung: at most `most` where a coarser grid allows it.
 
     Where even the coarsest grid is too much for all kinds of runs, the last kinds are left out.
@@ -71,7 +71,7 @@ def first_grid(setting: Setting, start: ProbeOutcome, most: int) -> Grid:
         for distance in distances:
             value = value_of(name, distance, setting.budget, start)
             if 0.0 < value < math.inf:
-                arms.append(Arm(len(arms) + 1, name, value, power))
+                arms.append(Arm(first + len(arms), name, value, power))
     return Grid(arms, spacing)
 
 

@@ -51,7 +51,7 @@ def floor_plan(setting: Setting, start: ProbeOutcome, first_arm: int) -> Floor |
             plan = setting.method.plan(int(setting.budget * share), grad_norm=norm, value=value)
         except (BudgetTooSmall, InputError):
             continue
-        segments = paper_segments(setting, plan, first_arm)
+        segments = paper_segments(setting, plan, setting.method.paper_base, first_arm)
         norms, exact = plan.score == "gradient", setting.method.exact
         tasks = train_tasks("floor", segments, setting.width, exact=exact, norms=norms)
         return Floor(share, plan, tasks)

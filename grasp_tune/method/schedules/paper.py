@@ -43,7 +43,7 @@ def paper(setting: Setting) -> Schedule:
         note = "the mean gradient at x0 is zero: as far as the probe can see, x0 is stationary"
         return Choice(START, plan.score, "stationary", tuple(rows), notes=(note,))
 
-    segments = paper_segments(setting, plan)
+    segments = paper_segments(setting, plan, setting.method.base_name("paper"))
     norms = plan.score == "gradient"
     tasks = train_tasks("train", segments, setting.width, exact=exact, norms=norms)
     known = yield Round(tasks, plan=plan)
@@ -67,13 +67,12 @@ def paper(setting: Setting) -> Schedule:
     return _choose(setting, plan, rows, "exact" if exact else "resample")
 
 
-def paper_segments(setting: Setting, plan: Plan, first_arm: int = 1) -> list[Segment]:
+def paper_segments(setting: Setting, plan: Plan, base: str, first_arm: int = 1) -> list[Segment]:
     """Return the whole run of each cell, with the points of its trajectory that become candidates.
 
     Algorithm 2, line 6: K indices of the trajectory x_1 .. x_{T_i}, drawn before the run; x_t is
     the iterate after t - 1 calls. UniXGrad's candidate is its last average, which is its iterate.
     """
-    base = setting.method.base_name("paper") if first_arm == 1 else setting.method.paper_base
     segments = []
     for cell in plan.cells:
         arm = Arm(cell.index + first_arm - 1, base, cell.value)

@@ -5,9 +5,11 @@
    first one, the paper's own sweep on its share of the budget (`guarantee`), which carries the
    theorem.
 3. Outlook (`trend`): from the best steps of the rungs, which step a run that long will want.
-4. Final stretch: the winner gets the rest with that step, falling to zero. It is cut into parts;
-   one that makes the loss jump is undone and repeated with a smaller step.
+4. Final stretch (`stretch`): the winner gets the rest with that step, falling to zero.
 5. Race: a few candidates on paired fresh minibatches.
+
+A budget too small to search goes to one run whose step is a distance that it measures itself,
+instead of 2 and 3; only where that gets nowhere, what is left is searched.
 
 Why these numbers: docs/results.md.
 """
@@ -15,12 +17,12 @@ Why these numbers: docs/results.md.
 import math
 from collections.abc import Generator
 
-from grasp_tune.method.bases import changes_step
+from grasp_tune.method.bases import GROWING, changes_step
 from grasp_tune.method.choice import Candidate, Choice
 from grasp_tune.method.ensemble import best
 from grasp_tune.method.errors import BudgetTooSmall
 from grasp_tune.method.plan import Plan
-from grasp_tune.method.rounds import Known, Round, Schedule, train_tasks
+from grasp_tune.method.rounds import Known, Round, Schedule
 from grasp_tune.method.schedules.arms import first_grid, thinned
 from grasp_tune.method.schedules.guarantee import Floor, floor_choice, floor_plan
 from grasp_tune.method.schedules.paper import start_candidate
@@ -36,39 +38,25 @@ from grasp_tune.method.schedules.rungs import (
     Stand,
     climb,
     least_calls,
-    outcomes,
 )
+from grasp_tune.method.schedules.stretch import Launch, final_stretch
 from grasp_tune.method.schedules.trend import Outlook, outlook
 from grasp_tune.method.setting import Setting
 from grasp_tune.method.tasks import (
     START,
     Arm,
     ProbeOutcome,
-    Segment,
-    average_key,
-    iterate_key,
     state_key,
 )
 
 PROBE = 1 / 64  # share of T at x0
 FIRST_SHARE = 0.12  # of T, at most, for the grid
 AHEAD = 0.5  # of the way to the step of a run as long as the final stretch, at its beginning
-PARTS = 8  # of the final stretch
-JUMP = 2.0  # a part whose loss is so many times the part before's is undone
-BACKOFF = 4.0  # and its step divided by this
-GAMMA = 8.0  # exponent of the running average in the final stretch
+# Below this budget the search costs more than it finds: one run that measures its own distance gets
+# everything, the distance whole when T is WHOLE_LENGTH and a falling part of it when T is more.
+SHORT = 4_000
+WHOLE_LENGTH, WHOLE_POWER = 300, -1 / 3
 RACE = 0.015  # share of T for the last choice
-
-
-def jump_above(before: float, start: float) -> float:
-    """Return the loss at which a part has made it jump, after a part that ended at `before`.
-
-    A loss that may be negative has no zero to be a multiple of: it then jumps where it loses all
-    that was gained since the start.
-    """
-    if before > 0.0:
-        return JUMP * before
-    return before + max(-before, start - before)
 
 
 def promote(setting: Setting) -> Schedule:
@@ -88,13 +76,12 @@ def promote(setting: Setting) -> Schedule:
         return Choice(START, "value", "stationary", tuple(rows), notes=(note,))
     race = 0 if method.exact or setting.ensemble == "window" else max(8, int(RACE * budget))
     stand = Stand(setting, start, plan, left=budget - start.calls - race)
-    grid = first_grid(setting, start, most=int(FIRST_SHARE * budget / FIRST_CALLS))
-    floor = floor_plan(setting, start, first_arm=len(grid.arms) + 1)
-    stand.fresh = 1 + len(grid.arms) + (len(floor.plan.cells) if floor is not None else 0)
-    rungs = (GRID, *((FINER,) if grid.spacing > 16.0 else ()), *RUNGS)
-    heights, guaranteed = yield from _search(stand, grid.arms, rungs, floor)
-    if heights:
-        rows += yield from _final(stand, heights)
+    floor = floor_plan(setting, start, first_arm=stand.fresh)
+    if floor is not None:
+        stand.left -= floor.calls
+        stand.fresh += len(floor.plan.cells)
+    found, guaranteed = yield from (_alone if _is_short(setting) else _searched)(stand, floor)
+    rows += found
     if guaranteed is not None:
         rows.append(guaranteed)
     if race or method.exact:
@@ -122,14 +109,63 @@ def _plan(setting: Setting, start: ProbeOutcome) -> Plan:
         return setting.method.plan(setting.budget, grad_norm=norm, value=value, ensemble="window")
 
 
+def _is_short(setting: Setting) -> bool:
+    """Return whether the budget goes to one run that needs no search."""
+    if setting.challengers:
+        return False  # what the user asked for always runs
+    base = setting.method.base
+    return base == GROWING or (base is None and setting.budget < SHORT)
+
+
+Found = Generator[Round, Known, tuple[list[Candidate], Candidate | None]]
+
+
+def _alone(stand: Stand, floor: Floor | None) -> Found:
+    """Yield one run that measures its own distance; return its candidates and the paper's choice.
+
+    Where its first part does not get below the start, the rest of the budget is searched after all.
+    """
+    guaranteed: Candidate | None = None
+    if floor is not None:
+        known = yield Round(floor.tasks, plan=stand.plan, leader=stand.leader)
+        guaranteed = yield from _of_floor(stand, floor, known)
+    value = min(1.0, (stand.setting.budget / WHOLE_LENGTH) ** WHOLE_POWER)
+    arm = stand.new_arm(Arm(0, GROWING, value), value)
+    rows = yield from final_stretch(stand, Launch(arm, arm), demanding=True)
+    if rows or stand.setting.method.base is not None:
+        return rows, guaranteed
+    rows, _ = yield from _searched(stand, None)
+    return rows, guaranteed
+
+
+def _of_floor(
+    stand: Stand, floor: Floor, known: Known
+) -> Generator[Round, Known, Candidate | None]:
+    """Yield the floor's own ensemble; return its choice."""
+    found = yield from floor_choice(stand.setting, floor, known, stand.plan, stand.leader)
+    stand.sampled = floor.samples
+    return found
+
+
+def _searched(stand: Stand, floor: Floor | None) -> Found:
+    """Yield the rungs and the winner's final stretch; return its candidates and the paper's."""
+    most = int(FIRST_SHARE * stand.setting.budget / FIRST_CALLS)
+    grid = first_grid(stand.setting, stand.start, most, stand.fresh)
+    stand.fresh += len(grid.arms)
+    rungs = (GRID, *((FINER,) if grid.spacing > 16.0 else ()), *RUNGS)
+    heights, guaranteed = yield from _search(stand, grid.arms, rungs, floor)
+    rows: list[Candidate] = []
+    if heights:
+        rows = yield from final_stretch(stand, _launch(stand, heights))
+    return rows, guaranteed
+
+
 def _search(
     stand: Stand, arms: list[Arm], rungs: tuple[Rung, ...], floor: Floor | None
 ) -> Generator[Round, Known, tuple[list[Ranked], Candidate | None]]:
     """Yield the rungs, lowest first; return the ends of each, and the paper's own choice."""
     setting = stand.setting
     guaranteed: Candidate | None = None
-    if floor is not None:
-        stand.left -= floor.calls
     arms = thinned(arms, stand.left // 2 // FIRST_CALLS)
     if not arms:
         stand.notes.append("there is no run that the budget can pay for")
@@ -144,8 +180,7 @@ def _search(
         extra = floor.tasks if floor is not None and number == 0 else ()
         below, known = yield from climb(stand, rung, number, below, extra)
         if extra and floor is not None:
-            guaranteed = yield from floor_choice(setting, floor, known, stand.plan, stand.leader)
-            stand.sampled = floor.samples
+            guaranteed = yield from _of_floor(stand, floor, known)
         if not below.arms:
             break  # all diverged: the best of the rung before goes on, if there is one
         heights.append(below)
@@ -163,77 +198,22 @@ def _outlook(stand: Stand, heights: list[Ranked]) -> tuple[Arm, Outlook]:
     return winner, ahead if ahead is not None else Outlook(winner.value, 0.0)
 
 
-def _final(stand: Stand, heights: list[Ranked]) -> Generator[Round, Known, list[Candidate]]:
-    """Yield the winner's final stretch part by part; return its candidates.
-
-    A part that is undone goes on as another run, from the last good state, on minibatches of its
-    own.
-    """
-    setting, age = stand.setting, heights[-1].age
-    begin, end = age, age + stand.left
+def _launch(stand: Stand, heights: list[Ranked]) -> Launch:
+    """Return how the winner of the last rung goes on."""
     winner, ahead = _outlook(stand, heights)
+    age, end = heights[-1].age, heights[-1].age + stand.left
     good = state_key(winner.index, age)
-    rows = [_row(good, winner, age, average=False)]
-    kept = winner  # the run that the last good state belongs to
-    arm = winner
-    if changes_step(winner.base):
-        arm = stand.new_arm(winner, ahead.at((end / age) ** AHEAD))
-    shrink = -(1.0 - AHEAD) * ahead.slope
-    before, ends, discard = math.inf, None, _unneeded(stand, heights[-1], good)
-    for part in range(PARTS):
-        first = begin + stand.left * part // PARTS
-        stop = begin + stand.left * (part + 1) // PARTS
-        if stop <= first:
-            continue
-        last = part == PARTS - 1
-        segment = Segment(
-            arm,
-            first,
-            stop,
-            keep=(stop,) if last else (),
-            averages=(GAMMA,),
-            keep_averages=last,
-            save=not last,
-            anneal=(begin, end),
-            shrink=shrink,
-            origin=good,
-        )
-        tasks = train_tasks(f"final{part}", [segment], 0, exact=setting.method.exact)
-        known = yield Round(tasks, plan=stand.plan, leader=stand.leader, discard=discard)
-        items = outcomes(tasks, known)
-        loss = items[0].loss if items and items[0].finite else math.nan
-        discard = ()
-        if loss < jump_above(before, stand.start.value) or (part == 0 and math.isfinite(loss)):
-            before = loss
-            ends = (arm, stop) if last else None
-            if not last:
-                if good != rows[0].key:
-                    discard = (good,)  # the start of the stretch stays, it is a candidate
-                kept, good = arm, state_key(arm.index, stop)
-                stand.leader = good
-        else:
-            if not last:
-                discard = (state_key(arm.index, stop),)
-            arm = stand.new_arm(arm, arm.value / BACKOFF)
-    stand.discard = discard
-    if ends is not None:
-        winner, stop = ends
-        rows.append(_row(iterate_key(winner.index, stop), winner, stop, average=False))
-        rows.append(_row(average_key(winner.index, stop, GAMMA), winner, stop, average=True))
-        stand.leader = rows[-2].key
-    elif good != rows[0].key:
-        rows.append(_row(good, kept, int(good.split("-")[1]), average=False))
-    return rows
+    stand.discard = _unneeded(stand, heights[-1], good)
+    if not changes_step(winner.base):
+        return Launch(winner, winner, age, good)
+    arm = stand.new_arm(winner, ahead.at((end / age) ** AHEAD))
+    return Launch(arm, winner, age, good, shrink=-(1.0 - AHEAD) * ahead.slope)
 
 
 def _unneeded(stand: Stand, ends: Ranked, good: str) -> tuple[str, ...]:
     """Return the states that nobody needs once the winner's, `good`, is known."""
     states = {state_key(arm.index, ends.age) for arm in ends.losses} | set(stand.begun)
     return tuple(sorted(states - {good}))
-
-
-def _row(key: str, arm: Arm, call: int, *, average: bool) -> Candidate:
-    return Candidate(key, arm.index, arm.base, arm.value, call, average, math.nan, 0, math.nan)
 
 
 def _of_window(rows: list[Candidate], guaranteed: Candidate | None) -> Candidate:
