@@ -65,7 +65,13 @@ def test_disk_space_counts_what_is_kept_at_a_time() -> None:
 
 
 def test_a_wide_range_and_its_phases_are_told_in_words() -> None:
-    experiment = experiment_from({"problem": {"dataset": "digits"}, "budget": 2000})
+    experiment = experiment_from(
+        {
+            "problem": {"dataset": "digits"},
+            "method": {"name": "nonconvex", "base": "adam"},
+            "budget": 2000,
+        }
+    )
     outlook = look_ahead(experiment, grad_norm=1.3, value=2.3)
     names = [phase.name for phase in outlook.phases]
     assert (names[0], names[1], names[-1]) == ("probe", "rung 1", "choose")

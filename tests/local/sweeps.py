@@ -37,7 +37,10 @@ def sweep(
     return gt.minimize(
         given or problem(),
         budget,
-        gt.NonConvex(L_eps=1.0, F_eps=1.0, delta=0.3),
+        # With no base, `promote` would give so small a budget to one run.
+        gt.NonConvex(
+            L_eps=1.0, F_eps=1.0, delta=0.3, base="adam" if schedule == "promote" else None
+        ),
         schedule=schedule,
         seed=3,
         out=out,

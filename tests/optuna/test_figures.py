@@ -14,7 +14,7 @@ from grasp_tune.optuna import GraspSampler, loss_figure, run, rung_figure, save_
 def sweep(problem: gt.TorchProblem) -> tuple[optuna.Study, gt.Result]:
     optuna.logging.set_verbosity(optuna.logging.CRITICAL)
     study = optuna.create_study(study_name="figures")
-    return study, run(study, problem, 500, gt.Convex(L_eps=1.0), "promote", seed=1)
+    return study, run(study, problem, 500, gt.Convex(L_eps=1.0, base="adam"), "promote", seed=1)
 
 
 def test_every_run_is_a_point_at_its_step_size(sweep: tuple[optuna.Study, gt.Result]) -> None:

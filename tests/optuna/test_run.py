@@ -8,6 +8,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import optuna
@@ -28,6 +29,8 @@ pytestmark = pytest.mark.xdist_group("optuna-run")
 
 BUDGET = 500
 METHOD = gt.Convex(L_eps=1.0, d_eps=0.1)
+SEARCH = replace(METHOD, base="adam")  # with no base, so small a budget would go to one run
+USED: dict[ScheduleName, gt.Convex] = {"promote": SEARCH, "paper": METHOD}
 SCHEDULES: tuple[ScheduleName, ...] = ("paper", "promote")
 QUICK = Timing(every=0.2, grace=3.0)
 NAME = "sweep"
@@ -39,7 +42,7 @@ def local(problem: gt.TorchProblem, schedule: ScheduleName) -> gt.Result:
     """The undisturbed result, worked out once; not fused, so that there are many tasks."""
     if schedule not in _local:
         _local[schedule] = gt.minimize(
-            problem, BUDGET, METHOD, schedule, seed=4, fused=False, progress=False
+            problem, BUDGET, USED[schedule], schedule, seed=4, fused=False, progress=False
         )
     return _local[schedule]
 
@@ -68,7 +71,7 @@ def sweep(
         study,
         problem,
         BUDGET,
-        METHOD,
+        USED[schedule],
         schedule,
         seed=4,
         fused=False,
@@ -82,7 +85,14 @@ def test_one_process_gives_the_local_result(
     problem: gt.TorchProblem, schedule: ScheduleName
 ) -> None:
     found = gt.minimize(
-        problem, BUDGET, METHOD, schedule, seed=4, fused=False, backend="optuna", progress=False
+        problem,
+        BUDGET,
+        USED[schedule],
+        schedule,
+        seed=4,
+        fused=False,
+        backend="optuna",
+        progress=False,
     )
     assert_same(found, local(problem, schedule))
     assert torch.equal(found.model.weight, local(problem, schedule).model.weight)  # type: ignore[arg-type]
@@ -93,8 +103,8 @@ def test_four_processes_give_the_local_result(
     problem: gt.TorchProblem, schedule: ScheduleName, folder: Path
 ) -> None:
     found = gt.minimize(
-        problem, BUDGET, METHOD, schedule, seed=4, fused=False, backend="optuna", workers=4,
-        out=folder, progress=False,
+        problem, BUDGET, USED[schedule], schedule, seed=4, fused=False, backend="optuna",
+        workers=4, out=folder, progress=False,
     )  # fmt: skip
     assert_same(found, local(problem, schedule))
     study = open_study(folder)
@@ -106,8 +116,8 @@ def test_four_processes_give_the_local_result(
     assert len(workers) > 1
     # The folder again: nothing is left to run, the result is read from the study.
     again = gt.minimize(
-        problem, BUDGET, METHOD, schedule, seed=4, fused=False, backend="optuna", out=folder,
-        progress=False,
+        problem, BUDGET, USED[schedule], schedule, seed=4, fused=False, backend="optuna",
+        out=folder, progress=False,
     )  # fmt: skip
     assert_same(again, local(problem, schedule))
     assert len(open_study(folder).trials) == len(study.trials)
@@ -116,7 +126,7 @@ def test_four_processes_give_the_local_result(
 
 def test_fused_runs_give_the_local_result(problem: gt.TorchProblem) -> None:
     results = [
-        gt.minimize(problem, BUDGET, METHOD, "promote", fused=True, backend=name, progress=False)
+        gt.minimize(problem, BUDGET, SEARCH, "promote", fused=True, backend=name, progress=False)
         for name in ("local", "optuna")
     ]
     assert_same(results[1], results[0])
@@ -212,7 +222,7 @@ def test_a_worker_of_ours_that_dies_is_replaced_at_once(
 ) -> None:
     dying = with_loss(problem, Dying(problem.loss, 60, folder / "sign"))
     found = gt.minimize(
-        dying, BUDGET, METHOD, "promote", seed=4, fused=False, backend="optuna", workers=2,
+        dying, BUDGET, SEARCH, "promote", seed=4, fused=False, backend="optuna", workers=2,
         out=folder / "out", progress=False,
     )  # fmt: skip
     assert (folder / "sign").exists()
@@ -288,7 +298,7 @@ def test_lost_checkpoints_are_made_again(
             return super().open_reader(artifact_id)
 
     found = run(
-        study, problem, BUDGET, METHOD, schedule, seed=4, fused=False,
+        study, problem, BUDGET, USED[schedule], schedule, seed=4, fused=False,
         artifact_store=Forgetful(artifacts),
     )  # fmt: skip
     assert_same(found, local(problem, schedule), repeated=True)
