@@ -5,12 +5,12 @@ length of one run. The default itself is the contest's `grasp-promote`.
 """
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from unittest.mock import patch
 
-from grasp_tune.method.schedules.rungs import FINER, GRID, RUNGS, Rung
+from grasp_tune.method.schedules.rungs import GROWTH
 
 _HOME = "grasp_tune.method.schedules.promote"
 
@@ -48,44 +48,23 @@ def _constant_step(segment: object, call: int) -> float:
     return 1.0
 
 
-def _no_outlook(sights: object, start: float) -> None:
-    """Nothing is foreseen, so the step of the last rung's best run is kept."""
-
-
-def _no_looks(rung: Rung) -> Rung:
-    return replace(rung, looks=0.0)
-
-
-def _thinner(rung: Rung) -> Rung:
-    return replace(rung, share=rung.share / 2)
-
-
-def _thicker(rung: Rung) -> Rung:
-    # Twice the last one as well would be half of what is left, and the schedule leaves it out.
-    return replace(rung, share=rung.share * 2) if rung != RUNGS[-1] else rung
-
-
-def _rungs(change: Callable[[Rung], Rung]) -> dict[str, object]:
-    return {"GRID": change(GRID), "FINER": change(FINER), "RUNGS": tuple(map(change, RUNGS))}
-
-
-_ARMS, _FLOOR = "grasp_tune.method.schedules.arms", "grasp_tune.method.schedules.guarantee"
+_FLOOR = "grasp_tune.method.schedules.guarantee"
 _STRETCH = "grasp_tune.method.schedules.stretch"
 _ANNEALED = ("grasp_tune.training.fused:annealed", "grasp_tune.training.stretch:annealed")
-_SHORT = (*RUNGS[:-1], replace(RUNGS[-1], share=0.05))
 _ALL: tuple[Variant, ...] = (
-    Variant("one-power", "all coordinates alike (power 0)", {f"{_ARMS}:POWERS": (0.0,)}),
-    Variant("full-power", "only power 1", {f"{_ARMS}:POWERS": (1.0,)}),
+    Variant("power-0", "one kind: all coordinates alike", {"KINDS": (0.0,), "SHORT": 1e9}),
+    Variant("power-half", "one kind: power 1/2", {"KINDS": (0.5,), "SHORT": 1e9}),
+    Variant("three-kinds", "powers 0, 1/2 and 1", {"KINDS": (0.0, 0.5, 1.0)}),
     Variant("no-floor", "without the paper's sweep (no theorem)", {f"{_FLOOR}:SHARES": ()}),
     Variant("large-probe", "probe T/4", {"PROBE": 1 / 4}),
     Variant("small-probe", "probe T/256", {"PROBE": 1 / 256}),
-    Variant("no-looks", "no fresh samples at the ends of rungs", _rungs(_no_looks)),
-    Variant("thin-rungs", "half as much for each rung", _rungs(_thinner)),
-    Variant("thick-rungs", "twice as much for each rung but the last", _rungs(_thicker)),
-    Variant("short-last-rung", "the last rung with T/20", {"RUNGS": _SHORT}),
-    Variant("no-outlook", "the step of the last rung's best is kept", {"outlook": _no_outlook}),
+    Variant("no-looks", "kinds ranked without fresh samples", {"GROWTH": replace(GROWTH, looks=0)}),
+    Variant("thin-rung", "the kinds' rung with T/20", {"GROWTH": replace(GROWTH, share=0.05)}),
+    Variant("whole", "the whole measured distance as the step", {"WHOLE_POWER": 0.0}),
+    Variant("half", "half of the usual part of it", {"WHOLE_LENGTH": 37.5}),
     Variant("constant-step", "no annealing", dict.fromkeys(_ANNEALED, _constant_step)),
     Variant("no-undo", "a jump of the loss is not undone", {f"{_STRETCH}:JUMP": float("inf")}),
+    Variant("search", "base: Adam on the self-bounded grid, with rungs", base="adam"),
     Variant("adagrad", "base: diagonal AdaGrad", base="adagrad"),
     Variant("momentum", "base: SGD with momentum", base="momentum"),
     Variant("unixgrad", "base: UniXGrad", base="unixgrad"),

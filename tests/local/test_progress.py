@@ -87,7 +87,10 @@ def test_calls_under_way_count_and_those_that_a_crash_undid_do_not(tmp_path: Pat
     assert killed_at(150, tmp_path) < 0
     seen = Seen()
     setting = Setting(
-        method=gt.NonConvex(L_eps=1.0, F_eps=1.0, delta=0.3), budget=500, seed=3, width=0
+        method=gt.NonConvex(L_eps=1.0, F_eps=1.0, delta=0.3, base="adam"),
+        budget=500,
+        seed=3,
+        width=0,
     )
     result = run_local(problem(), setting, out=tmp_path, reporter=seen)
     assert seen.closed

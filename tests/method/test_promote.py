@@ -141,7 +141,7 @@ def test_the_winner_gets_most_of_the_budget_and_anneals_to_zero() -> None:
 
 
 def test_each_rung_goes_on_from_the_runs_that_ended_lowest() -> None:
-    _, tasks = run(Setting(NonConvex(), 20_000))
+    _, tasks = run(Setting(NonConvex(base="adam"), 20_000))
     for number, kinds in enumerate((3, 3, 2, 1)):
         before, after = segments(tasks, f"rung{number}"), segments(tasks, f"rung{number + 1}")
         losses = {s.arm: loss for s in before if (loss := end_loss(tasks, number, s)) is not None}
@@ -170,7 +170,7 @@ def end_loss(tasks: list[Task], number: int, segment: Segment) -> float | None:
 
 
 def test_fresh_samples_of_a_rung_are_paired_and_serve_nobody_else() -> None:
-    _, tasks = run(Setting(NonConvex(), 40_000))
+    _, tasks = run(Setting(NonConvex(base="adam"), 40_000))
     ranges: dict[str, set[int]] = {}
     for name in ("floor-score", "look2", "look3", "look4", "race1", "race2"):
         scores = [t for t in tasks if isinstance(t, ScoreTask) and t.id.startswith(f"{name}-")]
@@ -361,7 +361,6 @@ def test_a_chosen_base_or_challengers_bring_the_search_back() -> None:
         Setting(Convex(base="adagrad"), 300),
         Setting(NonConvex(), 1000, challengers=("sgd",)),
         Setting(NonConvex(base=GROWING), 1000, challengers=("sgd",)),
-        Setting(NonConvex(), SHORT),
     ):
         _, tasks = run(setting)
         assert segments(tasks, "rung0"), setting
@@ -369,11 +368,45 @@ def test_a_chosen_base_or_challengers_bring_the_search_back() -> None:
         assert asked == {setting.method.base_name("promote"), *setting.challengers}
 
 
-def test_the_growing_base_is_one_run_at_any_budget_when_it_is_chosen() -> None:
-    for reply, parts in ((answer, 8), (lost_at_once, 1)):
-        search, tasks = checked_run(Setting(NonConvex(base=GROWING), 20_000), reply)
-        assert not segments(tasks, "rung") and len(growing(tasks)) == parts
+def test_two_kinds_begin_and_the_better_one_gets_the_rest() -> None:
+    _, tasks = run(Setting(NonConvex(), 20_000))
+    begun, final = segments(tasks, "rung1"), segments(tasks, "final")
+    assert [(s.arm.base, s.arm.power) for s in begun] == [(GROWING, 0.0), (GROWING, 0.5)]
+    assert len({s.arm.value for s in begun}) == 1 and len({s.stop for s in begun}) == 1
+    looks = [task for task in tasks if task.id.startswith("look1-")]
+    told = [out for task in looks if isinstance(out := answer(task), ScoreOutcome)]
+    sums: dict[str, list[float]] = {}
+    for item in (item for out in told for item in out.samples):
+        sums.setdefault(item.key, []).append(item.mean)
+    means = {key: sum(found) / len(found) for key, found in sums.items()}
+    best = min(begun, key=lambda s: means[s.writes[-1]])
+    assert {s.arm for s in final} == {best.arm}  # with the step that it began with
+    assert final[0].state == best.writes[-1]
+    assert sum(s.calls for s in final) > 0.75 * 20_000
+    assert not segments(tasks, "rung0")
+
+
+def test_where_neither_kind_gets_below_the_start_the_rest_is_searched() -> None:
+    def high(task: Task) -> Outcome:
+        outcome = answer(task)
+        if task.id.startswith("look1-") and isinstance(outcome, ScoreOutcome):
+            items = tuple(replace(item, mean=1e3, square=1e6) for item in outcome.samples)
+            return replace(outcome, samples=items)
+        return outcome
+
+    for reply in (high, lost_at_once):
+        search, tasks = checked_run(Setting(NonConvex(), 20_000), reply)
+        assert {s.arm.base for s in segments(tasks, "rung0")} == {PROMOTED}
         assert sum(search.calls.values()) <= 20_000
+
+
+def test_a_growing_base_that_was_chosen_brings_no_search() -> None:
+    for budget in (1000, 20_000):
+        for reply in (answer, lost_at_once):
+            search, tasks = checked_run(Setting(NonConvex(base=GROWING), budget), reply)
+            assert not segments(tasks, "rung0")
+            assert {s.arm.base for s in segments(tasks, "rung")} <= {GROWING}
+            assert sum(search.calls.values()) <= budget
 
 
 @given(

@@ -184,7 +184,7 @@ def followed(
     budget: int, reply: Callable[[Task], Outcome], width: int = 0
 ) -> tuple[Search, list[Task], set[str]]:
     """A search to its end; every checkpoint must be there when it is read. What is there last."""
-    search, tasks = Search(Setting(NonConvex(), budget, width=width)), []
+    search, tasks = Search(Setting(NonConvex(base="adam"), budget, width=width)), []
     there: set[str] = set()
     while not isinstance(step := search.ask(), Step):
         assert set(step.reads) <= there, step.id

@@ -241,16 +241,6 @@ def test_every_variant_of_the_rungs_changes_what_runs(name: str) -> None:
     assert changed != rounds_of(20_000)
 
 
-@pytest.mark.parametrize("name", ["ablation-thin-rungs", "ablation-thick-rungs"])
-def test_thinner_and_thicker_rungs_are_as_many(name: str) -> None:
-    def rungs(tasks: list[Task]) -> set[str]:
-        return {task.id.split("-")[0] for task in tasks if task.id.startswith("rung")}
-
-    with ablation.VARIANTS[name].applied():
-        changed = rungs(rounds_of(20_000))
-    assert changed == rungs(rounds_of(20_000))
-
-
 def test_a_variant_is_another_run_of_the_schedule(tmp_path: Path) -> None:
     for method in ("grasp-promote", "ablation-constant-step"):
         run_job(Job("iris", method, 4, None, tmp_path))

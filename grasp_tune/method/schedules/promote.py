@@ -1,15 +1,15 @@
-"""The default schedule: a short search, then nearly everything on its winner.
+"""The default schedule: runs that measure their own distance, the best of them to the end.
 
 1. Probe: a small share of T at x0, for the range and for the size of each coordinate's gradients.
-2. Rungs (`rungs`): runs of a few kinds and many steps, fewer and longer each time. Beside the
-   first one, the paper's own sweep on its share of the budget (`guarantee`), which carries the
-   theorem.
-3. Outlook (`trend`): from the best steps of the rungs, which step a run that long will want.
-4. Final stretch (`stretch`): the winner gets the rest with that step, falling to zero.
-5. Race: a few candidates on paired fresh minibatches.
+2. One run of each kind whose step is a distance that it measures itself; the better one goes on.
+   A small budget goes to the first kind at once. Beside it, the paper's own sweep on its share of
+   the budget (`guarantee`), which carries the theorem.
+3. Final stretch (`stretch`): the winner gets the rest, its step falling to zero.
+4. Race: a few candidates on paired fresh minibatches.
 
-A budget too small to search goes to one run whose step is a distance that it measures itself,
-instead of 2 and 3; only where that gets nowhere, what is left is searched.
+Where no such run gets below the start, and for every other base, a search stands in place of 2:
+rungs (`rungs`) of runs over the self-bounded range, fewer and longer each time, and an outlook
+(`trend`) on the step that a run as long as the final stretch will want.
 
 Why these numbers: docs/results.md.
 """
@@ -32,6 +32,7 @@ from grasp_tune.method.schedules.rungs import (
     FINER,
     FIRST_CALLS,
     GRID,
+    GROWTH,
     RUNGS,
     Ranked,
     Rung,
@@ -52,9 +53,9 @@ from grasp_tune.method.tasks import (
 PROBE = 1 / 64  # share of T at x0
 FIRST_SHARE = 0.12  # of T, at most, for the grid
 AHEAD = 0.5  # of the way to the step of a run as long as the final stretch, at its beginning
-# Below this budget the search costs more than it finds: one run that measures its own distance gets
-# everything, the distance whole when T is WHOLE_LENGTH and a falling part of it when T is more.
-SHORT = 4_000
+KINDS = (0.0, 0.5)  # powers of the coordinates' gradient sizes for runs that measure their distance
+SHORT = 4_000  # below this budget the first kind gets everything
+# The distance is taken whole when T is WHOLE_LENGTH, and a falling part of it when T is more.
 WHOLE_LENGTH, WHOLE_POWER = 300, -1 / 3
 RACE = 0.015  # share of T for the last choice
 
@@ -80,7 +81,7 @@ def promote(setting: Setting) -> Schedule:
     if floor is not None:
         stand.left -= floor.calls
         stand.fresh += len(floor.plan.cells)
-    found, guaranteed = yield from (_alone if _is_short(setting) else _searched)(stand, floor)
+    found, guaranteed = yield from (_measured if _measures(setting) else _searched)(stand, floor)
     rows += found
     if guaranteed is not None:
         rows.append(guaranteed)
@@ -109,29 +110,44 @@ def _plan(setting: Setting, start: ProbeOutcome) -> Plan:
         return setting.method.plan(setting.budget, grad_norm=norm, value=value, ensemble="window")
 
 
-def _is_short(setting: Setting) -> bool:
-    """Return whether the budget goes to one run that needs no search."""
+def _measures(setting: Setting) -> bool:
+    """Return whether runs measure their own distance, so that no range has to be searched."""
     if setting.challengers:
         return False  # what the user asked for always runs
-    base = setting.method.base
-    return base == GROWING or (base is None and setting.budget < SHORT)
+    return setting.method.base in (None, GROWING)
 
 
 Found = Generator[Round, Known, tuple[list[Candidate], Candidate | None]]
 
 
-def _alone(stand: Stand, floor: Floor | None) -> Found:
-    """Yield one run that measures its own distance; return its candidates and the paper's choice.
+def _measured(stand: Stand, floor: Floor | None) -> Found:
+    """Yield runs that measure their own distance; return their candidates and the paper's choice.
 
-    Where its first part does not get below the start, the rest of the budget is searched after all.
+    One run of each kind, then the better one alone; where the budget is small, one run from the
+    start. Where none gets below the start, the rest of the budget is searched after all.
     """
+    budget = stand.setting.budget
+    value = min(1.0, (budget / WHOLE_LENGTH) ** WHOLE_POWER)
+    kinds = KINDS if budget >= SHORT else KINDS[:1]
+    arms = [stand.new_arm(Arm(0, GROWING, value, power), value) for power in kinds]
+    extra = floor.tasks if floor is not None else ()
+    ends = Ranked(0, arms, {}, 0.0)
+    known: Known = {}
+    if len(arms) > 1:
+        ends, known = yield from climb(stand, GROWTH, 1, ends, extra)
+    elif extra:
+        known = yield Round(extra, plan=stand.plan, leader=stand.leader)
     guaranteed: Candidate | None = None
     if floor is not None:
-        known = yield Round(floor.tasks, plan=stand.plan, leader=stand.leader)
         guaranteed = yield from _of_floor(stand, floor, known)
-    value = min(1.0, (stand.setting.budget / WHOLE_LENGTH) ** WHOLE_POWER)
-    arm = stand.new_arm(Arm(0, GROWING, value), value)
-    rows = yield from final_stretch(stand, Launch(arm, arm), demanding=True)
+    rows: list[Candidate] = []
+    if not ends.age:
+        rows = yield from final_stretch(stand, Launch(arms[0], arms[0]), demanding=True)
+    elif ends.arms and ends.losses[ends.arms[0]] < stand.start.value:
+        best_one = ends.arms[0]
+        good = stand.leader = state_key(best_one.index, ends.age)
+        stand.discard = _unneeded(stand, ends, good)
+        rows = yield from final_stretch(stand, Launch(best_one, best_one, ends.age, good))
     if rows or stand.setting.method.base is not None:
         return rows, guaranteed
     rows, _ = yield from _searched(stand, None)

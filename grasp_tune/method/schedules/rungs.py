@@ -47,6 +47,7 @@ class Rung:
     looks: float = 0.0  # share of T for fresh samples at its ends
 
 
+GROWTH = Rung(0.12, looks=0.01)  # of runs that measure their distance: the only one they have
 GRID = Rung(0.03)
 FINER = Rung(0.01, 3, (1 / 16, 1.0, 16.0))  # only after the coarsest grid
 RUNGS = (
