@@ -70,7 +70,10 @@ def _page(outlook: Outlook) -> Group:
     else:
         low, high = outlook.range
         runs = plural(len(outlook.rehearsal.values), "value")
-        head.add_row("range", f"{outlook.quantity} {number(low)} to {number(high)}, {runs}")
+        found = f"{outlook.quantity} {number(low)} to {number(high)}, {runs}"
+        if low == high:
+            found = f"none to search: runs measure their distance, and take {number(low)} of it"
+        head.add_row("range", found)
     tail = Table.grid(padding=(0, 2))
     tail.add_column(style="dim", no_wrap=True)
     tail.add_column()

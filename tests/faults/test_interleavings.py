@@ -17,7 +17,7 @@ from tests.method.simulation import answer
 
 def started() -> tuple[Search, list[Task]]:
     """A search whose first rung is under way."""
-    search = Search(Setting(NonConvex(), 4000))
+    search = Search(Setting(NonConvex(base="adam"), 4000))
     probe = search.ask()
     assert isinstance(probe, ProbeTask)
     search.tell(probe, answer(probe))
