@@ -278,7 +278,7 @@ for budget, name, words in ((10_000, "", ""), (1_500, "-short", ", short")):
             models.cross_entropy,
             _FEATURES,
             budget=budget,
-            held_out=True,
+            held_out=budget < 10_000,
         ),
         Workload(
             f"mnist-odd{name}",
@@ -299,7 +299,7 @@ for budget, name, words in ((10_000, "", ""), (1_500, "-short", ", short")):
             models.mlp((10, 32, 1), nn.GELU),
             models.squared,
             budget=budget,
-            held_out=True,
+            held_out=budget < 10_000,
         ),
     ]
 
