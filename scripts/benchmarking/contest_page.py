@@ -19,12 +19,13 @@ TITLES = {
 PLAIN = {name: title.replace("*", "").replace("`", "") for name, title in TITLES.items()}
 
 
-def contest_part(rows: Sequence[Row]) -> str:
-    """Return everything about methods and workloads."""
-    return "\n".join([_standings(rows), _workloads(rows), _losses(rows), _gradients(rows)])
+def contest_part(rows: Sequence[Row], often: Sequence[Row]) -> str:
+    """Return everything about methods and workloads; `often` are rows over several seeds."""
+    parts = [_standings(rows, often), _workloads(rows), _losses(rows), _gradients(rows)]
+    return "\n".join(parts)
 
 
-def _standings(rows: Sequence[Row]) -> str:
+def _standings(rows: Sequence[Row], often: Sequence[Row]) -> str:
     lines = [
         "## Peers at the same budget",
         "",
@@ -42,6 +43,10 @@ def _standings(rows: Sequence[Row]) -> str:
         ("Workloads whose best loss stays away from 0", away),
         ("Tuned on", [row for row in rows if not WORKLOADS[row.workload].held_out]),
         ("Held out", [row for row in rows if WORKLOADS[row.workload].held_out]),
+        (
+            "Methods with three seeds or more, best loss away from 0",
+            [row for row in often if not row.fitted],
+        ),
     ]
     for title, group in groups:
         if group:

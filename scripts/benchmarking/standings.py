@@ -16,6 +16,7 @@ from scripts.benchmarking.records import Record
 
 CAP = 1_000.0  # per cent; a diverged run counts as this far behind in means
 NEAR_ZERO = 1e-3  # a best loss below this share of the start's counts as fitted
+NEARLY = 0.75  # of the rows of the most frequent method
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +84,13 @@ class Total:
     diverged: int  # workloads with a run that diverged
 
 
-def collect(records: Iterable[Record], order: Sequence[str], methods: Sequence[str]) -> list[Row]:
+def collect(
+    records: Iterable[Record], order: Sequence[str], methods: Sequence[str], least: int = 1
+) -> list[Row]:
     """Return a row per workload, in the given order.
 
-    Only seeds that every method of the workload has are averaged, so that all see the same ones;
-    a method with no seed in common with the others is left out.
+    Only seeds that every method of the workload has are averaged, so that all see the same ones.
+    Methods with fewer seeds than `least` are left out, and so are workloads without a shared one.
     """
     found: dict[str, dict[str, dict[int, Record]]] = defaultdict(lambda: defaultdict(dict))
     for record in records:
@@ -98,9 +101,8 @@ def collect(records: Iterable[Record], order: Sequence[str], methods: Sequence[s
         have = found.get(workload)
         if not have:
             continue
-        most = max(len(seeds) for seeds in have.values())
-        full = {name: seeds for name, seeds in have.items() if len(seeds) >= min(2, most)}
-        shared = set.intersection(*(set(seeds) for seeds in full.values()))
+        full = {name: seeds for name, seeds in have.items() if len(seeds) >= least}
+        shared = set.intersection(*(set(seeds) for seeds in full.values())) if full else set()
         if not shared:
             continue
         entries = {
@@ -131,12 +133,15 @@ def _entry(records: Sequence[Record]) -> Entry:
 
 
 def totals(rows: Sequence[Row], methods: Sequence[str]) -> list[Total]:
-    """Return the totals of the methods that took part in every row, best mean first.
+    """Return the totals of the methods that took part in every row that counts, best mean first.
 
-    Rows that are not complete yet, with fewer methods than the others, do not count.
+    A method counts where it took part in nearly as many rows as the most frequent one, and a row
+    where all of these took part.
     """
-    most = max((len(row.entries) for row in rows), default=0)
-    rows = [row for row in rows if len(row.entries) == most]
+    counts = {name: sum(name in row.entries for row in rows) for name in methods}
+    most = max(counts.values(), default=0)
+    core = [name for name, count in counts.items() if most and count >= NEARLY * most]
+    rows = [row for row in rows if all(name in row.entries for name in core)]
     made = []
     for method in methods:
         if not rows or not all(method in row.entries for row in rows):

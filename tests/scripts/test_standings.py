@@ -57,9 +57,11 @@ def test_only_seeds_that_all_methods_have_are_averaged() -> None:
 def test_a_method_that_has_hardly_begun_does_not_shrink_the_others() -> None:
     records = [record("w", "a", seed, 0.1 * seed) for seed in (1, 2, 3)]
     records += [record("w", "b", 3, 0.2)]
-    (row,) = collect(records, ["w"], ["a", "b"])
+    (row,) = collect(records, ["w"], ["a", "b"], least=2)
     assert list(row.entries) == ["a"]
     assert row.entries["a"].seeds == 3
+    (row,) = collect(records, ["w"], ["a", "b"])
+    assert row.entries["a"].seeds == row.entries["b"].seeds == 1
 
 
 def test_a_diverged_method_counts_as_the_cap_in_the_mean() -> None:
@@ -77,12 +79,16 @@ def test_a_diverged_method_counts_as_the_cap_in_the_mean() -> None:
     assert (second.firsts, second.diverged) == (1, 1)
 
 
-def test_incomplete_rows_stay_out_of_the_totals() -> None:
-    records = [record("v", "a", 1, 0.5), record("v", "b", 1, 1.0), record("w", "a", 1, 0.5)]
-    rows = collect(records, ["v", "w"], ["a", "b"])
-    found = {total.method: total for total in totals(rows, ["a", "b"])}
-    assert found["b"].workloads == 1
-    assert found["b"].mean_behind == pytest.approx(100.0)
+def test_incomplete_rows_and_rare_methods_stay_out_of_the_totals() -> None:
+    names = ["u", "v", "w", "x"]
+    records = [record(name, "a", 1, 0.5) for name in names]
+    records += [record(name, "b", 1, 1.0) for name in names[:3]]  # 3 of 4: nearly all
+    records += [record("u", "c", 1, 0.1)]  # 1 of 4: rare
+    found = {t.method: t for t in totals(collect(records, names, ["a", "b", "c"]), ["a", "b", "c"])}
+    assert set(found) == {"a", "b"}
+    assert found["a"].workloads == found["b"].workloads == 3
+    # b is 900 % behind c on u, and 100 % behind a on v and w.
+    assert found["b"].mean_behind == pytest.approx((900.0 + 100.0 + 100.0) / 3)
 
 
 def test_a_best_loss_near_zero_is_marked() -> None:
