@@ -174,11 +174,14 @@ def ablation_part(variants: Sequence[Record], records: Sequence[Record]) -> str:
         return ""
     names = ("grasp-promote", *VARIANTS)
     # The best of all methods stays the yardstick: peers take part, and are not shown.
-    rows = collect([*records, *variants], list(WORKLOADS), (*METHODS, *VARIANTS))
+    tried = {record.workload for record in variants}
+    order = [name for name in WORKLOADS if name in tried]
+    rows = collect([*records, *variants], order, (*METHODS, *VARIANTS))
     lines = [
         "## Ablation",
         "",
-        "The default with one ingredient changed; behind the best of all methods and variants.",
+        "The default with one ingredient changed; behind the best of all methods and variants, on",
+        f"{', '.join(order)}.",
         "",
         *markdown_table(
             ["schedule", "mean behind, %", "worst behind, %", "mean missed, %", "worst missed, %"],
