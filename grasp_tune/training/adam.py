@@ -30,6 +30,23 @@ def fresh_share(count: int) -> float:
     return count**-RAMP
 
 
+def clipped_moves(
+    means: list[Tensor], squares: list[Tensor], gradients: list[Tensor], count: int
+) -> list[Tensor]:
+    """Return the `count`-th move of each coordinate, from -1 to 1; both running means go on."""
+    first, fresh = 1.0 - FIRST**count, fresh_share(count)
+    torch._foreach_lerp_(means, gradients, 1.0 - FIRST)
+    torch._foreach_mul_(squares, 1.0 - fresh)
+    torch._foreach_addcmul_(squares, gradients, gradients, fresh)
+    sizes = torch._foreach_sqrt(squares)
+    torch._foreach_add_(sizes, TINY)
+    moves = torch._foreach_div(means, sizes)
+    torch._foreach_mul_(moves, 1.0 / first)
+    torch._foreach_clamp_max_(moves, 1.0)
+    torch._foreach_clamp_min_(moves, -1.0)
+    return list(moves)
+
+
 class CoordinateAdam(Optimizer):
     r"""Adam whose steps may also shrink with the size of each coordinate's gradients.
 
@@ -74,7 +91,6 @@ class CoordinateAdam(Optimizer):
         for group in self.param_groups:
             group["steps"] += 1
             count = group["steps"]
-            first, fresh = 1.0 - FIRST**count, fresh_share(count)
             points = [point for point in group["params"] if point.grad is not None]
             gradients = [point.grad for point in points]
             for point in points:
@@ -86,15 +102,7 @@ class CoordinateAdam(Optimizer):
             squares = [self.state[point]["square"] for point in points]
             if not points:
                 continue
-            torch._foreach_lerp_(means, gradients, 1.0 - FIRST)
-            torch._foreach_mul_(squares, 1.0 - fresh)
-            torch._foreach_addcmul_(squares, gradients, gradients, fresh)
-            sizes = torch._foreach_sqrt(squares)
-            torch._foreach_add_(sizes, TINY)
-            moves = torch._foreach_div(means, sizes)
-            torch._foreach_mul_(moves, 1.0 / first)
-            torch._foreach_clamp_max_(moves, 1.0)
-            torch._foreach_clamp_min_(moves, -1.0)
+            moves = clipped_moves(means, squares, gradients, count)
             if not group["power"]:
                 torch._foreach_add_(points, moves, alpha=-group["lr"])
                 continue

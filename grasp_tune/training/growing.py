@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from grasp_tune.method.errors import InputError
-from grasp_tune.training.adam import FIRST, TINY, fresh_share
+from grasp_tune.training.adam import clipped_moves
 from grasp_tune.training.preconditioner import Coordinates, multiplier
 
 MEMORY = math.sqrt(0.999)  # decay of what the distance is measured by
@@ -140,16 +140,7 @@ class GrowingAdam(Optimizer):
     ) -> None:
         group = self.param_groups[0]
         means, squares = self._entries(points, "mean"), self._entries(points, "square")
-        first, fresh = 1.0 - FIRST ** group["steps"], fresh_share(group["steps"])
-        torch._foreach_lerp_(means, gradients, 1.0 - FIRST)
-        torch._foreach_mul_(squares, 1.0 - fresh)
-        torch._foreach_addcmul_(squares, gradients, gradients, fresh)
-        sizes = torch._foreach_sqrt(squares)
-        torch._foreach_add_(sizes, TINY)
-        moves = torch._foreach_div(means, sizes)
-        torch._foreach_mul_(moves, 1.0 / first)
-        torch._foreach_clamp_max_(moves, 1.0)
-        torch._foreach_clamp_min_(moves, -1.0)
+        moves = clipped_moves(means, squares, gradients, group["steps"])
         if scales is not None:
             torch._foreach_mul_(moves, scales)
         torch._foreach_add_(points, moves, alpha=-group["lr"] * group["distance"])
