@@ -386,6 +386,18 @@ def test_two_kinds_begin_and_the_better_one_gets_the_rest() -> None:
     assert not segments(tasks, "rung0")
 
 
+@pytest.mark.parametrize("method", [NonConvex(), Convex()], ids=["nonconvex", "convex"])
+def test_the_last_race_uses_no_sample_that_chose_before(method: Method) -> None:
+    _, tasks = run(Setting(method, 10_000))
+
+    def used(*names: str) -> set[int]:
+        found = [t for t in tasks if isinstance(t, ScoreTask) and t.id.startswith(names)]
+        assert found, names
+        return {at for t in found for s in t.samples for at in range(s.start, s.stop)}
+
+    assert not used("race") & (used("look1-") | used("floor-score"))
+
+
 def test_where_neither_kind_gets_below_the_start_the_rest_is_searched() -> None:
     def high(task: Task) -> Outcome:
         outcome = answer(task)

@@ -157,9 +157,12 @@ def _measured(stand: Stand, floor: Floor | None) -> Found:
 def _of_floor(
     stand: Stand, floor: Floor, known: Known
 ) -> Generator[Round, Known, Candidate | None]:
-    """Yield the floor's own ensemble; return its choice."""
+    """Yield the floor's own ensemble; return its choice.
+
+    What comes later samples behind both the floor and whatever has been looked at before it.
+    """
     found = yield from floor_choice(stand.setting, floor, known, stand.plan, stand.leader)
-    stand.sampled = floor.samples
+    stand.sampled = max(stand.sampled, floor.samples)
     return found
 
 
