@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from grasp_tune.method.errors import InputError
+from grasp_tune.training.coordinatewise import OwnState
 
 
-class DiagonalAdaGrad(Optimizer):
+class DiagonalAdaGrad(OwnState):
     r"""AdaGrad by coordinate: $x \leftarrow x - D s g / \sqrt{\sum g^2}$, the sum up to now.
 
     `distance` is $D$; a group may have its own. `scale` holds the multipliers $s$: one tensor for
@@ -54,13 +54,6 @@ class DiagonalAdaGrad(Optimizer):
                     f"a parameter has dtype {parameter.dtype}, but the sums of gradients need "
                     "float32 or float64; keep the parameters in float32 and use torch.autocast"
                 )
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a `state_dict`, scale included; its tensors are copied, never shared."""
-        super().load_state_dict(state_dict)
-        for state in self.state.values():
-            for name, value in state.items():
-                state[name] = value.clone()
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:

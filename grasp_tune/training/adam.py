@@ -11,10 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
-from grasp_tune.method.errors import InputError
-from grasp_tune.training.preconditioner import Coordinates, multiplier
+from grasp_tune.training.coordinatewise import CoordinateWise
+from grasp_tune.training.preconditioner import Coordinates
 
 FIRST = 0.9  # decay of the mean
 RAMP = 0.8  # the mean square's decay is 1 - t ** -RAMP: short memory first, long memory later
@@ -47,7 +46,7 @@ def clipped_moves(
     return list(moves)
 
 
-class CoordinateAdam(Optimizer):
+class CoordinateAdam(CoordinateWise):
     r"""Adam whose steps may also shrink with the size of each coordinate's gradients.
 
     With $m$ and $v$ the running means of $g$ (decay 0.9) and $g^2$ (decay $1 - t^{-0.8}$), and $p$
@@ -64,22 +63,7 @@ class CoordinateAdam(Optimizer):
         lr: float,
         coordinates: Coordinates | None = None,
     ) -> None:
-        power = coordinates.power if coordinates is not None else 0.0
-        typical = coordinates.typical if coordinates is not None else 1.0
-        if not lr > 0.0:
-            raise InputError(f"lr is {lr}, but must be a positive number")
-        super().__init__(params, {"lr": lr, "steps": 0, "power": power, "typical": typical})
-        if power and coordinates is not None:
-            points = [point for group in self.param_groups for point in group["params"]]
-            for point, peak in zip(points, coordinates.peaks, strict=True):
-                self.state[point]["peak"] = peak.detach().to(point.device, point.dtype, copy=True)
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a `state_dict`; its tensors are copied, never shared."""
-        super().load_state_dict(state_dict)
-        for state in self.state.values():
-            for name, value in state.items():
-                state[name] = value.clone()
+        super().__init__(params, lr, coordinates, steps=0)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -90,25 +74,16 @@ class CoordinateAdam(Optimizer):
                 loss = closure()
         for group in self.param_groups:
             group["steps"] += 1
-            count = group["steps"]
             points = [point for point in group["params"] if point.grad is not None]
-            gradients = [point.grad for point in points]
-            for point in points:
-                state = self.state[point]
-                if "mean" not in state:
-                    state["mean"] = torch.zeros_like(point)
-                    state["square"] = torch.zeros_like(point)
-            means = [self.state[point]["mean"] for point in points]
-            squares = [self.state[point]["square"] for point in points]
             if not points:
                 continue
-            moves = clipped_moves(means, squares, gradients, count)
-            if not group["power"]:
-                torch._foreach_add_(points, moves, alpha=-group["lr"])
-                continue
-            for point, gradient, move in zip(points, gradients, moves, strict=True):
-                peak = self.state[point]["peak"]
-                torch.maximum(peak, gradient.abs(), out=peak)
-                move.mul_(multiplier(peak, group["typical"], group["power"]))
-                point.add_(move, alpha=-group["lr"])
+            gradients = [point.grad for point in points]
+            self.begin(points, "mean", "square")
+            means, squares = self.entries(points, "mean"), self.entries(points, "square")
+            moves = clipped_moves(means, squares, gradients, group["steps"])
+            self.hear(group, points, gradients)
+            scales = self.scales(group, points)
+            if scales is not None:
+                torch._foreach_mul_(moves, scales)
+            torch._foreach_add_(points, moves, alpha=-group["lr"])
         return loss

@@ -13,25 +13,32 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from grasp_tune.method.errors import InputError
 from grasp_tune.training.adam import clipped_moves
-from grasp_tune.training.preconditioner import Coordinates, multiplier
+from grasp_tune.training.coordinatewise import CoordinateWise
+from grasp_tune.training.preconditioner import Coordinates
 
 MEMORY = math.sqrt(0.999)  # decay of what the distance is measured by
-FIRST_GAIN = 1e-3  # share of the loss that the very first distance could gain, to first order
+FIRST_GAIN = 1e-2  # share of the loss that the very first distance could gain, to first order
+EDGE = 1.5  # the search for a first distance ends at so many times the lowest loss so far
+DOUBLINGS = 40  # or after so many steps
+RETREAT = 4.0  # the first distance is that of the lowest loss, divided by this
 
 
-class GrowingAdam(Optimizer):
+class GrowingAdam(CoordinateWise):
     r"""Adam with the step $\eta\, d_t$, where $d_t$ is a distance that only grows.
 
     For a convex loss, $\sum_t w_t \langle g_t, x_0 - x_t\rangle \le \sum_t w_t \langle g_t, x_0 -
     x^*\rangle \le \|x_0 - x^*\|_\infty \|\sum_t w_t g_t\|_1$ on average, so that the quotient of
     the first and the last sum is a lower bound on the distance (D-Adaptation, Defazio and
     Mishchenko 2023; the weights $w_t \propto \eta_t d_t^2$ are Prodigy's, Mishchenko and Defazio
-    2023). $d_t$ is the largest quotient so far. It begins where a step of that size would gain a
-    thousandth of the loss, so units of the loss and of the parameters do not matter.
+    2023). $d_t$ is the largest quotient so far.
+
+    Where gradients are mostly noise that bound is slow to leave a tiny first distance. So the run
+    begins with a few steps that double from a tiny one until the loss has risen, takes a part of
+    the one with the lowest loss as its first distance, and goes back to where it began. Units of
+    the loss and of the parameters do not matter.
 
     With $c_i = p_i^{-q}$ the multipliers of the coordinates, as in `CoordinateAdam`,
     $x_i \leftarrow x_i - \eta\, d_t\, c_i\, \mathrm{clip}(m_i/\sqrt{v_i}, -1, 1)$, and distances
@@ -45,24 +52,11 @@ class GrowingAdam(Optimizer):
         lr: float = 1.0,
         coordinates: Coordinates | None = None,
     ) -> None:
-        if not lr > 0.0:
-            raise InputError(f"lr is {lr}, but must be a positive number")
-        power = coordinates.power if coordinates is not None else 0.0
-        typical = coordinates.typical if coordinates is not None else 1.0
         numbers = {"steps": 0, "distance": 0.0, "gained": 0.0}
-        super().__init__(params, {"lr": lr, "power": power, "typical": typical, **numbers})
+        search = {"seeking": True, "entry": 0.0, "lowest": 0.0, "valley": 0.0}
+        super().__init__(params, lr, coordinates, **numbers, **search)
         if len(self.param_groups) > 1:
             raise InputError("one distance is measured over all parameters: give a single group")
-        if power and coordinates is not None:
-            for point, peak in zip(self.param_groups[0]["params"], coordinates.peaks, strict=True):
-                self.state[point]["peak"] = peak.detach().to(point.device, point.dtype, copy=True)
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a `state_dict`; its tensors are copied, never shared."""
-        super().load_state_dict(state_dict)
-        for state in self.state.values():
-            for name, value in state.items():
-                state[name] = value.clone()
 
     @property
     def distance(self) -> float:
@@ -82,46 +76,69 @@ class GrowingAdam(Optimizer):
             return loss
         gradients = [point.grad for point in points]
         for point in points:
-            state = self.state[point]
-            if "mean" not in state:
-                state["origin"] = point.detach().clone()
-                for name in ("mean", "square", "drift"):
-                    state[name] = torch.zeros_like(point)
+            if "origin" not in self.state[point]:
+                self.state[point]["origin"] = point.detach().clone()
+        self.begin(points, "mean", "square", "drift")
         group["steps"] += 1
-        scales = self._scales(points, gradients)
-        self._measure(points, gradients, scales, 1.0 if loss is None else float(loss))
-        self._move(points, gradients, scales)
+        if group["seeking"]:
+            self._seek(points, gradients, math.nan if loss is None else float(loss))
+        else:
+            self._grow(points, gradients)
         return loss
 
-    def _entries(self, points: list[Tensor], name: str) -> list[Tensor]:
-        return [self.state[point][name] for point in points]
+    def _seek(self, points: list[Tensor], gradients: list[Tensor], loss: float) -> None:
+        """Double the distance step by step until the loss rises; then begin again.
 
-    def _scales(self, points: list[Tensor], gradients: list[Tensor]) -> list[Tensor] | None:
-        """Return the multipliers of all coordinates, None where they are alike."""
+        The distance then is a part of the one with the lowest loss.
+        """
         group = self.param_groups[0]
-        if not group["power"]:
-            return None
-        peaks = self._entries(points, "peak")
-        for peak, gradient in zip(peaks, gradients, strict=True):
-            torch.maximum(peak, gradient.abs(), out=peak)
-        return [multiplier(peak, group["typical"], group["power"]) for peak in peaks]
+        scales = self.scales(group, points)
+        if not group["distance"]:
+            group["distance"] = _first_distance(_size(gradients, scales), loss)
+            group["entry"] = group["lowest"] = loss
+            group["valley"], group["steps"] = group["distance"], 1
+        elif loss <= max(group["entry"], EDGE * group["lowest"]) and group["steps"] <= DOUBLINGS:
+            if loss < group["lowest"]:
+                group["lowest"], group["valley"] = loss, group["distance"]
+            group["distance"] *= 2.0
+        else:
+            group["distance"] = group["valley"] / RETREAT
+            self._go_back()
+            return
+        self._move(points, gradients, scales, group["distance"])
+
+    def _go_back(self) -> None:
+        """Begin again from the first point, with the distance found."""
+        group = self.param_groups[0]
+        group["seeking"], group["steps"] = False, 0
+        for point in group["params"]:
+            state = self.state[point]
+            if "origin" in state:
+                point.copy_(state["origin"])
+                state["mean"].zero_()
+                state["square"].zero_()
+
+    def _grow(self, points: list[Tensor], gradients: list[Tensor]) -> None:
+        """Measure the distance by these gradients, and make a step of its size."""
+        group = self.param_groups[0]
+        self.hear(group, points, gradients)
+        scales = self.scales(group, points)
+        self._measure(points, gradients, scales)
+        self._move(points, gradients, scales, group["lr"] * group["distance"])
 
     def _measure(
         self,
         points: list[Tensor],
         gradients: list[Tensor],
         scales: list[Tensor] | None,
-        loss: float,
     ) -> None:
         """Raise the distance where the gradients so far say that it is larger.
 
         Sums are in units of the newest weight's $d^2$: when the distance grows they shrink, so no
         power of a tiny first distance ever has to be held.
         """
-        group, drifts = self.param_groups[0], self._entries(points, "drift")
-        if not group["distance"]:
-            group["distance"] = _first_distance(_size(gradients, scales), loss)
-        apart = torch._foreach_sub(self._entries(points, "origin"), points)
+        group, drifts = self.param_groups[0], self.entries(points, "drift")
+        apart = torch._foreach_sub(self.entries(points, "origin"), points)
         inner = _total(torch._foreach_mul(apart, gradients))
         weight = (1.0 - MEMORY) * group["lr"]
         group["gained"] = MEMORY * group["gained"] + weight * inner
@@ -136,14 +153,18 @@ class GrowingAdam(Optimizer):
             torch._foreach_mul_(drifts, fall)
 
     def _move(
-        self, points: list[Tensor], gradients: list[Tensor], scales: list[Tensor] | None
+        self,
+        points: list[Tensor],
+        gradients: list[Tensor],
+        scales: list[Tensor] | None,
+        distance: float,
     ) -> None:
         group = self.param_groups[0]
-        means, squares = self._entries(points, "mean"), self._entries(points, "square")
+        means, squares = self.entries(points, "mean"), self.entries(points, "square")
         moves = clipped_moves(means, squares, gradients, group["steps"])
         if scales is not None:
             torch._foreach_mul_(moves, scales)
-        torch._foreach_add_(points, moves, alpha=-group["lr"] * group["distance"])
+        torch._foreach_add_(points, moves, alpha=-distance)
 
 
 def _first_distance(size: float, loss: float) -> float:

@@ -49,7 +49,7 @@ def _constant_step(segment: object, call: int) -> float:
 
 
 _FLOOR = "grasp_tune.method.schedules.guarantee"
-_STRETCH = "grasp_tune.method.schedules.stretch"
+_PACE, _GROWING = "grasp_tune.method.schedules.pace", "grasp_tune.training.growing"
 _ANNEALED = ("grasp_tune.training.fused:annealed", "grasp_tune.training.stretch:annealed")
 _ALL: tuple[Variant, ...] = (
     Variant("power-0", "one kind: all coordinates alike", {"KINDS": (0.0,), "SHORT": 1e9}),
@@ -63,7 +63,10 @@ _ALL: tuple[Variant, ...] = (
     Variant("whole", "the whole measured distance as the step", {"WHOLE_POWER": 0.0}),
     Variant("half", "half of the usual part of it", {"WHOLE_LENGTH": 37.5}),
     Variant("constant-step", "no annealing", dict.fromkeys(_ANNEALED, _constant_step)),
-    Variant("no-undo", "a jump of the loss is not undone", {f"{_STRETCH}:JUMP": float("inf")}),
+    Variant("no-undo", "a jump of the loss is not undone", {f"{_PACE}:JUMP": float("inf")}),
+    Variant("no-calm", "the step is never halved for noise", {f"{_PACE}:NOISY": float("inf")}),
+    Variant("no-bold", "the step never grows", {f"{_PACE}:SOLVED": 0.0}),
+    Variant("no-seek", "a tiny first distance", {f"{_GROWING}:DOUBLINGS": 0}),
     Variant("search", "base: Adam on the self-bounded grid, with rungs", base="adam"),
     Variant("adagrad", "base: diagonal AdaGrad", base="adagrad"),
     Variant("momentum", "base: SGD with momentum", base="momentum"),

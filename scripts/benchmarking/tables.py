@@ -74,7 +74,7 @@ _ALL = (
         "GRASP-NC, CNN on MNIST",
         "nonconvex",
         "mnist-cnn",
-        4_000,
+        2_000,
         ("L_eps", "F_eps"),
     ),
     Table(
@@ -82,7 +82,7 @@ _ALL = (
         "GRASP-NC, ResNet-18 on CIFAR-10",
         "nonconvex",
         "cifar-resnet18",
-        300,
+        150,
         ("L_eps", "F_eps"),
     ),
 )

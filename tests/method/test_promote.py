@@ -34,6 +34,7 @@ from grasp_tune.method.tasks import (
     Task,
     TrainOutcome,
     TrainTask,
+    average_key,
     state_key,
 )
 from grasp_tune.method.variants import Convex, Method, NonConvex
@@ -225,7 +226,7 @@ def test_where_every_run_diverges_x0_is_returned_and_the_result_says_so() -> Non
     ("method", "budget", "share"),
     [
         (NonConvex(), 32_000, 1 / 32),
-        (Convex(), 32_000, 1 / 32),
+        (Convex(), 32_000, 1 / 64),
         (Convex(), 2000, 1 / 16),
         (NonConvex(base="adam"), 32_000, 1 / 32),
         (NonConvex(base=GROWING), 32_000, 1 / 32),
@@ -299,7 +300,9 @@ def test_a_short_budget_goes_to_one_run_that_measures_its_distance(
     assert len({segment.arm for segment in alone}) == 1
     assert not segments(tasks, "rung")
     assert [s.start for s in alone] == [0, *(s.stop for s in alone[:-1])]
-    assert sum(segment.calls for segment in alone) > 0.85 * budget  # the rest: 1/64, 1/16, 0.015
+    assert (
+        sum(segment.calls for segment in alone) > 0.85 * budget
+    )  # the rest: 1/64, 1/16, 0.01, 0.005
     assert 0.97 * budget - 8 < sum(search.calls.values()) <= budget
     # The whole distance at 300 calls; at 1000 (10 / 3) ** (-1 / 3) = 0.669 of it.
     expected = {300: 1.0, 1000: 0.66943}.get(budget, (budget / 300) ** (-1 / 3))
@@ -340,8 +343,11 @@ def checked_run(setting: Setting, reply: Callable[[Task], Outcome]) -> tuple[Sea
     return search, tasks
 
 
-@pytest.mark.parametrize("reply", [not_below_the_start, lost_at_once])
-@pytest.mark.parametrize("budget", [300, 1000, 3000])
+@pytest.mark.parametrize(
+    ("reply", "budget"),
+    [(not_below_the_start, 1000), (not_below_the_start, 3000)]
+    + [(lost_at_once, budget) for budget in (300, 1000, 3000)],
+)
 def test_where_the_one_run_gets_nowhere_the_rest_is_searched(
     reply: Callable[[Task], Outcome], budget: int
 ) -> None:
@@ -353,6 +359,40 @@ def test_where_the_one_run_gets_nowhere_the_rest_is_searched(
     assert sum(search.calls.values()) <= budget
     assert search.choice is not None
     assert GROWING not in {row.base for row in search.choice.candidates}
+
+
+def test_a_part_of_few_calls_cannot_tell_that_the_run_gets_nowhere() -> None:
+    search, tasks = checked_run(Setting(Convex(), 300), not_below_the_start)
+    assert len(growing(tasks)) == 8 and not segments(tasks, "rung")
+    assert search.choice is not None
+
+
+@pytest.mark.parametrize(("noisy", "factor"), [(1.04, 1.0), (1.06, 0.5)])
+def test_losses_above_the_average_of_the_first_part_calm_the_run(
+    noisy: float, factor: float
+) -> None:
+    looked: list[ScoreTask] = []
+
+    def reply(task: Task) -> Outcome:
+        outcome = answer(task)
+        if isinstance(task, ScoreTask) and task.id.startswith("pace"):
+            looked.append(task)
+            assert isinstance(outcome, ScoreOutcome)
+            level = tuple(replace(item, mean=1.0) for item in outcome.samples)
+            return replace(outcome, samples=level)
+        if task.id[:6] in ("final0", "final1") and isinstance(outcome, TrainOutcome):
+            loss = noisy if task.id.startswith("final1") else 1.2
+            return replace(outcome, segments=(replace(outcome.segments[0], loss=loss),))
+        return outcome
+
+    _, tasks = checked_run(Setting(NonConvex(), 20_000), reply)
+    final = segments(tasks, "final")
+    values = [segment.arm.value for segment in final]
+    assert values == pytest.approx([values[0]] * 2 + [factor * values[0]] * 6)
+    assert sum(item.stop - item.start for task in looked for item in task.samples) == 100  # 0.5 %
+    assert {item.key for task in looked for item in task.samples} == {
+        average_key(final[0].arm.index, final[0].stop, 8.0)
+    }
 
 
 def test_a_chosen_base_or_challengers_bring_the_search_back() -> None:

@@ -62,26 +62,39 @@ def twin(oracle: Oracle, lr: float, power: float) -> Iterator[tuple[list[float],
     """The same run with the sums as the docstring prints them, number by number."""
     memory, size = math.sqrt(0.999), range(4)
     x, mean, square = [0.0] * 4, [0.0] * 4, [0.0] * 4
-    peaks, distance = PEAKS.tolist(), 0.0
+    peaks, distance, count, seeking = PEAKS.tolist(), 0.0, 0, True
+    tried: list[tuple[float, float]] = []  # loss, and the distance that led there
     seen: list[tuple[float, float, list[float]]] = []  # weight, <g, x0 - x>, g
-    for count in range(1, STEPS + 1):
+    for _ in range(STEPS):
         loss, gradient = oracle(torch.tensor(x, dtype=torch.float64))
         g = gradient.tolist()
-        peaks = [max(peaks[i], abs(g[i])) for i in size]
+        if not seeking:
+            peaks = [max(peaks[i], abs(g[i])) for i in size]
         c = [max(peaks[i] / 1.5, 1e-2) ** -power for i in size]
-        if count == 1:
-            distance = 1e-3 * abs(loss) / sum(c[i] * abs(g[i]) for i in size)
-        seen.append((lr * distance**2, sum(g[i] * (0.0 - x[i]) for i in size), g))
-        weights = [w * memory ** (count - 1 - k) for k, (w, _, _) in enumerate(seen)]
-        gained = sum(w * inner for w, (_, inner, _) in zip(weights, seen, strict=True))
-        drift = [sum(w * s[2][i] for w, s in zip(weights, seen, strict=True)) for i in size]
-        distance = max(distance, gained / sum(c[i] * abs(drift[i]) for i in size))
+        if seeking and not tried:
+            distance = 1e-2 * abs(loss) / sum(c[i] * abs(g[i]) for i in size)
+            tried.append((loss, distance))
+        elif seeking and loss <= max(tried[0][0], 1.5 * min(tried)[0]):
+            tried.append((loss, distance))
+            distance *= 2.0
+        elif seeking:
+            distance, seeking, count = min(tried)[1] / 4.0, False, 0
+            x, mean, square = [0.0] * 4, [0.0] * 4, [0.0] * 4
+            yield list(x), distance
+            continue
+        else:
+            seen.append((lr * distance**2, sum(g[i] * (0.0 - x[i]) for i in size), g))
+            weights = [w * memory ** (count - k) for k, (w, _, _) in enumerate(seen)]
+            gained = sum(w * inner for w, (_, inner, _) in zip(weights, seen, strict=True))
+            drift = [sum(w * s[2][i] for w, s in zip(weights, seen, strict=True)) for i in size]
+            distance = max(distance, gained / sum(c[i] * abs(drift[i]) for i in size))
+        count += 1
         fresh = count**-0.8
         for i in size:
             mean[i] = 0.9 * mean[i] + 0.1 * g[i]
             square[i] = (1.0 - fresh) * square[i] + fresh * g[i] ** 2
             move = mean[i] / (1.0 - 0.9**count) / math.sqrt(square[i])
-            x[i] -= lr * distance * c[i] * max(-1.0, min(1.0, move))
+            x[i] -= (1.0 if seeking else lr) * distance * c[i] * max(-1.0, min(1.0, move))
         yield list(x), distance
 
 
@@ -93,23 +106,62 @@ def test_each_step_is_that_of_the_equations(lr: float, power: float) -> None:
     for point, distance, (expected, measured) in zip(points, distances, slow, strict=True):
         assert point.tolist() == pytest.approx(expected, rel=1e-9)
         assert distance == pytest.approx(measured, rel=1e-9)
-    assert distances[-1] > 10.0 * distances[0]  # it has grown, so the sums have been rescaled
+    back = next(at for at, point in enumerate(points) if not point.any())
+    assert 5 < back < 20  # it has searched, and has gone back
+    assert distances[-1] > 1.5 * distances[back]  # and has grown, so the sums have been rescaled
 
 
 def test_the_first_step_by_hand() -> None:
-    # Loss 8 and gradient (3, -1): 8 / 1000 / (3 + 1) = 0.002. x0 - x is 0, so nothing is measured
-    # yet, and m / sqrt(v) is the gradient's sign: x = 0 - 0.5 * 0.002 * (1, -1).
+    # Loss 8 and gradient (3, -1): 8 / 100 / (3 + 1) = 0.02, and m / sqrt(v) is the gradient's
+    # sign: x = 0 - 0.02 * (1, -1), whatever the rate is.
     point = nn.Parameter(torch.zeros(2, dtype=torch.float64))
     optimizer = GrowingAdam([point], lr=0.5)
     found = advance(point, optimizer, lambda _: (8.0, torch.tensor([3.0, -1.0]).double()))
-    assert optimizer.distance == pytest.approx(0.002)
-    assert found.tolist() == pytest.approx([-0.001, 0.001])
+    assert optimizer.distance == pytest.approx(0.02)
+    assert found.tolist() == pytest.approx([-0.02, 0.02])
+
+
+def feed(losses: list[float]) -> tuple[list[float], nn.Parameter]:
+    """The distance after each of these losses; the gradient is 1 all along."""
+    point = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    optimizer, found = GrowingAdam([point]), list[float]()
+    for loss in losses:
+        advance(point, optimizer, lambda _, loss=loss: (loss, torch.ones(1).double()))  # type: ignore[misc]
+        found.append(optimizer.distance)
+    return found, point
+
+
+def test_the_first_distance_is_a_part_of_the_one_with_the_lowest_loss() -> None:
+    # 100 / 100 / 1 = 1 leads to 60, 2 leads to 80, 4 leads to 50, 8 leads to 99: above 1.5 * 50
+    # but not above the start; 16 leads to 101. The lowest is at 4, and 4 / 4 = 1.
+    found, point = feed([100.0, 60.0, 80.0, 50.0, 99.0, 101.0])
+    assert found == [1.0, 2.0, 4.0, 8.0, 16.0, 1.0]
+    assert point.item() == 0.0  # back where it began
+
+
+def test_a_rise_above_the_start_that_may_be_noise_does_not_end_the_search() -> None:
+    found, _ = feed([100.0, 130.0, 149.0, 151.0])  # 150 is the bound while 100 is the lowest
+    assert found == [1.0, 2.0, 4.0, 0.25]
+
+
+def test_a_loss_that_never_rises_ends_the_search_too() -> None:
+    # 40 doublings from 1: the lowest loss is the last but one, at 2 ** 38.
+    found, point = feed([100.0 / (1 + at) for at in range(41)])
+    assert found[-2] == 2.0**39 and found[-1] == 2.0**38 / 4.0
+    assert point.item() == 0.0
+
+
+@pytest.mark.parametrize("last", [math.nan, math.inf])
+def test_a_search_that_ends_beyond_all_numbers_goes_back_as_well(last: float) -> None:
+    found, point = feed([100.0, 60.0, last])
+    assert found[-1] == 0.25 and point.item() == 0.0
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_distance_never_shrinks_and_stays_below_the_true_one(seed: int) -> None:
-    _, distances = path(quadratic(seed=seed), steps=400)
-    assert distances == sorted(distances)
+    points, distances = path(quadratic(seed=seed), steps=400)
+    back = next(at for at, point in enumerate(points) if not point.any())
+    assert distances[back:] == sorted(distances[back:])
     assert distances[-1] < 2.0 * 5.0  # the farthest coordinate; noise may add to a lower bound
 
 
@@ -156,10 +208,9 @@ def test_zero_gradients_move_nothing_and_leave_the_distance_to_the_first_that_is
         assert optimizer.distance == 0.0
     loss, gradient = quadratic()(point.detach())
     advance(point, optimizer, lambda _: (loss, gradient))
-    assert optimizer.distance == pytest.approx(1e-3 * loss / float(gradient.abs().sum()))
-    before = optimizer.distance
+    assert optimizer.distance == pytest.approx(1e-2 * loss / float(gradient.abs().sum()))
     after = advance(point, optimizer, lambda _: (7.0, torch.zeros(4, dtype=torch.float64)))
-    assert optimizer.distance == before and bool(torch.isfinite(after).all())
+    assert bool(torch.isfinite(after).all())
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf, 0.0])
@@ -179,18 +230,22 @@ def test_without_a_closure_the_gradient_at_hand_is_used() -> None:
     assert torch.equal(point.detach(), torch.zeros(4))  # no gradient, no step
     point.grad = torch.tensor([1.0, -1.0, 2.0, 0.0])
     optimizer.step()
-    assert optimizer.distance == pytest.approx(1e-3 / 4.0)
+    assert optimizer.distance == pytest.approx(1e-2)  # no loss, no scale
+    for _ in range(20):
+        point.grad = point.detach() - torch.tensor([1.0, -1.0, 2.0, 0.0])
+        optimizer.step()
+    assert bool(torch.isfinite(point).all()) and optimizer.distance > 0.0
 
 
 def test_the_multipliers_act_where_the_power_says_so() -> None:
     # Peaks 4 and 0.25 in units of 1: multipliers 0.5 and 2. Loss 3, g = (1, 0.125):
-    # 0.003 / (0.5 * 1 + 2 * 0.125) = 0.004, and x = -0.004 * (0.5, 2).
+    # 0.03 / (0.5 * 1 + 2 * 0.125) = 0.04, and x = -0.04 * (0.5, 2).
     point = nn.Parameter(torch.zeros(2, dtype=torch.float64))
     peaks = Coordinates(0.5, [torch.tensor([4.0, 0.25], dtype=torch.float64)], 1.0)
     optimizer = GrowingAdam([point], coordinates=peaks)
     found = advance(point, optimizer, lambda _: (3.0, torch.tensor([1.0, 0.125]).double()))
-    assert optimizer.distance == pytest.approx(0.004)
-    assert found.tolist() == pytest.approx([-0.002, -0.008])
+    assert optimizer.distance == pytest.approx(0.04)
+    assert found.tolist() == pytest.approx([-0.02, -0.08])
 
 
 def test_two_groups_are_refused() -> None:

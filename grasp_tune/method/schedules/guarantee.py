@@ -18,7 +18,7 @@ from grasp_tune.method.schedules.racing import collect
 from grasp_tune.method.setting import Setting
 from grasp_tune.method.tasks import ProbeOutcome, TrainTask
 
-SHARES = (1 / 32, 1 / 16)  # of T: the first that pays for one sample a candidate
+SHARES = (1 / 64, 1 / 32, 1 / 16)  # of T: the first that pays for one sample a candidate
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,8 @@
 2. One run of each kind whose step is a distance that it measures itself; the better one goes on.
    A small budget goes to the first kind at once. Beside it, the paper's own sweep on its share of
    the budget (`guarantee`), which carries the theorem.
-3. Final stretch (`stretch`): the winner gets the rest, its step falling to zero.
+3. Final stretch (`stretch`): the winner gets the rest, its step falling to zero, faster or slower
+   by what it shows (`pace`).
 4. Race: a few candidates on paired fresh minibatches.
 
 Where no such run gets below the start, and for every other base, a search stands in place of 2:
@@ -57,7 +58,7 @@ KINDS = (0.0, 0.5)  # powers of the coordinates' gradient sizes for runs that me
 SHORT = 4_000  # below this budget the first kind gets everything
 # The distance is taken whole when T is WHOLE_LENGTH, and a falling part of it when T is more.
 WHOLE_LENGTH, WHOLE_POWER = 300, -1 / 3
-RACE = 0.015  # share of T for the last choice
+RACE = 0.01  # share of T for the last choice
 
 
 def promote(setting: Setting) -> Schedule:
@@ -142,12 +143,14 @@ def _measured(stand: Stand, floor: Floor | None) -> Found:
         guaranteed = yield from _of_floor(stand, floor, known)
     rows: list[Candidate] = []
     if not ends.age:
-        rows = yield from final_stretch(stand, Launch(arms[0], arms[0]), demanding=True)
+        rows = yield from final_stretch(stand, Launch(arms[0], arms[0], paced=True), demanding=True)
     elif ends.arms and ends.losses[ends.arms[0]] < stand.start.value:
         best_one = ends.arms[0]
         good = stand.leader = state_key(best_one.index, ends.age)
         stand.discard = _unneeded(stand, ends, good)
-        rows = yield from final_stretch(stand, Launch(best_one, best_one, ends.age, good))
+        rows = yield from final_stretch(
+            stand, Launch(best_one, best_one, ends.age, good, paced=True)
+        )
     if rows or stand.setting.method.base is not None:
         return rows, guaranteed
     rows, _ = yield from _searched(stand, None)

@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Generator
 from dataclasses import dataclass, field
 
-from grasp_tune.method.bases import changes_step
+from grasp_tune.method.bases import GROWING, changes_step
 from grasp_tune.method.ensemble import Tally, paired_samples, ranking
 from grasp_tune.method.plan import Plan
 from grasp_tune.method.rounds import Known, Round, score_tasks, train_tasks
@@ -47,7 +47,7 @@ class Rung:
     looks: float = 0.0  # share of T for fresh samples at its ends
 
 
-GROWTH = Rung(0.12, looks=0.01)  # of runs that measure their distance: the only one they have
+GROWTH = Rung(0.1, looks=0.006)  # of runs that measure their distance: the only one they have
 GRID = Rung(0.03)
 FINER = Rung(0.01, 3, (1 / 16, 1.0, 16.0))  # only after the coarsest grid
 RUNGS = (
@@ -124,6 +124,7 @@ def climb(
     calls = max(least_calls(number), int(rung.share * setting.budget / len(arms)))
     age = before.age + calls
     fall = (before.age, age) if number > 0 else None
+    ceiling = stand.ceiling()
     segments = [
         Segment(
             arm,
@@ -131,7 +132,7 @@ def climb(
             age,
             save=True,
             anneal=fall,
-            ceiling=stand.ceiling(),
+            ceiling=ceiling if arm.base != GROWING else None,  # it begins by looking for its own
             origin=origins.get(arm.index),
         )
         for arm in arms

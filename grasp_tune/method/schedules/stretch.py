@@ -1,7 +1,8 @@
 """The final stretch of `promote`: one run gets the rest of the budget, its step falling to zero.
 
-It is cut into parts, so that it can go on after a fault; a part that makes the loss jump is undone
-and the run goes on from the state before it, with a smaller step, on minibatches of its own.
+It is cut into parts, so that it can go on after a fault, and so that its step can follow what it
+shows (`pace`): a part may be undone, and the run then goes on from the state before it, with
+another step, on minibatches of its own.
 """
 
 import math
@@ -9,13 +10,16 @@ from collections.abc import Generator
 from dataclasses import dataclass
 
 from grasp_tune.method.choice import Candidate
-from grasp_tune.method.rounds import Known, Round, train_tasks
-from grasp_tune.method.schedules.rungs import Stand, outcomes
+from grasp_tune.method.ensemble import Tally, paired_samples
+from grasp_tune.method.rounds import Known, Round, score_tasks, train_tasks
+from grasp_tune.method.schedules.pace import Pace
+from grasp_tune.method.schedules.racing import collect
+from grasp_tune.method.schedules.rungs import BLOCKS, Stand, outcomes
 from grasp_tune.method.tasks import Arm, Segment, average_key, iterate_key, state_key
 
 PARTS = 8  # those of a tiny budget that would be empty are left out
-JUMP = 2.0  # a part whose loss is so many times the part before's is undone
-BACKOFF = 4.0  # and its step divided by this
+TELLING = 100  # calls of a part whose losses tell whether it got below the start
+LOOKS = 0.005  # share of T for fresh samples at the average of the first part
 GAMMA = 8.0  # exponent of the running average
 
 
@@ -28,17 +32,7 @@ class Launch:
     age: int = 0  # oracle calls that this state has had; 0: x0
     state: str | None = None  # None: x0
     shrink: float = 0.0  # power of its age with which the step shrinks besides
-
-
-def jump_above(before: float, start: float) -> float:
-    """Return the loss at which a part has made it jump, after a part that ended at `before`.
-
-    A loss that may be negative has no zero to be a multiple of: it then jumps where it loses all
-    that was gained since the start.
-    """
-    if before > 0.0:
-        return JUMP * before
-    return before + max(-before, start - before)
+    paced: bool = False  # whether the step follows what the run shows
 
 
 def final_stretch(
@@ -49,22 +43,23 @@ def final_stretch(
     A `demanding` stretch ends after its first part where that does not get below the start; it
     then leaves no candidate and all that it did not spend.
     """
-    total, arm, kept, good = stand.left, launch.arm, launch.owner, launch.state
+    looks = _looks(stand) if launch.paced else 0
+    total, kept, good = stand.left - looks, launch.owner, launch.state
     begin, end = launch.age, launch.age + total
     rows = [] if good is None else [_row(good, kept, begin, average=False)]
-    before, ends, discard = math.inf, None, stand.discard
+    pace, ends, discard = Pace(stand, launch.arm, launch.paced), None, stand.discard
     for part in range(PARTS):
         first, stop = begin + total * part // PARTS, begin + total * (part + 1) // PARTS
         if stop <= first:
             continue
-        last = part == PARTS - 1
+        arm, last, looked = pace.arm, part == PARTS - 1, looks > 0 and part == 0
         segment = Segment(
             arm,
             first,
             stop,
             keep=(stop,) if last else (),
             averages=(GAMMA,),
-            keep_averages=last,
+            keep_averages=last or looked,
             save=not last,
             anneal=(begin, end),
             shrink=launch.shrink,
@@ -75,22 +70,27 @@ def final_stretch(
         items, discard = outcomes(tasks, known), ()
         stand.left -= sum(item.calls for item in items)
         loss = items[0].loss if items and items[0].finite else math.nan
-        if demanding and good is None and not loss < stand.start.value:
-            stand.discard = () if last else (state_key(arm.index, stop),)
-            return []
-        if loss < jump_above(before, stand.start.value):  # any finite loss of the first part
-            before = loss
-            ends = (arm, stop) if last else None
-            if not last:
-                if good is not None and good not in [row.key for row in rows]:
-                    discard = (good,)  # the start of the stretch stays, it is a candidate
-                kept, good = arm, state_key(arm.index, stop)
-                stand.leader = good
-        else:
+        if demanding and good is None:
+            bound = stand.start.value if stop - first >= TELLING else math.inf
+            if not loss < bound:
+                stand.discard = () if last else (state_key(arm.index, stop),)
+                return []
+        if not pace.holds(loss):
             if not last:
                 discard = (state_key(arm.index, stop),)
-            arm = stand.new_arm(arm, arm.value / BACKOFF)
-    stand.discard = discard
+            pace.go_back()
+            continue
+        ends = (arm, stop) if last else None
+        if not last:
+            if good is not None and good not in [row.key for row in rows]:
+                discard = (good,)  # the start of the stretch stays, it is a candidate
+            kept, good = arm, state_key(arm.index, stop)
+            stand.leader = good
+        if looked:
+            average = average_key(arm.index, stop, GAMMA)
+            pace.average = yield from _look(stand, average, looks)
+            discard = (*discard, average)
+        pace.go_on(part, loss)
     if ends is not None:
         winner, stop = ends
         rows.append(_row(iterate_key(winner.index, stop), winner, stop, average=False))
@@ -103,3 +103,24 @@ def final_stretch(
 
 def _row(key: str, arm: Arm, call: int, *, average: bool) -> Candidate:
     return Candidate(key, arm.index, arm.base, arm.value, call, average, math.nan, 0, math.nan)
+
+
+def _looks(stand: Stand) -> int:
+    """Return how many fresh samples tell the loss at an average; 0 where too few would."""
+    if stand.setting.method.exact or stand.setting.ensemble == "window":
+        return 0
+    count = int(LOOKS * stand.setting.budget)
+    return count if count >= BLOCKS else 0
+
+
+def _look(stand: Stand, key: str, count: int) -> Generator[Round, Known, float]:
+    """Yield fresh samples at a point; return the mean loss there, NaN where they were lost."""
+    tasks = score_tasks(
+        "pace", paired_samples([key], stand.sampled, stand.sampled + count), "value"
+    )
+    stand.sampled += count
+    known = yield Round(tasks, plan=stand.plan, leader=stand.leader)
+    stand.left -= sum(out.calls for out in known.values() if out is not None)
+    tallies: dict[str, Tally] = {}
+    collect(tasks, known, tallies)
+    return tallies[key].mean if key in tallies else math.nan
