@@ -3,6 +3,9 @@
 rho = (quality of the output - quality of the tuned base) / the latter; quality is the gradient's
 norm (non-convex) or the loss (convex), on the fixed sample. The choice is by the window of the
 last 100 minibatches, the two inputs go over {0.001, 0.01, 0.1}^2, the probe from T/4 to T/4096.
+
+The base is tuned by its loss. By the gradient's norm alone a rate that kills the network would win:
+its gradient is small, its loss that of guessing. The smallest norm is kept and reported too.
 """
 
 import math
@@ -150,25 +153,39 @@ def run_cell(cell: Cell) -> str:
         found = _sweep(table, bundle, cell)
     found["seconds"] = round(time.perf_counter() - begun, 2)
     cell.path.parent.mkdir(parents=True, exist_ok=True)
-    write_json_atomic(cell.path, {key: to_json(value) for key, value in found.items()})
+    write_json_atomic(cell.path, _plain(found))
     return f"{cell}: quality {found['quality']:.5g}, {found['seconds']:.1f} s"
 
 
-def _quality(table: Table, bundle: Bundle, tensors: Any, seed: int) -> float:
+def _plain(found: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: _plain(value) if isinstance(value, dict) else to_json(value)
+        for key, value in found.items()
+    }
+
+
+def _judged(table: Table, bundle: Bundle, tensors: Any, seed: int) -> dict[str, float]:
+    """Return the quality that the table is about, and the loss."""
     if tensors is None:
-        return math.inf
-    judged = judge(bundle, tensors, seed)
-    return judged.gradient if table.kind == "nonconvex" else judged.loss
+        return {"quality": math.inf, "loss": math.inf}
+    found = judge(bundle, tensors, seed)
+    quality = found.gradient if table.kind == "nonconvex" else found.loss
+    return {"quality": quality, "loss": found.loss}
 
 
 def _tune(table: Table, bundle: Bundle, seed: int) -> dict[str, Any]:
-    def quality(value: float) -> float:
-        tensors = run_base(bundle.problem, table.base, value, table.budget, seed)
-        return _quality(table, bundle, tensors, seed)
+    tried: dict[float, dict[str, float]] = {}
 
-    tuned = tune(quality)
-    tried = {f"{value:.6g}": to_json(found) for value, found in tuned.tried.items()}
-    return {"quality": tuned.quality, "value": tuned.value, "tried": tried}
+    def loss(value: float) -> float:
+        tensors = run_base(bundle.problem, table.base, value, table.budget, seed)
+        tried[value] = _judged(table, bundle, tensors, seed)
+        return tried[value]["loss"]
+
+    value = tune(loss).value
+    shown = {f"{rate:.6g}": found["quality"] for rate, found in sorted(tried.items())}
+    least = min(tried, key=lambda rate: tried[rate]["quality"])
+    smallest = {"value": least, **tried[least]}
+    return {**tried[value], "value": value, "tried": shown, "smallest": smallest}
 
 
 def _sweep(table: Table, bundle: Bundle, cell: Cell) -> dict[str, Any]:
@@ -184,11 +201,12 @@ def _sweep(table: Table, bundle: Bundle, cell: Cell) -> dict[str, Any]:
         )
     except gt.BudgetTooSmall as error:
         note = f"T too small, needs {error.smallest}"
-        return {"quality": math.nan, "calls": 0, "note": note, "source": fingerprint()}
+        unknown = {"quality": math.nan, "loss": math.nan}
+        return {**unknown, "calls": 0, "note": note, "source": fingerprint()}
     calls = sum(count for kind, count in result.calls.items() if kind != "repeated")
     chosen = result.choice.chosen
     return {
-        "quality": _quality(table, bundle, result.tensors, cell.seed),
+        **_judged(table, bundle, result.tensors, cell.seed),
         "calls": calls,
         "note": "x0" if result.cell is None else f"{chosen.base} {chosen.value:.3g}",
         "source": fingerprint(),
@@ -201,43 +219,67 @@ def _bundle(name: str, data: Path | None) -> Bundle:
 
 
 @dataclass(frozen=True, slots=True)
+class Found:
+    """What a cell or the tuned base has reached, averaged over the seeds."""
+
+    quality: float
+    loss: float
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
-    """One table as far as it has been run, averaged over the seeds."""
+    """One table as far as it has been run."""
 
     table: Table
-    tuned: float
+    tuned: Found
     value: float  # of the tuned base
-    quality: Mapping[tuple[str, tuple[float, float], int], float]
+    smallest: Found  # of all values of the base, by quality
+    cells: Mapping[tuple[str, tuple[float, float], int], Found]
 
     def rho(self, schedule: str, pair: tuple[float, float], share: int) -> float | None:
         """Return the relative excess over the tuned base, None where it was not run."""
-        found = self.quality.get((schedule, pair, share))
-        return None if found is None else (found - self.tuned) / self.tuned
+        found = self.cells.get((schedule, pair, share))
+        if found is None:
+            return None
+        return (found.quality - self.tuned.quality) / self.tuned.quality
 
 
 def read_table(table: Table, seeds: Sequence[int], results: Path) -> Finished | None:
     """Return what there is of a table, None without its yardstick."""
-    quality: dict[tuple[str, tuple[float, float], int], float] = {}
     yardsticks = [_read(Cell(table.name, "tuned", (0.0, 0.0), 1, s, None, results)) for s in seeds]
     ready = [(seed, item) for seed, item in zip(seeds, yardsticks, strict=True) if item]
     if not ready:
         return None
+    cells: dict[tuple[str, tuple[float, float], int], Found] = {}
     for schedule in SCHEDULES:
         for pair in PAIRS:
             for share in SHARES:
-                cells = [
+                own = [
                     Cell(table.name, schedule, pair, share, seed, None, results)
                     for seed, _ in ready
                 ]
-                found = [item["quality"] for item in map(_read, cells) if item]
+                found = [item for item in map(_read, own) if item]
                 if len(found) == len(ready):
-                    quality[schedule, pair, share] = sum(found) / len(found)
-    tuned = sum(item["quality"] for _, item in ready) / len(ready)
-    return Finished(table, tuned, ready[0][1]["value"], quality)
+                    cells[schedule, pair, share] = _mean(found)
+    tuned = [item for _, item in ready]
+    smallest = _mean([item.get("smallest", item) for item in tuned])
+    return Finished(table, _mean(tuned), tuned[0]["value"], smallest, cells)
+
+
+def _mean(items: Sequence[Mapping[str, Any]]) -> Found:
+    """Return the mean; in a convex table, where nothing else is said, the quality is the loss."""
+    losses = [item.get("loss", item["quality"]) for item in items]
+    return Found(sum(item["quality"] for item in items) / len(items), sum(losses) / len(items))
 
 
 def _read(cell: Cell) -> dict[str, Any] | None:
     if not cell.path.exists():
         return None
     data: Any = read_json(cell.path, 1 << 20)
-    return {key: from_json(value) for key, value in data.items() if key != "tried"}
+    found = {key: from_json(value) for key, value in data.items() if key not in _NESTED}
+    if "smallest" in data:
+        found["smallest"] = {key: from_json(value) for key, value in data["smallest"].items()}
+    return found
+
+
+_NESTED = ("tried", "smallest")

@@ -23,7 +23,7 @@ def tables_part(results: Path, pictures: Path) -> str:
         "",
         "rho = (quality of the output - quality of the tuned base optimizer with all of T) / the",
         "latter; quality is the loss (convex) or the gradient's norm (non-convex). The base is",
-        "tuned by its true quality: 15 values a factor of 4 apart, six more around the best.",
+        "tuned by its true loss: 15 values a factor of 4 apart, six more around the best.",
         "Choice by the window of the last 100 minibatches, M calls for the probe, "
         f"seeds {', '.join(map(str, seeds))}. Each cell: rho (quality).",
         "",
@@ -36,23 +36,52 @@ def tables_part(results: Path, pictures: Path) -> str:
         lines += [
             f"### {table.title}, T = {table.budget:,}",
             "",
-            f"Tuned {table.base}: {number(item.tuned)} at {item.value:.3g}.",
+            _yardstick(item),
             "",
         ]
         for schedule in tables.SCHEDULES:
             cells = [
                 rho
-                for (name, pair, share) in item.quality
+                for (name, pair, share) in item.cells
                 if name == schedule and (rho := item.rho(schedule, pair, share)) is not None
             ]
             whole = [rho for rho in cells if math.isfinite(rho)]
             if not cells:
                 continue
             ranges[f"{table.title}: {schedule}"] = whole
-            lines += [f"`{schedule}`: {_summary(cells, whole)}", "", *_cells(item, schedule), ""]
+            summary = _summary(cells, whole) + _losses(item, schedule)
+            lines += [f"`{schedule}`: {summary}", "", *_cells(item, schedule), ""]
     picture = figures.range_plot("rho over the cells: smallest, mean, largest", "rho", ranges)
     (pictures / "tables.svg").write_text(picture, encoding="utf-8")
     return "\n".join(lines)
+
+
+def _yardstick(item: tables.Finished) -> str:
+    base, tuned = item.table.base, item.tuned
+    text = f"Tuned {base}: {number(tuned.quality)} at {item.value:.3g}"
+    if item.table.kind != "nonconvex":
+        return f"{text}."
+    least = item.smallest
+    return (
+        f"{text}, with a loss of {number(tuned.loss)}. The smallest norm of all values tried is "
+        f"{number(least.quality)}, with a loss of {number(least.loss)}."
+    )
+
+
+def _losses(item: tables.Finished, schedule: str) -> str:
+    """Return what the losses of a non-convex table are: a dead network has a small gradient too."""
+    if item.table.kind != "nonconvex":
+        return ""
+    own = [found for (name, *_), found in item.cells.items() if name == schedule]
+    losses = [found.loss for found in own if math.isfinite(found.loss)]
+    if not losses:
+        return ""
+    below = sum(found.quality <= item.smallest.quality for found in own)
+    mean = sum(losses) / len(losses)
+    return (
+        f"; losses from {number(min(losses))} to {number(max(losses))}, mean {number(mean)}; at or "
+        f"below the smallest norm tried in {below}"
+    )
 
 
 def _summary(cells: Sequence[float], whole: Sequence[float]) -> str:
@@ -78,7 +107,7 @@ def _cells(item: tables.Finished, schedule: str) -> list[str]:
             if rho is None:
                 row.append("")
             else:
-                quality = item.quality[schedule, pair, share]
+                quality = item.cells[schedule, pair, share].quality
                 row.append(f"{rho:.4f} ({number(quality)})" if math.isfinite(rho) else "-")
         body.append(row)
     return markdown_table(head, body)

@@ -157,9 +157,11 @@ def test_a_cell_of_a_table_is_measured_against_its_yardstick(
     run_cell(Cell("small", "paper", pair, share, 2, None, tmp_path))
     found = read_table(table, [2], tmp_path)
     assert found is not None
-    quality = found.quality["paper", pair, share]
-    assert math.isfinite(quality)
-    assert found.rho("paper", pair, share) == pytest.approx(quality / found.tuned - 1.0)
+    own, tuned = found.cells["paper", pair, share], found.tuned
+    assert math.isfinite(own.quality)
+    assert found.rho("paper", pair, share) == pytest.approx(own.quality / tuned.quality - 1.0)
+    assert found.smallest.quality <= tuned.quality and found.smallest.loss >= tuned.loss
+    assert (own.loss == own.quality) == (kind != "nonconvex")
     assert found.rho("promote", pair, share) is None  # not run
 
 
