@@ -41,20 +41,20 @@ def test_a_run_that_simply_falls_keeps_its_step() -> None:
     assert found.arm.index == 1
 
 
-def test_losses_above_the_average_of_a_part_ago_halve_the_step_once() -> None:
-    # 0.5 > 1.05 * 0.4; what comes later is not compared again.
-    assert steps(pace(average=0.4), [0.6, 0.5, 0.5, 0.5]) == [8.0, 4.0, 4.0, 4.0]
-    assert steps(pace(average=0.4), [0.6, 0.41, 0.5, 0.5]) == [8.0] * 4  # 2.5 % may be noise
+def test_losses_above_the_average_of_two_parts_ago_halve_the_step_once() -> None:
+    # 0.5 > 1.05 * 0.4; what comes before and later is not compared.
+    assert steps(pace(average=0.4), [0.6, 0.5, 0.5, 0.5, 0.5]) == [8.0, 8.0, 4.0, 4.0, 4.0]
+    assert steps(pace(average=0.4), [0.6, 0.5, 0.41, 0.5]) == [8.0] * 4  # 2.5 % may be noise
 
 
 def test_a_negative_loss_is_compared_by_its_size() -> None:
     # 5 % of 4 is 0.2: -3.9 is within it, -3.7 is not.
-    assert steps(pace(average=-4.0), [-3.0, -3.9])[-1] == 8.0
-    assert steps(pace(average=-4.0), [-3.0, -3.7])[-1] == 4.0
+    assert steps(pace(average=-4.0), [-3.0, -3.0, -3.9])[-1] == 8.0
+    assert steps(pace(average=-4.0), [-3.0, -3.0, -3.7])[-1] == 4.0
 
 
 def test_no_average_no_comparison() -> None:
-    assert steps(pace(), [0.6, 0.9]) == [8.0, 8.0]
+    assert steps(pace(), [0.6, 0.7, 0.9]) == [8.0] * 3
 
 
 def test_a_jump_is_undone_with_a_quarter_of_the_step() -> None:

@@ -380,15 +380,15 @@ def test_losses_above_the_average_of_the_first_part_calm_the_run(
             assert isinstance(outcome, ScoreOutcome)
             level = tuple(replace(item, mean=1.0) for item in outcome.samples)
             return replace(outcome, samples=level)
-        if task.id[:6] in ("final0", "final1") and isinstance(outcome, TrainOutcome):
-            loss = noisy if task.id.startswith("final1") else 1.2
+        if task.id[:6] in ("final0", "final1", "final2") and isinstance(outcome, TrainOutcome):
+            loss = noisy if task.id.startswith("final2") else 1.2
             return replace(outcome, segments=(replace(outcome.segments[0], loss=loss),))
         return outcome
 
     _, tasks = checked_run(Setting(NonConvex(), 20_000), reply)
     final = segments(tasks, "final")
     values = [segment.arm.value for segment in final]
-    assert values == pytest.approx([values[0]] * 2 + [factor * values[0]] * 6)
+    assert values == pytest.approx([values[0]] * 3 + [factor * values[0]] * 5)
     assert sum(item.stop - item.start for task in looked for item in task.samples) == 100  # 0.5 %
     assert {item.key for task in looked for item in task.samples} == {
         average_key(final[0].arm.index, final[0].stop, 8.0)

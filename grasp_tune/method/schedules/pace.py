@@ -1,9 +1,9 @@
 """How large the step of the final stretch is: what its parts so far say about the next one.
 
 Three things happen. A loss that jumps has the part undone and the step divided. Where the losses of
-a run are above the loss at the average of its points a part ago, noise is all that is left to gain
-from, and the step is halved once. And where nearly all of the loss is gone and it still falls, as
-on data that the model can fit without error, larger steps are tried for as long as they help.
+a run are above the loss at the average of its points two parts ago, noise is what keeps it from
+falling, and the step is halved once. Where nearly all of the loss is gone and it still falls, as on
+data that the model can fit without error, larger steps are tried for as long as they help.
 """
 
 import math
@@ -15,6 +15,7 @@ from grasp_tune.method.tasks import Arm
 JUMP = 2.0  # a part whose loss is so many times the part before's is undone
 BACKOFF = 4.0  # and its step divided by this
 NOISY = 1.05  # losses are above the average's where they are so many times it
+LATER = 2  # the part whose losses are compared with the average of the first one, part 0
 CALMER = 2.0  # the step is then divided by this
 SOLVED = 1e-3  # share of the start's loss below which nearly all of it is gone
 FALLING = 0.8  # a loss that still falls is at most this share of the part before's
@@ -46,7 +47,7 @@ class Pace:
         self.before = loss
         if not self.paced or not part:
             return
-        if part == 1 and loss - self.average > (NOISY - 1.0) * abs(self.average):
+        if part == LATER and loss - self.average > (NOISY - 1.0) * abs(self.average):
             self._change(1.0 / CALMER)
         elif falls and 0.0 < loss < SOLVED * self.stand.start.value and self.boldness > TIMID:
             self._change(self.boldness)
