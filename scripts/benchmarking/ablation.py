@@ -54,6 +54,7 @@ _ANNEALED = ("grasp_tune.training.fused:annealed", "grasp_tune.training.stretch:
 _ALL: tuple[Variant, ...] = (
     Variant("power-0", "one kind: all coordinates alike", {"KINDS": (0.0,), "SHORT": 1e9}),
     Variant("power-half", "one kind: power 1/2", {"KINDS": (0.5,), "SHORT": 1e9}),
+    Variant("no-handicap", "the kind of the lower loss goes on", {"CLEARLY": 1.0}),
     Variant("three-kinds", "powers 0, 1/2 and 1", {"KINDS": (0.0, 0.5, 1.0)}),
     Variant("no-floor", "without the paper's sweep (no theorem)", {f"{_FLOOR}:SHARES": ()}),
     Variant("large-probe", "probe T/4", {"PROBE": 1 / 4}),

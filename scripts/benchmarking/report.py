@@ -60,7 +60,7 @@ def _head(records: Sequence[Record], rows: Sequence[Row]) -> str:
         "any other call. Peers run at their published defaults or, where the name says so, with",
         "the options that their authors advise. Judged on one fixed sample of the training data",
         "(all rows up to 20,000) that no method sees as such. Tuning of the schedule",
-        "looked at seeds 0 and 1, for some sweeps at seed 10 and once at seed 11 (the CIFAR-10 MLP),",
+        "looked at seeds 0 and 1, for some sweeps at seed 10, once at seed 11 (the CIFAR-10 MLP),",
         "of the workloads not marked *held out*; nothing was decided by those that are.",
         "",
         f"Seeds here: {', '.join(map(str, seeds)) or 'none yet'}; per workload, those that all "

@@ -56,6 +56,9 @@ FIRST_SHARE = 0.12  # of T, at most, for the grid
 AHEAD = 0.5  # of the way to the step of a run as long as the final stretch, at its beginning
 KINDS = (0.0, 0.5)  # powers of the coordinates' gradient sizes for runs that measure their distance
 SHORT = 4_000  # below this budget the first kind gets everything
+# Divided steps are slower at first and better in the end more often than not: to be chosen, another
+# kind must have less than this share of their loss.
+CLEARLY = 0.8
 # The distance is taken whole when T is WHOLE_LENGTH, and a falling part of it when T is more.
 WHOLE_LENGTH, WHOLE_POWER = 300, -1 / 3
 RACE = 0.01  # share of T for the last choice
@@ -145,7 +148,7 @@ def _measured(stand: Stand, floor: Floor | None) -> Found:
     if not ends.age:
         rows = yield from final_stretch(stand, Launch(arms[0], arms[0], paced=True), demanding=True)
     elif ends.arms and ends.losses[ends.arms[0]] < stand.start.value:
-        best_one = ends.arms[0]
+        best_one = _preferred(ends, stand.start.value)
         good = stand.leader = state_key(best_one.index, ends.age)
         stand.discard = _unneeded(stand, ends, good)
         rows = yield from final_stretch(
@@ -155,6 +158,13 @@ def _measured(stand: Stand, floor: Floor | None) -> Found:
         return rows, guaranteed
     rows, _ = yield from _searched(stand, None)
     return rows, guaranteed
+
+
+def _preferred(ends: Ranked, start: float) -> Arm:
+    """Return the run that goes on: the one of divided steps, unless another is clearly better."""
+    best_one, last = ends.arms[0], max(ends.arms, key=lambda arm: arm.power)
+    loss, bound = ends.losses[best_one], ends.losses[last]
+    return last if 0.0 < CLEARLY * bound < loss and bound < start else best_one
 
 
 def _of_floor(
