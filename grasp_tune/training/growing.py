@@ -22,7 +22,9 @@ from grasp_tune.training.preconditioner import Coordinates
 MEMORY = math.sqrt(0.999)  # decay of what the distance is measured by
 FIRST_GAIN = 1e-2  # share of the loss that the very first distance could gain, to first order
 EDGE = 1.5  # the search for a first distance ends at so many times the lowest loss so far
-DOUBLINGS = 40  # or after so many steps
+# It ends after so many steps in any case: a minibatch that a huge step happens to fit says nothing,
+# and 2 ** 10 times the first one could gain ten times the loss, to first order.
+DOUBLINGS = 10
 RETREAT = 4.0  # the first distance is that of the lowest loss, divided by this
 
 

@@ -415,7 +415,8 @@ def test_a_chosen_base_or_challengers_bring_the_search_back() -> None:
         ((0.9, 1.0), 0.5),  # not clearly better
         ((0.7, 1.0), 0.0),
         ((2.2, 2.4), 0.0),  # the other one is above the start
-        ((-2.0, -1.9), 0.0),  # no share of a negative loss
+        ((-2.0, -1.9), 0.5),  # gained 4.3 and 4.2
+        ((-7.7, -2.7), 0.0),  # gained 10 and 5
     ],
 )
 def test_another_kind_must_be_clearly_better_than_divided_steps(

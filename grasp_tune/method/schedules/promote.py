@@ -164,7 +164,9 @@ def _preferred(ends: Ranked, start: float) -> Arm:
     """Return the run that goes on: the one of divided steps, unless another is clearly better."""
     best_one, last = ends.arms[0], max(ends.arms, key=lambda arm: arm.power)
     loss, bound = ends.losses[best_one], ends.losses[last]
-    return last if 0.0 < CLEARLY * bound < loss and bound < start else best_one
+    if bound <= 0.0:  # there is no zero to be a share of: shares of what was gained, then
+        loss, bound = start - bound, start - loss
+    return best_one if loss < CLEARLY * bound or ends.losses[last] >= start else last
 
 
 def _of_floor(
