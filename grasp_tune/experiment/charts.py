@@ -8,6 +8,7 @@ from html import escape
 
 from grasp_tune.experiment.svg import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Drawing, Scale, span
 from grasp_tune.experiment.wording import number, percent
+from grasp_tune.method.bases import quantity
 from grasp_tune.training.result import Result, Run
 
 _CLIP = 4.0  # losses above so many times the start's are drawn at the edge
@@ -98,12 +99,7 @@ def call_parts(result: Result) -> list[tuple[str, int, str]]:
 
 def quantity_of(result: Result) -> str:
     """What a run's value is called."""
-    names = {
-        {"unixgrad": "radius", "adagrad": "distance", "growing": "distance share"}.get(
-            run.base, "step size"
-        )
-        for run in result.runs
-    }
+    names = {quantity(run.base) for run in result.runs}
     return " or ".join(sorted(names)) or "step size"
 
 

@@ -11,11 +11,10 @@ from grasp_tune.experiment.rehearsal import Rehearsal, Round, Start, rehearse
 from grasp_tune.experiment.schema import Experiment
 from grasp_tune.experiment.trial_steps import Speed, TrialSteps
 from grasp_tune.facade import custom_bases
+from grasp_tune.method.bases import quantity
 from grasp_tune.method.setting import Setting
 from grasp_tune.method.tasks import ScoreTask, TrainTask
 from grasp_tune.training.fused import fusion_width
-
-_QUANTITY = {"unixgrad": "radius", "adagrad": "distance", "growing": "distance share"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +140,7 @@ def look_ahead(
 
 
 def _quantity(rehearsal: Rehearsal) -> str:
-    names = {_QUANTITY.get(base, "step size") for base in rehearsal.bases}
+    names = {quantity(base) for base in rehearsal.bases}
     return " or ".join(sorted(names)) if names else "step size"
 
 

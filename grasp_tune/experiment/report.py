@@ -18,6 +18,7 @@ from grasp_tune.experiment.facts import Facts
 from grasp_tune.experiment.folder import REPORT, yaml_text
 from grasp_tune.experiment.interactive import curve_figure, score_figure
 from grasp_tune.experiment.wording import duration, number, percent, plural
+from grasp_tune.method.bases import quantity
 from grasp_tune.method.choice import Candidate
 from grasp_tune.training.result import Result
 
@@ -83,8 +84,7 @@ def summary(result: Result, facts: Facts | None) -> str:
 
 def quantity_word(result: Result) -> str:
     """What the chosen run's value is called."""
-    words = {"unixgrad": "radius", "adagrad": "distance", "growing": "distance share"}
-    return words.get(result.choice.chosen.base, "step size")
+    return quantity(result.choice.chosen.base)
 
 
 def _opening(title: str, result: Result, facts: Facts | None) -> list[str]:

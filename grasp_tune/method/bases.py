@@ -24,15 +24,26 @@ BASES = tuple(CALLS_PER_ITERATION)
 # Bases whose number may change in the middle of a run. UniXGrad's is the size of its domain.
 _FIXED = ("unixgrad",)
 
-# What `schedule="promote"` runs where no base was chosen: the one that measured best, and the one
-# for budgets that cannot pay for a search. The latter's number is a multiple of a distance that it
-# measures itself, so that there is no range to search.
-PROMOTED = "adam"
+# What `schedule="promote"` runs where no base was chosen: first the one whose number is a share of
+# a distance that it measures itself, so that there is no range to search; where that fails, and
+# beside challengers, a search with the other.
 GROWING = "growing"
+PROMOTED = "adam"
+
+_QUANTITY: Mapping[str, str] = {
+    "unixgrad": "radius",
+    "adagrad": "distance",
+    "growing": "distance share",
+}
 
 # Any: the parameters and the optimizer are torch's, which this layer never loads.
 BaseFactory = Callable[[Any, float], Any]
 Base = str | BaseFactory | None
+
+
+def quantity(base: str) -> str:
+    """Return what the number of a base is called."""
+    return _QUANTITY.get(base, "step size")
 
 
 def check_base(base: object) -> None:

@@ -6,6 +6,7 @@ Plotly is loaded when a figure is wanted, not before: training needs none of it.
 import math
 from typing import TYPE_CHECKING, Any
 
+from grasp_tune.method.bases import quantity
 from grasp_tune.method.errors import MissingExtra
 
 if TYPE_CHECKING:
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
 TOP = 8  # curves in one figure; more cannot be told apart
 SMALL, LARGE = 7.0, 26.0  # pixels: the markers of the shortest and the longest run
 CHOSEN, OTHER, GREY = "#c0392b", "#2c6e9b", "#9aa5ad"
-# The others have a step size.
-QUANTITY = {"unixgrad": "radius", "adagrad": "distance", "growing": "distance share"}
 
 
 def result_figures(result: "Result") -> dict[str, Any]:
@@ -143,7 +142,7 @@ def _end(result: "Result", run: "Run") -> tuple[float, str]:
 
 
 def _quantity(result: "Result") -> str:
-    names = dict.fromkeys(QUANTITY.get(run.base, "step size") for run in result.runs)
+    names = dict.fromkeys(quantity(run.base) for run in result.runs)
     return " or ".join(names) or "step size"
 
 

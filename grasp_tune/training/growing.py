@@ -62,16 +62,13 @@ class GrowingAdam(CoordinateWise):
 
     @property
     def distance(self) -> float:
-        """The largest lower bound so far on the distance to the optimum, per coordinate."""
+        """The distance that the next step takes its share of, per coordinate."""
         return float(self.param_groups[0]["distance"])
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """The closure's loss, None without a closure; moves the parameters by one gradient."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = self.loss_of(closure)
         group = self.param_groups[0]
         points = [point for point in group["params"] if point.grad is not None]
         if not points:

@@ -1,7 +1,7 @@
 """The default schedule: runs that measure their own distance, the best of them to the end.
 
 1. Probe: a small share of T at x0, for the range and for the size of each coordinate's gradients.
-2. One run of each kind whose step is a distance that it measures itself; the better one goes on.
+2. One run of each kind whose step is a distance that it measures itself; one of them goes on.
    A small budget goes to the first kind at once. Beside it, the paper's own sweep on its share of
    the budget (`guarantee`), which carries the theorem.
 3. Final stretch (`stretch`): the winner gets the rest, its step falling to zero, faster or slower
@@ -56,8 +56,8 @@ FIRST_SHARE = 0.12  # of T, at most, for the grid
 AHEAD = 0.5  # of the way to the step of a run as long as the final stretch, at its beginning
 KINDS = (0.0, 0.5)  # powers of the coordinates' gradient sizes for runs that measure their distance
 SHORT = 4_000  # below this budget the first kind gets everything
-# Divided steps are slower at first and better in the end more often than not: to be chosen, another
-# kind must have less than this share of their loss.
+# Divided steps (the last kind) are slower at first, and were the better single kind in the end: to
+# be chosen, another kind must have less than this share of their loss.
 CLEARLY = 0.8
 # The distance is taken whole when T is WHOLE_LENGTH, and a falling part of it when T is more.
 WHOLE_LENGTH, WHOLE_POWER = 300, -1 / 3
