@@ -213,6 +213,16 @@ def test_zero_gradients_move_nothing_and_leave_the_distance_to_the_first_that_is
     assert bool(torch.isfinite(after).all())
 
 
+def test_a_zero_gradient_leaves_a_measured_distance_as_it_is() -> None:
+    point = nn.Parameter(torch.zeros(4, dtype=torch.float64))
+    optimizer, oracle = GrowingAdam([point]), quadratic()
+    for _ in range(STEPS):  # the search for the first distance is over by then
+        advance(point, optimizer, oracle)
+    before = optimizer.distance
+    after = advance(point, optimizer, lambda _: (7.0, torch.zeros(4, dtype=torch.float64)))
+    assert optimizer.distance == before and bool(torch.isfinite(after).all())
+
+
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf, 0.0])
 def test_a_loss_that_gives_no_scale_does_no_harm(loss: float) -> None:
     point = nn.Parameter(torch.zeros(4, dtype=torch.float64))
