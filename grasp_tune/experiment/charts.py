@@ -111,9 +111,13 @@ def run_words(run: Run) -> str:
 
 
 def axis_ends(losses: Sequence[float], result: Result) -> tuple[float, float]:
-    """The ends of an axis of losses: explosions do not squeeze the rest into a line."""
+    """The ends of an axis of losses: explosions do not squeeze the rest into a line.
+
+    What is high is measured by the first losses of the runs that begin at the start point.
+    """
     known = [loss for loss in losses if math.isfinite(loss) and loss > 0]
-    firsts = [run.curve[0][1] for run in result.runs if run.curve]
+    begun = [run for run in result.runs if run.curve and run.stretches and not run.stretches[0][0]]
+    firsts = [run.curve[0][1] for run in begun]
     sound = sorted(loss for loss in firsts if math.isfinite(loss) and loss > 0)
     top = _CLIP * sound[len(sound) // 4] if sound else math.inf
     return span([loss for loss in known if loss <= top] or known)
