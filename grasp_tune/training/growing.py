@@ -15,17 +15,19 @@ import torch
 from torch import Tensor
 
 from grasp_tune.method.errors import InputError
-from grasp_tune.training.adam import clipped_moves
+from grasp_tune.training.adam import FIRST, clipped_moves
 from grasp_tune.training.coordinatewise import CoordinateWise
 from grasp_tune.training.preconditioner import Coordinates
 
 MEMORY = math.sqrt(0.999)  # decay of what the distance is measured by
 FIRST_GAIN = 1e-2  # share of the loss that the very first distance could gain, to first order
 EDGE = 1.5  # the search for a first distance ends at so many times the lowest loss so far
-# It ends after so many steps in any case: a minibatch that a huge step happens to fit says nothing,
-# and 2 ** 10 times the first one could gain ten times the loss, to first order.
-DOUBLINGS = 10
+# It ends after so many steps as well, where the gradients promise this share of the loss by then: a
+# minibatch that a huge step happens to fit says nothing. Where they promise less, they are mostly
+# noise, and it goes on for a few steps more.
+DOUBLINGS, PROMISE, MORE = 10, 0.2, 6
 RETREAT = 4.0  # the first distance is that of the lowest loss, divided by this
+NOISY_RETREAT = 2.0  # that of the largest promise, where gradients are mostly noise, by this
 
 
 class GrowingAdam(CoordinateWise):
@@ -39,8 +41,9 @@ class GrowingAdam(CoordinateWise):
 
     Where gradients are mostly noise that bound is slow to leave a tiny first distance. So the run
     begins with a few steps that double from a tiny one until the loss has risen, takes a part of
-    the one with the lowest loss as its first distance, and goes back to where it began. Units of
-    the loss and of the parameters do not matter.
+    the one with the lowest loss as its first distance, and goes back to where it began. Single
+    losses tell little where gradients tell little: there it takes a part of the one that promised
+    the largest decrease, to first order. Units of the loss and of the parameters do not matter.
 
     With $c_i = p_i^{-q}$ the multipliers of the coordinates, as in `CoordinateAdam`,
     $x_i \leftarrow x_i - \eta\, d_t\, c_i\, \mathrm{clip}(m_i/\sqrt{v_i}, -1, 1)$, and distances
@@ -55,8 +58,9 @@ class GrowingAdam(CoordinateWise):
         coordinates: Coordinates | None = None,
     ) -> None:
         numbers = {"steps": 0, "distance": 0.0, "gained": 0.0}
-        search = {"seeking": True, "entry": 0.0, "lowest": 0.0, "valley": 0.0}
-        super().__init__(params, lr, coordinates, **numbers, **search)
+        search = {"seeking": True, "entry": 0.0, "promise": 0.0}
+        finds = {"lowest": 0.0, "valley": 0.0, "highest": 0.0, "summit": 0.0}
+        super().__init__(params, lr, coordinates, **numbers, **search, **finds)
         if len(self.param_groups) > 1:
             raise InputError("one distance is measured over all parameters: give a single group")
 
@@ -86,25 +90,52 @@ class GrowingAdam(CoordinateWise):
         return loss
 
     def _seek(self, points: list[Tensor], gradients: list[Tensor], loss: float) -> None:
-        """Double the distance step by step until the loss rises; then begin again.
-
-        The distance then is a part of the one with the lowest loss.
-        """
+        """Double the distance step by step until it is found; then begin again."""
         group = self.param_groups[0]
         scales = self.scales(group, points)
         if not group["distance"]:
             group["distance"] = _first_distance(_size(gradients, scales), loss)
             group["entry"] = group["lowest"] = loss
             group["valley"], group["steps"] = group["distance"], 1
-        elif loss <= max(group["entry"], EDGE * group["lowest"]) and group["steps"] <= DOUBLINGS:
-            if loss < group["lowest"]:
-                group["lowest"], group["valley"] = loss, group["distance"]
-            group["distance"] *= 2.0
-        else:
-            group["distance"] = group["valley"] / RETREAT
+        elif self._found(loss):
+            noisy = group["steps"] > DOUBLINGS + 1 and group["highest"] > 0.0
+            by_promise, by_loss = group["summit"] / NOISY_RETREAT, group["valley"] / RETREAT
+            group["distance"] = by_promise if noisy else by_loss
             self._go_back()
             return
-        self._move(points, gradients, scales, group["distance"])
+        else:
+            if loss < group["lowest"]:
+                group["lowest"], group["valley"] = loss, group["distance"]
+            if group["promise"] > group["highest"]:
+                group["highest"], group["summit"] = group["promise"], group["distance"]
+            group["distance"] *= 2.0
+        moves = self._move(points, gradients, scales, group["distance"])
+        group["promise"] = group["distance"] * self._descent(points, moves, scales)
+
+    def _found(self, loss: float) -> bool:
+        """Return whether a larger distance has nothing more to show."""
+        group = self.param_groups[0]
+        promised = group["promise"] > PROMISE * abs(group["entry"])
+        if group["steps"] > DOUBLINGS + (0 if promised else MORE):
+            return True
+        return not loss <= max(group["entry"], EDGE * group["lowest"])
+
+    def _descent(
+        self, points: list[Tensor], moves: list[Tensor], scales: list[Tensor] | None
+    ) -> float:
+        """Return how fast the loss falls along these moves, to first order.
+
+        The mean gradient that made them has noise of its own, which goes uphill as well as down:
+        what it would promise if it were nothing else is taken off.
+        """
+        steps = self.param_groups[0]["steps"]
+        if steps == 1:
+            return 0.0  # one gradient does not tell its noise
+        means, squares = self.entries(points, "mean"), self.entries(points, "square")
+        promised = _total(torch._foreach_mul(moves, means)) / (1.0 - FIRST**steps)
+        by_noise = _share_of_noise(steps)
+        roots = list(torch._foreach_sqrt(squares))
+        return (promised - by_noise * _size(roots, scales)) / (1.0 - by_noise)
 
     def _go_back(self) -> None:
         """Begin again from the first point, with the distance found."""
@@ -157,13 +188,14 @@ class GrowingAdam(CoordinateWise):
         gradients: list[Tensor],
         scales: list[Tensor] | None,
         distance: float,
-    ) -> None:
+    ) -> list[Tensor]:
         group = self.param_groups[0]
         means, squares = self.entries(points, "mean"), self.entries(points, "square")
         moves = clipped_moves(means, squares, gradients, group["steps"])
         if scales is not None:
             torch._foreach_mul_(moves, scales)
         torch._foreach_add_(points, moves, alpha=-distance)
+        return moves
 
 
 def _first_distance(size: float, loss: float) -> float:
@@ -175,6 +207,11 @@ def _first_distance(size: float, loss: float) -> float:
         return 0.0
     found = FIRST_GAIN * abs(loss) / size
     return found if 0.0 < found < math.inf else FIRST_GAIN
+
+
+def _share_of_noise(count: int) -> float:
+    """Return the variance of a running mean of `count` gradients, in units of one gradient's."""
+    return (1.0 - FIRST) / (1.0 + FIRST) * (1.0 + FIRST**count) / (1.0 - FIRST**count)
 
 
 def _total(tensors: Iterable[Tensor]) -> float:

@@ -67,7 +67,12 @@ _ALL: tuple[Variant, ...] = (
     Variant("no-undo", "a jump of the loss is not undone", {f"{_PACE}:JUMP": float("inf")}),
     Variant("no-calm", "the step is never halved for noise", {f"{_PACE}:NOISY": float("inf")}),
     Variant("no-bold", "the step never grows", {f"{_PACE}:SOLVED": 0.0}),
-    Variant("no-seek", "a tiny first distance", {f"{_GROWING}:DOUBLINGS": 0}),
+    Variant(
+        "no-seek",
+        "a tiny first distance",
+        {f"{_GROWING}:DOUBLINGS": 0, f"{_GROWING}:MORE": 0},
+    ),
+    Variant("seek-less", "a first distance after ten steps at most", {f"{_GROWING}:MORE": 0}),
     Variant("search", "base: Adam on the self-bounded grid, with rungs", base="adam"),
     Variant("adagrad", "base: diagonal AdaGrad", base="adagrad"),
     Variant("momentum", "base: SGD with momentum", base="momentum"),

@@ -1,8 +1,11 @@
-"""A stand-in for the torch side: outcomes that are a function of the task alone."""
+"""A stand-in for the torch side, outcomes that depend on the task alone, and whole searches."""
 
 import math
+from collections.abc import Callable
 
 from grasp_tune.method.address import address
+from grasp_tune.method.search import Search, Step
+from grasp_tune.method.setting import Setting
 from grasp_tune.method.tasks import (
     Outcome,
     Point,
@@ -10,6 +13,7 @@ from grasp_tune.method.tasks import (
     ProbeTask,
     SampleOutcome,
     ScoreOutcome,
+    Segment,
     SegmentOutcome,
     Task,
     TrainOutcome,
@@ -55,3 +59,31 @@ def answer(task: Task) -> Outcome:
         mean = 0.5 + unit("score", sample.key)
         samples.append(SampleOutcome(sample.key, count, mean, mean * mean + 0.1))
     return ScoreOutcome(task.calls, ORIGIN, tuple(samples))
+
+
+def run(setting: Setting, reply: Callable[[Task], Outcome] = answer) -> tuple[Search, list[Task]]:
+    """Run a search to its end, one task after the other."""
+    search, tasks = Search(setting), []
+    while not isinstance(step := search.ask(), Step):
+        tasks.append(step)
+        search.tell(step, reply(step))
+    return search, tasks
+
+
+def segments(tasks: list[Task], name: str) -> list[Segment]:
+    """The segments of the training tasks whose id begins with `name`."""
+    found = [task for task in tasks if isinstance(task, TrainTask) and task.id.startswith(name)]
+    return [segment for task in found for segment in task.segments]
+
+
+def checked_run(setting: Setting, reply: Callable[[Task], Outcome]) -> tuple[Search, list[Task]]:
+    """Run a search to its end; every checkpoint that is read must have been left for it."""
+    search, tasks, there = Search(setting), list[Task](), set[str]()
+    while not isinstance(step := search.ask(), Step):
+        assert set(step.reads) - {"x0"} <= there, step.id
+        tasks.append(step)
+        there.update(step.writes)
+        search.tell(step, reply(step))
+        there.difference_update(search.discardable())
+    assert search.choice is not None and search.choice.key in there | {"x0"}
+    return search, tasks

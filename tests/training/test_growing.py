@@ -151,6 +151,44 @@ def test_a_loss_that_never_rises_ends_the_search_too() -> None:
     assert point.item() == 0.0
 
 
+def promises(mean: float, losses: list[float]) -> tuple[GrowingAdam, list[float]]:
+    """The optimizer after these losses, and what each step but the last promised, per coordinate.
+
+    Gradients are independent normal numbers around `mean` in each of 40,000 coordinates.
+    """
+    draws, size = torch.Generator().manual_seed(3), 40_000
+    point = nn.Parameter(torch.zeros(size))
+    optimizer, found = GrowingAdam([point]), list[float]()
+    for loss in losses:
+        gradient = mean + torch.randn(size, generator=draws)
+        advance(point, optimizer, lambda _, pair=(loss, gradient): pair)  # type: ignore[misc]
+        group = optimizer.param_groups[0]
+        found.append(group["promise"] / optimizer.distance / size)
+    return optimizer, found[:-1]
+
+
+@pytest.mark.parametrize("mean", [0.0, 0.1, 0.5])
+def test_noise_promises_nothing(mean: float) -> None:
+    # Gradients whose mean is mu and variance 1 have a root mean square of sqrt(1 + mu ** 2), and a
+    # step along mu divided by that gains mu ** 2 / sqrt(1 + mu ** 2).
+    _, found = promises(mean, [100.0] * 10)
+    assert found[-1] == pytest.approx(mean**2 / math.sqrt(1.0 + mean**2), abs=0.03)
+
+
+def test_where_gradients_are_noise_the_search_goes_on_and_follows_what_they_promise() -> None:
+    # 1 / 32,000 (the mean size of a normal number is 0.8) for the first step; after 12 doublings
+    # the loss rises. Its lowest value was luck at the third step; the promise doubles every time.
+    optimizer, _ = promises(0.05, [100.0, 99.0, 98.0, *[99.5] * 10, 200.0])
+    first = optimizer.param_groups[0]["valley"] / 2.0
+    assert first == pytest.approx(1.0 / 32_000, rel=0.02)
+    assert optimizer.distance == pytest.approx(first * 2.0**11 / 2.0)
+
+
+def test_a_search_among_noise_ends_too() -> None:
+    optimizer, _ = promises(0.0, [100.0] * 17)
+    assert not optimizer.param_groups[0]["seeking"]
+
+
 @pytest.mark.parametrize("last", [math.nan, math.inf])
 def test_a_search_that_ends_beyond_all_numbers_goes_back_as_well(last: float) -> None:
     found, point = feed([100.0, 60.0, last])
