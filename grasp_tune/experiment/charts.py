@@ -83,8 +83,10 @@ def call_chart(result: Result) -> str:
 def call_parts(result: Result) -> list[tuple[str, int, str]]:
     """What the calls were for: (words, calls, kind of bar), in the order of the run."""
     calls, chosen = result.calls, result.choice.chosen.arm
-    winner = sum(run.calls for run in result.runs if run.arm == chosen)
-    others = sum(run.calls for run in result.runs if run.arm != chosen)
+    won = [run for run in result.runs if run.arm == chosen]
+    # A run whose step changes has a new number from there on; its calls are counted from x0.
+    winner = sum(run.calls + (run.stretches[0][0] if run.stretches else 0) for run in won)
+    others = sum(run.calls for run in result.runs) - winner
     parts = [
         ("looking at the start point", calls.get("probe", 0), "a"),
         ("training the runs that lost", others, "b"),
