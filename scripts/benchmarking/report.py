@@ -3,14 +3,13 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from scripts.benchmarking import contest_page, figures, tables_page
+from scripts.benchmarking import contest_page, figures, tables, tables_page
 from scripts.benchmarking.contest import METHODS
-from scripts.benchmarking.contest_page import PLAIN
+from scripts.benchmarking.contest_page import PLAIN, SEEDS
 from scripts.benchmarking.records import Record, read_records
 from scripts.benchmarking.standings import CAP, Row, collect, totals
+from scripts.benchmarking.targets_page import targets_part
 from scripts.benchmarking.workloads import WORKLOADS
-
-SEEDS = 3  # a method needs so many for the table over several seeds
 
 
 def write_report(results: Path, docs: Path) -> Path:
@@ -19,7 +18,10 @@ def write_report(results: Path, docs: Path) -> Path:
     pictures.mkdir(parents=True, exist_ok=True)
     records = list(read_records(results / "peers"))
     rows = collect(records, list(WORKLOADS), METHODS)
+    done = tables.read_tables(results / "tables")
     parts = [_head(records, rows)]
+    if rows or done:
+        parts.append(targets_part(rows, done))
     if rows:
         often = collect(records, list(WORKLOADS), METHODS, least=SEEDS)
         parts.append(contest_page.contest_part(rows, often))
@@ -37,7 +39,7 @@ def write_report(results: Path, docs: Path) -> Path:
             highlight=PLAIN["grasp-promote"],
         )
         (pictures / "peers.svg").write_text(picture, encoding="utf-8")
-    parts.append(tables_page.tables_part(results / "tables", pictures))
+    parts.append(tables_page.tables_part(done, pictures))
     parts.append(tables_page.ensemble_part(results / "ensemble"))
     parts.append(contest_page.ablation_part(list(read_records(results / "ablation")), records))
     page = docs / "results.md"

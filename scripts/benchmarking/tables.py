@@ -235,6 +235,7 @@ class Finished:
     value: float  # of the tuned base
     smallest: Found  # of all values of the base, by quality
     cells: Mapping[tuple[str, tuple[float, float], int], Found]
+    seeds: tuple[int, ...]
 
     def rho(self, schedule: str, pair: tuple[float, float], share: int) -> float | None:
         """Return the relative excess over the tuned base, None where it was not run."""
@@ -242,6 +243,13 @@ class Finished:
         if found is None:
             return None
         return (found.quality - self.tuned.quality) / self.tuned.quality
+
+
+def read_tables(results: Path) -> list[Finished]:
+    """Return every table as far as it has been run."""
+    seeds = sorted({int(path.name.split(".")[-2]) for path in results.glob("*/tuned.*.json")})
+    found = [read_table(table, seeds, results) for table in TABLES.values()]
+    return [item for item in found if item is not None]
 
 
 def read_table(table: Table, seeds: Sequence[int], results: Path) -> Finished | None:
@@ -263,7 +271,8 @@ def read_table(table: Table, seeds: Sequence[int], results: Path) -> Finished | 
                     cells[schedule, pair, share] = _mean(found)
     tuned = [item for _, item in ready]
     smallest = _mean([item.get("smallest", item) for item in tuned])
-    return Finished(table, _mean(tuned), tuned[0]["value"], smallest, cells)
+    seen = tuple(seed for seed, _ in ready)
+    return Finished(table, _mean(tuned), tuned[0]["value"], smallest, cells, seen)
 
 
 def _mean(items: Sequence[Mapping[str, Any]]) -> Found:

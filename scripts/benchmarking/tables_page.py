@@ -11,13 +11,11 @@ from scripts.benchmarking.markdown import markdown_table, number
 from scripts.benchmarking.records import from_json
 
 
-def tables_part(results: Path, pictures: Path) -> str:
+def tables_part(done: Sequence[tables.Finished], pictures: Path) -> str:
     """Return the paper's tables as far as they were run, and draw their figure."""
-    seeds = sorted({int(path.name.split(".")[-2]) for path in results.glob("*/tuned.*.json")})
-    found = [tables.read_table(table, seeds, results) for table in tables.TABLES.values()]
-    done = [item for item in found if item is not None]
     if not done:
         return ""
+    seeds = sorted({seed for item in done for seed in item.seeds})
     lines = [
         "## The paper's tables",
         "",

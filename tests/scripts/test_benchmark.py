@@ -237,7 +237,15 @@ def rounds_of(budget: int) -> list[Task]:
         for name, item in ablation.VARIANTS.items()
         if item.base is None
         and item.name
-        not in ("constant-step", "no-undo", "no-calm", "no-bold", "no-seek", "no-handicap")
+        not in (
+            "constant-step",
+            "no-undo",
+            "no-calm",
+            "no-bold",
+            "no-seek",
+            "seek-less",
+            "no-handicap",
+        )
     ],
 )
 def test_every_variant_of_the_rungs_changes_what_runs(name: str) -> None:
