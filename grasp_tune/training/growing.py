@@ -21,7 +21,7 @@ from grasp_tune.training.preconditioner import Coordinates
 
 MEMORY = math.sqrt(0.999)  # decay of what the distance is measured by
 FIRST_GAIN = 1e-2  # share of the loss that the very first distance could gain, to first order
-EDGE = 1.5  # the search for a first distance ends at so many times the lowest loss so far
+EDGE = 1.5  # the search for a first distance ends at two of so many times the lowest loss so far
 # It ends after so many steps as well, where the gradients promise this share of the loss by then: a
 # minibatch that a huge step happens to fit says nothing. Where they promise less, they are mostly
 # noise, and it goes on for a few steps more.
@@ -58,7 +58,7 @@ class GrowingAdam(CoordinateWise):
         coordinates: Coordinates | None = None,
     ) -> None:
         numbers = {"steps": 0, "distance": 0.0, "gained": 0.0}
-        search = {"seeking": True, "entry": 0.0, "promise": 0.0}
+        search = {"seeking": True, "doubt": False, "entry": 0.0, "promise": 0.0}
         finds = {"lowest": 0.0, "valley": 0.0, "highest": 0.0, "summit": 0.0}
         super().__init__(params, lr, coordinates, **numbers, **search, **finds)
         if len(self.param_groups) > 1:
@@ -97,7 +97,10 @@ class GrowingAdam(CoordinateWise):
             group["distance"] = _first_distance(_size(gradients, scales), loss)
             group["entry"] = group["lowest"] = loss
             group["valley"], group["steps"] = group["distance"], 1
-        elif self._found(loss):
+        elif self._risen(loss) and self._may_be_chance(loss):
+            group["doubt"], group["steps"] = True, group["steps"] - 1
+            return
+        elif self._risen(loss) or self._enough():
             noisy = group["steps"] > DOUBLINGS + 1 and group["highest"] > 0.0
             by_promise, by_loss = group["summit"] / NOISY_RETREAT, group["valley"] / RETREAT
             group["distance"] = by_promise if noisy else by_loss
@@ -109,16 +112,28 @@ class GrowingAdam(CoordinateWise):
             if group["promise"] > group["highest"]:
                 group["highest"], group["summit"] = group["promise"], group["distance"]
             group["distance"] *= 2.0
+            group["doubt"] = False
         moves = self._move(points, gradients, scales, group["distance"])
         group["promise"] = group["distance"] * self._descent(points, moves, scales)
 
-    def _found(self, loss: float) -> bool:
-        """Return whether a larger distance has nothing more to show."""
+    def _risen(self, loss: float) -> bool:
+        """Return whether the loss is too high for a larger distance to be of use."""
+        group = self.param_groups[0]
+        return not loss <= max(group["entry"], EDGE * group["lowest"])
+
+    def _may_be_chance(self, loss: float) -> bool:
+        """Return whether one more minibatch is asked at the same point before the search ends.
+
+        Not after `DOUBLINGS` steps, when losses do not choose the distance any more.
+        """
+        group = self.param_groups[0]
+        return math.isfinite(loss) and not group["doubt"] and group["steps"] <= DOUBLINGS
+
+    def _enough(self) -> bool:
+        """Return whether larger distances are not worth a look, whatever the loss is."""
         group = self.param_groups[0]
         promised = group["promise"] > PROMISE * abs(group["entry"])
-        if group["steps"] > DOUBLINGS + (0 if promised else MORE):
-            return True
-        return not loss <= max(group["entry"], EDGE * group["lowest"])
+        return group["steps"] > DOUBLINGS + (0 if promised else MORE)
 
     def _descent(
         self, points: list[Tensor], moves: list[Tensor], scales: list[Tensor] | None

@@ -13,6 +13,7 @@ from grasp_tune.method.schedules.promote import SHORT
 from grasp_tune.method.setting import Setting
 from grasp_tune.method.tasks import (
     Outcome,
+    Point,
     ScoreOutcome,
     ScoreTask,
     Segment,
@@ -120,6 +121,21 @@ def test_losses_above_the_average_of_the_first_part_calm_the_run(
     assert {item.key for task in looked for item in task.samples} == {
         average_key(final[0].arm.index, final[0].stop, 8.0)
     }
+
+
+@pytest.mark.parametrize(("high", "undone"), [(1, False), (4, True)])
+def test_a_part_is_undone_where_most_of_its_late_losses_are_high(high: int, undone: bool) -> None:
+    def reply(task: Task) -> Outcome:
+        outcome = answer(task)
+        if not task.id.startswith("final3") or not isinstance(outcome, TrainOutcome):
+            return outcome
+        (part,) = outcome.segments
+        losses = [part.loss] * (12 - high) + [1e4] * high
+        curve = tuple(Point(call, loss, 1.0) for call, loss in enumerate(losses, start=1))
+        return replace(outcome, segments=(replace(part, loss=2e3, curve=curve),))
+
+    _, tasks = checked_run(Setting(NonConvex(), 20_000), reply)
+    assert len({segment.arm for segment in segments(tasks, "final")}) == 1 + undone
 
 
 def test_a_chosen_base_or_challengers_bring_the_search_back() -> None:

@@ -63,6 +63,14 @@ def test_a_jump_is_undone_with_a_quarter_of_the_step() -> None:
     assert found.arm.index == 5 and found.before == 0.5
 
 
+def test_a_mean_that_a_few_minibatches_have_raised_is_no_jump() -> None:
+    found = pace()
+    found.go_on(0, 0.5)
+    assert not found.holds(90.0) and not found.holds(90.0, 1.1)  # 1.1 is above 2 * 0.5 as well
+    assert found.holds(90.0, 0.9) and found.holds(0.9, 90.0)
+    assert not found.holds(math.nan, 0.9) and not found.holds(math.inf, 0.9)
+
+
 @pytest.mark.parametrize("first", [math.nan, math.inf])
 def test_a_first_part_that_is_not_finite_is_undone(first: float) -> None:
     assert steps(pace(), [first, 0.5]) == [2.0, 2.0]

@@ -62,7 +62,7 @@ def twin(oracle: Oracle, lr: float, power: float) -> Iterator[tuple[list[float],
     """The same run with the sums as the docstring prints them, number by number."""
     memory, size = math.sqrt(0.999), range(4)
     x, mean, square = [0.0] * 4, [0.0] * 4, [0.0] * 4
-    peaks, distance, count, seeking = PEAKS.tolist(), 0.0, 0, True
+    peaks, distance, count, seeking, doubt = PEAKS.tolist(), 0.0, 0, True, False
     tried: list[tuple[float, float]] = []  # loss, and the distance that led there
     seen: list[tuple[float, float, list[float]]] = []  # weight, <g, x0 - x>, g
     for _ in range(STEPS):
@@ -76,7 +76,11 @@ def twin(oracle: Oracle, lr: float, power: float) -> Iterator[tuple[list[float],
             tried.append((loss, distance))
         elif seeking and loss <= max(tried[0][0], 1.5 * min(tried)[0]) and count < 10:
             tried.append((loss, distance))
-            distance *= 2.0
+            distance, doubt = 2.0 * distance, False
+        elif seeking and not doubt and count < 10:
+            doubt = True
+            yield list(x), distance
+            continue
         elif seeking:
             distance, seeking, count = min(tried)[1] / 4.0, False, 0
             x, mean, square = [0.0] * 4, [0.0] * 4, [0.0] * 4
@@ -133,15 +137,25 @@ def feed(losses: list[float]) -> tuple[list[float], nn.Parameter]:
 
 def test_the_first_distance_is_a_part_of_the_one_with_the_lowest_loss() -> None:
     # 100 / 100 / 1 = 1 leads to 60, 2 leads to 80, 4 leads to 50, 8 leads to 99: above 1.5 * 50
-    # but not above the start; 16 leads to 101. The lowest is at 4, and 4 / 4 = 1.
-    found, point = feed([100.0, 60.0, 80.0, 50.0, 99.0, 101.0])
-    assert found == [1.0, 2.0, 4.0, 8.0, 16.0, 1.0]
+    # but not above the start; 16 leads to 101, twice. The lowest is at 4, and 4 / 4 = 1.
+    found, point = feed([100.0, 60.0, 80.0, 50.0, 99.0, 101.0, 101.0])
+    assert found == [1.0, 2.0, 4.0, 8.0, 16.0, 16.0, 1.0]
     assert point.item() == 0.0  # back where it began
 
 
 def test_a_rise_above_the_start_that_may_be_noise_does_not_end_the_search() -> None:
-    found, _ = feed([100.0, 130.0, 149.0, 151.0])  # 150 is the bound while 100 is the lowest
-    assert found == [1.0, 2.0, 4.0, 0.25]
+    # 150 is the bound while 100 is the lowest.
+    found, _ = feed([100.0, 130.0, 149.0, 151.0, 152.0])
+    assert found == [1.0, 2.0, 4.0, 4.0, 0.25]
+
+
+def test_one_high_loss_is_asked_again_at_the_same_point() -> None:
+    # 900 at the distance 2 was chance: there it is 40, the lowest, and the search goes on to 8.
+    found, point = feed([100.0, 60.0, 900.0, 40.0, 50.0])
+    assert found == [1.0, 2.0, 2.0, 4.0, 8.0]
+    assert point.item() == pytest.approx(-(1.0 + 2.0 + 4.0 + 8.0))  # the doubt moved nothing
+    found, _ = feed([100.0, 60.0, 900.0, 40.0, 900.0, 900.0])
+    assert found[-1] == 2.0 / 4.0
 
 
 def test_a_loss_that_never_rises_ends_the_search_too() -> None:

@@ -35,11 +35,16 @@ class Pace:
     dared: bool = False  # the step has just grown
     boldness: float = BOLDER
 
-    def holds(self, loss: float) -> bool:
-        """Return whether a part that ended at this loss stands; any finite first one does."""
+    def holds(self, loss: float, usual: float | None = None) -> bool:
+        """Return whether a part that ended at this loss stands; any finite first one does.
+
+        `usual` is the loss of most of its minibatches: a mean that a few of them have raised is no
+        jump.
+        """
         if self.dared:
             return loss < self.before
-        return loss < jump_above(self.before, self.stand.start.value)
+        low = loss if usual is None or loss < usual else usual
+        return math.isfinite(loss) and low < jump_above(self.before, self.stand.start.value)
 
     def go_on(self, part: int, loss: float) -> None:
         """Choose the next step after a part that stands."""

@@ -6,8 +6,9 @@ another step, on minibatches of its own.
 """
 
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from grasp_tune.method.choice import Candidate
 from grasp_tune.method.ensemble import Tally, paired_samples
@@ -15,11 +16,19 @@ from grasp_tune.method.rounds import Known, Round, score_tasks, train_tasks
 from grasp_tune.method.schedules.pace import Pace
 from grasp_tune.method.schedules.racing import collect
 from grasp_tune.method.schedules.rungs import BLOCKS, Stand, outcomes
-from grasp_tune.method.tasks import Arm, Segment, average_key, iterate_key, state_key
+from grasp_tune.method.tasks import (
+    Arm,
+    Segment,
+    SegmentOutcome,
+    average_key,
+    iterate_key,
+    state_key,
+)
 
 PARTS = 8  # those of a tiny budget that would be empty are left out
 TELLING = 100  # calls of a part whose losses tell whether it got below the start
 LOOKS = 0.005  # share of T for fresh samples at the average of the first part
+MARKS = 5  # of a curve, at least, for a median
 GAMMA = 8.0  # exponent of the running average
 
 
@@ -75,7 +84,7 @@ def final_stretch(
             if not loss < bound:
                 stand.discard = () if last else (state_key(arm.index, stop),)
                 return []
-        if not pace.holds(loss):
+        if not pace.holds(loss, _usual(items)):
             if not last:
                 discard = (state_key(arm.index, stop),)
             pace.go_back()
@@ -99,6 +108,13 @@ def final_stretch(
     elif good is not None and good not in [row.key for row in rows]:
         rows.append(_row(good, kept, int(good.split("-")[1]), average=False))
     return rows
+
+
+def _usual(items: Sequence[SegmentOutcome]) -> float | None:
+    """Return the median of the later half of a part's curve, None where it has too few marks."""
+    losses = [point.loss for item in items for point in item.curve]
+    late = losses[len(losses) // 2 :]
+    return median(late) if len(late) >= MARKS else None
 
 
 def _row(key: str, arm: Arm, call: int, *, average: bool) -> Candidate:
