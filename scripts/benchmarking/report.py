@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from scripts.benchmarking import contest_page, figures, tables, tables_page
-from scripts.benchmarking.contest import METHODS
+from scripts.benchmarking.contest import GRASP, METHODS
 from scripts.benchmarking.contest_page import PLAIN, SEEDS
 from scripts.benchmarking.records import Record, read_records
 from scripts.benchmarking.standings import CAP, Row, collect, totals
@@ -49,7 +49,10 @@ def write_report(results: Path, docs: Path) -> Path:
 
 def _head(records: Sequence[Record], rows: Sequence[Row]) -> str:
     seeds = sorted({record.seed for record in records})
-    sources = sorted({record.source for record in records if record.source})
+    sources = {
+        name: sorted({record.source for record in records if record.method == name})
+        for name in GRASP
+    }
     counts = sorted({entry.seeds for row in rows for entry in row.entries.values()})
     lines = [
         "# Results",
@@ -67,11 +70,15 @@ def _head(records: Sequence[Record], rows: Sequence[Row]) -> str:
         "workloads, all of them not marked *held out*; nothing was decided by those that are.",
         "",
         f"Seeds here: {', '.join(map(str, seeds)) or 'none yet'}; per workload, those that all "
-        f"methods have ({' to '.join(map(str, _ends(counts)))} of them). Code of the GRASP rows: "
-        f"{', '.join(sources) or 'none yet'}.",
+        f"methods have ({' to '.join(map(str, _ends(counts)))} of them). Digest of the code: "
+        + "; ".join(f"{PLAIN[name]} {', '.join(sources[name]) or 'none yet'}" for name in GRASP)
+        + ".",
     ]
-    if len(sources) > 1:
-        lines += ["", "**GRASP rows of more than one version of the code are mixed here.**"]
+    lines += [
+        f"\n**{PLAIN[name]}: rows of more than one version of the code are mixed here.**"
+        for name in GRASP
+        if len(sources[name]) > 1
+    ]
     return "\n".join([*lines, ""])
 
 
