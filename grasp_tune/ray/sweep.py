@@ -213,13 +213,29 @@ class Sweep:
         if differing := [key for key in mine if mine[key] != stored.get(key)]:
             pairs = [f"{key} {stored.get(key)!r} became {mine[key]!r}" for key in differing]
             raise InputError(f"the saved sweep differs from this one: {'; '.join(pairs)}")
-        search = Search(setting)
         outcomes = state["search"]["outcomes"].items()
         known = {key: outcome_from_dict(item) for key, item in outcomes}
-        search.replay(known, state["search"]["failures"])
+        search = _replayed(setting, known, state["search"]["failures"])
         search.repeated = int(state["search"]["repeated"])
         self.search, self.run = search, str(state["run"])
         self.selected, self._width_known = bool(state["selected"]), bool(state["width_known"])
         self._issued, self._attempts = dict(state["issued"]), dict(state["attempts"])
         self._select_failures = int(state["select_failures"])
         self._folder, self.depot = state["folder"], None
+
+
+def _replayed(
+    setting: Setting, known: Mapping[str, Outcome], failures: Mapping[str, list[str]]
+) -> Search:
+    """Return a search that has learned these outcomes.
+
+    Where what failed was given up and left nothing to go on with, it is tried again: a state that
+    was saved just after the last failure is no different from one that was saved just before it.
+    """
+    search = Search(setting)
+    try:
+        search.replay(known, failures)
+    except SearchError:
+        search = Search(setting)
+        search.replay(known)
+    return search
