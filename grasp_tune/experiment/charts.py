@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from html import escape
 
 from grasp_tune.experiment.svg import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Drawing, Scale, span
-from grasp_tune.experiment.wording import number, percent
-from grasp_tune.method.bases import quantity
+from grasp_tune.experiment.wording import number, percent, quantities
 from grasp_tune.training.result import Result, Run
 
 _CLIP = 4.0  # losses above so many times the start's are drawn at the edge
@@ -101,8 +100,7 @@ def call_parts(result: Result) -> list[tuple[str, int, str]]:
 
 def quantity_of(result: Result) -> str:
     """What a run's value is called."""
-    names = {quantity(run.base) for run in result.runs}
-    return " or ".join(sorted(names)) or "step size"
+    return quantities(run.base for run in result.runs)
 
 
 def run_words(run: Run) -> str:

@@ -10,8 +10,8 @@ from grasp_tune.experiment.build import Built, build_method, build_parts
 from grasp_tune.experiment.rehearsal import Rehearsal, Round, Start, rehearse
 from grasp_tune.experiment.schema import Experiment
 from grasp_tune.experiment.trial_steps import Speed, TrialSteps
+from grasp_tune.experiment.wording import quantities
 from grasp_tune.facade import custom_bases
-from grasp_tune.method.bases import quantity
 from grasp_tune.method.setting import Setting
 from grasp_tune.method.tasks import ScoreTask, TrainTask
 from grasp_tune.training.fused import fusion_width
@@ -131,17 +131,12 @@ def look_ahead(
         measured=built is not None,
         rehearsal=rehearsal,
         phases=_phases(rehearsal, speed, workers),
-        quantity=_quantity(rehearsal),
+        quantity=quantities(rehearsal.bases),
         speed=speed,
         disk=_disk(rehearsal, speed),
         built=built,
         notes=experiment.notes(),
     )
-
-
-def _quantity(rehearsal: Rehearsal) -> str:
-    names = {quantity(base) for base in rehearsal.bases}
-    return " or ".join(sorted(names)) if names else "step size"
 
 
 def _phases(rehearsal: Rehearsal, speed: Speed | None, workers: int) -> tuple[Phase, ...]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+
+from grasp_tune.method.bases import quantity
 
 
 def number(value: float | None, digits: int = 4) -> str:
@@ -43,3 +46,8 @@ def size(count: int) -> str:
 def plural(count: int, word: str) -> str:
     """The count with its noun: `1 run`, `1,234 runs`."""
     return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
+
+
+def quantities(bases: Iterable[str]) -> str:
+    """What the numbers of these base optimizers are called."""
+    return " or ".join(sorted({quantity(base) for base in bases})) or quantity("")

@@ -76,7 +76,7 @@ def _total_table(found: Sequence[Total]) -> list[str]:
             percent(total.worst_behind),
             f"{total.mean_missed:.2f}",
             f"{total.worst_missed:.1f}",
-            f"{total.firsts} of {total.workloads}",
+            f"{total.close} of {total.workloads}",
             str(total.diverged or ""),
         ]
         for total in found
@@ -185,7 +185,7 @@ def ablation_part(variants: Sequence[Record], records: Sequence[Record]) -> str:
         "## Ablation",
         "",
         "The default with one ingredient changed, and what that does to its loss, in per cent;",
-        f"below 0 is better than the default. Seeds {_seeds(variants)} of "
+        f"below 0 is better than the default. Seed {_seeds(variants)} of "
         f"{', '.join(row.workload for row in away)}.",
         "Losses stand beside it where the best is near 0. What can go wrong and did not on these",
         "workloads, a part of the run that has to be undone for example, shows no effect here.",

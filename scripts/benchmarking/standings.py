@@ -14,6 +14,7 @@ from statistics import fmean
 
 from scripts.benchmarking.records import Record
 
+CLOSE = 2.0  # per cent behind the best that a workload may be
 CAP = 1_000.0  # per cent; a diverged run counts as this far behind in means
 NEAR_ZERO = 1e-3  # a best loss below this share of the start's counts as fitted
 NEARLY = 0.75  # of the rows of the most frequent method
@@ -80,7 +81,7 @@ class Total:
     worst_behind: float
     mean_missed: float  # each capped at 100
     worst_missed: float
-    firsts: int  # workloads within 2 % of the best
+    close: int  # workloads at most CLOSE behind the best
     diverged: int  # workloads with a run that diverged
 
 
@@ -156,7 +157,7 @@ def totals(rows: Sequence[Row], methods: Sequence[str]) -> list[Total]:
                 max(row.behind(method) for row in rows),
                 fmean(missed),
                 max(missed),
-                sum(value <= 2.0 for value in behind),
+                sum(value <= CLOSE for value in behind),
                 sum(row.entries[method].diverged > 0 for row in rows),
             )
         )

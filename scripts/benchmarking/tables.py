@@ -244,6 +244,12 @@ class Finished:
             return None
         return (found.quality - self.tuned.quality) / self.tuned.quality
 
+    def rhos(self, schedule: str) -> list[float]:
+        """Return the excess of every cell of a schedule that was run; NaN where T is too small."""
+        own = [(pair, share) for (name, pair, share) in self.cells if name == schedule]
+        found = [self.rho(schedule, pair, share) for pair, share in own]
+        return [rho for rho in found if rho is not None]
+
 
 def read_tables(results: Path) -> list[Finished]:
     """Return every table as far as it has been run."""

@@ -38,11 +38,7 @@ def tables_part(done: Sequence[tables.Finished], pictures: Path) -> str:
             "",
         ]
         for schedule in tables.SCHEDULES:
-            cells = [
-                rho
-                for (name, pair, share) in item.cells
-                if name == schedule and (rho := item.rho(schedule, pair, share)) is not None
-            ]
+            cells = item.rhos(schedule)
             whole = [rho for rho in cells if math.isfinite(rho)]
             if not cells:
                 continue

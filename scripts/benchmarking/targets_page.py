@@ -4,14 +4,13 @@ import math
 from collections.abc import Sequence
 
 from scripts.benchmarking import tables
-from scripts.benchmarking.contest import METHODS
+from scripts.benchmarking.contest import GRASP, METHODS
 from scripts.benchmarking.contest_page import PLAIN
 from scripts.benchmarking.markdown import markdown_table, number, percent
-from scripts.benchmarking.standings import Row, Total, totals
+from scripts.benchmarking.standings import CLOSE, Row, Total, totals
 from scripts.benchmarking.workloads import WORKLOADS
 
 OURS = "grasp-promote"
-CLOSE = 2.0  # per cent behind the best that a workload may be
 
 
 def targets_part(rows: Sequence[Row], done: Sequence[tables.Finished]) -> str:
@@ -69,7 +68,7 @@ def _contest_targets(rows: Sequence[Row]) -> list[list[str]]:
 def _against_peers(found: Sequence[Total], title: str) -> list[list[str]]:
     """Return whether no peer is better on the mean or in the worst case."""
     own = next((total for total in found if total.method == OURS), None)
-    peers = [total for total in found if total.method in METHODS and total.method != OURS]
+    peers = [total for total in found if total.method not in GRASP]
     if own is None or not peers:
         return []
     lines = []
@@ -90,11 +89,7 @@ def _against_peers(found: Sequence[Total], title: str) -> list[list[str]]:
 
 
 def _table_target(item: tables.Finished) -> list[str]:
-    cells = [
-        rho
-        for (name, pair, share) in item.cells
-        if name == "promote" and (rho := item.rho(name, pair, share)) is not None
-    ]
+    cells = item.rhos("promote")
     below = sum(rho <= 0.0 for rho in cells)
     largest = max(cells, default=math.nan)
     return [

@@ -3,12 +3,8 @@
 import math
 
 from scripts.benchmarking.contest_page import ablation_part
+from tests.scripts.pages import cells
 from tests.scripts.test_standings import record
-
-
-def cells(text: str, title: str) -> list[str]:
-    (line,) = (line for line in text.splitlines() if line.startswith(f"| {title} |"))
-    return [cell.strip() for cell in line.split("|")[2:-1]]
 
 
 def test_changes_are_measured_against_the_default() -> None:

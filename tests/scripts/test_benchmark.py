@@ -9,9 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from grasp_tune.method.search import Search, Step
 from grasp_tune.method.setting import Setting
-from grasp_tune.method.tasks import Task
 from grasp_tune.method.variants import NonConvex
 from grasp_tune.peers import find_peer
 from scripts.benchmarking import ablation, contest, datasets, tables
@@ -25,7 +23,7 @@ from scripts.benchmarking.measures import judge
 from scripts.benchmarking.records import read_records, record_path
 from scripts.benchmarking.tables import Cell, read_table, run_cell
 from scripts.benchmarking.workloads import WORKLOADS
-from tests.method.simulation import answer
+from tests.method.simulation import run
 
 
 @pytest.fixture(autouse=True)
@@ -219,15 +217,6 @@ def test_every_variant_still_finds_what_it_changes(name: str) -> None:
         pass
 
 
-def rounds_of(budget: int) -> list[Task]:
-    """Every task of the default schedule where all outcomes are simulated."""
-    search, tasks = Search(Setting(NonConvex(), budget)), []
-    while not isinstance(step := search.ask(), Step):
-        tasks.append(step)
-        search.tell(step, answer(step))
-    return tasks
-
-
 @pytest.mark.parametrize(
     "name",
     # Another base is another method; the others change what happens within a task, or what is
@@ -249,9 +238,10 @@ def rounds_of(budget: int) -> list[Task]:
     ],
 )
 def test_every_variant_of_the_rungs_changes_what_runs(name: str) -> None:
+    setting = Setting(NonConvex(), 20_000)
     with ablation.VARIANTS[name].applied():
-        changed = rounds_of(20_000)
-    assert changed != rounds_of(20_000)
+        _, changed = run(setting)
+    assert changed != run(setting)[1]
 
 
 def test_a_variant_is_another_run_of_the_schedule(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_a_diverged_method_counts_as_the_cap_in_the_mean() -> None:
     assert second.mean_behind == pytest.approx(CAP / 2)
     assert second.worst_behind == math.inf
     assert (second.mean_missed, second.worst_missed) == (50.0, 100.0)
-    assert (second.firsts, second.diverged) == (1, 1)
+    assert (second.close, second.diverged) == (1, 1)
 
 
 def test_incomplete_rows_and_rare_methods_stay_out_of_the_totals() -> None:

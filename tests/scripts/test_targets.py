@@ -5,6 +5,7 @@ import math
 from scripts.benchmarking.standings import collect
 from scripts.benchmarking.tables import PAIRS, TABLES, Finished, Found
 from scripts.benchmarking.targets_page import targets_part
+from tests.scripts.pages import cells
 from tests.scripts.test_standings import record
 
 METHODS = ("grasp-promote", "dog", "sgd")
@@ -18,12 +19,6 @@ def page(*losses: tuple[str, float, float, float]) -> str:
         for method, loss in zip(METHODS, row, strict=True)
     ]
     return targets_part(collect(records, [item[0] for item in losses], METHODS), [])
-
-
-def cells(text: str, target: str) -> list[str]:
-    """The cells behind a target's words."""
-    (line,) = (line for line in text.splitlines() if line.startswith(f"| {target} |"))
-    return [cell.strip() for cell in line.split("|")[2:-1]]
 
 
 def test_a_workload_may_be_two_per_cent_behind_and_no_more() -> None:
