@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:  # what the table below says, in words that type checkers and editors read
-    from grasp_tune.facade import minimize
-    from grasp_tune.method.bounds import self_bound
-    from grasp_tune.method.errors import (
+    from grasp_tune.api import minimize
+    from grasp_tune.core.bounds import self_bound
+    from grasp_tune.core.errors import (
         BudgetTooSmall,
         CheckpointError,
         GraspError,
@@ -23,12 +23,12 @@ if TYPE_CHECKING:  # what the table below says, in words that type checkers and 
         ProblemError,
         SearchError,
     )
-    from grasp_tune.method.plan import Cell, Plan
-    from grasp_tune.method.search import Search
-    from grasp_tune.method.variants import Convex, ConvexFree, Deterministic, NonConvex
-    from grasp_tune.training.problem import TorchProblem
-    from grasp_tune.training.result import Result
-    from grasp_tune.training.unixgrad import UniXGrad
+    from grasp_tune.core.methods import Convex, ConvexFree, Deterministic, NonConvex
+    from grasp_tune.core.plan import Cell, Plan
+    from grasp_tune.core.search import Search
+    from grasp_tune.engine.problem import TorchProblem
+    from grasp_tune.optimizers.unixgrad import UniXGrad
+    from grasp_tune.runtime.result import Result
 
 __all__ = [
     "BudgetTooSmall",
@@ -58,27 +58,27 @@ __all__ = [
 # No public name may equal a submodule's: importing the submodule would replace it. Hence
 # `minimize` lives in `facade`.
 _HOME = {
-    "BudgetTooSmall": "grasp_tune.method.errors",
-    "Cell": "grasp_tune.method.plan",
-    "CheckpointError": "grasp_tune.method.errors",
-    "Convex": "grasp_tune.method.variants",
-    "ConvexFree": "grasp_tune.method.variants",
-    "Deterministic": "grasp_tune.method.variants",
-    "GraspError": "grasp_tune.method.errors",
-    "InputError": "grasp_tune.method.errors",
-    "LockedError": "grasp_tune.method.errors",
-    "MissingExtra": "grasp_tune.method.errors",
-    "NonConvex": "grasp_tune.method.variants",
-    "Plan": "grasp_tune.method.plan",
-    "PlanError": "grasp_tune.method.errors",
-    "ProblemError": "grasp_tune.method.errors",
-    "Result": "grasp_tune.training.result",
-    "Search": "grasp_tune.method.search",
-    "SearchError": "grasp_tune.method.errors",
-    "TorchProblem": "grasp_tune.training.problem",
-    "UniXGrad": "grasp_tune.training.unixgrad",
-    "minimize": "grasp_tune.facade",
-    "self_bound": "grasp_tune.method.bounds",
+    "BudgetTooSmall": "grasp_tune.core.errors",
+    "Cell": "grasp_tune.core.plan",
+    "CheckpointError": "grasp_tune.core.errors",
+    "Convex": "grasp_tune.core.methods",
+    "ConvexFree": "grasp_tune.core.methods",
+    "Deterministic": "grasp_tune.core.methods",
+    "GraspError": "grasp_tune.core.errors",
+    "InputError": "grasp_tune.core.errors",
+    "LockedError": "grasp_tune.core.errors",
+    "MissingExtra": "grasp_tune.core.errors",
+    "NonConvex": "grasp_tune.core.methods",
+    "Plan": "grasp_tune.core.plan",
+    "PlanError": "grasp_tune.core.errors",
+    "ProblemError": "grasp_tune.core.errors",
+    "Result": "grasp_tune.runtime.result",
+    "Search": "grasp_tune.core.search",
+    "SearchError": "grasp_tune.core.errors",
+    "TorchProblem": "grasp_tune.engine.problem",
+    "UniXGrad": "grasp_tune.optimizers.unixgrad",
+    "minimize": "grasp_tune.api",
+    "self_bound": "grasp_tune.core.bounds",
 }
 
 

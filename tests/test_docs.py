@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from grasp_tune.experiment import load_experiment, run_experiment
+from grasp_tune.config import load_experiment, run_experiment
 
 ROOT = Path(__file__).resolve().parents[1]
 

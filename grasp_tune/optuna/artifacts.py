@@ -10,9 +10,9 @@ from optuna.artifacts._protocol import ArtifactStore
 from optuna.artifacts.exceptions import ArtifactNotFound
 from torch import Tensor
 
-from grasp_tune.method.errors import CheckpointError
-from grasp_tune.training.store import Checkpoint
-from grasp_tune.training.tensorfile import Content, DamagedFile, Meta, read_tensors
+from grasp_tune.core.errors import CheckpointError
+from grasp_tune.engine.store import Checkpoint
+from grasp_tune.engine.tensor_file import Content, DamagedFile, Meta, read_tensors
 
 _ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 SPOOL = 64 * 2**20  # bytes of a checkpoint that are kept in memory on their way

@@ -14,15 +14,15 @@ from typing import Any
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-from grasp_tune.method.errors import InputError
-from grasp_tune.method.plan import Cell
-from grasp_tune.method.records import Json
+from grasp_tune.core.errors import InputError
+from grasp_tune.core.plan import Cell
+from grasp_tune.core.records import Json
 
 CELL = "grasp:cell"  # trial: the cell that it runs, or that there was none left
 CALLS = "grasp:calls"  # trial: the oracle calls that it used
 PLAN = "grasp:plan"  # study: the plan of a sampler
 PROBE = "grasp:probe"  # study: what the probe saw at x0
-SETTING = "grasp:setting"  # study: the sweep that runs on it
+SETTING = "grasp:spec"  # study: the sweep that runs on it
 CHOICE = "grasp:choice"  # study: the chosen candidate and its certificate
 
 PIECE = 30_000  # characters

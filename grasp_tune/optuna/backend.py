@@ -9,13 +9,13 @@ from optuna.artifacts import FileSystemArtifactStore
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
-from grasp_tune.method.errors import InputError, SearchError
-from grasp_tune.method.setting import Setting
+from grasp_tune.core.errors import InputError, SearchError
+from grasp_tune.core.spec import SweepSpec
+from grasp_tune.engine.problem import TorchProblem
+from grasp_tune.optimizers.factories import Factory
 from grasp_tune.optuna.processes import run_members
 from grasp_tune.optuna.runner import NAME, Member, run_optuna
-from grasp_tune.training.bases import Factory
-from grasp_tune.training.problem import TorchProblem
-from grasp_tune.training.result import Result
+from grasp_tune.runtime.result import Result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class OptunaBackend:
     def run(
         self,
         problem: TorchProblem,
-        setting: Setting,
+        spec: SweepSpec,
         *,
         out: Path | None = None,
         bases: Mapping[str, Factory] | None = None,
@@ -47,7 +47,7 @@ class OptunaBackend:
     ) -> Result:
         """Return the result of the sweep; the same study again goes on where it was cut off."""
         if self.storage is None:
-            return run_optuna(problem, setting, out=out, workers=self.workers, bases=bases)
+            return run_optuna(problem, spec, out=out, workers=self.workers, bases=bases)
         if out is None:
             raise InputError(
                 "out: got None, but a study in a storage needs a folder for its checkpoints, one "
@@ -59,7 +59,7 @@ class OptunaBackend:
         def member() -> Member:
             artifacts = FileSystemArtifactStore(folder)
             study = self.open()
-            return Member(study, problem, setting, artifacts, bases or {}, None, out=out)
+            return Member(study, problem, spec, artifacts, bases or {}, None, out=out)
 
         if self.workers > 1:
             run_members(member, self.workers)

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import optuna
 
-from grasp_tune.method.errors import InputError
-from grasp_tune.method.plan import Cell
+from grasp_tune.core.errors import InputError
+from grasp_tune.core.plan import Cell
 from grasp_tune.optuna.attributes import CALLS, CELL, cell_on, is_surplus
 
 if TYPE_CHECKING:

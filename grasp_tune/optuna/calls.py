@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from grasp_tune.method.statefile import retried
+from grasp_tune.runtime.files import retried
 
 FOLDER = "calls"  # below the output folder
 _COUNT = struct.Struct("<q")

@@ -11,11 +11,11 @@ from optuna.artifacts._protocol import ArtifactStore
 from optuna.trial import FrozenTrial, TrialState
 from torch import nn
 
-from grasp_tune.method.plan import Cell
-from grasp_tune.method.tasks import iterate_key
+from grasp_tune.core.plan import Cell
+from grasp_tune.core.tasks import iterate_key
+from grasp_tune.engine.checkpoints import model_tensors
+from grasp_tune.engine.tensor_file import Content
 from grasp_tune.optuna.attributes import cell_on, trials_of
-from grasp_tune.training.snapshots import model_tensors
-from grasp_tune.training.tensorfile import Content
 
 MIMETYPE = "application/octet-stream"  # safetensors has no registered type
 _NAME = re.compile(r"grasp-candidate-(\d{9})\.safetensors")

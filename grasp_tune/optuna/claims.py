@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-from grasp_tune.method.plan import Cell
-from grasp_tune.method.records import Json
+from grasp_tune.core.plan import Cell
+from grasp_tune.core.records import Json
 from grasp_tune.optuna.attributes import CELL, end_trial, fail_stale, has_heartbeat, trials_of
 
 PATIENCE = 30.0  # seconds that a trial may take to say which cell it takes

@@ -17,7 +17,7 @@ from optuna.distributions import (
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial
 
-from grasp_tune.method.address import words
+from grasp_tune.core.random_streams import words
 
 
 class AddressedSampler(BaseSampler):

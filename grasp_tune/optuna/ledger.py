@@ -16,10 +16,10 @@ import optuna
 from optuna.distributions import FloatDistribution
 from optuna.trial import FrozenTrial, TrialState
 
-from grasp_tune.method.errors import GraspError, SearchError
-from grasp_tune.method.records import Json
-from grasp_tune.method.search import ATTEMPTS, Search
-from grasp_tune.method.tasks import (
+from grasp_tune.core.errors import GraspError, SearchError
+from grasp_tune.core.records import Json
+from grasp_tune.core.search import ATTEMPTS, Search
+from grasp_tune.core.tasks import (
     Outcome,
     ProbeOutcome,
     Task,

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import optuna
 
-from grasp_tune.method.errors import InputError
-from grasp_tune.method.plan import Plan
-from grasp_tune.method.records import Json, decode, encode
-from grasp_tune.method.tasks import ProbeOutcome
+from grasp_tune.core.errors import InputError
+from grasp_tune.core.plan import Plan
+from grasp_tune.core.records import Json, decode, encode
+from grasp_tune.core.tasks import ProbeOutcome
 from grasp_tune.optuna.attributes import PLAN, set_study_json, study_json
 
 

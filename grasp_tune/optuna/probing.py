@@ -1,14 +1,14 @@
 """From a problem to a plan: the probe at x0, in this process."""
 
-from grasp_tune.method.errors import InputError, SearchError
-from grasp_tune.method.search import Search
-from grasp_tune.method.setting import Setting
-from grasp_tune.method.tasks import ProbeOutcome, ProbeTask
-from grasp_tune.method.variants import Method, NonConvex
+from grasp_tune.core.errors import InputError, SearchError
+from grasp_tune.core.methods import Method, NonConvex
+from grasp_tune.core.search import Search
+from grasp_tune.core.spec import SweepSpec
+from grasp_tune.core.tasks import ProbeOutcome, ProbeTask
+from grasp_tune.engine.problem import TorchProblem
+from grasp_tune.engine.worker import Worker
 from grasp_tune.optuna.plans import StoredPlan
-from grasp_tune.training.problem import TorchProblem
-from grasp_tune.training.store import MemoryStore
-from grasp_tune.training.worker import Worker
+from grasp_tune.runtime.store import MemoryStore
 
 _NAMES = {"step size": "lr", "radius": "radius"}
 
@@ -21,7 +21,7 @@ def probed_plan(
         kind = type(problem).__name__
         raise InputError(f"problem: got {kind}, expected a grasp_tune.TorchProblem")
     method = NonConvex() if method is None else method
-    search = Search(Setting(method=method, budget=budget, schedule="paper", seed=seed))
+    search = Search(SweepSpec(method=method, budget=budget, schedule="paper", seed=seed))
     worker = Worker(problem, seed, MemoryStore())
     outcome = None
     for task in search.round_tasks:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from grasp_tune.method.errors import SearchError
+from grasp_tune.core.errors import SearchError
 
 if TYPE_CHECKING:
     from grasp_tune.optuna.runner import Member
@@ -48,7 +48,7 @@ def run_members(make_member: Callable[[], "Member"], count: int) -> None:
         theirs.close()
         return _Child(process, ours)
 
-    make_member()  # the study and its setting exist before anyone races for them
+    make_member()  # the study and its spec exist before anyone races for them
     children = [start() for _ in range(count)]
     idle_deaths = 0
     try:

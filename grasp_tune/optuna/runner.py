@@ -21,12 +21,18 @@ from optuna.artifacts._protocol import ArtifactStore
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
-from grasp_tune.method.errors import CheckpointError, InputError, SearchError
-from grasp_tune.method.records import encode
-from grasp_tune.method.search import Search
-from grasp_tune.method.setting import EnsembleName, ScheduleName, Setting
-from grasp_tune.method.tasks import Task
-from grasp_tune.method.variants import Method, NonConvex
+from grasp_tune.core.errors import CheckpointError, InputError, SearchError
+from grasp_tune.core.methods import Method, NonConvex
+from grasp_tune.core.records import encode
+from grasp_tune.core.search import Search
+from grasp_tune.core.spec import EnsembleName, ScheduleName, SweepSpec
+from grasp_tune.core.tasks import Task
+from grasp_tune.engine.checkpoints import model_tensors
+from grasp_tune.engine.fused import fusion_width
+from grasp_tune.engine.problem import TorchProblem
+from grasp_tune.engine.store import Store
+from grasp_tune.engine.worker import Worker
+from grasp_tune.optimizers.factories import Factory
 from grasp_tune.optuna.artifacts import ArtifactCheckpoints
 from grasp_tune.optuna.attributes import (
     CHOICE,
@@ -38,14 +44,10 @@ from grasp_tune.optuna.attributes import (
 from grasp_tune.optuna.calls import CallFiles
 from grasp_tune.optuna.ledger import Claim, Ledger
 from grasp_tune.optuna.pulse import Pulse, Timing, Watch
-from grasp_tune.training.bases import Factory
-from grasp_tune.training.fused import fusion_width
-from grasp_tune.training.problem import TorchProblem
-from grasp_tune.training.recovery import place_chosen
-from grasp_tune.training.result import Result
-from grasp_tune.training.snapshots import model_tensors
-from grasp_tune.training.store import MemoryStore, Store
-from grasp_tune.training.worker import Worker
+from grasp_tune.runtime.driver import Ledger as Running
+from grasp_tune.runtime.driver import place_chosen
+from grasp_tune.runtime.result import Result
+from grasp_tune.runtime.store import MemoryStore
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +84,7 @@ def run(
         kind = type(problem).__name__
         raise InputError(f"problem: got {kind}, expected a grasp_tune.TorchProblem")
     method = NonConvex() if method is None else method
-    setting = Setting(
+    spec = SweepSpec(
         method=method,
         budget=budget,
         schedule=schedule,
@@ -93,12 +95,12 @@ def run(
         challengers=tuple(challengers),
     )
     bases = _custom_bases(method, challengers)
-    return Member(study, problem, setting, artifact_store, bases, timing).run()
+    return Member(study, problem, spec, artifact_store, bases, timing).run()
 
 
 def run_optuna(
     problem: TorchProblem,
-    setting: Setting,
+    spec: SweepSpec,
     *,
     out: Path | None = None,
     workers: int = 1,
@@ -111,7 +113,7 @@ def run_optuna(
     """
     if out is None and workers == 1:
         study = optuna.create_study(study_name=NAME)
-        return Member(study, problem, setting, None, bases or {}, None).run()
+        return Member(study, problem, spec, None, bases or {}, None).run()
     with ExitStack() as stack:
         folder = out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="grasp-tune-")))
         folder.mkdir(parents=True, exist_ok=True)
@@ -120,7 +122,7 @@ def run_optuna(
         def member() -> Member:
             artifacts = FileSystemArtifactStore(folder / "artifacts")
             study = open_study(folder)
-            return Member(study, problem, setting, artifacts, bases or {}, None, out=folder)
+            return Member(study, problem, spec, artifacts, bases or {}, None, out=folder)
 
         if workers > 1:
             from grasp_tune.optuna.processes import run_members
@@ -147,7 +149,7 @@ class Member:
         self,
         study: optuna.Study,
         problem: TorchProblem,
-        setting: Setting,
+        spec: SweepSpec,
         artifact_store: ArtifactStore | None,
         bases: Mapping[str, Factory],
         timing: Timing | None,
@@ -166,14 +168,14 @@ class Member:
                 "workers one, such as optuna.artifacts.FileSystemArtifactStore(folder)"
             )
         self.name = uuid.uuid4().hex[:12]
-        self._study, self._problem, self._setting, self._bases = study, problem, setting, bases
-        sweep = fingerprint(_agreed_setting(study, setting), study.study_name)
+        self._study, self._problem, self._setting, self._bases = study, problem, spec, bases
+        sweep = fingerprint(_agreed_setting(study, spec), study.study_name)
         self._store: Store = MemoryStore()
         if artifact_store is not None:
             self._store = ArtifactCheckpoints(artifact_store, lambda key: f"grasp-{sweep}-{key}")
         timing = timing or Timing.of(study)
         self._pulse, self._watch = Pulse(study, timing), Watch(timing)
-        self._search = Search(setting)
+        self._search = Search(spec)
         self._ledger = Ledger(study, self._search, sweep, self.name)
         self._worker: Worker | None = None
         self._calls = None if out is None else CallFiles(out, sweep)
@@ -261,7 +263,7 @@ class Member:
     def _result(self) -> Result:
         choice = self._search.partial()
         worker = self._own_worker()
-        place_chosen(worker, self._search)
+        place_chosen(worker, Running(self._search))
         if self._calls is not None:
             spent = self._search.calls
             budgeted = sum(spent.values()) - spent["repeated"]
@@ -281,9 +283,9 @@ class Member:
         return result
 
 
-def _agreed_setting(study: optuna.Study, setting: Setting) -> dict[str, object]:
-    """Return the setting as it stands on the study; InputError where that is another one."""
-    wanted = setting.to_dict()
+def _agreed_setting(study: optuna.Study, spec: SweepSpec) -> dict[str, object]:
+    """Return the spec as it stands on the study; InputError where that is another one."""
+    wanted = spec.to_dict()
     found = study_json(study, SETTING)
     if found is None:
         set_study_json(study, SETTING, wanted)

@@ -10,11 +10,11 @@ from optuna.distributions import BaseDistribution, FloatDistribution
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
-from grasp_tune.method.address import trajectory_indices
-from grasp_tune.method.errors import InputError
-from grasp_tune.method.plan import Cell, Plan
-from grasp_tune.method.tasks import ProbeOutcome
-from grasp_tune.method.variants import Method
+from grasp_tune.core.errors import InputError
+from grasp_tune.core.methods import Method
+from grasp_tune.core.plan import Cell, Plan
+from grasp_tune.core.random_streams import trajectory_indices
+from grasp_tune.core.tasks import ProbeOutcome
 from grasp_tune.optuna.attributes import (
     CELL,
     cell_on,
@@ -28,7 +28,7 @@ from grasp_tune.optuna.independent import AddressedSampler
 from grasp_tune.optuna.plans import StoredPlan, agree_on_plan, stored_plan
 
 if TYPE_CHECKING:
-    from grasp_tune.training.problem import TorchProblem
+    from grasp_tune.engine.problem import TorchProblem
 
 ATTEMPTS = 3  # trials that a cell may fail before it is given up
 

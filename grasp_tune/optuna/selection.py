@@ -7,15 +7,15 @@ import optuna
 from optuna.artifacts._protocol import ArtifactStore
 from optuna.trial import TrialState
 
-from grasp_tune.method.choice import Candidate, Choice
-from grasp_tune.method.ensemble import Tally, absorb, best, uniform_samples
-from grasp_tune.method.errors import CheckpointError, InputError
-from grasp_tune.method.evidence import certify
-from grasp_tune.method.plan import Plan
-from grasp_tune.method.records import encode
-from grasp_tune.method.schedules.paper import scored, start_candidate
-from grasp_tune.method.setting import Setting
-from grasp_tune.method.tasks import (
+from grasp_tune.core.certification import certify
+from grasp_tune.core.choice import Candidate, Choice
+from grasp_tune.core.ensemble import Tally, absorb, best, uniform_samples
+from grasp_tune.core.errors import CheckpointError, InputError
+from grasp_tune.core.methods import Method, method_from_dict
+from grasp_tune.core.plan import Plan
+from grasp_tune.core.records import encode
+from grasp_tune.core.spec import SweepSpec
+from grasp_tune.core.tasks import (
     START,
     ProbeOutcome,
     ProbeTask,
@@ -23,15 +23,15 @@ from grasp_tune.method.tasks import (
     ScoreOutcome,
     ScoreTask,
 )
-from grasp_tune.method.variants import Method, method_from_dict
+from grasp_tune.engine.checkpoints import model_tensors
+from grasp_tune.engine.problem import TorchProblem
+from grasp_tune.engine.worker import Worker
 from grasp_tune.optuna.artifacts import ArtifactCheckpoints
 from grasp_tune.optuna.attributes import CALLS, CHOICE, cell_on, set_study_json, trials_of
 from grasp_tune.optuna.candidates import Upload, uploads_of
 from grasp_tune.optuna.plans import StoredPlan, stored_plan
-from grasp_tune.training.problem import TorchProblem
-from grasp_tune.training.result import Result, Run
-from grasp_tune.training.snapshots import model_tensors
-from grasp_tune.training.worker import Worker
+from grasp_tune.runtime.result import Result, Run
+from grasp_tune.schedules.paper import scored, start_candidate
 
 
 def select(
@@ -55,7 +55,7 @@ def select(
     plan = stored.plan
     if method is None:
         method = method_from_dict(encode(plan.method))
-    setting = Setting(
+    spec = SweepSpec(
         method=method,
         budget=plan.budget,
         schedule="paper",
@@ -74,14 +74,14 @@ def select(
     rows = [start_candidate(start, plan.score)]
     rows += [_candidate(study, plan, item) for item in uploads.values()]
     rows, calls = _score(plan, worker, rows)
-    choice = _choose(setting, plan, rows)
+    choice = _choose(spec, plan, rows)
     worker.place(choice.key)
     runs = _runs(study)
     result = Result(
-        setting=setting.to_dict(),
+        spec=spec.to_dict(),
         choice=choice,
         plan=plan,
-        certificate=certify(setting, choice),
+        certificate=certify(spec, choice),
         calls={
             "probe": probe_calls,
             "train": sum(run.calls for run in runs),
@@ -152,7 +152,7 @@ def _score(plan: Plan, worker: Worker, rows: list[Candidate]) -> tuple[list[Cand
     return [rows[0], *(scored(row, tallies) for row in rows[1:])], calls
 
 
-def _choose(setting: Setting, plan: Plan, rows: list[Candidate]) -> Choice:
+def _choose(spec: SweepSpec, plan: Plan, rows: list[Candidate]) -> Choice:
     chosen = rows[best([row.score if not row.note else math.nan for row in rows])]
     notes = []
     if lost := sum(row.note == "lost" for row in rows):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from grasp_tune.method.errors import MissingExtra
+from grasp_tune.core.errors import MissingExtra
 
 # Import name and the name to install it by, where they differ.
 DISTRIBUTIONS = {"dog": "dog-optimizer", "mechanic_pytorch": "mechanic-pytorch"}

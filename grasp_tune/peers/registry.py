@@ -5,13 +5,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 
-from grasp_tune.method.errors import InputError
+from grasp_tune.core.errors import InputError
+from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.peers import published as by
 from grasp_tune.peers.result import PeerResult
 from grasp_tune.peers.session import Answer, Session
 from grasp_tune.peers.single import SingleRun
 from grasp_tune.peers.tuned import Asha, RangeTest, Tpe
-from grasp_tune.training.problem import TorchProblem
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from grasp_tune.training.snapshots import Tensors
+from grasp_tune.engine.checkpoints import Tensors
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 import torch
 from torch.optim import Optimizer
 
-from grasp_tune.method.errors import InputError, SearchError
-from grasp_tune.training.oracle import Oracle
-from grasp_tune.training.problem import TorchProblem
-from grasp_tune.training.snapshots import Averages, Tensors, finite, model_tensors
+from grasp_tune.core.errors import InputError, SearchError
+from grasp_tune.engine.checkpoints import Averages, Tensors, finite, model_tensors
+from grasp_tune.engine.oracle import Oracle
+from grasp_tune.engine.problem import TorchProblem
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from grasp_tune.method.address import address
+from grasp_tune.core.random_streams import address
 from grasp_tune.peers.published import load_package, momentum
 from grasp_tune.peers.session import Answer, Run, Session
 

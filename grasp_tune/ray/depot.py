@@ -19,18 +19,19 @@ from pathlib import Path, PurePosixPath
 
 from pyarrow import fs as arrow
 
-from grasp_tune.method.errors import CheckpointError
-from grasp_tune.method.records import Json
-from grasp_tune.method.statefile import read_json, retried, write_json_atomic
-from grasp_tune.method.tasks import (
+from grasp_tune.core.errors import CheckpointError
+from grasp_tune.core.records import Json
+from grasp_tune.core.tasks import (
     Outcome,
     Task,
     outcome_from_dict,
     outcome_to_dict,
     task_to_dict,
 )
+from grasp_tune.engine.store import Store
 from grasp_tune.ray.remote_store import RemoteStore
-from grasp_tune.training.store import CheckpointStore, Store
+from grasp_tune.runtime.files import read_json, retried, write_json_atomic
+from grasp_tune.runtime.store import CheckpointStore
 
 FOLDER = "grasp"  # below the experiment's folder
 LIMIT = 64 * 2**20  # bytes of an outcome that is still read

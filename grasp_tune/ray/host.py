@@ -20,7 +20,7 @@ from ray.tune.registry import get_trainable_cls
 from ray.tune.schedulers import FIFOScheduler
 from ray.tune.search import SearchGenerator
 
-from grasp_tune.method.errors import InputError, SearchError
+from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.ray.actors import PatientScheduler, keep_actors
 
 TRIALS = 1_000_000  # more than any plan has; Tune prints the number, so not the largest integer

@@ -17,18 +17,19 @@ from ray.tune import Stopper
 from ray.tune.experiment import Trial
 from ray.tune.search import Searcher
 
-from grasp_tune.method.choice import Candidate, Choice
-from grasp_tune.method.ensemble import best
-from grasp_tune.method.errors import InputError, SearchError
-from grasp_tune.method.plan import Cell, Plan
-from grasp_tune.method.records import Json, decode, encode
-from grasp_tune.method.search import ATTEMPTS, STATE_LIMIT
-from grasp_tune.method.setting import Setting
-from grasp_tune.method.statefile import read_json, write_json_atomic
-from grasp_tune.method.tasks import START, iterate_key
-from grasp_tune.method.variants import method_from_dict
+from grasp_tune.core.choice import Candidate, Choice
+from grasp_tune.core.ensemble import best
+from grasp_tune.core.errors import InputError, SearchError
+from grasp_tune.core.methods import method_from_dict
+from grasp_tune.core.plan import Cell, Plan
+from grasp_tune.core.records import Json, decode, encode
+from grasp_tune.core.search import ATTEMPTS
+from grasp_tune.core.spec import SweepSpec
+from grasp_tune.core.tasks import START, iterate_key
 from grasp_tune.ray.host import Host, refuse_domains
-from grasp_tune.training.result import Result, Run
+from grasp_tune.runtime.files import read_json, write_json_atomic
+from grasp_tune.runtime.result import Result, Run
+from grasp_tune.runtime.state_file import STATE_LIMIT
 
 CELL = "cell"  # the config's key for the cell's index: work is known by it
 Score = Callable[[Mapping[str, Any]], float]
@@ -264,12 +265,12 @@ class PlanSearcher(Searcher):
         record = encode(self.plan.method)
         if ":" in (record["base"] or ""):
             record["base"] = None  # a function: known by its name only
-        setting = Setting(
+        spec = SweepSpec(
             method_from_dict(record), self.plan.budget, schedule="paper", ensemble="window"
         )
         spent = sum(run.calls for run in runs)
         return Result(
-            setting=setting.to_dict(),
+            spec=spec.to_dict(),
             choice=choice,
             plan=self.plan,
             certificate=None,

@@ -11,9 +11,10 @@ from pathlib import PurePosixPath
 from pyarrow import fs as arrow
 from torch import Tensor
 
-from grasp_tune.method.errors import CheckpointError
-from grasp_tune.training.store import SUFFIX, Checkpoint, MemoryStore
-from grasp_tune.training.tensorfile import Content, DamagedFile, Meta, read_tensors
+from grasp_tune.core.errors import CheckpointError
+from grasp_tune.engine.store import Checkpoint
+from grasp_tune.engine.tensor_file import Content, DamagedFile, Meta, read_tensors
+from grasp_tune.runtime.store import SUFFIX, MemoryStore
 
 
 class RemoteStore:

@@ -1,4 +1,4 @@
-"""`run_ray`: a problem and a setting through Ray Tune, and the result back."""
+"""`run_ray`: a problem and a spec through Ray Tune, and the result back."""
 
 import contextlib
 import hashlib
@@ -14,18 +14,18 @@ from typing import Any
 import ray
 from ray import tune
 
-from grasp_tune.method.errors import CheckpointError, InputError, SearchError
-from grasp_tune.method.lock import folder_lock
-from grasp_tune.method.setting import Setting
-from grasp_tune.method.statefile import write_fault
+from grasp_tune.core.errors import CheckpointError, InputError, SearchError
+from grasp_tune.core.spec import SweepSpec
+from grasp_tune.engine.problem import TorchProblem
+from grasp_tune.optimizers.factories import Factory
 from grasp_tune.ray.depot import FOLDER
 from grasp_tune.ray.progress import GraspProgress
 from grasp_tune.ray.searcher import GraspSearcher
 from grasp_tune.ray.trainable import grasp_trainable
 from grasp_tune.ray.work import SELECT
-from grasp_tune.training.bases import Factory
-from grasp_tune.training.problem import TorchProblem
-from grasp_tune.training.result import Result
+from grasp_tune.runtime.files import write_fault
+from grasp_tune.runtime.lock import folder_lock
+from grasp_tune.runtime.result import Result
 
 NAME = "ray"  # the experiment's folder below `out`
 
@@ -57,7 +57,7 @@ class RayBackend:
     def run(
         self,
         problem: TorchProblem,
-        setting: Setting,
+        spec: SweepSpec,
         *,
         out: Path | None = None,
         bases: Mapping[str, Factory] | None = None,
@@ -76,9 +76,9 @@ class RayBackend:
             storage = self.storage or str(Path(folder or ".").resolve())
             stack.enter_context(quiet_disk())
             stack.enter_context(_silent_tune())
-            # The same folder and setting are the same sweep, whatever Tune has recorded of it.
-            run = None if out is None else _digest(setting)
-            searcher = GraspSearcher.from_setting(setting, bases, run)
+            # The same folder and spec are the same sweep, whatever Tune has recorded of it.
+            run = None if out is None else _digest(spec)
+            searcher = GraspSearcher.from_setting(spec, bases, run)
             reference = ray.put(problem)  # once into the cluster, not once a trial
             tune.run(
                 grasp_trainable(
@@ -97,7 +97,7 @@ class RayBackend:
                 verbose=0,
             )
             # The trainable's source is an object in the cluster, which may be gone by then.
-            result = replace(searcher.result, build=lambda: problem.build(setting.seed))
+            result = replace(searcher.result, build=lambda: problem.build(spec.seed))
             if out is not None:
                 result.save(out)
             return result
@@ -105,7 +105,7 @@ class RayBackend:
 
 def run_ray(
     problem: TorchProblem,
-    setting: Setting,
+    spec: SweepSpec,
     *,
     out: Path | None = None,
     workers: int | None = None,
@@ -113,9 +113,7 @@ def run_ray(
     progress: bool = False,
 ) -> Result:
     """Return the result of a sweep on the Ray session at hand, or on one started for it."""
-    return RayBackend(workers=workers).run(
-        problem, setting, out=out, bases=bases, progress=progress
-    )
+    return RayBackend(workers=workers).run(problem, spec, out=out, bases=bases, progress=progress)
 
 
 def _make(out: Path) -> None:
@@ -125,8 +123,8 @@ def _make(out: Path) -> None:
         raise CheckpointError(write_fault(out, fault, 1)) from fault
 
 
-def _digest(setting: Setting) -> str:
-    text = json.dumps(setting.to_dict(), sort_keys=True)
+def _digest(spec: SweepSpec) -> str:
+    text = json.dumps(spec.to_dict(), sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
 
@@ -147,7 +145,7 @@ def load_result(experiment: Any, make_problem: Callable[[], TorchProblem] | None
         result = Result.load(max(found, key=lambda item: item.stat().st_mtime).parent)
     if make_problem is None:
         return result
-    make, seed = make_problem, int(result.setting["seed"])
+    make, seed = make_problem, int(result.spec["seed"])
     return replace(result, build=lambda: make().build(seed))
 
 

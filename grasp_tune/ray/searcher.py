@@ -12,22 +12,23 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ray.tune.search import Searcher, SearchGenerator
 
-from grasp_tune.method.errors import GraspError, InputError, SearchError
-from grasp_tune.method.plan import Plan
-from grasp_tune.method.search import STATE_LIMIT, Progress, Step
-from grasp_tune.method.setting import EnsembleName, ScheduleName, Setting
-from grasp_tune.method.statefile import read_json, write_json_atomic
-from grasp_tune.method.tasks import START
-from grasp_tune.method.variants import Method, NonConvex
+from grasp_tune.core.errors import GraspError, InputError, SearchError
+from grasp_tune.core.methods import Method, NonConvex
+from grasp_tune.core.plan import Plan
+from grasp_tune.core.search import Progress, Step
+from grasp_tune.core.spec import EnsembleName, ScheduleName, SweepSpec
+from grasp_tune.core.tasks import START
+from grasp_tune.engine.checkpoints import model_tensors
+from grasp_tune.engine.fused import WIDTH
+from grasp_tune.optimizers.factories import Factory
 from grasp_tune.ray.depot import Depot
 from grasp_tune.ray.host import Host, refuse_domains
 from grasp_tune.ray.sweep import Sweep
 from grasp_tune.ray.trainable import CHOSEN, GraspTrainable, count_repeated
 from grasp_tune.ray.work import Work, trial_folder, trial_name
-from grasp_tune.training.bases import Factory
-from grasp_tune.training.fused import WIDTH
-from grasp_tune.training.result import Result
-from grasp_tune.training.snapshots import model_tensors
+from grasp_tune.runtime.files import read_json, write_json_atomic
+from grasp_tune.runtime.result import Result
+from grasp_tune.runtime.state_file import STATE_LIMIT
 
 if TYPE_CHECKING:
     from torch import nn
@@ -73,7 +74,7 @@ class GraspSearcher(Searcher):
             bases[method.base_name(schedule)] = method.base
         if isinstance(challengers, Mapping):
             bases.update({name: make for name, make in challengers.items() if callable(make)})  # type: ignore[misc]
-        setting = Setting(
+        spec = SweepSpec(
             method=method,
             budget=budget,
             schedule=schedule,
@@ -83,24 +84,24 @@ class GraspSearcher(Searcher):
             probe_parts=probe_parts,
             challengers=tuple(challengers),
         )
-        self._begin(setting, bases, width_known=fused != "auto")
+        self._begin(spec, bases, width_known=fused != "auto")
         self._check_metric(metric, mode)
         super().__init__(metric=metric, mode=mode)
 
     @classmethod
     def from_setting(
         cls,
-        setting: Setting,
+        spec: SweepSpec,
         bases: Mapping[str, Factory] | None = None,
         run: str | None = None,
     ) -> "GraspSearcher":
-        """Return a searcher for a setting whose width is already decided.
+        """Return a searcher for a spec whose width is already decided.
 
         run: the sweep's name, where an earlier process may have begun it; what that one left in
             the storage is used. None: a name of its own.
         """
-        searcher = cls(setting.method, setting.budget, setting.schedule, setting.seed, fused=False)
-        searcher._begin(setting, dict(bases or {}), width_known=True)
+        searcher = cls(spec.method, spec.budget, spec.schedule, spec.seed, fused=False)
+        searcher._begin(spec, dict(bases or {}), width_known=True)
         searcher._sweep.run = searcher._sweep.run if run is None else run
         return searcher
 
@@ -130,8 +131,8 @@ class GraspSearcher(Searcher):
             score=score,
         )
 
-    def _begin(self, setting: Setting, bases: dict[str, Factory], *, width_known: bool) -> None:
-        self._sweep = Sweep(setting, width_known=width_known)
+    def _begin(self, spec: SweepSpec, bases: dict[str, Factory], *, width_known: bool) -> None:
+        self._sweep = Sweep(spec, width_known=width_known)
         self._bases = bases
         self._failure: Exception | None = None  # raised by the next `suggest`
         self._met: SearchGenerator | None = None  # the run that was set up
@@ -206,7 +207,7 @@ class GraspSearcher(Searcher):
                 "for a trainable of your own use GraspSearcher.from_plan(plan, parameter=...)"
             )
         if trainable is not None:
-            source, constants, seed = trainable.source, host.constants, self.setting.seed
+            source, constants, seed = trainable.source, host.constants, self.spec.seed
             self._build = lambda: source.problem(constants).build(seed)
         if host.storage is not None:
             self._sweep.depot = Depot(*host.storage, self._sweep.run)
@@ -227,9 +228,9 @@ class GraspSearcher(Searcher):
         return self._sweep.run
 
     @property
-    def setting(self) -> Setting:
+    def spec(self) -> SweepSpec:
         """Everything that fixes the sweep; `width` is known from the first report on."""
-        return self._sweep.setting
+        return self._sweep.spec
 
     @property
     def progress(self) -> Progress:
@@ -277,10 +278,10 @@ class GraspSearcher(Searcher):
 
     def __getstate__(self) -> dict[str, Any]:
         own = {"metric": self._metric, "mode": self._mode, "bases": self._bases}
-        return {**own, "setting": self.setting, "state": self._sweep.state()}
+        return {**own, "spec": self.spec, "state": self._sweep.state()}
 
     def __setstate__(self, kept: dict[str, Any]) -> None:
         state = kept["state"]
-        self._begin(kept["setting"], kept["bases"], width_known=state["width_known"])
+        self._begin(kept["spec"], kept["bases"], width_known=state["width_known"])
         Searcher.__init__(self, metric=kept["metric"], mode=kept["mode"])
         self._sweep.load(state)

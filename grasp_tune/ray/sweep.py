@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from grasp_tune.method.errors import InputError, SearchError
-from grasp_tune.method.records import Json
-from grasp_tune.method.search import ATTEMPTS, Search, Step
-from grasp_tune.method.setting import Setting
-from grasp_tune.method.tasks import Outcome, Task, outcome_from_dict
+from grasp_tune.core.errors import InputError, SearchError
+from grasp_tune.core.records import Json
+from grasp_tune.core.search import ATTEMPTS, Search, Step
+from grasp_tune.core.spec import SweepSpec
+from grasp_tune.core.tasks import Outcome, Task, outcome_from_dict
 from grasp_tune.ray.depot import Depot
 from grasp_tune.ray.work import KEY, SELECT, Selection, Work
 
@@ -25,8 +25,8 @@ logger = logging.getLogger(__name__)
 class Sweep:
     """The search, and who works on what."""
 
-    def __init__(self, setting: Setting, *, width_known: bool) -> None:
-        self.search = Search(setting)
+    def __init__(self, spec: SweepSpec, *, width_known: bool) -> None:
+        self.search = Search(spec)
         self.run = uuid.uuid4().hex[:12]  # names the sweep's folder in the storage
         self.selected = False  # the last trial has ended
         self.under_way: dict[str, int] = {}  # oracle calls of running tasks, as last reported
@@ -38,9 +38,9 @@ class Sweep:
         self._folder: str | None = None  # of the depot, where it is a folder of this machine
 
     @property
-    def setting(self) -> Setting:
+    def spec(self) -> SweepSpec:
         """Everything that fixes the sweep; its width is known from the first outcome on."""
-        return self.search.setting
+        return self.search.spec
 
     # -- asking ----------------------------------------------------------------------------------
 
@@ -86,7 +86,7 @@ class Sweep:
             self._attempts[task.id] = self._attempts.get(task.id, 0) + 1
         self._issued[task.id] = trial_id
         logger.debug("trial %s: %s", trial_id, task.id)
-        return Work(self.run, task, self.setting.to_dict(), self._attempts.get(task.id, 0))
+        return Work(self.run, task, self.spec.to_dict(), self._attempts.get(task.id, 0))
 
     def _conclude(self, trial_id: str) -> Work | Step:
         """Return the last trial; then that all is done."""
@@ -158,7 +158,7 @@ class Sweep:
     def _decide_width(self, width: int) -> None:
         """Start over with the width that the model's shape asks for: nothing but x0 was sampled."""
         before = self.search
-        self.search = Search(replace(before.setting, width=width))
+        self.search = Search(replace(before.spec, width=width))
         if before.tasks != self.search.tasks:
             raise SearchError("the first round depends on `fused`: set it to True or False")
         self.search.replay(before.outcomes, before.state()["failures"])
@@ -206,16 +206,16 @@ class Sweep:
         """Go on from `state`; raise where it belongs to another sweep."""
         if not isinstance(state, dict) or state.get("format") != 1:
             raise InputError("not a searcher's state of format 1")
-        stored, setting = dict(state["search"]["setting"]), self.setting
+        stored, spec = dict(state["search"]["spec"]), self.spec
         if state["width_known"] and not self._width_known:
-            setting = replace(setting, width=int(stored["width"]))
-        mine = setting.to_dict()
+            spec = replace(spec, width=int(stored["width"]))
+        mine = spec.to_dict()
         if differing := [key for key in mine if mine[key] != stored.get(key)]:
             pairs = [f"{key} {stored.get(key)!r} became {mine[key]!r}" for key in differing]
             raise InputError(f"the saved sweep differs from this one: {'; '.join(pairs)}")
         outcomes = state["search"]["outcomes"].items()
         known = {key: outcome_from_dict(item) for key, item in outcomes}
-        search = _replayed(setting, known, state["search"]["failures"])
+        search = _replayed(spec, known, state["search"]["failures"])
         search.repeated = int(state["search"]["repeated"])
         self.search, self.run = search, str(state["run"])
         self.selected, self._width_known = bool(state["selected"]), bool(state["width_known"])
@@ -225,17 +225,17 @@ class Sweep:
 
 
 def _replayed(
-    setting: Setting, known: Mapping[str, Outcome], failures: Mapping[str, list[str]]
+    spec: SweepSpec, known: Mapping[str, Outcome], failures: Mapping[str, list[str]]
 ) -> Search:
     """Return a search that has learned these outcomes.
 
     Where what failed was given up and left nothing to go on with, it is tried again: a state that
     was saved just after the last failure is no different from one that was saved just before it.
     """
-    search = Search(setting)
+    search = Search(spec)
     try:
         search.replay(known, failures)
     except SearchError:
-        search = Search(setting)
+        search = Search(spec)
         search.replay(known)
     return search

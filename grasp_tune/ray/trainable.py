@@ -17,9 +17,9 @@ import torch
 from ray.train._internal.session import _TrainingResult
 from ray.tune import PlacementGroupFactory, Trainable
 
-from grasp_tune.method.errors import CheckpointError, GraspError, InputError, SearchError
-from grasp_tune.method.search import Search
-from grasp_tune.method.tasks import (
+from grasp_tune.core.errors import CheckpointError, GraspError, InputError, SearchError
+from grasp_tune.core.search import Search
+from grasp_tune.core.tasks import (
     START,
     Outcome,
     ProbeOutcome,
@@ -27,15 +27,15 @@ from grasp_tune.method.tasks import (
     Task,
     TrainOutcome,
 )
+from grasp_tune.engine.checkpoints import model_tensors
+from grasp_tune.engine.fused import fusion_width
+from grasp_tune.engine.problem import TorchProblem
+from grasp_tune.engine.worker import Worker
+from grasp_tune.optimizers.factories import Factory
 from grasp_tune.ray.depot import Depot
 from grasp_tune.ray.job import Count, Job
-from grasp_tune.ray.work import KEY, Selection, Work, report, setting_from_dict
-from grasp_tune.training.bases import Factory
-from grasp_tune.training.fused import fusion_width
-from grasp_tune.training.problem import TorchProblem
-from grasp_tune.training.result import Result
-from grasp_tune.training.snapshots import model_tensors
-from grasp_tune.training.worker import Worker
+from grasp_tune.ray.work import KEY, Selection, Work, report, spec_from_dict
+from grasp_tune.runtime.result import Result
 
 logger = logging.getLogger(__name__)
 
@@ -164,7 +164,7 @@ class GraspTrainable(Trainable):
         return max(1, int(bundles[0].get("CPU", 1))) if bundles else 1
 
     def _bench(self) -> _Bench:
-        seed = int(self._work.setting["seed"])
+        seed = int(self._work.spec["seed"])
         depot = self._depot()
         key = (self.source.token, self._constants, str(depot), seed)
         if _BENCH and _BENCH[0].key == key:
@@ -202,10 +202,8 @@ class GraspTrainable(Trainable):
 
     def _width(self, bench: _Bench) -> int:
         if bench.width is None:
-            setting = setting_from_dict(self._work.setting, self._bases)
-            bench.width = fusion_width(
-                bench.problem, setting.method, setting.schedule, "auto", setting.seed
-            )
+            spec = spec_from_dict(self._work.spec, self._bases)
+            bench.width = fusion_width(bench.problem, spec.method, spec.schedule, "auto", spec.seed)
         return bench.width
 
     def _select(self, bench: _Bench, selection: Selection) -> dict[str, Any]:
@@ -272,7 +270,7 @@ def _takes_config(make_problem: Callable[..., TorchProblem]) -> bool:
 
 def replayed(depot: Depot, work: Work, bases: Mapping[str, Factory]) -> Search:
     """Return the search that the outcomes in the storage lead to."""
-    search = Search(setting_from_dict(work.setting, bases))
+    search = Search(spec_from_dict(work.spec, bases))
     failures = work.task.failures if isinstance(work.task, Selection) else {}
     search.replay({}, dict(failures))
     while True:

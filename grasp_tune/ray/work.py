@@ -14,12 +14,12 @@ from typing import Any
 
 from ray.tune.experiment import Trial
 
-from grasp_tune.method.errors import InputError
-from grasp_tune.method.records import Json
-from grasp_tune.method.setting import Setting
-from grasp_tune.method.tasks import Task, TrainTask, phase_of, task_from_dict, task_to_dict
-from grasp_tune.method.variants import method_from_dict
-from grasp_tune.training.bases import Factory
+from grasp_tune.core.errors import InputError
+from grasp_tune.core.methods import method_from_dict
+from grasp_tune.core.records import Json
+from grasp_tune.core.spec import SweepSpec
+from grasp_tune.core.tasks import Task, TrainTask, phase_of, task_from_dict, task_to_dict
+from grasp_tune.optimizers.factories import Factory
 
 KEY = "grasp"  # the one key in a trial's config that is ours
 SELECT = "select"  # id and phase of the last trial, which leaves the chosen model
@@ -46,13 +46,13 @@ class Work:
 
     run: str  # which sweep; its folder in the storage
     task: Task | Selection
-    setting: dict[str, Json]
+    spec: dict[str, Json]
     attempt: int = 0  # above 0: done before, but what it left is lost
 
     def to_config(self, bases: Mapping[str, Factory]) -> dict[str, Any]:
         """Return the trial's config."""
         task = self.task
-        content: dict[str, Json] = {"setting": self.setting}
+        content: dict[str, Json] = {"spec": self.spec}
         if isinstance(task, Selection):
             content["select"] = {"key": task.key, "failures": dict(task.failures)}
         else:
@@ -82,16 +82,16 @@ class Work:
             task = Selection(content["select"]["key"], content["select"]["failures"])
         else:
             task = task_from_dict(content["task"])
-        return cls(str(own["run"]), task, content["setting"], int(own["attempt"]))
+        return cls(str(own["run"]), task, content["spec"], int(own["attempt"]))
 
 
-def setting_from_dict(data: Mapping[str, Json], bases: Mapping[str, Factory]) -> Setting:
-    """Return the setting, its base optimizer taken from `bases` where it is the user's own."""
+def spec_from_dict(data: Mapping[str, Json], bases: Mapping[str, Factory]) -> SweepSpec:
+    """Return the spec, its base optimizer taken from `bases` where it is the user's own."""
     method = data["method"]
     base = bases.get(method["base"]) if isinstance(method, dict) else None
     if base is None:
-        return Setting.from_dict(dict(data))
-    plain = Setting.from_dict({**data, "method": {**method, "base": None}})
+        return SweepSpec.from_dict(dict(data))
+    plain = SweepSpec.from_dict({**data, "method": {**method, "base": None}})
     return replace(plain, method=method_from_dict(method, base))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import grasp_tune
-from grasp_tune.experiment import load_experiment
+from grasp_tune.config import load_experiment
 from tests.cli.conftest import Command
 
 COMMANDS = ("init", "plan", "run", "resume", "report", "compare")

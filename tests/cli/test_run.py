@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import grasp_tune
-from grasp_tune.experiment import load_model, load_run
-from grasp_tune.method.lock import folder_lock
-from grasp_tune.method.search import Search
+from grasp_tune.config import load_model, load_run
+from grasp_tune.runtime.lock import folder_lock
+from grasp_tune.runtime.state_file import load_search
 from tests.cli.conftest import Command
 
 ROOT = Path(grasp_tune.__file__).parents[1]
@@ -62,7 +62,7 @@ def test_a_folder_of_another_config_is_refused_unless_fresh(command: Command, pl
     assert "the folder of another run (seed was 0, now 3), expected another folder" in ended.err
     assert (place / "o" / "result.json").read_bytes() == before
     assert command(*other, "--fresh").code == 0
-    assert json.loads((place / "o" / "result.json").read_text())["setting"]["seed"] == 3
+    assert json.loads((place / "o" / "result.json").read_text())["spec"]["seed"] == 3
     assert (place / "o" / "mine.txt").read_text() == "kept"
 
 
@@ -84,7 +84,7 @@ def test_environment_variables_override(
 ) -> None:
     monkeypatch.setenv("GRASP_TUNE__BUDGET", "350")
     command("run", "small.yaml", "--out", "o", "-q")
-    assert json.loads((place / "o" / "result.json").read_text())["setting"]["budget"] == 350
+    assert json.loads((place / "o" / "result.json").read_text())["spec"]["budget"] == 350
 
 
 def test_report_is_written_again_from_the_folder(command: Command, place: Path) -> None:
@@ -142,7 +142,7 @@ def test_a_stopped_run_says_how_to_go_on_and_does(
     state = place / "o" / "state.json"
     limit = time.monotonic() + 120
     while time.monotonic() < limit and process.poll() is None:
-        if state.exists() and Search.load(state).outcomes:
+        if state.exists() and load_search(state).outcomes:
             break
         time.sleep(0.05)
     process.send_signal(number)

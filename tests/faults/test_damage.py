@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from grasp_tune.method.errors import DamagedState
-from grasp_tune.method.statefile import previous, read_sealed, write_sealed
-from scripts.faulting import damage
-from scripts.faulting.patches import quiet
+from benchmarks.faulting import damage
+from benchmarks.faulting.patches import quiet
+from grasp_tune.core.errors import DamagedState
+from grasp_tune.runtime.files import previous, read_sealed, write_sealed
 
 pytestmark = pytest.mark.xdist_group("faults")
 

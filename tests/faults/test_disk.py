@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.faulting import disk
+from benchmarks.faulting import disk
 
 pytestmark = pytest.mark.xdist_group("faults")
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.faulting import endurance
+from benchmarks.faulting import endurance
 
 pytestmark = pytest.mark.xdist_group("faults")
 

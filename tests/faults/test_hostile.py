@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.faulting import hostile
+from benchmarks.faulting import hostile
 
 pytestmark = pytest.mark.xdist_group("faults")
 

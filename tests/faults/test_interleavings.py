@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from grasp_tune.method.errors import CheckpointError, InputError, ProblemError, SearchError
-from grasp_tune.method.search import ATTEMPTS, Search, Step
-from grasp_tune.method.setting import Setting
-from grasp_tune.method.tasks import MOMENTS, ProbeOutcome, ProbeTask, Task, TrainOutcome, TrainTask
-from grasp_tune.method.variants import Convex, NonConvex
-from scripts.faulting import interleavings
-from tests.method.simulation import answer
+from benchmarks.faulting import interleavings
+from grasp_tune.core.errors import CheckpointError, InputError, ProblemError, SearchError
+from grasp_tune.core.methods import Convex, NonConvex
+from grasp_tune.core.search import ATTEMPTS, Search, Step
+from grasp_tune.core.spec import SweepSpec
+from grasp_tune.core.tasks import MOMENTS, ProbeOutcome, ProbeTask, Task, TrainOutcome, TrainTask
+from tests.core.simulation import answer
 
 
 def started() -> tuple[Search, list[Task]]:
     """A search whose first rung is under way."""
-    search = Search(Setting(NonConvex(base="adam"), 4000))
+    search = Search(SweepSpec(NonConvex(base="adam"), 4000))
     probe = search.ask()
     assert isinstance(probe, ProbeTask)
     search.tell(probe, answer(probe))
@@ -28,7 +28,7 @@ def started() -> tuple[Search, list[Task]]:
 
 
 def finished() -> Search:
-    search = Search(Setting(Convex(), 4000))
+    search = Search(SweepSpec(Convex(), 4000))
     while not isinstance(step := search.ask(), Step):
         search.tell(step, answer(step))
     return search
@@ -96,7 +96,7 @@ def test_a_repetition_that_differs_is_said(caplog: pytest.LogCaptureFixture) -> 
 
 
 def test_what_cannot_go_on_says_so_at_every_question() -> None:
-    search = Search(Setting(NonConvex(), 4000))
+    search = Search(SweepSpec(NonConvex(), 4000))
     probe = search.ask()
     assert isinstance(probe, ProbeTask)
     outcome = answer(probe)

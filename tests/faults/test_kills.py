@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.faulting import bodies, kills
-from scripts.faulting.sweep import PHASES
+from benchmarks.faulting import bodies, kills
+from benchmarks.faulting.sweep import PHASES
 
 pytestmark = pytest.mark.xdist_group("faults")  # they share a server of processes
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.faulting import locks
+from benchmarks.faulting import locks
 
 pytestmark = pytest.mark.xdist_group("faults")
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.faulting import losses
+from benchmarks.faulting import losses
 
 
 @pytest.mark.parametrize("value", ["-inf", "1e37"])

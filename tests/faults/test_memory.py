@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from grasp_tune.local.spill import SpillingStore
-from grasp_tune.method.errors import CheckpointError
-from grasp_tune.method.room import Room, check_room
-from grasp_tune.method.tasks import Arm, Segment, TrainTask
-from scripts.faulting import memory
+from benchmarks.faulting import memory
+from grasp_tune.core.errors import CheckpointError
+from grasp_tune.core.tasks import Arm, Segment, TrainTask
+from grasp_tune.runtime.disk_space import Room, check_room
+from grasp_tune.runtime.spilling_store import SpillingStore
 
 pytestmark = pytest.mark.xdist_group("faults")
 

@@ -27,7 +27,7 @@ from optuna.storages.journal import JournalFileBackend
 from torch import nn
 
 import grasp_tune as gt
-from grasp_tune.method.plan import Plan
+from grasp_tune.core.plan import Plan
 
 GRPC_SERVER = """
 import sys, warnings, optuna

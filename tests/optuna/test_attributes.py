@@ -3,8 +3,8 @@
 import optuna
 import pytest
 
-from grasp_tune.method.errors import InputError
-from grasp_tune.method.plan import Plan
+from grasp_tune.core.errors import InputError
+from grasp_tune.core.plan import Plan
 from grasp_tune.optuna.attributes import PIECE, fingerprint, set_study_json, study_json
 from grasp_tune.optuna.plans import StoredPlan, agree_on_plan, stored_plan
 

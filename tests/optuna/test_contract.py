@@ -10,7 +10,7 @@ import pytest
 from optuna.samplers import BaseSampler
 from optuna.testing.pytest_samplers import BasicSamplerTestCase, SingleOnlySamplerTestCase
 
-from grasp_tune.method.plan import Plan
+from grasp_tune.core.plan import Plan
 from grasp_tune.optuna import GraspSampler
 
 

@@ -6,7 +6,7 @@ import optuna
 import pytest
 
 import grasp_tune as gt
-from grasp_tune.method.plan import Plan
+from grasp_tune.core.plan import Plan
 from grasp_tune.optuna import GraspSampler, loss_figure, run, rung_figure, save_figures
 
 

@@ -14,7 +14,7 @@ import pytest
 from optuna.storages import RDBStorage
 from optuna.trial import TrialState
 
-from grasp_tune.method.plan import Plan
+from grasp_tune.core.plan import Plan
 from grasp_tune.optuna import GraspSampler
 from grasp_tune.optuna import claims as claims_module
 from grasp_tune.optuna.attributes import CELL, trials_of

@@ -20,7 +20,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
 import grasp_tune as gt
-from grasp_tune.method.setting import ScheduleName
+from grasp_tune.core.spec import ScheduleName
 from grasp_tune.optuna import OptunaBackend, run
 from grasp_tune.optuna.pulse import Timing
 from grasp_tune.optuna.runner import open_study

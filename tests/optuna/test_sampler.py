@@ -10,7 +10,7 @@ from optuna.distributions import FloatDistribution
 from optuna.trial import TrialState
 
 import grasp_tune as gt
-from grasp_tune.method.plan import Plan
+from grasp_tune.core.plan import Plan
 from grasp_tune.optuna import GraspSampler, grasp_budget
 from grasp_tune.optuna.attributes import CALLS, CELL
 

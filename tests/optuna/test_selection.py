@@ -10,8 +10,8 @@ import torch
 from optuna.artifacts import FileSystemArtifactStore
 
 import grasp_tune as gt
-from grasp_tune.method.errors import InputError
-from grasp_tune.method.plan import Plan
+from grasp_tune.core.errors import InputError
+from grasp_tune.core.plan import Plan
 from grasp_tune.optuna import GraspSampler, grasp_budget, select
 from grasp_tune.optuna.attributes import CHOICE, study_json
 from grasp_tune.optuna.candidates import uploads_of
@@ -23,7 +23,7 @@ def paper_s_sgd(
     problem: gt.TorchProblem, sampler: GraspSampler, store: FileSystemArtifactStore
 ) -> Callable[[optuna.Trial], float]:
     """The cell of Algorithm 2 as a user would write it, with the library's minibatches."""
-    from grasp_tune.training.oracle import Oracle
+    from grasp_tune.engine.oracle import Oracle
 
     def objective(trial: optuna.Trial) -> float:
         step = sampler.suggest(trial)

@@ -7,11 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from grasp_tune.method.errors import InputError, MissingExtra, SearchError
+from grasp_tune.core.errors import InputError, MissingExtra, SearchError
+from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.peers import PEERS, PeerResult, find_peer, installed_peers, published
 from grasp_tune.peers.session import Session
 from grasp_tune.peers.single import cosine
-from grasp_tune.training.problem import TorchProblem
 
 BUDGET = 400
 SEEN: list[int] = []

@@ -105,9 +105,9 @@ class Shop:
             self.searcher = cloudpickle.loads(cloudpickle.dumps(self.searcher))
             return
         self.searcher.save(str(path))
-        setting = self.searcher.setting
+        spec = self.searcher.spec
         self.searcher = GraspSearcher(
-            setting.method, setting.budget, setting.schedule, setting.seed, fused=False
+            spec.method, spec.budget, spec.schedule, spec.seed, fused=False
         )
         self.searcher.restore(str(path))
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from pyarrow import fs as arrow
 
-from grasp_tune.method.errors import CheckpointError, InputError
-from grasp_tune.method.tasks import ProbeOutcome, ProbeTask
+from grasp_tune.core.errors import CheckpointError, InputError
+from grasp_tune.core.tasks import ProbeOutcome, ProbeTask
 from grasp_tune.ray.depot import Depot
 from grasp_tune.ray.remote_store import RemoteStore
 

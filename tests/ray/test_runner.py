@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 import grasp_tune as gt
-from grasp_tune.method.lock import folder_lock
 from grasp_tune.ray import RayBackend, load_result
+from grasp_tune.runtime.lock import folder_lock
 from tests.ray.shop import linear_problem, same
 
 FEW: dict[str, Any] = {

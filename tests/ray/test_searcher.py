@@ -41,14 +41,14 @@ def test_one_trial_after_the_other_gives_the_local_result(tmp_path: Path, local:
     assert result.calls["repeated"] == 0
     assert shop.done[0] == "probe"
     assert shop.done[-1] == "select"
-    assert isinstance(result.setting["width"], int)
+    assert isinstance(result.spec["width"], int)
 
 
 def test_the_shape_of_the_model_decides_the_width_as_it_does_locally(tmp_path: Path) -> None:
     shop = Shop(GraspSearcher(gt.NonConvex(), budget=BUDGET), tmp_path)
     shop.finish()
     local = gt.minimize(linear_problem()(), BUDGET, progress=False)  # fused="auto"
-    assert local.setting["width"] > 0
+    assert local.spec["width"] > 0
     assert same(shop.searcher.result, local)
 
 

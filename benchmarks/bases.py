@@ -1,0 +1,59 @@
+"""One base optimizer at one value with all of T: the yardstick of the paper's tables."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from grasp_tune.engine.problem import TorchProblem
+from grasp_tune.optimizers.factories import find_base
+from grasp_tune.peers.session import Session
+
+# Values tried: every factor of 4 over the range, then ever closer around the best.
+COARSE = tuple(4.0**power for power in range(-7, 8))  # 6e-5 .. 1.6e4
+REFINEMENTS = (2.0, 2.0**0.5, 2.0**0.25)
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """The best value found, and every value that was tried with what it gave."""
+
+    value: float
+    quality: float
+    tried: Mapping[float, float]
+
+
+def run_base(
+    problem: TorchProblem, base: str, value: float, budget: int, seed: int
+) -> Mapping[str, Tensor] | None:
+    """Return the last point of a run with all of the budget, None where it diverges."""
+    run = Session(problem, budget, seed).run()
+    found = find_base(base, {})
+    optimizer = found.make(list(run.oracle.parameters), value, None)
+
+    def closure() -> Any:
+        loss = run.oracle.gradient("train", run.call)
+        run.call += 1
+        run.finite = run.finite and math.isfinite(float(loss))
+        return loss
+
+    while run.finite and run.call + found.calls_per_step <= budget:
+        optimizer.step(closure)
+    return run.tensors() if run.sound() else None
+
+
+def tune(quality: Callable[[float], float], low: float = COARSE[0]) -> Tuned:
+    """Return the best value by the true quality: more than any user could know."""
+    tried: dict[float, float] = {}
+
+    def measure(value: float) -> float:
+        if value not in tried:
+            tried[value] = quality(value)
+        return tried[value]
+
+    best = min((value for value in COARSE if value >= low), key=measure)
+    for factor in REFINEMENTS:
+        best = min((best, best / factor, best * factor), key=measure)
+    return Tuned(best, tried[best], dict(sorted(tried.items())))

@@ -1,0 +1,1 @@
+"""Faults on purpose, and what becomes of a sweep; see benchmarks/faults."""

@@ -1,0 +1,8 @@
+"""The command line of the fault program; see benchmarks/faults."""
+
+import sys
+
+from benchmarks.faulting.command import main
+
+if __name__ == "__main__":  # processes of the cases import this module too
+    sys.exit(main())

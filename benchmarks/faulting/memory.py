@@ -1,0 +1,124 @@
+"""Memory that must not grow with the number of candidates, and disk that is announced."""
+
+import math
+import multiprocessing
+import resource
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import grasp_tune as gt
+from benchmarks.faulting.patches import replaced
+from benchmarks.faulting.row import Row, expect
+from grasp_tune.runtime import sweep_folder as runner
+from grasp_tune.runtime.disk_space import Room, check_room
+
+STEP_RANGE = 1e-30  # L_eps that makes some 200 cells, all finite in single precision
+
+
+class Bounded(nn.Module):
+    """A model of about `size` squared numbers whose loss stays finite however far it goes."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(size, size))
+
+    def forward(self, features: Tensor) -> Tensor:
+        return torch.tanh(features @ self.weight)
+
+
+def _sweep(cells: int, side: int, out: Path | None, pipe: Any) -> None:
+    """Run a sweep with about so many cells; send what it took."""
+    torch.set_num_threads(1)
+    source = torch.Generator().manual_seed(1)
+    features = torch.randn(64, side, generator=source) / math.sqrt(side)
+
+    def loss(model: nn.Module, batch: tuple[Tensor]) -> Tensor:
+        return (model(batch[0]) - 0.5).square().mean()
+
+    problem = gt.TorchProblem(
+        model=lambda: Bounded(side), loss=loss, data=(features,), batch_size=2, device="cpu"
+    )
+    announced = []
+
+    def heard(folder: Path, room: Room) -> None:
+        announced.append(room.size)
+        check_room(folder, room)
+
+    # Each factor of two between the ends of the range is one more cell.
+    method = gt.NonConvex(L_eps=STEP_RANGE * 2.0 ** (200 - cells), F_eps=1e-26, delta=0.03)
+    with replaced(runner, "check_room", heard):
+        result = gt.minimize(
+            problem, 30 * cells, method, schedule="paper", fused=False, progress=False, out=out
+        )
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    pipe.send(
+        {
+            "peak": peak,
+            "cells": 0 if result.plan is None else len(result.plan.cells),
+            "scored": sum(row.samples > 0 for row in result.candidates) - 1,
+            "calls": sum(result.calls.values()),
+            "announced": sum(announced),
+        }
+    )
+
+
+def _measured(cells: int, side: int, out: Path | None) -> dict[str, int]:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["benchmarks.faulting.sweep"])
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_sweep, args=(cells, side, out, theirs))
+    process.start()
+    theirs.close()
+    try:
+        found: dict[str, int] = ours.recv()
+        return found
+    finally:
+        process.join()
+        ours.close()
+
+
+def many_candidates(folder: Path, side: int, few: int, many: int) -> Row:
+    """Peak memory with few and with many cells, and the disk that the latter took."""
+    small = _measured(few, side, folder / "few")
+    large = _measured(many, side, folder / "many")
+    model = 4 * side * side
+    expect(large["scored"] > 4 * small["scored"], f"not many more: {small}, {large}")
+    growth = large["peak"] - small["peak"]
+    allowed = max(4 * model, 24 * 2**20)
+    expect(growth < allowed, f"{growth} bytes more for {large['scored']} than {small['scored']}")
+    files = list((folder / "many" / "checkpoints").glob("*.safetensors"))
+    taken = sum(path.stat().st_size for path in files)
+    # Headers and the start point apart; what is announced must not be a guess far above either.
+    announced, headers = large["announced"], 4096 * len(files) + 2 * model
+    expect(taken <= announced + headers, f"{taken} taken, {announced} announced")
+    expect(announced <= 1.2 * taken + headers, f"{announced} announced, {taken} taken")
+    outcome = (
+        f"peak {small['peak'] / 1e6:.0f} MB with {small['scored']} candidates, "
+        f"{large['peak'] / 1e6:.0f} MB with {large['scored']}; disk {taken / 1e6:.0f} MB, "
+        f"{announced / 1e6:.0f} MB announced before"
+    )
+    return Row(
+        f"{large['cells']} cells of a model of {side * side} numbers",
+        "local",
+        outcome,
+        f"{large['calls']} of {30 * many}",
+        "0",
+    )
+
+
+def many_candidates_without_a_folder(folder: Path, side: int, few: int, many: int) -> Row:
+    """The same without an output folder: beyond a fixed amount, candidates go to a file."""
+    small = _measured(few, side, None)
+    large = _measured(many, side, None)
+    growth = large["peak"] - small["peak"]
+    allowed = 256 * 2**20 + max(4 * 4 * side * side, 24 * 2**20)
+    expect(growth < allowed, f"{growth} bytes more for {large['scored']} than {small['scored']}")
+    outcome = (
+        f"peak {small['peak'] / 1e6:.0f} MB with {small['scored']} candidates, "
+        f"{large['peak'] / 1e6:.0f} MB with {large['scored']}"
+    )
+    fault = f"{large['cells']} cells of a model of {side * side} numbers, no output folder"
+    return Row(fault, "local", outcome, f"{large['calls']} of {30 * many}", "0")

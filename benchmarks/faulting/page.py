@@ -1,0 +1,115 @@
+"""docs/faults.md from what the cases found."""
+
+import os
+import platform
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from benchmarks.faulting.row import Row
+from benchmarks.markdown import markdown_table
+
+_HEAD = """\
+# Faults
+
+What becomes of a sweep when something goes wrong. To survive means: the same choice as the
+undisturbed run, bit for bit (key, score, every candidate and every number of the model), no more
+counted oracle calls than the budget, and work done again told apart; or one clear error after which
+the same command goes on.
+
+`benchmarks/faults` runs every case on small problems and writes this page; a case that does not end
+as it must stands here as BROKEN. The quick ones are tests too (`tests/faults`). Nothing is taken on
+trust:
+
+- The undisturbed run is a run of its own, in a process of its own. Where a driver that works alone
+  is interrupted, killed in a named phase or killed eight times, the loss counts its own
+  computations in a file that survives the process, and that count must equal the calls told as
+  budget plus those told as repeated. With Ray it is the package's own count that must agree.
+- A process dies in the middle of a phase: the loss sends the signal itself, half-way by the books
+  of the undisturbed run. Through Ray, where the loss runs elsewhere, driver, Ray and workers are
+  killed together when the workers have counted as many calls.
+- A fault must have happened: a killed process must have ended by its signal, damaged files must
+  cause more work than the stop alone, losses that are not finite must have cost some runs.
+
+"""
+_TITLES = {
+    "kills": "Processes that die: one machine",
+    "optuna": "Processes that die: Optuna",
+    "ray": "Processes and nodes that die: Ray Tune",
+    "disk": "Disks that are full, slow or broken",
+    "damage": "Files that are not what was written",
+    "losses": "Losses and gradients that are not finite",
+    "core": "Results late, double, wrong, in any order",
+    "locks": "Two drivers for one folder",
+    "memory": "Memory and disk",
+    "hostile": "Files from strangers",
+    "endurance": "Clocks and endurance",
+}
+_TAIL = """
+## How it works
+
+- The state of a sweep is the list of outcomes. Reading it and asking for the next task is how a run
+  starts, goes on and recovers; minibatches are addressed, so a repeated task gives the same bits.
+- Files are written beside their place and moved there when they are on the disk. The state file has
+  a checksum and a spare (`state.previous.json`); checkpoints have a checksum each. What cannot be
+  read is made again by the task that wrote it, back to x0 if need be.
+- Where neither the state file nor its spare can be used, the run starts again from x0 and says so;
+  the damaged file is kept as `state.damaged.json`.
+- Oracle calls are counted in a mapped file, which survives the process. What was asked again shows
+  as `repeated` in the result and is never counted as budget.
+- The lock of a folder belongs to the driver and its workers. Workers end within a second of their
+  driver, so a killed run can be resumed at once, and never two of them write to one folder.
+- A full disk or a fault that does not pass ends the run with one sentence; nothing that was saved
+  is lost. Faults that pass are tried again for some seconds. Before a round is trained, the disk
+  is asked whether it can hold the round's checkpoints.
+- With `gt.minimize(..., out=...)` and the command line, a sweep through Ray is named after its
+  spec: what had ended is found in the storage, even before Tune's first snapshot.
+- Memory holds one running vector for the candidate being scored. Without an output folder,
+  checkpoints beyond 256 MB go to a temporary folder.
+
+## What is not covered
+
+- `tune.run` with a searcher of your own, killed before Tune's first snapshot of the experiment,
+  starts over; calls made until then do not show as repeated (with `gt.minimize(..., out=...)` and
+  the command line they do, and what had ended is used). In a study without an output folder
+  (`grasp_tune.optuna.run`), calls since a killed worker's last sign of life do not show.
+- Many processes may share one Optuna study: that is its purpose, so the second is not refused.
+- A loss that is not deterministic (some GPU kernels) comes out differently when it is repeated. A
+  repeated task whose outcome differs is reported in the log.
+- A process killed with SIGKILL cannot remove its temporary folder (runs without `out`).
+- The data are not part of the state: resuming with other data in the same folder is not noticed
+  unless the start point differs.
+"""
+
+
+def page_text(found: Sequence[tuple[str, Row]], minutes: float, sound: int) -> str:
+    """Return the whole page; `found` has the rows with their groups, in order."""
+    text = [
+        _HEAD,
+        f"{sound} of {len(found)} cases ended as they must, in {minutes:.0f} minutes on ",
+        _here(),
+    ]
+    for group in dict.fromkeys(group for group, _ in found):
+        rows = [row for other, row in found if other == group]
+        text += [f"\n\n## {_TITLES[group]}\n\n", "\n".join(_table(rows))]
+    return "".join(text) + "\n" + _TAIL
+
+
+def _here() -> str:
+    """Return what the cases ran on."""
+    packages = [f"{name} {version(name)}" for name in ("torch", "ray", "optuna")]
+    cores = len(os.sched_getaffinity(0))
+    system = f"{platform.system()} with {cores} processor{'s' if cores > 1 else ''}"
+    return f"{system}\n(Python {platform.python_version()}, {', '.join(packages)})."
+
+
+def _table(rows: Sequence[Row]) -> list[str]:
+    """Return the lines of a table, without the columns that say nothing."""
+    columns = {"fault": [r.fault for r in rows], "body": [r.body for r in rows]}
+    columns |= {"outcome": [r.outcome for r in rows], "calls": [r.calls for r in rows]}
+    columns |= {"repeated": [r.repeated for r in rows]}
+    kept = {name: [_cell(item) for item in items] for name, items in columns.items() if any(items)}
+    return markdown_table(tuple(kept), list(zip(*kept.values(), strict=True)))
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", "/").split())[:300]

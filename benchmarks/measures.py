@@ -1,0 +1,66 @@
+"""How good a point is: loss and gradient on the fixed training sample, accuracy on test rows."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.workloads import Bundle
+from grasp_tune.engine.checkpoints import load_model
+
+CHUNK = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """What one point is worth."""
+
+    loss: float  # training loss on the fixed sample; infinite where it is not finite
+    gradient: float  # norm of the gradient there
+    accuracy: float  # share of test rows that are right; NaN where there are none
+
+
+def judge(bundle: Bundle, tensors: Mapping[str, Tensor] | None, seed: int) -> Quality:
+    """Return the quality of a point; None is the start point of the seed.
+
+    A model with batch statistics is judged as it is trained, on batches of the training size:
+    that is the objective of which the oracle gives samples. Its buffers are put back.
+    """
+    model = bundle.problem.build(seed)
+    if tensors is not None:
+        load_model(model, tensors, "the point to judge")
+    buffers = [(item, item.clone()) for item in model.buffers()]
+    chunk = bundle.problem.batch_size if buffers else CHUNK
+    x, y = bundle.sample
+    rows = len(x) // chunk * chunk if buffers else len(x)
+    total = 0.0
+    for at in range(0, rows, chunk):
+        part = (x[at : at + chunk], y[at : at + chunk])
+        loss = bundle.problem.loss(model, part)
+        share = len(part[0]) / rows
+        (loss * share).backward()
+        total += float(loss.detach()) * share
+    squares = [
+        float(p.grad.double().pow(2).sum()) for p in model.parameters() if p.grad is not None
+    ]
+    with torch.no_grad():
+        for item, kept in buffers:
+            item.copy_(kept)
+    gradient = math.sqrt(sum(squares))
+    if not math.isfinite(total):
+        total = gradient = math.inf
+    return Quality(total, gradient, _accuracy(model.eval(), bundle.test))
+
+
+@torch.no_grad()
+def _accuracy(model: nn.Module, test: tuple[Tensor, Tensor] | None) -> float:
+    if test is None:
+        return math.nan
+    right = 0
+    for at in range(0, len(test[0]), CHUNK):
+        scores, labels = model(test[0][at : at + CHUNK]), test[1][at : at + CHUNK]
+        chosen = (scores.squeeze(-1) > 0).long() if scores.shape[-1] == 1 else scores.argmax(1)
+        right += int((chosen == labels).sum())
+    return right / len(test[0])

@@ -1,0 +1,152 @@
+"""`grasp-tune run` and `grasp-tune resume`: from a config to a report."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from grasp_tune.cli.options import (
+    Config,
+    Folder,
+    Format,
+    Quiet,
+    Set,
+    Shown,
+    print_json,
+    printer,
+    say,
+)
+from grasp_tune.config import Experiment, load_experiment
+from grasp_tune.report.formatting import duration, number, percent
+
+if TYPE_CHECKING:
+    from grasp_tune.config.run import Finished
+
+INTERRUPTED = 130
+TERMINATED = 143
+
+
+def run(
+    config: Config,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder for everything that the run writes; a folder of this same run is gone on "
+            "with.",
+        ),
+    ] = None,
+    changes: Set = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Remove an earlier run from DIR first and start over.")
+    ] = False,
+    quiet: Quiet = False,
+    shown: Shown = Format.TABLE,
+) -> None:
+    """Train, choose the best model, and write a report.
+
+    DIR gets report.html (open it in a browser), result.json, model.safetensors, and config.yaml
+    with every key filled in. Stopped by Ctrl-C or a crash? The same command, or `grasp-tune resume
+    DIR`, goes on where it was.
+
+    Example: grasp-tune run configs/quickstart.yaml --out runs/quickstart
+    """
+    experiment = load_experiment(config, overrides=changes or ())
+    _run(experiment, out, fresh=fresh, quiet=quiet, shown=shown)
+
+
+def resume(
+    folder: Folder,
+    changes: Set = None,
+    quiet: Quiet = False,
+    shown: Shown = Format.TABLE,
+) -> None:
+    """Go on with a run that was stopped, from any working directory.
+
+    Uses DIR/config.yaml. With --set, only keys may change that leave the result as it is, such as
+    backend.workers. A finished run is not trained again; its report is written anew.
+
+    Example: grasp-tune resume runs/quickstart
+    """
+    from grasp_tune.config.run_folder import saved_experiment
+
+    experiment = saved_experiment(folder, tuple(changes or ()))
+    _run(experiment, folder, fresh=False, quiet=quiet, shown=shown)
+
+
+def _run(
+    experiment: Experiment, out: Path | None, *, fresh: bool, quiet: bool, shown: Format
+) -> None:
+    from grasp_tune.config.run import prepare
+
+    for note in experiment.notes():
+        say(f"note: {note}")
+    prepared = prepare(experiment, out, fresh=fresh)
+    with resumable(f"grasp-tune resume {shlex.quote(str(prepared.folder))}"):
+        finished = prepared.run(progress=not quiet)
+    if shown is Format.JSON:
+        print_json(_as_json(finished))
+    else:
+        _print(finished)
+
+
+@contextmanager
+def resumable(command: str) -> Iterator[None]:
+    """Turn Ctrl-C and SIGTERM into one line that says how to go on, and an exit code."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        stopped = type(error) is not KeyboardInterrupt  # our own: SIGTERM
+        if sys.stderr.isatty():
+            say("")
+        say(f"stopped; nothing that was finished is lost. To go on: {command}")
+        raise typer.Exit(TERMINATED if stopped else INTERRUPTED) from None
+
+
+def _print(finished: Finished) -> None:
+    result, facts = finished.result, finished.facts
+    from grasp_tune.report.page import summary
+
+    console = printer()
+    console.print(Text(summary(result, facts)))
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    kind = "loss" if result.choice.by == "value" else "gradient norm"
+    table.add_row("score", f"{kind} {number(result.score)} on fresh samples")
+    if (quality := facts.quality) is not None:
+        table.add_row("training rows", f"loss {number(quality.train_loss)}")
+        if quality.test_loss is not None:
+            right = "" if quality.test_accuracy is None else f", {percent(quality.test_accuracy)}"
+            table.add_row("test rows", f"loss {number(quality.test_loss)}{right}")
+    table.add_row("time", duration(facts.seconds))
+    for note in result.notes:
+        table.add_row("note", note)
+    table.add_row("report", str(finished.report))
+    console.print(table)
+
+
+def _as_json(finished: Finished) -> dict[str, Any]:
+    from grasp_tune.core.records import encode
+
+    result = finished.result
+    return {
+        "folder": str(finished.folder),
+        "report": str(finished.report),
+        "score": encode(result.score),
+        "by": result.choice.by,
+        "chosen": encode(result.choice.chosen),
+        "calls": dict(result.calls),
+        "quality": encode(finished.facts.quality),
+        "seconds": finished.facts.seconds,
+        "certificate": None if result.certificate is None else result.certificate.text,
+        "notes": list(result.notes),
+    }

@@ -1,0 +1,68 @@
+"""Experiments described in YAML: read and checked here, built and run by the modules beside.
+
+Reading and checking a config loads no torch; `build_problem` does, when first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from grasp_tune.config.errors import (
+    ConfigError,
+    DataError,
+    EntryPointError,
+    MissingDataError,
+)
+from grasp_tune.config.loader import experiment_from, load_experiment
+from grasp_tune.config.schema import Experiment
+from grasp_tune.config.template import starter
+
+if TYPE_CHECKING:
+    from grasp_tune.config.build import Built, build_method, build_parts, build_problem
+    from grasp_tune.config.run import Finished, load_model, load_run, run_experiment
+    from grasp_tune.data.data import Data, DataSpec
+    from grasp_tune.report.cost_estimate import Outlook, look_ahead
+
+__all__ = [
+    "Built",
+    "ConfigError",
+    "Data",
+    "DataError",
+    "DataSpec",
+    "EntryPointError",
+    "Experiment",
+    "Finished",
+    "MissingDataError",
+    "Outlook",
+    "build_method",
+    "build_parts",
+    "build_problem",
+    "experiment_from",
+    "load_experiment",
+    "load_model",
+    "load_run",
+    "look_ahead",
+    "run_experiment",
+    "starter",
+]
+
+_HOME = {
+    "Built": "grasp_tune.config.build",
+    "build_method": "grasp_tune.config.build",
+    "build_parts": "grasp_tune.config.build",
+    "build_problem": "grasp_tune.config.build",
+    "Data": "grasp_tune.data.data",
+    "DataSpec": "grasp_tune.data.data",
+    "Finished": "grasp_tune.config.run",
+    "Outlook": "grasp_tune.report.cost_estimate",
+    "load_model": "grasp_tune.config.run",
+    "load_run": "grasp_tune.config.run",
+    "look_ahead": "grasp_tune.report.cost_estimate",
+    "run_experiment": "grasp_tune.config.run",
+}
+
+
+def __getattr__(name: str) -> object:
+    """A name from a module that needs torch, loaded at its first use (PEP 562)."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)

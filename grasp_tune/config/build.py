@@ -1,0 +1,115 @@
+"""From an experiment to what the library runs: the problem, and the method with its inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from grasp_tune.config.entry_point import load_entry_point
+from grasp_tune.config.losses import settle_loss
+from grasp_tune.config.model_options import Backbone
+from grasp_tune.config.models import ModelFactory, default_model
+from grasp_tune.config.schema import Experiment
+from grasp_tune.config.section import Section, is_entry_point
+from grasp_tune.core.errors import ProblemError
+from grasp_tune.core.methods import Method, method_from_dict
+from grasp_tune.data import Data, load_data
+from grasp_tune.data.backbone_features import with_features
+from grasp_tune.engine.problem import TorchProblem
+
+_VALIDATION_SEED = 7003  # the same rows whatever the experiment's seed, as for test rows
+_EXACT_CHUNK = 1024  # rows at a time where the whole data is one batch
+
+
+@dataclass(frozen=True, eq=False)
+class Built:
+    """The problem, and what it was made of: for reports and for judging the final model."""
+
+    problem: TorchProblem
+    data: Data  # as the model sees it; its test rows take no part in training
+    model: Section  # options, the default filled in
+    loss: str
+    outputs: int
+
+
+def build_problem(experiment: Experiment) -> TorchProblem:
+    """The problem that an experiment describes; data is read and modules are imported here."""
+    return build_parts(experiment).problem
+
+
+def build_parts(experiment: Experiment) -> Built:
+    """The problem with its parts. Raises the errors of data, models and entry points."""
+    options = experiment.problem
+    device = chosen_device(options.device)
+    data = load_data(options.dataset)
+    model = options.model or default_model(experiment.convex, data.spec)
+    if isinstance(model, Backbone):
+        data = with_features(data, model, device)
+    loss = settle_loss(options.loss, model.name, data.spec)  # type: ignore[attr-defined]
+    train, validation = _split(data, options.validation)
+    size = experiment.batch_size
+    rows = len(train[0])
+    if size != "full" and size > rows:
+        raise ProblemError(
+            f"problem.batch_size: got {size}, expected at most the {rows} training rows of "
+            f"{data.name}"
+        )
+    problem = TorchProblem(
+        model=ModelFactory(model, data.spec, loss.outputs),
+        loss=loss.function,
+        data=_placed(train, device),
+        batch_size=min(rows, _EXACT_CHUNK) if size == "full" else size,
+        validation=None if validation is None else _placed(validation, device),
+        device=device,
+    )
+    return Built(problem, data, model, loss.name, loss.outputs)
+
+
+def build_method(experiment: Experiment) -> Method:
+    """The variant with the experiment's inputs."""
+    values: dict[str, Any] = experiment.method.model_dump()
+    if is_entry_point(values["base"]):
+        return method_from_dict(values, base=load_entry_point(values["base"], "method.base"))
+    return method_from_dict(values)
+
+
+def chosen_device(name: str) -> torch.device:
+    """The device that a config names; ProblemError where this machine does not have it."""
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    device = torch.device(name)
+    there = {
+        "cuda": torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count(),
+        "mps": torch.backends.mps.is_available(),
+    }.get(device.type, True)
+    if not there:
+        raise ProblemError(
+            f"problem.device: got {name}, which this machine does not have; expected cpu or auto"
+        )
+    return device
+
+
+def _split(data: Data, share: float) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor] | None]:
+    """Training rows, and the share that is kept aside for the final choice."""
+    if share == 0.0:
+        return (data.x, data.y), None
+    count = len(data.x)
+    held = max(1, round(share * count))
+    if held >= count:
+        raise ProblemError(
+            f"problem.validation: got {share:g}, which leaves none of the {count} rows to train on"
+        )
+    order = torch.from_numpy(np.random.default_rng(_VALIDATION_SEED).permutation(count))
+    kept, aside = order[held:].sort().values, order[:held].sort().values
+    return (data.x[kept], data.y[kept]), (data.x[aside], data.y[aside])
+
+
+def _placed(rows: tuple[Tensor, Tensor], device: torch.device) -> tuple[Tensor, Tensor]:
+    # On the CPU the rows are left where they are; a GPU would wait for every minibatch otherwise.
+    return rows[0].to(device), rows[1].to(device)

@@ -1,0 +1,151 @@
+"""One line for what is wrong with a config: `file: key: got X, expected Y`.
+
+Turns the first error that pydantic found into that line, in the words of the file: the key as it
+was written there, the source that gave the value, and the nearest valid key or name.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from grasp_tune.config.errors import ConfigError, shown
+from grasp_tune.config.schema import KINDS, SECTIONS
+from grasp_tune.config.section import Section
+from grasp_tune.config.yaml_text import shown_key
+
+Path = tuple[str, ...]
+
+_BOUNDS = {
+    "greater_than": (">", "gt"),
+    "greater_than_equal": (">=", "ge"),
+    "less_than": ("<", "lt"),
+    "less_than_equal": ("<=", "le"),
+}
+_TYPES = {
+    "bool_type": "true or false",
+    "string_type": "text",
+    "tuple_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+    "finite_number": "a finite number",
+}
+
+
+def explained(error: ValidationError, source_of: Callable[[Path], str]) -> ConfigError:
+    """The ConfigError of the first thing to mend; `source_of` names the file that set a key."""
+    details = error.errors(include_url=False)
+    # A misspelt key first: a value that is missing is often the same slip seen again.
+    detail = next((item for item in details if item["type"] == "extra_forbidden"), details[0])
+    context: Mapping[str, Any] = detail.get("ctx", {})
+    if detail["type"] == "conflict":
+        key = str(context["key"])
+        return ConfigError(
+            source_of(tuple(key.split("."))), key, str(context["got"]), str(context["expected"])
+        )
+    path, kind = _as_written(detail["loc"])
+    got, wanted = _got_and_expected(detail["type"], detail["input"], context, path, kind)
+    if detail["type"] == "string_pattern_mismatch":
+        wanted = "auto, cpu, cuda, cuda:N or mps"
+    if not wanted:
+        wanted = str(detail["msg"])
+    if detail["type"].startswith("union_tag"):
+        path = (*path, "kind" if path == ("backend",) else "name")
+        if not isinstance(detail["input"], dict):
+            path = path[:-1]
+    return ConfigError(source_of(path), shown_key(".".join(path)), got, wanted)
+
+
+def keys_of(path: Path, kind: str | None = None) -> tuple[str, ...]:
+    """The keys allowed in the section at `path`; `kind` is its name where names decide."""
+    section: type[Section] | None = SECTIONS.get(path)
+    if section is None and path in KINDS and kind is not None:
+        section = KINDS[path].get(kind)
+    return tuple(section.model_fields) if section is not None else ()
+
+
+def nearest(word: str, choices: Iterable[str]) -> str | None:
+    """The choice most like the word, or None when none is."""
+    by_lower = {choice.lower(): choice for choice in choices}
+    matches = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
+    return by_lower[matches[0]] if matches else None
+
+
+def _got_and_expected(
+    error: str, value: object, context: Mapping[str, Any], path: Path, kind: str | None
+) -> tuple[str, str]:
+    """The two halves of the line; an empty second half where pydantic's own words must do."""
+    if error == "extra_forbidden":
+        return "an unknown key", _right_key(path, kind)
+    if error == "missing":
+        return "nothing", f"a value, which {kind} needs" if kind else "a value"
+    if error == "union_tag_invalid":
+        return shown(context["tag"]), _one_of(str(context["tag"]), tuple(KINDS[path]))
+    if error == "union_tag_not_found":
+        got = shown(value.get("name")) if isinstance(value, dict) else shown(value)
+        if isinstance(value, dict) and "name" not in value:
+            got = "nothing"
+        return got, _one_of("", tuple(KINDS[path]))
+    if error == "literal_error":
+        allowed = str(context["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
+        return shown(value), _one_of(str(value), tuple(allowed))
+    if error == "expected":
+        suggestion = nearest(str(value), context.get("choices", ()))
+        hint = f" (did you mean {suggestion}?)" if suggestion else ""
+        return shown(value), f"{context['expected']}{hint}"
+    if error in _BOUNDS:
+        sign, name = _BOUNDS[error]
+        return shown(value), f"{sign} {_number(context[name])}"
+    if error in ("too_short", "too_long"):
+        bound = "at least {min_length}" if error == "too_short" else "at most {max_length}"
+        return f"{context['actual_length']} entries", f"{bound.format(**context)}"
+    if error in ("string_too_short", "string_too_long"):
+        bound = "at least {min_length}" if error.endswith("short") else "at most {max_length}"
+        return shown(value), f"{bound.format(**context)} characters"
+    return shown(value), _TYPES.get(error, "")
+
+
+def _as_written(loc: tuple[int | str, ...]) -> tuple[Path, str | None]:
+    """The key as the file has it, and the kind of the section it is in.
+
+    pydantic puts the tag of a union into the location: `problem.dataset.npz.path`.
+    """
+    path: list[str] = []
+    kind: str | None = None
+    tagged = False
+    for part in map(str, loc):
+        if tuple(path) in KINDS and not tagged:
+            kind, tagged = part, True
+            continue
+        path.append(part)
+        tagged = False
+    return tuple(path), kind
+
+
+def _right_key(path: Path, kind: str | None) -> str:
+    """Words for the key that was probably meant: here, elsewhere, or all that are allowed."""
+    *parent, word = path
+    here = keys_of(tuple(parent), kind)
+    if (suggestion := nearest(word, here)) is not None:
+        return f"{suggestion}, the nearest key"
+    for place in (*SECTIONS, *KINDS):
+        kinds = tuple(KINDS[place]) if place in KINDS else (None,)
+        if place != tuple(parent) and any(word in keys_of(place, name) for name in kinds):
+            return f"it as {'.'.join((*place, word))}"
+    return f"one of {', '.join(sorted(here))}" if here else "no such key"
+
+
+def _one_of(word: str, choices: tuple[str, ...]) -> str:
+    suggestion = nearest(word, choices)
+    hint = f" (did you mean {suggestion}?)" if suggestion else ""
+    return f"one of {', '.join(choices)}{hint}"
+
+
+def _number(value: object) -> str:
+    if value == 1 / 3:
+        return "1/3"
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,161 @@
+"""Models by name: a factory that knows the data's shape and builds the network anew each time."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from grasp_tune.config import model_options as kinds
+from grasp_tune.config.entry_point import load_entry_point
+from grasp_tune.config.errors import EntryPointError
+from grasp_tune.config.section import Section
+from grasp_tune.core.errors import ProblemError
+from grasp_tune.data import vision
+from grasp_tune.data.data import DataSpec, PixelScale
+
+_ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "relu": nn.ReLU,
+    "tanh": nn.Tanh,
+    "gelu": nn.GELU,
+    "silu": nn.SiLU,
+}
+_MAX_PARAMETERS = 2**31
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFactory:
+    """Builds the model that a `problem.model` section describes; small, so it can be sent about.
+
+    Random weights come from torch's generator: whoever calls sets the seed.
+    """
+
+    options: Section
+    spec: DataSpec
+    outputs: int
+
+    def __call__(self) -> nn.Module:
+        """A new model with its first weights, on the CPU."""
+        network = self._network()
+        if self.spec.pixels is None:
+            return network
+        return nn.Sequential(OrderedDict(pixels=Pixels(self.spec.pixels), network=network))
+
+    def _network(self) -> nn.Module:
+        options, spec, outputs = self.options, self.spec, self.outputs
+        match options:
+            case kinds.Softmax() | kinds.Logistic() | kinds.Linear() | kinds.Backbone():
+                return _linear(spec.features, outputs, options.bias, options.start)
+            case kinds.Mlp():
+                return _mlp(spec.features, outputs, options)
+            case kinds.Cnn():
+                return _cnn(spec, outputs, options)
+            case kinds.ResNet18():
+                return _resnet18(spec, outputs, options)
+            case kinds.EntryPointModel():
+                return _own(replace(spec, outputs=outputs), options)
+        raise TypeError(f"no model for {type(options).__name__}, expected a problem.model section")
+
+
+class Pixels(nn.Module):
+    """Bytes to numbers, as `PixelScale` says; the first layer of every model on pictures."""
+
+    factor: Tensor
+    offset: Tensor
+
+    def __init__(self, scale: PixelScale) -> None:
+        super().__init__()
+        mean, std = torch.tensor(scale.mean).double(), torch.tensor(scale.std).double()
+        shape = (-1, 1, 1)
+        # Not part of the state: the options say it all.
+        self.register_buffer("factor", (scale.scale / (255 * std)).float().view(shape), False)
+        self.register_buffer("offset", (-scale.scale * mean / std).float().view(shape), False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(rows, channels, height, width) bytes to float32 numbers."""
+        return x.to(self.factor.dtype) * self.factor + self.offset
+
+
+def default_model(convex: bool, spec: DataSpec) -> Section:
+    """The model when a config names none: one linear layer if convex, else a small network."""
+    if not convex:
+        return kinds.Mlp()
+    return kinds.Linear() if spec.classes is None else kinds.Softmax()
+
+
+def _linear(features: int, outputs: int, bias: bool, start: str) -> nn.Module:
+    layer = nn.Linear(features, outputs, bias=bias)
+    if start == "zeros":
+        for parameter in layer.parameters():
+            nn.init.zeros_(parameter)
+    return nn.Sequential(OrderedDict(flatten=nn.Flatten(), linear=layer))
+
+
+def _mlp(features: int, outputs: int, options: kinds.Mlp) -> nn.Module:
+    widths = (features, *options.hidden)
+    weights = sum(a * b for a, b in zip(widths, (*options.hidden, outputs), strict=True))
+    if weights > _MAX_PARAMETERS:
+        raise ProblemError(
+            f"problem.model.hidden: got {list(options.hidden)}, {weights} weights with {features} "
+            f"features; expected at most {_MAX_PARAMETERS}"
+        )
+    layers: list[nn.Module] = [nn.Flatten()]
+    for before, after in pairwise(widths):
+        layers += [nn.Linear(before, after), _ACTIVATIONS[options.activation]()]
+    return nn.Sequential(*layers, nn.Linear(widths[-1], outputs))
+
+
+def _cnn(spec: DataSpec, outputs: int, options: kinds.Cnn) -> nn.Module:
+    channels, height, width = _picture_shape("cnn", spec)
+    layers: list[nn.Module] = []
+    for after in options.channels:
+        layers += [nn.Conv2d(channels, after, 3, padding=1), nn.ReLU()]
+        channels = after
+        if min(height, width) >= 2:  # else there is nothing left to pool
+            layers.append(nn.MaxPool2d(2))
+            height, width = height // 2, width // 2
+    head = [
+        nn.Flatten(),
+        nn.Linear(channels * height * width, options.hidden),
+        nn.ReLU(),
+        nn.Linear(options.hidden, outputs),
+    ]
+    return nn.Sequential(*layers, *head)
+
+
+def _resnet18(spec: DataSpec, outputs: int, options: kinds.ResNet18) -> nn.Module:
+    channels, _, _ = _picture_shape("resnet18", spec)
+    models = vision.torchvision("the model resnet18").models
+    norm = partial(nn.GroupNorm, 32) if options.norm == "group" else None
+    network: nn.Module = models.resnet18(weights=None, num_classes=outputs, norm_layer=norm)
+    if options.stem == "small":
+        network.conv1 = nn.Conv2d(channels, 64, 3, padding=1, bias=False)
+        network.maxpool = nn.Identity()
+    elif channels != 3:
+        network.conv1 = nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)
+    return network
+
+
+def _picture_shape(model: str, spec: DataSpec) -> tuple[int, int, int]:
+    if len(spec.input_shape) != 3:
+        raise ProblemError(
+            f"problem.model: got {model} for {spec.name}, whose rows have shape "
+            f"{spec.input_shape}; expected pictures (channels, height, width), or the model mlp"
+        )
+    channels, height, width = spec.input_shape
+    return channels, height, width
+
+
+def _own(spec: DataSpec, options: kinds.EntryPointModel) -> nn.Module:
+    model = load_entry_point(options.name, "problem.model.name")(spec, **options.options)
+    if not isinstance(model, nn.Module):
+        raise EntryPointError(
+            f"problem.model.name: {options.name} returned {type(model).__name__}, expected a "
+            "torch.nn.Module"
+        )
+    return model

@@ -1,0 +1,115 @@
+"""One experiment from config to report: what `grasp-tune run` and `resume` do."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from torch import nn
+
+from grasp_tune.config.backends import backend_of, sweep
+from grasp_tune.config.build import Built, build_method, build_parts
+from grasp_tune.config.errors import ConfigError
+from grasp_tune.config.models import ModelFactory, default_model
+from grasp_tune.config.paths import masked_config, with_absolute_paths
+from grasp_tune.config.run_folder import REPORT, claim, saved_config
+from grasp_tune.config.schema import Experiment
+from grasp_tune.report.evaluation import judge
+from grasp_tune.report.page import write_report
+from grasp_tune.report.run_metadata import Facts, describe, read_facts, write_facts
+from grasp_tune.runtime.result import Result
+
+
+@dataclass(frozen=True, eq=False)
+class Finished:
+    """A run that has ended, and where its files are."""
+
+    result: Result
+    facts: Facts
+    folder: Path
+
+    @property
+    def report(self) -> Path:
+        """The page for people."""
+        return self.folder / REPORT
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """An experiment whose data are read, functions imported and folder claimed: ready to run."""
+
+    experiment: Experiment
+    built: Built
+    folder: Path
+
+    def run(self, *, progress: bool = True) -> Finished:
+        """Run the sweep, or what is left of it, and write everything."""
+        started = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")
+        clock = time.monotonic()
+        result = sweep(self.experiment, self.built.problem, self.folder, progress=progress)
+        seconds = time.monotonic() - clock
+        quality = judge(result.model, self.built)
+        facts = describe(self.built, quality, started, seconds)
+        earlier = read_facts(self.folder)
+        if earlier is not None and _same(earlier, facts):
+            # Nothing was left to do: keep the times of the run that did it.
+            facts = replace(facts, started=earlier.started, seconds=earlier.seconds)
+        write_facts(self.folder, facts)
+        write_report(self.folder, result, facts, masked_config(self.experiment))
+        return Finished(result, facts, self.folder)
+
+
+def prepare(
+    experiment: Experiment, out: Path | str | None = None, *, fresh: bool = False
+) -> Prepared:
+    """Check all that can be checked before anything is trained, and claim the folder.
+
+    Raises the errors of configs, data, models and entry points; nothing is written in that case.
+    """
+    place = experiment.out if out is None else str(out)
+    if place is None:
+        raise ConfigError("--out", "", "nothing", "a folder for the results, such as runs/first")
+    folder = Path(place).expanduser().absolute()
+    experiment = with_absolute_paths(experiment.model_copy(update={"out": str(folder)}))
+    built = build_parts(experiment)
+    build_method(experiment)
+    backend_of(experiment)
+    built.problem.build(experiment.seed)
+    claim(folder, experiment, fresh=fresh)
+    return Prepared(experiment, built, folder)
+
+
+def run_experiment(
+    experiment: Experiment,
+    out: Path | str | None = None,
+    *,
+    progress: bool = True,
+    fresh: bool = False,
+) -> Finished:
+    """Run an experiment into a folder and return what came out; the same folder again goes on."""
+    return prepare(experiment, out, fresh=fresh).run(progress=progress)
+
+
+def load_run(folder: Path | str) -> Result:
+    """The result of a finished run, with its model: `load_run("runs/first").model`.
+
+    The data are not needed. Modules that the config names as `module:function` are imported.
+    """
+    folder = Path(folder)
+    facts = read_facts(folder)
+    if facts is None:
+        raise ConfigError(str(folder), "", "no run.json", "the folder of a finished run")
+    experiment = Experiment.model_validate(saved_config(folder))
+    options = experiment.problem.model or default_model(experiment.convex, facts.spec)
+    return Result.load(folder, ModelFactory(options, facts.spec, facts.outputs))
+
+
+def load_model(folder: Path | str) -> nn.Module:
+    """The model of a finished run, at the chosen point and in evaluation mode."""
+    return load_run(folder).model
+
+
+def _same(before: Facts, after: Facts) -> bool:
+    return replace(before, started="", seconds=0.0) == replace(after, started="", seconds=0.0)

@@ -1,0 +1,190 @@
+"""YAML text to plain values, for files that strangers may have written.
+
+Reads the subset that configs need: mappings with word keys, lists, and scalars. Tags are refused,
+so nothing but plain values can be built; size, depth and the growth through aliases are bounded,
+so a small file cannot fill the memory; a key given twice is an error, not a silent choice.
+Scalars follow YAML 1.2: `1e-3` is a number, `no` and `2024-01-01` are text, `010` is ten.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from grasp_tune.config.errors import ConfigError, shown
+
+MAX_BYTES = 1 << 20  # 1 MiB
+MAX_DEPTH = 32
+MAX_NODES = 10_000  # after aliases are expanded
+MAX_SCALAR = 10_000  # characters
+_MAX_DIGITS = 18  # every such integer fits 64 bits
+
+_INTEGER = re.compile(r"[-+]?[0-9]+\Z")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z")
+_SPECIAL_FLOATS = re.compile(r"([-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))\Z")
+_NULLS = frozenset({"", "~", "null", "Null", "NULL"})
+_BOOLEANS = {
+    "true": True,
+    "True": True,
+    "TRUE": True,
+    "false": False,
+    "False": False,
+    "FALSE": False,
+}
+
+Value = None | bool | int | float | str | list[Any] | dict[str, Any]
+
+
+def parse_yaml(content: bytes | str, source: str) -> Value:
+    """The one value in a YAML document; `source` is the name for error lines.
+
+    Raises ConfigError for anything that is not plain, bounded, well-formed UTF-8 YAML.
+    """
+    text = _decoded(content, source)
+    try:
+        return _Reader(text, source).document()
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "broken text"
+        key = f"line {mark.line + 1}" if mark is not None else ""
+        raise ConfigError(source, key, str(problem), "valid YAML") from None
+
+
+def parse_scalar(text: str, source: str, key: str = "") -> Value:
+    """The value of an unquoted scalar, typed as YAML 1.2 does: null, bool, int, float or text."""
+    if text in _NULLS:
+        return None
+    if text in _BOOLEANS:
+        return _BOOLEANS[text]
+    if _INTEGER.match(text):
+        if len(text.lstrip("+-0")) > _MAX_DIGITS:
+            raise ConfigError(source, key, shown(text, 30), f"at most {_MAX_DIGITS} digits")
+        return int(text)
+    if _FLOAT.match(text):
+        return float(text)
+    if _SPECIAL_FLOATS.match(text):
+        return float(text.replace(".", "", 1))
+    return text
+
+
+def _decoded(content: bytes | str, source: str) -> str:
+    size = len(content)
+    if size > MAX_BYTES:
+        raise ConfigError(source, "", f"{size} bytes", f"at most {MAX_BYTES}")
+    if isinstance(content, str):
+        return content
+    try:
+        # The signature that some editors write first is not part of the text.
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        got = f"byte 0x{content[error.start]:02x} at offset {error.start}"
+        raise ConfigError(source, "", got, "UTF-8 text") from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Anchor:
+    value: Value
+    nodes: int  # what one alias to it adds
+
+
+class _Reader:
+    """One pass over the parser's events; PyYAML's own constructors are never called."""
+
+    def __init__(self, text: str, source: str) -> None:
+        self._events: Iterator[yaml.Event] = iter(yaml.parse(text, Loader=yaml.SafeLoader))
+        self._source = source
+        self._anchors: dict[str, _Anchor] = {}
+        self._nodes = 0
+
+    def document(self) -> Value:
+        next(self._events)  # stream start
+        if isinstance(next(self._events), yaml.StreamEndEvent):
+            return None
+        value = self._value(next(self._events), (), depth=0)
+        next(self._events)  # document end
+        event = next(self._events)
+        if not isinstance(event, yaml.StreamEndEvent):
+            raise self._error(event, (), "a second document", "one document in a file")
+        return value
+
+    def _value(self, event: yaml.Event, path: tuple[str, ...], depth: int) -> Value:
+        self._count(1, event, path)
+        if isinstance(event, yaml.AliasEvent):
+            return self._alias(event, path)
+        if not isinstance(
+            event, (yaml.ScalarEvent, yaml.SequenceStartEvent, yaml.MappingStartEvent)
+        ):
+            raise self._error(event, path, type(event).__name__, "a value")
+        if event.tag is not None:
+            raise self._error(event, path, f"the tag {shown(event.tag)}", "plain YAML without tags")
+        if depth >= MAX_DEPTH:
+            raise self._error(event, path, "deeper nesting", f"at most {MAX_DEPTH} levels")
+        before = self._nodes
+        value: Value
+        if isinstance(event, yaml.ScalarEvent):
+            value = self._scalar(event, path)
+        elif isinstance(event, yaml.SequenceStartEvent):
+            value = self._sequence(path, depth)
+        else:
+            value = self._mapping(path, depth)
+        if event.anchor is not None:
+            # Known only from here on, so that an alias inside its own anchor is an error.
+            self._anchors[event.anchor] = _Anchor(value, self._nodes - before + 1)
+        return value
+
+    def _alias(self, event: yaml.AliasEvent, path: tuple[str, ...]) -> Value:
+        anchor = self._anchors.get(event.anchor or "")
+        if anchor is None:
+            raise self._error(event, path, f"*{event.anchor}", "an anchor that was closed before")
+        self._count(anchor.nodes, event, path)
+        return anchor.value
+
+    def _scalar(self, event: yaml.ScalarEvent, path: tuple[str, ...]) -> Value:
+        if len(event.value) > MAX_SCALAR:
+            got = f"{len(event.value)} characters"
+            raise self._error(event, path, got, f"at most {MAX_SCALAR} in one value")
+        if not event.implicit[0]:  # quoted or a block: text, whatever it looks like
+            return str(event.value)
+        return parse_scalar(event.value, self._source, ".".join(path))
+
+    def _sequence(self, path: tuple[str, ...], depth: int) -> list[Any]:
+        items: list[Any] = []
+        while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
+            items.append(self._value(event, (*path, str(len(items))), depth + 1))
+        return items
+
+    def _mapping(self, path: tuple[str, ...], depth: int) -> dict[str, Any]:
+        mapping: dict[str, Any] = {}
+        while not isinstance(event := next(self._events), yaml.MappingEndEvent):
+            key = self._value(event, path, depth + 1)
+            if not isinstance(key, str):
+                raise self._error(event, path, f"the key {shown(key)}", "a word as a key")
+            if key == "<<":
+                raise self._error(
+                    event, path, "the merge key <<", "the keys themselves, or include"
+                )
+            if key in mapping:
+                raise self._error(event, (*path, key), "the key twice", "every key once")
+            mapping[key] = self._value(next(self._events), (*path, key), depth + 1)
+        return mapping
+
+    def _count(self, nodes: int, event: yaml.Event, path: tuple[str, ...]) -> None:
+        self._nodes += nodes
+        if self._nodes > MAX_NODES:
+            raise self._error(event, path, "more values", f"at most {MAX_NODES}, aliases expanded")
+
+    def _error(
+        self, event: yaml.Event, path: tuple[str, ...], got: str, expected: str
+    ) -> ConfigError:
+        mark = event.start_mark
+        key = ".".join(path) or (f"line {mark.line + 1}" if mark is not None else "")
+        return ConfigError(self._source, shown_key(key), got, expected)
+
+
+def shown_key(key: str) -> str:
+    """A dotted key for an error line, cut when long."""
+    return key if len(key) <= 120 else f"{key[:117]}..."

@@ -1,0 +1,189 @@
+r"""What the choice among the candidates is worth: the paper's guarantees as numbers.
+
+The constants in them ($\Delta$, $\sigma$, $V_0$, $V_1$) are not known to anyone, so a certificate
+carries what was measured in their place and calls the outcome an estimate.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from grasp_tune.core.errors import InputError
+from grasp_tune.core.records import Json, decode, encode
+
+Kind = Literal["gradient", "value", "interpolation", "exact", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """`factor` times the best candidate's quality, plus the sum of `terms`."""
+
+    factor: float
+    terms: tuple[float, ...]
+
+    @property
+    def additive(self) -> float:
+        """The part that does not depend on the best candidate."""
+        return math.fsum(self.terms)
+
+    def at(self, best: float) -> float:
+        """Return the bound where the best candidate's quality is `best`."""
+        return self.factor * best + self.additive
+
+
+def gradient_choice(candidates: int, samples: int, delta: float, noise: float) -> Bound:
+    r"""Return the bound for the choice by the norm of the mean gradient.
+
+    Lemma 2 of Attia and Koren, as the paper restates it: with probability $1 - \delta$,
+    $\|\nabla\ell(\bar x)\|^2 \le 4 \min_i \|\nabla\ell(x_i)\|^2
+    + 24(1 + 3\log(n/\delta))\Delta^2/M$. `noise` is $\Delta^2$, the quality a squared norm.
+    """
+    _check(candidates, samples, delta, noise=noise)
+    return Bound(4.0, (24.0 * (1.0 + 3.0 * math.log(candidates / delta)) * noise / samples,))
+
+
+def value_choice(candidates: int, samples: int, delta: float, variance: float) -> Bound:
+    r"""Return the bound for the choice by the mean value.
+
+    Lemma 9 of Attia and Koren, as the paper restates it: with probability $1 - \delta$,
+    $\ell(\bar x) \le \min_i \ell(x_i) + \sqrt{8\sigma^2\log(2n/\delta)/M}$. `variance` is
+    $\sigma^2$; in the paper $\sigma$ bounds every deviation, not only the usual one.
+    """
+    _check(candidates, samples, delta, variance=variance)
+    return Bound(1.0, (math.sqrt(8.0 * variance * math.log(2.0 * candidates / delta) / samples),))
+
+
+def value_choice_interpolation(
+    candidates: int, samples: int, delta: float, variance: float, V0: float, V1: float
+) -> Bound:
+    r"""Return the bound for the choice by the mean value where noise falls with the gap.
+
+    The paper's lemma on the ensemble under interpolation, Var $\le V_0 + V_1 \cdot$ gap: with
+    probability $1 - \delta$, gap $\le 3 \min_i$ gap $+ \sqrt{32 V_0 \log(2n/\delta)/M}
+    + (8\sigma + 24 V_1)\log(2n/\delta)/(3M)$. `variance` is $\sigma^2$, the quality a gap.
+    """
+    _check(candidates, samples, delta, variance=variance, V0=V0, V1=V1)
+    odds = math.log(2.0 * candidates / delta)
+    slow = math.sqrt(32.0 * V0 * odds / samples)
+    fast = (8.0 * math.sqrt(variance) + 24.0 * V1) * odds / (3.0 * samples)
+    return Bound(3.0, (slow, fast))
+
+
+def _check(candidates: int, samples: int, delta: float, **measured: float) -> None:
+    if candidates < 1 or samples < 1:
+        raise InputError(f"{candidates=} and {samples=} must be at least 1")
+    if not 0.0 < delta < 1.0:
+        raise InputError(f"{delta=} must be in (0, 1)")
+    for name, value in measured.items():
+        if not 0.0 <= value < math.inf:
+            raise InputError(f"{name}={value!r} must be a finite number, 0 or above")
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was seen in place of the constants that nobody knows; None where nothing was seen."""
+
+    noise: float | None = None  # for Delta^2: the mean squared distance of a gradient from its mean
+    variance: float | None = None  # for sigma^2: the variance of a value
+    V0: float | None = None  # the variance of a value at the optimum
+    V1: float | None = None  # its growth with the gap
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """What the theory says about a choice, with measured numbers in place of unknown ones.
+
+    `kind` "exact" is a choice by exact values, "none" one without fresh samples.
+    """
+
+    kind: Kind
+    candidates: int  # n, x0 among them
+    samples: int  # M, fresh oracle calls per candidate, the fewest that the choice rests on
+    delta: float  # probability that the bound fails
+    measured: Measured = field(default_factory=Measured)
+    share: float = 1.0  # of T: the search theorem holds with T times this
+    covered: bool = True  # whether the base optimizer is the one that the theorem is about
+
+    def __post_init__(self) -> None:
+        if self.candidates < 1 or self.samples < 0:
+            given = f"candidates={self.candidates}, samples={self.samples}"
+            raise InputError(f"{given}: at least 1 candidate and 0 samples are needed")
+        if not 0.0 < self.delta < 1.0:
+            raise InputError(f"delta={self.delta!r} must be in (0, 1)")
+        if not 0.0 <= self.share <= 1.0:
+            raise InputError(f"share={self.share!r} must be in [0, 1]")
+
+    @property
+    def bound(self) -> Bound | None:
+        """The bound with the measured numbers; None where one is missing or nothing was sampled."""
+        if self.kind == "exact":
+            return Bound(1.0, ())
+        if self.kind == "none" or self.samples < 1:
+            return None
+        n, m, seen = self.candidates, self.samples, self.measured
+        needed = {
+            "gradient": (seen.noise,),
+            "value": (seen.variance,),
+            "interpolation": (seen.variance, seen.V0, seen.V1),
+        }[self.kind]
+        numbers = [number for number in needed if number is not None and math.isfinite(number)]
+        if len(numbers) < len(needed):
+            return None
+        if self.kind == "gradient":
+            return gradient_choice(n, m, self.delta, *numbers)
+        if self.kind == "value":
+            return value_choice(n, m, self.delta, *numbers)
+        return value_choice_interpolation(n, m, self.delta, *numbers)
+
+    @property
+    def text(self) -> str:
+        """The certificate in plain words."""
+        return " ".join((self._choice_words(), self._search_words()))
+
+    def _choice_words(self) -> str:
+        if self.kind == "exact":
+            return f"The best of {self.candidates} candidates was chosen by exact values."
+        if self.kind == "none" or self.samples < 1:
+            return "The choice rests on no fresh samples, so the theory says nothing about it."
+        bound = self.bound
+        if bound is None:
+            return "The noise was not measured, so no bound for the choice can be estimated."
+        what = {
+            "gradient": "squared gradient norm",
+            "value": "loss",
+            "interpolation": "distance to the smallest loss",
+        }[self.kind]
+        times = "" if bound.factor == 1.0 else f"{bound.factor:g} times "
+        return (
+            f"Estimate: with probability {1.0 - self.delta:.4g}, the {what} of the returned point "
+            f"is at most {times}that of the best of {self.candidates} candidates plus "
+            f"{bound.additive:.4g}. "
+            "The last number takes measured noise for its unknown bound."
+        )
+
+    def _search_words(self) -> str:
+        if not self.covered:
+            return (
+                "The base optimizer is not the paper's, so its theorem does not cover the search."
+            )
+        if self.share <= 0.0:
+            return "No part of the budget follows the paper's plan, so its theorem does not apply."
+        if self.share < 1.0:
+            return (
+                "The paper's theorem covers the choice of its own sweep, run with "
+                f"{self.share:.4g} of the budget; that point took part in the choice."
+            )
+        return "The paper's theorem covers the search with the whole budget."
+
+    def to_dict(self) -> dict[str, Json]:
+        """Return the certificate as JSON values, with its bound and its words for readers."""
+        return {**encode(self), "bound": encode(self.bound), "text": self.text}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Json]) -> "Certificate":
+        """Return the certificate that `to_dict` wrote; bound and words follow from the rest."""
+        if not isinstance(data, Mapping):
+            raise InputError(f"a certificate is an object, got {type(data).__name__}")
+        derived = ("bound", "text")
+        return decode(cls, {key: value for key, value in data.items() if key not in derived})

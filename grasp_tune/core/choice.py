@@ -1,0 +1,107 @@
+"""What a search ends with: the chosen candidate, and all those it was chosen from."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from grasp_tune.core.errors import InputError
+from grasp_tune.core.tasks import (
+    START,
+    Outcome,
+    ProbeOutcome,
+    Score,
+    ScoreOutcome,
+    Task,
+    TrainOutcome,
+    TrainTask,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A point that might have been returned, and what is known of it."""
+
+    key: str  # its checkpoint, or "x0"
+    arm: int  # the run it comes from; 0 for x0
+    base: str
+    value: float  # step size, radius or distance of that run; NaN for x0
+    call: int  # after how many oracle calls of the run
+    average: bool  # a running average instead of an iterate
+    score: float  # mean loss or norm of the mean gradient; NaN where it was not scored
+    samples: int
+    square: float  # mean of the squared samples
+    note: str = ""  # "diverged", "lost", "dropped after round 2"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The outcome of a whole search."""
+
+    key: str  # the chosen candidate's checkpoint, or "x0"
+    by: Score
+    way: str  # "resample", "race", "window", "exact", "stationary"
+    candidates: tuple[Candidate, ...]  # x0 first, then by run and call
+    share: float = 1.0  # the theorem holds with this share of the budget
+    covered: bool = True  # the base optimizer is the one that the theorem is about
+    partial: bool = False  # stopped before the end
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if all(item.key != self.key for item in self.candidates):
+            raise InputError(f"the choice {self.key[:80]!r} is not among its candidates")
+
+    @property
+    def chosen(self) -> Candidate:
+        """The candidate behind `key`."""
+        return next(item for item in self.candidates if item.key == self.key)
+
+    @classmethod
+    def stopped_early(
+        cls,
+        leader: str,
+        outcomes: Mapping[str, Outcome],
+        tasks: Mapping[str, Task],
+        lost: Mapping[str, str],
+    ) -> "Choice":
+        """Return the best so far, marked partial: the leader of the last round that ended."""
+        start = [item for item in outcomes.values() if isinstance(item, ProbeOutcome)]
+        value = start[0].value if start else math.nan
+        count = start[0].values if start else 0
+        rows = [Candidate(START, 0, "", math.nan, 0, False, value, count, math.nan)]
+        for key, task in tasks.items():
+            outcome = outcomes.get(key)
+            if not isinstance(task, TrainTask) or not isinstance(outcome, TrainOutcome):
+                continue
+            for segment, result in zip(task.segments, outcome.segments, strict=True):
+                arm, names = segment.arm, segment.writes
+                rows.extend(
+                    Candidate(
+                        name,
+                        arm.index,
+                        arm.base,
+                        arm.value,
+                        segment.stop,
+                        "average" in name,
+                        result.loss if result.finite else math.nan,
+                        0,
+                        math.nan,
+                        "" if result.finite else "diverged",
+                    )
+                    for name in names
+                )
+        notes = ["stopped before the end: the best so far by training loss"]
+        notes += (f"{key} was lost: {reason}" for key, reason in lost.items())
+        return cls(leader, "value", "partial", tuple(rows), partial=True, notes=tuple(notes))
+
+
+def best_seen(outcomes: Iterable[Outcome]) -> float:
+    """Return the smallest finite mean loss or score among the outcomes; NaN where there is none."""
+    seen: list[float] = []
+    for outcome in outcomes:
+        if isinstance(outcome, TrainOutcome):
+            seen.extend(item.loss for item in outcome.segments if item.finite)
+        elif isinstance(outcome, ProbeOutcome):
+            seen.append(outcome.value)
+        elif isinstance(outcome, ScoreOutcome):
+            continue  # a score may be a gradient norm: not to be mixed with losses
+    return min((value for value in seen if math.isfinite(value)), default=math.nan)

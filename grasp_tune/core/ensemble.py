@@ -1,0 +1,116 @@
+"""The choice among candidates: running sums in, one candidate out.
+
+Decides how many fresh samples each candidate gets and which one wins; who draws the samples is
+left to others. Three ways: uniform independent samples (the paper's), paired samples raced by
+sequential halving, and the window of the paper's experiments, which needs no samples at all.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from grasp_tune.core.errors import InputError
+from grasp_tune.core.tasks import Sample, SampleOutcome, Score
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Running sums of one candidate's samples: never the samples themselves."""
+
+    count: int = 0
+    mean: float = math.nan  # mean loss, or norm of the mean gradient
+    square: float = math.nan  # mean of the squared losses, or mean of |g|^2
+
+    @property
+    def variance(self) -> float:
+        """Variance of one sample around the mean, at least 0; NaN below two samples."""
+        if self.count < 2:
+            return math.nan
+        return max(0.0, self.square - self.mean * self.mean) * self.count / (self.count - 1)
+
+    def merged(self, other: "Tally | SampleOutcome") -> "Tally":
+        """Return the sums over both sets of losses (gradient norms do not add up)."""
+        if self.count == 0:
+            return Tally(other.count, other.mean, other.square)
+        total = self.count + other.count
+        old, new = self.count / total, other.count / total
+        mean, square = old * self.mean + new * other.mean, old * self.square + new * other.square
+        return Tally(total, mean, square)
+
+
+def best(scores: Sequence[float]) -> int:
+    """Return the position of the smallest score; ties go to the first, non-finite ones lose."""
+    if not scores:
+        raise InputError("there is no candidate to choose from")
+    return ranking(scores)[0]
+
+
+def ranking(scores: Sequence[float]) -> list[int]:
+    """Return all positions, best first; ties keep their order, non-finite ones come last."""
+    order = range(len(scores))
+    return sorted(order, key=lambda at: scores[at] if math.isfinite(scores[at]) else math.inf)
+
+
+def uniform_samples(keys: Sequence[str], samples: int, first: int = 0) -> tuple[Sample, ...]:
+    """Return `samples` independent samples for each candidate: disjoint ranges of the stream.
+
+    Algorithm 2, line 10, and Algorithm 3, line 6: every candidate is sampled independently.
+    """
+    starts = (first + samples * at for at in range(len(keys)))
+    return tuple(
+        Sample(key, start, start + samples) for key, start in zip(keys, starts, strict=True)
+    )
+
+
+def paired_samples(keys: Iterable[str], start: int, stop: int) -> tuple[Sample, ...]:
+    """Return the same range of the stream for every candidate, so that shared noise cancels."""
+    return tuple(Sample(key, start, stop) for key in keys)
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """One round of a race: how many are still in it, and how many samples each gets."""
+
+    survivors: int
+    samples: int
+
+
+def halving(candidates: int, calls: int, finalists: int = 1) -> tuple[Rung, ...]:
+    r"""Return the rounds of sequential halving for a total of at most `calls` samples.
+
+    (1) $R = \lceil \log_2(n/f) \rceil$ rounds, at least one, each with the same share of the calls;
+    (2) of the $n_r$ candidates of a round the better half, rounded up, goes on, but never fewer
+    than `finalists`. Needs neither a variance nor a range of the losses. A round that would get
+    less than one sample a candidate still gets one, and the rounds before the last are dropped
+    first until the total fits; where not even one round fits, the result is empty.
+    """
+    if candidates < 1 or calls < 0 or finalists < 1:
+        raise InputError(f"need candidates, finalists >= 1 and calls >= 0, got {candidates=}")
+    sizes = [candidates]
+    while sizes[-1] > max(2, finalists):  # two candidates need one round, not a round of one
+        sizes.append(max(finalists, (sizes[-1] + 1) // 2))  # (2)
+    share = calls // len(sizes)  # (1)
+    rungs = [Rung(size, share // size) for size in sizes]
+    if rungs[0].samples >= 1:
+        return tuple(rungs)
+    # Too few calls to halve: one uniform round, or none.
+    return (Rung(candidates, calls // candidates),) if calls >= candidates else ()
+
+
+def survivors(keys: Sequence[str], tallies: Mapping[str, Tally], count: int) -> list[str]:
+    """Return the `count` best keys in their old order; the non-finite go first."""
+    scores = [tallies[key].mean if key in tallies else math.nan for key in keys]
+    chosen = set(ranking(scores)[:count])
+    return [key for at, key in enumerate(keys) if at in chosen]
+
+
+def absorb(tallies: dict[str, Tally], outcome: SampleOutcome, by: Score) -> None:
+    """Add one candidate's new samples to its tally.
+
+    Losses are averaged over all rounds. The norm of a mean gradient is that of the last round:
+    keeping the vector between rounds would cost a checkpoint a candidate, and the last round has
+    the most samples anyway.
+    """
+    new = Tally(outcome.count, outcome.mean, outcome.square)
+    old = tallies.get(outcome.key)
+    tallies[outcome.key] = old.merged(new) if by == "value" and old is not None else new

@@ -1,0 +1,232 @@
+"""The plan of a sweep: everything that will run, fixed before anything is trained.
+
+A plan holds whole numbers of oracle calls and the grid's values. Which formulas gave them is the
+business of `variants`; what happens to the cells afterwards is the business of the search.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import count, pairwise, repeat
+from operator import attrgetter, lt
+from typing import Literal
+
+from grasp_tune.core.errors import InputError, PlanError
+from grasp_tune.core.records import Json, decode, encode
+
+ScoreKind = Literal["gradient", "value"]
+Quantity = Literal["step size", "radius"]
+Ensemble = Literal["resample", "window", "exact"]
+
+_SHOWN = 12  # rows of a long grid that the table prints
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    r"""One point of the geometric grid, with its own budget."""
+
+    index: int  # i, from 1
+    value: float  # the step size eta_i, or the radius D_i
+    budget: int  # T_i, oracle calls
+
+    def __post_init__(self) -> None:
+        if self.index < 1 or not 0.0 < self.value < math.inf or self.budget < 0:
+            raise PlanError(f"{self} needs index >= 1, a positive finite value and budget >= 0")
+
+
+def cells_of(values: Sequence[float], budgets: Sequence[int]) -> list[Cell]:
+    """Return the cells 1, 2, ... with these values and budgets.
+
+    The same as calling `Cell` on each row. A grid may have a thousand cells and a frozen class
+    takes over a microsecond to build, so the columns are checked and filled in one go each.
+    """
+    sound = all(map(math.isfinite, values)) and min(values, default=1.0) > 0.0
+    if not sound or min(budgets, default=0) < 0:
+        rows = zip(count(1), values, budgets, strict=False)
+        return [Cell(*row) for row in rows]  # says which one is wrong, if one is
+    cells = list(map(_blank, repeat(Cell, len(values))))
+    for name, column in (
+        ("index", range(1, len(cells) + 1)),
+        ("value", values),
+        ("budget", budgets),
+    ):
+        deque(map(vars(Cell)[name].__set__, cells, column), maxlen=0)
+    return cells
+
+
+_blank: Callable[[type[Cell]], Cell] = object.__new__
+_index = attrgetter("index")
+_value = attrgetter("value")
+_budget = attrgetter("budget")
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """The method that a plan came from: its name and inputs, None where it has no such input."""
+
+    name: str
+    L_eps: float | None = None
+    F_eps: float | None = None
+    d_eps: float | None = None
+    delta: float | None = None
+    probe: float | None = None
+    option: str | None = None
+    value_floor: float | None = None
+    base: str | None = None  # the name of the base optimizer, None for the schedule's default
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that will run, fixed before anything runs.
+
+    `str(plan)` is a table for people; `to_dict` is for files.
+    """
+
+    method: Recipe
+    budget: int  # T, oracle calls allowed in all
+    range: tuple[float, float]  # (low, high) of the searched quantity
+    cells: tuple[Cell, ...]  # those that run, increasing in index and value
+    skipped: tuple[Cell, ...]  # those whose budget allows no iteration: they would return x0
+    probe_gradients: int  # stochastic gradients at x0
+    probe_values: int  # stochastic values at x0
+    candidates_per_cell: int  # K for GRASP-NC, else 1
+    samples_per_candidate: int  # fresh oracle calls per candidate; 0 where nothing is re-sampled
+    score: ScoreKind  # what the choice goes by
+    quantity: Quantity  # what a cell's value is
+    ensemble: Ensemble  # how the choice is made
+    stationary: bool = False  # |g0| = 0: no cells, x0 is the answer
+    unrepresentable: int = 0  # grid points beyond the largest double; never run
+    grad_norm: float | None = None  # |g0| that the plan was made from, where it was given
+    value: float | None = None  # l0 likewise
+
+    def __post_init__(self) -> None:
+        low, high = self.range
+        if not 0.0 < low <= high < math.inf:
+            raise PlanError(f"range={self.range} must be (low, high) with 0 < low <= high < inf")
+        for name in ("probe_gradients", "probe_values", "samples_per_candidate", "unrepresentable"):
+            if getattr(self, name) < 0:
+                raise PlanError(f"{name}={getattr(self, name)} must be 0 or above")
+        if self.candidates_per_cell < 1:
+            raise PlanError(f"candidates_per_cell={self.candidates_per_cell} must be at least 1")
+        for key in (_index, _value):
+            for group in (self.cells, self.skipped):
+                column = list(map(key, group))
+                if not all(map(lt, column, column[1:])):
+                    raise PlanError("cells must increase in index and in value")
+        # An empty set of skipped cells is the usual case, and the cells need not be walked for it.
+        rest = set(map(_index, self.skipped))
+        if rest and (twice := rest.intersection(map(_index, self.cells))):
+            raise PlanError(f"cells {sorted(twice)} are listed both to run and as skipped")
+        if self.cells and min(map(_budget, self.cells)) < 1:
+            raise PlanError("a cell without oracle calls cannot run: list it as skipped")
+        if self.stationary and (self.cells or self.skipped):
+            raise PlanError("a stationary start has no cells")
+        if (spent := self.total_calls) > self.budget:
+            raise PlanError(
+                f"plan spends {spent} oracle calls but the budget is {self.budget}; "
+                f"allow at least {spent}"
+            )
+
+    @property
+    def probe_calls(self) -> int:
+        """M, the oracle calls spent at x0 before anything is trained."""
+        return self.probe_gradients + self.probe_values
+
+    @property
+    def training_calls(self) -> int:
+        """The oracle calls that the cells may spend in all."""
+        return sum(map(_budget, self.cells))
+
+    @property
+    def candidate_count(self) -> int:
+        """The points that may be returned, x0 among them."""
+        return 1 + len(self.cells) * self.candidates_per_cell
+
+    @property
+    def ensemble_calls(self) -> int:
+        """The fresh oracle calls for the choice; x0 keeps its probe."""
+        return (self.candidate_count - 1) * self.samples_per_candidate
+
+    @property
+    def total_calls(self) -> int:
+        """All oracle calls of the plan, never above the budget."""
+        return self.probe_calls + self.training_calls + self.ensemble_calls
+
+    @property
+    def grid_size(self) -> int:
+        """N, the points of the grid: those that run, the skipped and the unrepresentable."""
+        return len(self.cells) + len(self.skipped) + self.unrepresentable
+
+    def to_dict(self) -> dict[str, Json]:
+        """Return the plan as JSON values; `from_dict` gives the same plan back, to the last bit."""
+        written: dict[str, Json] = encode(self)
+        return written
+
+    @classmethod
+    def from_dict(cls, data: Json) -> "Plan":
+        """Return the plan that `to_dict` wrote; unknown keys or wrong types are a PlanError."""
+        try:
+            return decode(cls, data)
+        except PlanError:
+            raise
+        except InputError as error:
+            raise PlanError(f"not a plan: {error}") from None
+
+    def table(self) -> str:
+        """Return the plan as a table for people."""
+        return "\n".join(_lines(self))
+
+    def __str__(self) -> str:
+        return self.table()
+
+    def __repr__(self) -> str:
+        low, high = self.range
+        return (
+            f"<Plan {self.method.name}: {len(self.cells)} cells, {self.quantity} "
+            f"{low:.4g} to {high:.4g}, {self.total_calls} of {self.budget} oracle calls>"
+        )
+
+
+def _lines(plan: Plan) -> list[str]:
+    """Return the table's lines: a heading, the cells, then what everything costs."""
+    low, high = plan.range
+    lines = [f"{plan.method.name}: {plan.quantity} from {low:.6g} to {high:.6g}"]
+    if plan.stationary:
+        lines.append("the gradient at x0 is zero: nothing to train, x0 is the answer")
+    else:
+        lines.append(f"{'cell':>6}  {plan.quantity:>12}  {'calls':>16}")
+        rows = [f"{cell.index:>6}  {cell.value:>12.6g}  {cell.budget:>16,}" for cell in plan.cells]
+        if len(rows) > 2 * _SHOWN:
+            hidden = len(rows) - 2 * _SHOWN
+            rows = [*rows[:_SHOWN], f"{'...':>6}  {hidden} more cells", *rows[-_SHOWN:]]
+        lines += rows
+    if plan.skipped:
+        lines.append(f"skipped, no call for one iteration: cells {_spans(plan.skipped)}")
+    if plan.unrepresentable:
+        lines.append(f"not run, beyond the largest number: {plan.unrepresentable:,} cells")
+    candidates = plan.candidate_count - 1
+    how = {
+        "resample": f"{candidates} candidates x {plan.samples_per_candidate:,} fresh samples",
+        "window": "by the last minibatches of each run",
+        "exact": "exact values, not counted",
+    }[plan.ensemble]
+    lines.append(
+        f"probe     {plan.probe_calls:>16,}  "
+        f"({plan.probe_gradients:,} gradients, {plan.probe_values:,} values at x0)"
+    )
+    lines.append(f"training  {plan.training_calls:>16,}  ({len(plan.cells)} cells)")
+    lines.append(f"choice    {plan.ensemble_calls:>16,}  ({how})")
+    lines.append(f"total     {plan.total_calls:>16,}  of {plan.budget:,} oracle calls")
+    return lines
+
+
+def _spans(cells: tuple[Cell, ...]) -> str:
+    """Return the cells' indices as spans, such as `4-9, 12`."""
+    spans: list[list[int]] = [[cells[0].index, cells[0].index]]
+    for before, after in pairwise(cell.index for cell in cells):
+        if after == before + 1:
+            spans[-1][1] = after
+        else:
+            spans.append([after, after])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)

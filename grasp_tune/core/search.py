@@ -1,0 +1,363 @@
+"""The brain: says what to run next and learns what came out.
+
+A schedule is a generator that yields rounds of independent tasks and receives their outcomes;
+this module turns it into ask and tell. The state is the outcomes by task id: feeding them to a
+fresh generator gives the same search again, so saving, restoring, a second process and a crash
+are one mechanism, and nothing can depend on the order in which tasks end.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from grasp_tune.core.choice import Choice, best_seen
+from grasp_tune.core.errors import CheckpointError, GraspError, InputError, SearchError
+from grasp_tune.core.outcome_checks import check_answer
+from grasp_tune.core.plan import Plan
+from grasp_tune.core.records import Json
+from grasp_tune.core.rounds import Round
+from grasp_tune.core.spec import SweepSpec
+from grasp_tune.core.tasks import (
+    Outcome,
+    ProbeTask,
+    Task,
+    outcome_from_dict,
+    outcome_to_dict,
+    phase_of,
+)
+from grasp_tune.schedules import start
+
+logger = logging.getLogger(__name__)
+
+ATTEMPTS = 3  # a task that fails this often is lost, and so are its candidates
+
+
+class Step(Enum):
+    """What `ask` says when it has no task to give."""
+
+    WAIT = "wait"  # other tasks must end first
+    DONE = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a search stands, in oracle calls."""
+
+    phase: str  # "probe", "train", "score", "done"
+    calls: int  # spent by the tasks that have ended
+    budget: int
+    pending: int  # tasks of this round that have not ended
+    leader: str
+    best: float  # the best mean loss or score seen so far; NaN before any
+
+
+class Search:
+    """One sweep as ask and tell; see the module."""
+
+    def __init__(self, spec: SweepSpec) -> None:
+        self.spec = spec
+        self.plan: Plan | None = None
+        self.choice: Choice | None = None
+        self.repeated = 0  # calls of outcomes that came more than once
+        self._outcomes: dict[str, Outcome] = {}
+        self._failures: dict[str, list[str]] = {}
+        self._producers: dict[str, Task] = {}  # checkpoint key -> the task that writes it
+        self._tasks: dict[str, Task] = {}  # every task issued in any round so far
+        self._queue: deque[Task] = deque()
+        self._redo: dict[str, Task] = {}  # ended tasks whose checkpoints were lost
+        self._blocked: dict[str, set[str]] = {}  # task id -> ids it waits for
+        self._losses: dict[tuple[str, str], int] = {}  # (reader, checkpoint) -> times not read
+        self._error: GraspError | None = None  # why the schedule cannot go on
+        self._discarded: list[str] = []
+        self._origin: str | None = None
+        self._schedule = start(spec)
+        self._round = next(self._schedule)
+        self.rounds = 0  # begun so far
+        self._enter(self._round)
+        self._advance()
+
+    # -- ask and tell ---------------------------------------------------------------------------
+
+    def ask(self) -> Task | Step:
+        """Return the next task, or that others must end first, or that the search is done.
+
+        Raises where what was told makes it impossible to go on, such as a start that is not finite.
+        """
+        if self._error is not None:
+            raise self._error
+        if self.choice is not None and not self._redo:
+            return Step.DONE
+        for _ in range(len(self._queue)):
+            task = self._queue.popleft()
+            if self._settled(task.id) and task.id not in self._redo:
+                continue
+            if self._blocked.get(task.id):
+                self._queue.append(task)
+                continue
+            return task
+        return Step.WAIT
+
+    def tell(self, task: Task | str, outcome: Outcome | None, reason: str = "failed") -> bool:
+        """Record how a task ended; None means that it failed. Returns whether it was news.
+
+        May come in any order, twice, late or for an unknown id: what is not news changes nothing.
+        A failed task is issued again, at most `ATTEMPTS` times in all. Raises `InputError` for an
+        outcome that cannot be this task's.
+        """
+        known = self._tasks.get(task if isinstance(task, str) else task.id)
+        if known is None or (self._settled(known.id) and known.id not in self._redo):
+            return False
+        if outcome is None:
+            return self._fail(known, reason)
+        check_answer(known, outcome)
+        self._check_origin(outcome)
+        if known.id in self._redo:
+            self._end_redo(known, outcome)
+            return True
+        self._outcomes[known.id] = outcome
+        self._failures.pop(known.id, None)  # they have passed; a repetition starts afresh
+        self._advance()
+        return True
+
+    def release(self, task: Task | str) -> None:
+        """Give a task back that was asked for and not run: it is issued again."""
+        known = self._tasks.get(task if isinstance(task, str) else task.id)
+        if known is None or known in self._queue:
+            return
+        if not self._settled(known.id) or known.id in self._redo:
+            self._queue.appendleft(known)
+
+    def lost_checkpoint(self, task: Task | str, key: str) -> None:
+        """A task could not read checkpoint `key`: have it made again, then run the task again.
+
+        The task that wrote it is repeated, with the same bits since everything is addressed. If
+        its own input is gone too, it says so in turn, back to x0 if need be.
+        """
+        known = self._tasks.get(task if isinstance(task, str) else task.id)
+        if known is None or (self._settled(known.id) and known.id not in self._redo):
+            return
+        producer = self._producer(key, known.id)
+        if producer.id == known.id:
+            self._fail(known, f"it cannot write checkpoint {key}")
+            return
+        # Several tasks may miss the same one; while it is being made, that is no news.
+        if producer.id not in self._redo:
+            times = self._losses[known.id, key] = self._losses.get((known.id, key), 0) + 1
+            if times > ATTEMPTS or self._given_up(producer.id):
+                self._fail(known, f"checkpoint {key} cannot be read, although it was made again")
+                return
+            self._repeat(producer, key)
+        self._blocked.setdefault(known.id, set()).add(producer.id)
+        self.release(known)
+
+    def make_again(self, key: str) -> None:
+        """Have a checkpoint made again that is needed outside: the chosen one, after the end.
+
+        `ask` then gives the tasks that this takes before it says done. Raises `CheckpointError`
+        where that was tried too often.
+        """
+        producer = self._producer(key, "the result")
+        times = self._losses["", key] = self._losses.get(("", key), 0) + 1
+        if times > ATTEMPTS or self._given_up(producer.id):
+            raise CheckpointError(f"checkpoint {key} cannot be read, although it was made again")
+        if producer.id not in self._redo:
+            self._repeat(producer, key)
+
+    # -- what others want to know ---------------------------------------------------------------
+
+    @property
+    def progress(self) -> Progress:
+        """Where the search stands."""
+        pending = [task for task in self._round.tasks if not self._settled(task.id)]
+        phase = "done" if self.choice is not None else phase_of(self._round.tasks[0])
+        return Progress(
+            phase=phase,
+            calls=self.calls["probe"] + self.calls["train"] + self.calls["ensemble"],
+            budget=self.spec.budget,
+            pending=len(pending),
+            leader=self._round.leader,
+            best=best_seen(self._outcomes.values()),
+        )
+
+    @property
+    def calls(self) -> dict[str, int]:
+        """Oracle calls answered, by purpose; work done twice is apart."""
+        spent = {"probe": 0, "train": 0, "ensemble": 0, "repeated": self.repeated}
+        for outcome in self._outcomes.values():
+            phase = phase_of(outcome)
+            spent["ensemble" if phase == "score" else phase] += outcome.calls
+        return spent
+
+    @property
+    def round_tasks(self) -> tuple[Task, ...]:
+        """The tasks of the current round that have not ended."""
+        if self.choice is not None:
+            return ()
+        return tuple(task for task in self._round.tasks if not self._settled(task.id))
+
+    @property
+    def outcomes(self) -> Mapping[str, Outcome]:
+        """What is known, by task id, in the order in which the schedule issued the tasks."""
+        return {key: self._outcomes[key] for key in self._tasks if key in self._outcomes}
+
+    @property
+    def tasks(self) -> Mapping[str, Task]:
+        """Every task issued so far, by id."""
+        return dict(self._tasks)
+
+    @property
+    def leader(self) -> str:
+        """The checkpoint to return if everything stopped now."""
+        return self.choice.key if self.choice is not None else self._round.leader
+
+    def partial(self) -> Choice:
+        """Return the choice, or the best so far marked partial where the search is not done."""
+        if self.choice is not None:
+            return self.choice
+        return Choice.stopped_early(self._round.leader, self._outcomes, self._tasks, self.lost)
+
+    @property
+    def lost(self) -> dict[str, str]:
+        """Tasks given up after too many failures, and why."""
+        failures = self._failures.items()
+        return {key: reasons[-1] for key, reasons in failures if len(reasons) >= ATTEMPTS}
+
+    def discardable(self) -> tuple[str, ...]:
+        """Return, once, the checkpoints that no task will read again."""
+        keys, self._discarded = tuple(self._discarded), []
+        return keys
+
+    # -- state ----------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Json]:
+        """Return everything needed to rebuild the search, as JSON values."""
+        return {
+            "format": 1,
+            "spec": self.spec.to_dict(),
+            "outcomes": {key: outcome_to_dict(item) for key, item in self.outcomes.items()},
+            "failures": {key: list(reasons) for key, reasons in self._failures.items()},
+            "repeated": self.repeated,
+        }
+
+    @classmethod
+    def from_state(cls, state: Json, spec: SweepSpec | None = None) -> "Search":
+        """Return the search that `state` describes; `spec` must agree with it if given."""
+        if not isinstance(state, dict) or state.get("format") != 1:
+            raise InputError("not a search state of format 1")
+        stored = state.get("spec")
+        if spec is not None and (difference := spec.difference(stored)):
+            raise InputError(f"the saved search differs from this one: {difference}")
+        search = cls(spec if spec is not None else SweepSpec.from_dict(stored))
+        outcomes, failures = state.get("outcomes"), state.get("failures")
+        if not isinstance(outcomes, dict) or not isinstance(failures, dict):
+            raise InputError("outcomes and failures of a search state must be objects")
+        repeated = state.get("repeated")
+        if not isinstance(repeated, int) or repeated < 0:
+            raise InputError(f"repeated: got {repeated!r}, expected a whole number >= 0")
+        search.replay({key: outcome_from_dict(item) for key, item in outcomes.items()}, failures)
+        search.repeated = repeated
+        return search
+
+    def replay(
+        self, outcomes: Mapping[str, Outcome], failures: Mapping[str, list[str]] | None = None
+    ) -> None:
+        """Learn many outcomes at once, in any order; ids that never come up are ignored."""
+        for key, reasons in (failures or {}).items():
+            if not isinstance(reasons, list | tuple):
+                raise InputError(f"failures of {key}: got {reasons!r}, expected a list of reasons")
+            self._failures[key] = [str(reason) for reason in reasons]
+        self._advance()
+        while True:
+            fresh = [task for task in self.round_tasks if task.id in outcomes]
+            if not fresh:
+                return
+            for task in fresh:
+                self.tell(task, outcomes[task.id])
+
+    # -- inside ---------------------------------------------------------------------------------
+
+    def _settled(self, key: str) -> bool:
+        return key in self._outcomes or self._given_up(key)
+
+    def _given_up(self, key: str) -> bool:
+        return len(self._failures.get(key, ())) >= ATTEMPTS
+
+    def _producer(self, key: str, reader: str) -> Task:
+        if key not in self._producers:
+            raise SearchError(f"checkpoint {key} is needed by {reader}, and no task makes it")
+        return self._producers[key]
+
+    def _repeat(self, producer: Task, key: str) -> None:
+        logger.warning("checkpoint %s cannot be read: %s is repeated", key, producer.id)
+        self._redo[producer.id] = producer
+        if producer not in self._queue:
+            self._queue.appendleft(producer)
+
+    def _end_redo(self, task: Task, outcome: Outcome) -> None:
+        del self._redo[task.id]
+        self._unblock(task.id)
+        self.repeated += outcome.calls
+        if repr(outcome) != repr(self._outcomes[task.id]):  # repr: NaN equals nothing
+            logger.warning(
+                "%s was repeated and came out differently: the loss or the hardware is not "
+                "deterministic, so what was lost has not come back bit for bit",
+                task.id,
+            )
+
+    def _fail(self, task: Task, reason: str) -> bool:
+        if self._settled(task.id) and task.id not in self._redo:
+            return False
+        self._failures.setdefault(task.id, []).append(reason)
+        if len(self._failures[task.id]) < ATTEMPTS:
+            self.release(task)
+            return True
+        if isinstance(task, ProbeTask):
+            raise SearchError(
+                f"the probe failed {ATTEMPTS} times, so nothing can be trained: {reason}"
+            )
+        logger.warning("%s failed %d times and is lost: %s", task.id, ATTEMPTS, reason)
+        if self._redo.pop(task.id, None) is not None:
+            self._unblock(task.id)
+        self._advance()
+        return True
+
+    def _unblock(self, key: str) -> None:
+        for waiting in self._blocked.values():
+            waiting.discard(key)
+
+    def _check_origin(self, outcome: Outcome) -> None:
+        if self._origin is None:
+            self._origin = outcome.origin
+        elif outcome.origin != self._origin:
+            raise SearchError(
+                f"a worker started from another point (digest {outcome.origin}) than the probe "
+                f"({self._origin}): `model` must build the same model in every process; seed "
+                "whatever it draws, or load its weights from a file"
+            )
+
+    def _enter(self, step: Round) -> None:
+        self._round = step
+        self.rounds += 1
+        self.plan = step.plan if step.plan is not None else self.plan
+        self._discarded.extend(step.discard)
+        for task in step.tasks:
+            if task.id in self._tasks:
+                raise SearchError(f"the schedule used the task id {task.id} twice")
+            self._tasks[task.id] = task
+            self._producers.update(dict.fromkeys(task.writes, task))
+            self._queue.append(task)
+
+    def _advance(self) -> None:
+        while self.choice is None and all(self._settled(task.id) for task in self._round.tasks):
+            known = {task.id: self._outcomes.get(task.id) for task in self._round.tasks}
+            try:
+                step = self._schedule.send(known)
+            except StopIteration as end:
+                self.choice = end.value
+                return
+            except GraspError as error:
+                self._error = error
+                raise
+            self._enter(step)

@@ -1,0 +1,93 @@
+"""Everything that fixes a sweep before it starts: with the problem, the whole input."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from grasp_tune.core.errors import InputError
+from grasp_tune.core.methods import Method, method_from_dict
+from grasp_tune.core.records import Json
+
+ScheduleName = Literal["paper", "promote"]
+EnsembleName = Literal["resample", "window"]
+
+
+_WHOLE = (("budget", 1, 10**18), ("width", 0, 10**6), ("probe_parts", 1, 10**5))
+
+
+@dataclass(frozen=True, slots=True)
+class SweepSpec:
+    """One sweep: method, budget, schedule, seed and how the work is cut."""
+
+    method: Method
+    budget: int  # T, oracle calls allowed in all
+    schedule: ScheduleName = "promote"
+    seed: int = 0
+    ensemble: EnsembleName = "resample"
+    width: int = 0  # runs that are batched into one computation; 0: each by itself
+    probe_parts: int = 1  # tasks that share the probe
+    challengers: tuple[str, ...] = ()  # further base optimizers that join the race
+
+    def __post_init__(self) -> None:
+        for name, low, high in _WHOLE:
+            got = getattr(self, name)
+            if not isinstance(got, int) or isinstance(got, bool) or got < low:
+                raise InputError(f"{name}: got {got!r}, expected a whole number >= {low}")
+            if got > high:  # beyond all use, and a list of that length would fill the memory
+                raise InputError(f"{name}: got {got!r}, expected at most {high}")
+        if not isinstance(self.seed, int) or isinstance(self.seed, bool):
+            raise InputError(f"seed: got {self.seed!r}, expected a whole number")
+        if self.schedule not in ("paper", "promote"):
+            raise InputError(f"schedule: got {self.schedule!r}, expected 'paper' or 'promote'")
+        if self.ensemble not in ("resample", "window"):
+            raise InputError(f"ensemble: got {self.ensemble!r}, expected 'resample' or 'window'")
+
+    def to_dict(self) -> dict[str, Json]:
+        """Return the spec as JSON values."""
+        return {
+            "method": self.method.to_dict(),
+            "budget": self.budget,
+            "schedule": self.schedule,
+            "seed": self.seed,
+            "ensemble": self.ensemble,
+            "width": self.width,
+            "probe_parts": self.probe_parts,
+            "challengers": list(self.challengers),
+        }
+
+    @classmethod
+    def checked(cls, data: Json) -> dict[str, Json]:
+        """Return what `to_dict` wrote, checked; a base of one's own is left as its name."""
+        method = data.get("method") if isinstance(data, dict) else None
+        if isinstance(method, dict) and ":" in str(method.get("base")):
+            cls.from_dict({**data, "method": {**method, "base": None}})
+            return dict(data)
+        return cls.from_dict(data).to_dict()
+
+    @classmethod
+    def from_dict(cls, data: Json) -> "SweepSpec":
+        """Return the spec that `to_dict` wrote."""
+        names = set(cls.__dataclass_fields__)
+        if not isinstance(data, dict) or set(data) != names:
+            raise InputError(f"a spec has exactly the keys {sorted(names)}")
+        rest = {key: value for key, value in data.items() if key not in ("method", "challengers")}
+        if not isinstance(data["challengers"], list):
+            raise InputError("challengers must be a list of names")
+        if not isinstance(data["method"], dict):
+            raise InputError(f"method: got {data['method']!r}, expected an object")
+        method = method_from_dict(data["method"])
+        return cls(method=method, challengers=tuple(map(str, data["challengers"])), **rest)
+
+    def difference(self, stored: Json) -> str:
+        """Return the keys in which a stored spec differs, with both values; empty if none.
+
+        Compared as written: a base optimizer of one's own is there by name only.
+        """
+        mine = self.to_dict()
+        if not isinstance(stored, dict) or set(stored) != set(mine):
+            raise InputError(f"a spec has exactly the keys {sorted(mine)}")
+        pairs = [
+            f"{key} {stored[key]!r} became {mine[key]!r}"
+            for key in mine
+            if mine[key] != stored[key]
+        ]
+        return "; ".join(pairs)

@@ -1,0 +1,320 @@
+"""The words between the search and whoever does the work: tasks out, outcomes back.
+
+A task says everything a worker needs besides the problem itself, and names every checkpoint that
+it reads or writes; an outcome holds numbers only. Both are JSON through `records`, so a task can
+travel to another machine and an outcome can be replayed years later. Checkpoint keys are decided
+here, in one place, so that a repeated task writes the same files again.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from grasp_tune.core.errors import InputError
+from grasp_tune.core.records import Json, decode, encode
+
+Score = Literal["gradient", "value"]  # what the ensemble compares: |mean gradient| or mean loss
+
+START = "x0"  # the candidate that costs nothing
+MOMENTS = "probe-moments"  # the largest gradient of each coordinate in the probe
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One run of a base optimizer: which one, and its one number."""
+
+    index: int  # the cell's index, from 1; runs beyond the grid count on
+    base: str  # "sgd", "unixgrad", "adagrad", ...
+    value: float  # step size, radius or distance, as the base understands it
+    power: float = 0.0  # each coordinate's step is divided by (size of its gradients) ** power
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One stretch of one run, counted in its own oracle calls: from `start` up to `stop`."""
+
+    arm: Arm
+    start: int
+    stop: int
+    keep: tuple[int, ...] = ()  # calls after which the iterate becomes a candidate
+    averages: tuple[float, ...] = ()  # exponents of the running averages that the run carries
+    keep_averages: bool = False  # at `stop` the averages become candidates too
+    save: bool = False  # leave the state at `stop`, so that the run can go on
+    anneal: tuple[int, int] | None = None  # the step falls linearly to 0 between these two calls
+    shrink: float = 0.0  # and also with this power of the run's age since the first of them
+    origin: str | None = None  # the state to start from, where it is another run's
+    ceiling: float | None = None  # a loss above this counts as divergence
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start < self.stop:
+            raise InputError(f"need 0 <= start < stop, got {self.start=}, {self.stop=}")
+        if any(not self.start <= call <= self.stop for call in self.keep):
+            raise InputError(f"can only keep calls {self.start}..{self.stop}, got {self.keep}")
+
+    @property
+    def calls(self) -> int:
+        """Oracle calls that the stretch may use."""
+        return self.stop - self.start
+
+    def step_share(self, call: int) -> float:
+        r"""Return the share of the full step at an oracle call $c$.
+
+        1 before `anneal` $= (a, b)$ begins, then $(1 - (c - a)/(b - a)) (a/c)^p$ with $p$ `shrink`:
+        a step that suited a run of $a$ calls suits one of $c$ when it is $(a/c)^{1/2}$ as large if
+        noise rules, and as large as before if it does not.
+        """
+        if self.anneal is None or call < self.anneal[0]:
+            return 1.0
+        begin, end = self.anneal
+        linear = max(0.0, (end - call) / (end - begin))
+        return linear * (begin / call) ** self.shrink if self.shrink and begin else linear
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Checkpoints that must exist before it starts."""
+        state = () if self.state is None else (self.state,)
+        return (*state, *((MOMENTS,) if self.arm.power else ()))
+
+    @property
+    def state(self) -> str | None:
+        """The state to go on from, None for x0."""
+        if self.origin is not None:
+            return self.origin
+        return state_key(self.arm.index, self.start) if self.start else None
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """Checkpoints of candidates that it leaves."""
+        index = self.arm.index
+        points = tuple(iterate_key(index, call) for call in sorted(set(self.keep)))
+        if not self.keep_averages:
+            return points
+        return points + tuple(average_key(index, self.stop, gamma) for gamma in self.averages)
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """All checkpoints that it leaves."""
+        state = (state_key(self.arm.index, self.stop),) if self.save else ()
+        return (*self.candidates, *state)
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeTask:
+    """Samples at x0: `gradients` and `values` are ranges of calls of the probe's stream."""
+
+    id: str
+    gradients: tuple[int, int] = (0, 0)
+    values: tuple[int, int] = (0, 0)
+    moments: bool = False  # also leave the per-coordinate sizes of the gradients
+    exact: bool = False  # full-batch oracle, not counted (the deterministic variant)
+    part: int | None = None  # a part of a larger probe leaves its sums for the merge
+    merge: int = 0  # > 0: read the sums of that many parts instead of sampling
+
+    @property
+    def calls(self) -> int:
+        """Oracle calls that the task may use."""
+        if self.exact:
+            return 0
+        return self.gradients[1] - self.gradients[0] + self.values[1] - self.values[0]
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Checkpoints that must exist before it starts."""
+        return tuple(part_key(part) for part in range(self.merge))
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """Checkpoints that it leaves."""
+        if self.part is not None:
+            return (part_key(self.part),)
+        return (MOMENTS,) if self.moments else ()
+
+
+@dataclass(frozen=True, slots=True)
+class TrainTask:
+    """Runs that advance: one, or several that are batched into one computation."""
+
+    id: str
+    segments: tuple[Segment, ...]
+    exact: bool = False
+    norms: bool = False  # record the norm of every minibatch gradient
+
+    @property
+    def calls(self) -> int:
+        """Oracle calls that the task may use."""
+        return sum(segment.calls for segment in self.segments)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Checkpoints that must exist before it starts."""
+        return tuple(dict.fromkeys(key for segment in self.segments for key in segment.reads))
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """Checkpoints that it leaves."""
+        return tuple(key for segment in self.segments for key in segment.writes)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One candidate and the range of the ensemble's stream that scores it."""
+
+    key: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreTask:
+    """Fresh samples at some candidates."""
+
+    id: str
+    by: Score
+    samples: tuple[Sample, ...]
+    exact: bool = False
+
+    @property
+    def calls(self) -> int:
+        """Oracle calls that the task may use."""
+        return 0 if self.exact else sum(sample.stop - sample.start for sample in self.samples)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Checkpoints that must exist before it starts."""
+        return tuple(sample.key for sample in self.samples if sample.key != START)
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """Checkpoints that it leaves: none."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeOutcome:
+    """What the probe saw at x0."""
+
+    calls: int
+    origin: str  # digest of the start point: every worker must start at the same one
+    gradients: int  # how many gradients the mean is over
+    gradient_norm: float  # |g0|, norm of their mean
+    gradient_square: float  # mean of |g|^2
+    parameters: int  # trainable numbers of the model
+    values: int
+    value: float  # l0, mean of the losses (of the gradient calls too, where they give one)
+    value_square: float  # mean of the squared losses
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One mark of a training curve: means over the calls since the mark before."""
+
+    call: int
+    loss: float
+    norm: float  # NaN where norms are not recorded
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentOutcome:
+    """How one stretch went."""
+
+    arm: int
+    calls: int  # oracle calls it used; fewer than asked for where it stopped being finite
+    finite: bool
+    loss: float  # mean loss over the last quarter of the stretch
+    window_loss: float  # mean over the last 100 minibatches, or as many as there were
+    window_norm: float
+    curve: tuple[Point, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TrainOutcome:
+    """How the runs of one task went, in the order of its segments."""
+
+    calls: int
+    origin: str
+    segments: tuple[SegmentOutcome, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SampleOutcome:
+    """What one candidate scored on its samples."""
+
+    key: str
+    count: int
+    mean: float  # mean loss, or norm of the mean gradient
+    square: float  # mean of the squared losses, or mean of |g|^2
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreOutcome:
+    """What the candidates of one task scored, in the order of its samples."""
+
+    calls: int
+    origin: str
+    samples: tuple[SampleOutcome, ...]
+
+
+Task = ProbeTask | TrainTask | ScoreTask
+Outcome = ProbeOutcome | TrainOutcome | ScoreOutcome
+
+_TASKS: dict[str, type[Task]] = {"probe": ProbeTask, "train": TrainTask, "score": ScoreTask}
+_OUTCOMES: dict[str, type[Outcome]] = {
+    "probe": ProbeOutcome,
+    "train": TrainOutcome,
+    "score": ScoreOutcome,
+}
+
+
+def phase_of(item: Task | Outcome) -> str:
+    """Return `probe`, `train` or `score`."""
+    for table in (_TASKS, _OUTCOMES):
+        for name, kind in table.items():
+            if isinstance(item, kind):
+                return name
+    raise InputError(f"neither a task nor an outcome: {type(item).__name__}")
+
+
+def task_to_dict(task: Task) -> dict[str, Json]:
+    """Return the task as JSON values."""
+    return {"phase": phase_of(task), "task": encode(task)}
+
+
+def task_from_dict(data: Json) -> Task:
+    """Return the task that `task_to_dict` wrote."""
+    return decode(_kind(_TASKS, data), data.get("task"))
+
+
+def outcome_to_dict(outcome: Outcome) -> dict[str, Json]:
+    """Return the outcome as JSON values."""
+    return {"phase": phase_of(outcome), "outcome": encode(outcome)}
+
+
+def outcome_from_dict(data: Json) -> Outcome:
+    """Return the outcome that `outcome_to_dict` wrote."""
+    return decode(_kind(_OUTCOMES, data), data.get("outcome"))
+
+
+def _kind(table: dict[str, type], data: Json) -> type:
+    phase = data.get("phase") if isinstance(data, dict) else None
+    if not isinstance(phase, str) or phase not in table:
+        raise InputError(f"phase: got {phase!r}, expected one of {sorted(table)}")
+    return table[phase]
+
+
+def iterate_key(arm: int, call: int) -> str:
+    """Return the name of the iterate of run `arm` after `call` oracle calls."""
+    return f"run{arm:03d}-{call:09d}"
+
+
+def average_key(arm: int, call: int, gamma: float) -> str:
+    """Return the name of the running average with exponent `gamma` after `call` calls."""
+    return f"run{arm:03d}-{call:09d}-average{gamma:g}"
+
+
+def state_key(arm: int, call: int) -> str:
+    """Return the name of the state from which run `arm` goes on after `call` calls."""
+    return f"run{arm:03d}-{call:09d}-state"
+
+
+def part_key(part: int) -> str:
+    """Return the name of the sums that one part of a split probe leaves."""
+    return f"probe-part{part:03d}"

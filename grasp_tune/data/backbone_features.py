@@ -1,0 +1,193 @@
+"""Pictures as a frozen, pre-trained network sees them: computed once, kept in a file.
+
+With the features in place of the pictures, training a linear layer on a frozen backbone is the
+convex problem of the paper's experiments, at the price of a table.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from grasp_tune.config.errors import DataError, MissingDataError
+from grasp_tune.config.model_options import Backbone
+from grasp_tune.core.errors import ProblemError
+from grasp_tune.data import vision
+from grasp_tune.data.data import Data
+
+logger = logging.getLogger(__name__)
+
+# The pixels that the pre-trained networks of torchvision were trained on.
+_MEAN = (0.485, 0.456, 0.406)
+_STD = (0.229, 0.224, 0.225)
+_FORMAT = "1"  # part of the key: a change in what is computed must not find old files
+
+
+def with_features(data: Data, options: Backbone, device: torch.device) -> Data:
+    """The data with the network's features in place of its pictures; labels stay."""
+    if data.pixels is None or data.x.ndim != 4 or data.x.shape[1] not in (1, 3):
+        raise ProblemError(
+            f"problem.model: got backbone for {data.name}, whose rows have shape "
+            f"{tuple(data.x.shape[1:])}; expected pictures of 1 or 3 channels (mnist, cifar10, "
+            "image_folder). For features of your own use the data set npz with the model softmax"
+        )
+    weights = _weights(options)
+    network: nn.Module | None = None
+    digest = _weights_digest(weights)
+    parts: list[Tensor | None] = []
+    for pictures in (data.x, data.x_test):
+        if pictures is None:
+            parts.append(None)
+            continue
+        file = _cache_folder(options) / f"{_key(pictures, digest, options)}.npy"
+        features = _read(file)
+        if features is None:
+            network = network or _network(options, weights, device)
+            logger.info("computing the features of %d pictures, once", len(pictures))
+            features = _compute(network, pictures, options, device)
+            _write(file, features)
+        parts.append(features)
+    assert parts[0] is not None
+    return data.with_inputs(parts[0], parts[1])
+
+
+def _weights(options: Backbone) -> dict[str, Tensor]:
+    """The network's weights from the file that is named, or from torchvision's own place."""
+    if options.weights is not None:
+        return _load(Path(options.weights).expanduser(), "problem.model.weights")
+    models = vision.torchvision("the model backbone").models
+    entry: Any = models.get_model_weights(options.architecture).DEFAULT
+    place = Path(torch.hub.get_dir()) / "checkpoints" / entry.url.rpartition("/")[2]
+    if place.is_file():
+        return _load(place, "problem.model")
+    if not options.download:
+        raise MissingDataError(
+            f"problem.model: the weights of {options.architecture} are not in {place}; put the "
+            f"file of that name there, name a file with problem.model.weights, or set "
+            f"problem.model.download: true to fetch it"
+        )
+    try:
+        state: dict[str, Tensor] = entry.get_state_dict(progress=False, check_hash=True)
+    except (OSError, RuntimeError) as error:
+        raise MissingDataError(
+            f"problem.model: the weights of {options.architecture} could not be fetched "
+            f"({error}); name a file with problem.model.weights"
+        ) from error
+    return state
+
+
+def _load(path: Path, key: str) -> dict[str, Tensor]:
+    if not path.is_file():
+        raise MissingDataError(
+            f"{key}: {path} is not there; expected a file with the network's state_dict, saved by "
+            "torch.save or as .safetensors"
+        )
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            return load_file(path)
+        # weights_only: tensors alone, so that a file of weights cannot run code.
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # the two readers raise many kinds; all mean the same here
+        raise DataError(f"{path}: cannot be read as weights ({error})") from error
+    if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
+        raise DataError(f"{path}: holds {type(state).__name__}, expected a state_dict of tensors")
+    return state
+
+
+def _network(options: Backbone, weights: dict[str, Tensor], device: torch.device) -> nn.Module:
+    models = vision.torchvision("the model backbone").models
+    network: nn.Module = models.get_model(options.architecture, weights=None)
+    body = {name: value for name, value in weights.items() if not name.startswith("fc.")}
+    network.fc = nn.Identity()  # what enters the last layer is what we want
+    try:
+        network.load_state_dict(body)
+    except RuntimeError as error:
+        first = str(error).splitlines()[-1].strip()[:200]
+        raise DataError(
+            f"problem.model.weights: they do not fit {options.architecture} ({first})"
+        ) from None
+    return network.to(device).eval().requires_grad_(False)
+
+
+@torch.no_grad()
+def _compute(
+    network: nn.Module, pictures: Tensor, options: Backbone, device: torch.device
+) -> Tensor:
+    mean = torch.tensor(_MEAN, device=device).view(3, 1, 1)
+    std = torch.tensor(_STD, device=device).view(3, 1, 1)
+    side = (options.size, options.size)
+    done = []
+    for chunk in pictures.split(options.chunk):
+        x = chunk.to(device).float() / 255
+        x = x.expand(-1, 3, -1, -1)  # grey: the same in each channel
+        if x.shape[-2:] != side:
+            x = F.interpolate(x, side, mode="bilinear", align_corners=False, antialias=True)
+        done.append(network((x - mean) / std).float().cpu())
+    return torch.cat(done)
+
+
+def _cache_folder(options: Backbone) -> Path:
+    if options.cache is not None:
+        return Path(options.cache).expanduser()
+    return Path.home() / ".cache" / "grasp_tune" / "features"
+
+
+def _key(pictures: Tensor, weights: str, options: Backbone) -> str:
+    """A name that changes with anything the features depend on."""
+    digest = hashlib.sha256()
+    shape = "x".join(map(str, pictures.shape))
+    digest.update(f"{_FORMAT} {options.architecture} {options.size} {shape} {weights}".encode())
+    digest.update(np.ascontiguousarray(pictures.numpy()).data)
+    return f"{options.architecture}-{options.size}-{digest.hexdigest()[:32]}"
+
+
+def _weights_digest(weights: dict[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name, content in _contents(weights):
+        digest.update(name.encode())
+        digest.update(content)
+    return digest.hexdigest()
+
+
+def _contents(weights: dict[str, Tensor]) -> Iterator[tuple[str, bytes]]:
+    for name in sorted(weights):
+        yield (
+            name,
+            weights[name].detach().contiguous().flatten().view(torch.uint8).numpy().tobytes(),
+        )
+
+
+def _read(file: Path) -> Tensor | None:
+    try:
+        return torch.from_numpy(np.load(file, allow_pickle=False))
+    except FileNotFoundError:
+        return None
+    except (ValueError, OSError, EOFError):
+        # Half a file, say from a full disk: it is made again.
+        logger.warning("%s cannot be read; computing the features again", file)
+        return None
+
+
+def _write(file: Path, features: Tensor) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    # Beside its place, then moved: another process never sees half a file.
+    handle, name = tempfile.mkstemp(dir=file.parent, suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            np.save(stream, features.numpy(), allow_pickle=False)
+        os.replace(name, file)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

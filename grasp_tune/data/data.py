@@ -1,0 +1,101 @@
+"""What every kind of data becomes: tensors, and what a model has to know about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+import torch
+from torch import Tensor
+
+from grasp_tune.config.errors import DataError
+
+
+@dataclass(frozen=True, slots=True)
+class PixelScale:
+    """How bytes become numbers: `scale * (byte / 255 - mean) / std`, per channel."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class DataSpec:
+    """What a model has to know: shapes and classes, without any row."""
+
+    name: str
+    input_shape: tuple[int, ...]  # of one row
+    classes: int | None  # None: numbers are predicted
+    outputs: int  # classes, or how many numbers are predicted
+    pixels: PixelScale | None = None  # set when rows are bytes
+
+    @property
+    def features(self) -> int:
+        """Numbers in one row."""
+        return prod(self.input_shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """Training rows, test rows where there are some, and the names of the classes.
+
+    x: (rows, ...), float32, or bytes when `pixels` says how to read them. y: (rows,) int64 from 0
+    for classes; (rows,) or (rows, outputs) float32 for numbers to predict.
+    """
+
+    name: str
+    x: Tensor
+    y: Tensor
+    x_test: Tensor | None = None
+    y_test: Tensor | None = None
+    labels: tuple[str, ...] | None = None  # names of the classes; None: numbers are predicted
+    pixels: PixelScale | None = None
+
+    def __post_init__(self) -> None:
+        self._check_part("training", self.x, self.y)
+        if (self.x_test is None) != (self.y_test is None):
+            raise DataError(f"{self.name}: test inputs and test labels must come together")
+        if self.x_test is not None and self.y_test is not None:
+            self._check_part("test", self.x_test, self.y_test)
+            if self.x_test.shape[1:] != self.x.shape[1:]:
+                raise DataError(
+                    f"{self.name}: a test row has shape {tuple(self.x_test.shape[1:])}, a training "
+                    f"row {tuple(self.x.shape[1:])}; they must agree"
+                )
+        if self.labels is not None and len(self.labels) < 2:
+            raise DataError(f"{self.name}: got {len(self.labels)} class, expected at least 2")
+
+    def _check_part(self, part: str, x: Tensor, y: Tensor) -> None:
+        if x.ndim < 2 or len(x) == 0 or len(x) != len(y):
+            raise DataError(
+                f"{self.name}: {part} inputs have shape {tuple(x.shape)} and labels "
+                f"{tuple(y.shape)}; expected (rows, ...) and as many labels, at least one"
+            )
+        if x.dtype != (torch.float32 if self.pixels is None else torch.uint8):
+            raise DataError(f"{self.name}: {part} inputs are {x.dtype}, expected torch.float32")
+        if x.is_floating_point() and not bool(torch.isfinite(x).all()):
+            raise DataError(f"{self.name}: {part} inputs hold nan or inf, expected finite numbers")
+        if self.labels is None:
+            if y.dtype != torch.float32 or not bool(torch.isfinite(y).all()):
+                raise DataError(f"{self.name}: {part} labels must be finite float32 numbers")
+        elif y.dtype != torch.int64 or y.ndim != 1:
+            raise DataError(f"{self.name}: {part} classes are {y.dtype}, expected torch.int64")
+        elif int(y.min()) < 0 or int(y.max()) >= len(self.labels):
+            raise DataError(
+                f"{self.name}: {part} classes go from {int(y.min())} to {int(y.max())}, expected "
+                f"0 to {len(self.labels) - 1}"
+            )
+
+    @property
+    def spec(self) -> DataSpec:
+        """What a model has to know about this data."""
+        classes = None if self.labels is None else len(self.labels)
+        numbers = 1 if self.y.ndim == 1 else int(self.y.shape[1])
+        return DataSpec(
+            self.name, tuple(self.x.shape[1:]), classes, classes or numbers, self.pixels
+        )
+
+    def with_inputs(self, x: Tensor, x_test: Tensor | None) -> Data:
+        """The same labels over other inputs, such as features of the pictures."""
+        return replace(self, x=x, x_test=x_test, pixels=None)

@@ -1,0 +1,174 @@
+"""Arrays to data: labels to classes, a test share, fewer rows, standardized and scaled columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from grasp_tune.config.errors import DataError, shown
+from grasp_tune.data.data import Data
+
+MAX_CLASSES = 10_000
+Task = Literal["auto", "classification", "regression"]
+Array = NDArray[Any]
+
+# The same rows are set aside whatever the experiment's seed, so that seeds can be compared.
+_SPLIT_SEED, _ROWS_SEED = 7001, 7002
+
+
+class TableOptions(Protocol):
+    """What the sections of all tables have in common."""
+
+    @property
+    def scale(self) -> float: ...
+    @property
+    def standardize(self) -> bool: ...
+    @property
+    def rows(self) -> int | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class AsGiven:
+    """Options that change nothing."""
+
+    scale: float = 1.0
+    standardize: bool = False
+    rows: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Raw arrays as a file gives them; labels are numbers or text."""
+
+    x: Array  # (rows, ...)
+    y: Array  # (rows,), or (rows, outputs)
+    x_test: Array | None = None
+    y_test: Array | None = None
+    labels: tuple[str, ...] | None = None  # names, when y already counts classes from 0
+
+
+def table_data(
+    name: str, table: Table, options: TableOptions, *, test_share: float = 0.0, task: Task = "auto"
+) -> Data:
+    """The data that a table and its options give."""
+    table = _with_test_share(name, table, test_share)
+    if len(table.x) != len(table.y):
+        raise DataError(f"{name}: {len(table.x)} rows but {len(table.y)} labels, expected as many")
+    y, y_test, labels = encode_labels(name, table.y, table.y_test, task)
+    kept = kept_rows(len(table.x), options.rows)
+    x, x_test = scaled(table.x[kept], table.x_test, options.standardize, options.scale)
+    return Data(name, x, y[torch.from_numpy(kept)], x_test, y_test, table.labels or labels)
+
+
+def kept_rows(count: int, rows: int | None) -> NDArray[np.int64]:
+    """The training rows that are used, in their order: all, or `rows` picked at random."""
+    if rows is None or rows >= count:
+        return np.arange(count)
+    picked = np.random.default_rng(_ROWS_SEED).permutation(count)[:rows]
+    return np.sort(picked)
+
+
+def scaled(
+    x: Array, x_test: Array | None, standardize: bool, scale: float
+) -> tuple[Tensor, Tensor | None]:
+    """Inputs as float32; columns standardized by the training rows, then multiplied by `scale`."""
+    shift: Array | float = 0.0
+    factor: Array | float = scale
+    if standardize:
+        shift = x.mean(axis=0, dtype=np.float64)
+        deviation = x.std(axis=0, dtype=np.float64)
+        # A constant column carries nothing: it becomes 0 instead of 0/0.
+        factor = scale / np.where(deviation > 0, deviation, 1.0)
+
+    def tensor(values: Array) -> Tensor:
+        if standardize or scale != 1.0:
+            values = (values - shift) * factor
+        return torch.from_numpy(np.array(values, dtype=np.float32, order="C"))
+
+    return tensor(x), None if x_test is None else tensor(x_test)
+
+
+def encode_labels(
+    name: str, y: Array, y_test: Array | None, task: Task
+) -> tuple[Tensor, Tensor | None, tuple[str, ...] | None]:
+    """Labels as classes counted from 0 with their names, or as numbers to predict (names None)."""
+    _check_labels(name, y)
+    if y_test is not None:
+        _check_labels(name, y_test)
+    if task == "regression" or (task == "auto" and not _looks_like_classes(y)):
+        if not np.issubdtype(y.dtype, np.number):
+            raise DataError(f"{name}: labels are text ({shown(y.flat[0])}), expected numbers")
+        numbers = torch.from_numpy(y.astype(np.float32))
+        return (
+            numbers,
+            None if y_test is None else torch.from_numpy(y_test.astype(np.float32)),
+            None,
+        )
+    if y.ndim == 2 and y.shape[1] == 1:
+        y, y_test = y[:, 0], None if y_test is None else y_test[:, 0]
+    if y.ndim != 1:
+        raise DataError(f"{name}: classes have shape {y.shape}, expected one per row")
+    values, codes = np.unique(y, return_inverse=True)
+    if len(values) > MAX_CLASSES:
+        raise DataError(
+            f"{name}: {len(values)} different labels, expected at most {MAX_CLASSES} classes; "
+            "for numbers to predict set problem.dataset.task: regression"
+        )
+    codes_test = None if y_test is None else _codes(name, values, y_test)
+    names = tuple(_label_name(value) for value in values)
+    return torch.from_numpy(codes.astype(np.int64)), codes_test, names
+
+
+def _with_test_share(name: str, table: Table, share: float) -> Table:
+    if share == 0.0:
+        return table
+    if table.x_test is not None:
+        raise DataError(
+            f"{name}: it has test rows of its own, so problem.dataset.test_share must be 0, "
+            f"got {share:g}"
+        )
+    count = len(table.x)
+    held = min(max(1, round(share * count)), count - 1)
+    order = np.random.default_rng(_SPLIT_SEED).permutation(count)
+    test, train = np.sort(order[:held]), np.sort(order[held:])
+    return Table(table.x[train], table.y[train], table.x[test], table.y[test], table.labels)
+
+
+def _check_labels(name: str, y: Array) -> None:
+    if y.size == 0:
+        raise DataError(f"{name}: there are no rows")
+    if np.issubdtype(y.dtype, np.floating) and not np.isfinite(y).all():
+        raise DataError(f"{name}: labels hold nan or inf, expected finite numbers")
+
+
+def _looks_like_classes(y: Array) -> bool:
+    if not np.issubdtype(y.dtype, np.number):
+        return True  # text, booleans
+    if y.ndim > 1 and y.shape[1] > 1:
+        return False
+    if np.issubdtype(y.dtype, np.integer):
+        return True
+    # Files of text do not tell 1 from 1.0: few different whole numbers are classes.
+    return bool((y == np.round(y)).all()) and len(np.unique(y)) <= 1000
+
+
+def _codes(name: str, values: Array, y: Array) -> Tensor:
+    places = np.searchsorted(values, y).clip(max=len(values) - 1)
+    unknown = y[values[places] != y]
+    if len(unknown):
+        raise DataError(
+            f"{name}: the test rows have the label {_label_name(unknown[0])}, which no training "
+            "row has"
+        )
+    return torch.from_numpy(places.astype(np.int64))
+
+
+def _label_name(value: object) -> str:
+    if isinstance(value, float | np.floating) and float(value).is_integer():
+        return str(int(value))
+    return str(value)

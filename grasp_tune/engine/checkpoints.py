@@ -1,0 +1,155 @@
+"""A run as tensors: what goes into a checkpoint, and back.
+
+Names inside a checkpoint: `param.*` and `buffer.*` are the model, `opt.I.*` the optimizer's state
+of the I-th parameter, `average.G.*` the running average with exponent G. Plain numbers travel as
+metadata. Nothing else exists, so loading a checkpoint cannot run code.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from grasp_tune.core.errors import CheckpointError
+from grasp_tune.engine.averaging import AverageState, PolynomialAverage
+
+Tensors = dict[str, Tensor]
+Meta = dict[str, str | int | float]
+
+
+def model_tensors(model: nn.Module) -> Tensors:
+    """Return the model's parameters and buffers by name; not copies."""
+    found: Tensors = {f"param.{name}": item.detach() for name, item in model.named_parameters()}
+    found.update({f"buffer.{name}": item.detach() for name, item in model.named_buffers()})
+    return found
+
+
+def load_model(model: nn.Module, tensors: Mapping[str, Tensor], key: str) -> None:
+    """Copy a checkpoint's parameters and buffers into the model."""
+    for name, own in model_tensors(model).items():
+        given = tensors.get(name)
+        if given is None or given.shape != own.shape or given.dtype != own.dtype:
+            raise CheckpointError(
+                f"checkpoint {key} does not fit the model at {name}: it was written by another "
+                "model, or is damaged"
+            )
+        own.copy_(given)
+
+
+def finite(model: nn.Module) -> bool:
+    """Return whether every trainable parameter is finite."""
+    return all(bool(torch.isfinite(item).all()) for item in model.parameters())
+
+
+def digest(model: nn.Module) -> str:
+    """Return a short fingerprint of the model's parameters and buffers."""
+    found = hashlib.blake2b(digest_size=8)
+    for name, item in model_tensors(model).items():
+        found.update(f"{name}:{item.dtype}:{tuple(item.shape)};".encode())
+        raw = item.cpu().contiguous().flatten().view(torch.uint8).numpy() if item.numel() else b""
+        found.update(bytes(raw) if isinstance(raw, bytes) else raw.tobytes())
+    return found.hexdigest()
+
+
+def optimizer_tensors(optimizer: Optimizer) -> tuple[Tensors, str]:
+    """Return the optimizer's tensors, and its numbers as JSON."""
+    state = optimizer.state_dict()
+    tensors: Tensors = {}
+    numbers: dict[str, Any] = {"state": {}, "groups": []}
+    for index, entries in state["state"].items():
+        for name, value in entries.items():
+            if isinstance(value, Tensor):
+                tensors[f"opt.{index}.{name}"] = value.detach()
+            else:
+                numbers["state"].setdefault(str(index), {})[name] = _plain(name, value)
+    for group in state["param_groups"]:
+        plain = {key: _plain(key, item) for key, item in group.items() if key != "params"}
+        numbers["groups"].append(plain)
+    return tensors, json.dumps(numbers)
+
+
+def load_optimizer(
+    optimizer: Optimizer, tensors: Mapping[str, Tensor], numbers: str, key: str
+) -> None:
+    """Put a fresh optimizer where another one of its kind was when it was saved."""
+    state = optimizer.state_dict()
+    try:
+        read = json.loads(numbers)
+        groups, entries = read["groups"], read["state"]
+        found: dict[int, dict[str, Any]] = {
+            int(index): dict(items) for index, items in entries.items()
+        }
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise CheckpointError(f"checkpoint {key}: the optimizer's numbers are damaged") from None
+    if len(groups) != len(state["param_groups"]):
+        raise CheckpointError(f"checkpoint {key}: it has other parameter groups than this model")
+    for group, saved in zip(state["param_groups"], groups, strict=True):
+        for name, value in saved.items():
+            group[name] = tuple(value) if isinstance(value, list) else value
+    for name, tensor in tensors.items():
+        if name.startswith("opt."):
+            _, index, entry = name.split(".", 2)
+            found.setdefault(int(index), {})[entry] = tensor.clone()
+    optimizer.load_state_dict({"state": found, "param_groups": state["param_groups"]})
+
+
+def _plain(name: str, value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value  # JSON of Python's kind has words for infinity and NaN
+    if isinstance(value, tuple | list) and all(isinstance(item, int | float) for item in value):
+        return list(value)
+    if isinstance(value, Tensor) and value.numel() == 1:
+        return value.item()
+    raise CheckpointError(
+        f"the optimizer keeps {name} as a {type(value).__name__}, which a checkpoint of tensors "
+        "and numbers cannot hold"
+    )
+
+
+class Averages:
+    """The running averages of one run, over its parameters and its floating-point buffers."""
+
+    def __init__(self, model: nn.Module, gammas: Sequence[float]) -> None:
+        everything = model_tensors(model)
+        self._names = [name for name, item in everything.items() if item.is_floating_point()]
+        self._live = [everything[name] for name in self._names]
+        self._rest = {n: item for n, item in everything.items() if n not in set(self._names)}
+        self._averages = {gamma: PolynomialAverage(gamma) for gamma in gammas}
+
+    def update(self) -> None:
+        """Take in the model as it stands."""
+        for average in self._averages.values():
+            average.update(self._live)
+
+    def candidate(self, gamma: float) -> Tensors:
+        """Return the average as a model's tensors; whole numbers are those of the last iterate."""
+        average = self._averages[gamma]
+        if not average.steps:
+            return dict(zip(self._names, self._live, strict=True)) | self._rest
+        pairs = zip(self._names, self._live, average.tensors, strict=True)
+        return {name: mean.to(live.dtype) for name, live, mean in pairs} | self._rest
+
+    def save(self, tensors: Tensors, meta: Meta) -> None:
+        """Add all that is needed to go on later."""
+        for gamma, average in self._averages.items():
+            meta[f"average.{gamma:g}"] = average.steps
+            if average.steps:
+                for name, mean in zip(self._names, average.tensors, strict=True):
+                    tensors[f"average.{gamma:g}.{name}"] = mean
+
+    def load(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], key: str) -> None:
+        """Go on from what `save` added."""
+        for gamma in self._averages:
+            if f"average.{gamma:g}" not in meta:
+                continue  # the run did not carry it so far: it begins here
+            try:
+                steps = int(meta[f"average.{gamma:g}"])
+                names = [f"average.{gamma:g}.{name}" for name in self._names] if steps else []
+                state = AverageState(tuple(tensors[name] for name in names), steps)
+            except (KeyError, ValueError, TypeError):
+                raise CheckpointError(f"checkpoint {key} lacks the average {gamma:g}") from None
+            self._averages[gamma] = PolynomialAverage(gamma, state)

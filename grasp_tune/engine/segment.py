@@ -1,0 +1,143 @@
+"""One stretch of one run by the ordinary loop of the framework."""
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from grasp_tune.core.errors import InputError
+from grasp_tune.core.tasks import (
+    START,
+    Segment,
+    SegmentOutcome,
+    TrainTask,
+    average_key,
+    iterate_key,
+    state_key,
+)
+from grasp_tune.engine.checkpoints import (
+    Averages,
+    Meta,
+    finite,
+    load_optimizer,
+    model_tensors,
+    optimizer_tensors,
+)
+from grasp_tune.engine.curves import Curve
+from grasp_tune.engine.fused import annealed
+from grasp_tune.optimizers.factories import find_base
+
+if TYPE_CHECKING:
+    from grasp_tune.engine.worker import Worker
+
+LAG = 16  # losses that may be under way on a GPU: looking at each would make it wait
+
+
+class _OutOfCalls(Exception):
+    """A closure asked for more oracle calls than the stretch has."""
+
+
+class Stretch:
+    """Model, optimizer and averages, from a checkpoint to the next."""
+
+    def __init__(self, worker: "Worker", segment: Segment, task: TrainTask, skip: int) -> None:
+        self._worker, self._segment, self._task = worker, segment, task
+        self._base = find_base(segment.arm.base, worker.bases)
+        self._curve = Curve(segment)
+        self._curve.call += skip
+        self._call = self._curve.call
+        self._seen: list[tuple[Tensor, Tensor | float]] = []  # not yet in the curve
+        self._lag = 1 if worker.oracle.device.type == "cpu" else LAG
+        origin = segment.state or START
+        saved = worker.place(origin)
+        arm = segment.arm
+        params: list[Tensor] = list(worker.oracle.parameters)
+        self._optimizer = self._base.make(params, arm.value, worker.coordinates(arm.power))
+        self._knobs = [group.get(self._base.knob or "") for group in self._optimizer.param_groups]
+        self._averages = Averages(worker.model, segment.averages)
+        if saved is not None:
+            load_optimizer(self._optimizer, saved.tensors, str(saved.meta["optimizer"]), origin)
+            self._averages.load(saved.tensors, saved.meta, origin)
+            self._set_knob(1.0)  # the saved one may have been annealed, or another run's
+
+    def outcome(self) -> SegmentOutcome:
+        """Train, write what was asked for, and return how it went."""
+        segment, curve = self._segment, self._curve
+        waiting = sorted({call for call in segment.keep if call < segment.stop})
+        while curve.finite and self._call + self._base.calls_per_step <= segment.stop:
+            while waiting and waiting[0] <= self._call:
+                self._write_iterate(waiting.pop(0))
+            if not self._step():
+                break
+            if segment.averages:
+                self._averages.update()
+        self._look()
+        for call in waiting:
+            self._write_iterate(call)
+        # The last step is never looked at by a loss, so its point is checked here.
+        curve.finite = curve.finite and finite(self._worker.model)
+        if segment.stop in segment.keep:
+            self._write_iterate(segment.stop)
+        if segment.keep_averages:
+            for gamma in segment.averages:
+                key = average_key(segment.arm.index, segment.stop, gamma)
+                self._worker.store.write(key, self._averages.candidate(gamma), {})
+        if segment.save:
+            self._write_state()
+        return curve.outcome()
+
+    def _step(self) -> bool:
+        """Let the optimizer make a step; returns whether the calls sufficed for it."""
+        before = self._call
+        if self._segment.anneal is not None:
+            self._set_knob(annealed(self._segment, before))
+        try:
+            self._optimizer.step(self._closure)  # type: ignore[arg-type]
+        except _OutOfCalls:
+            return False
+        if self._call == before:
+            kind = type(self._optimizer).__name__
+            raise InputError(
+                f"base: {kind}.step never called the closure that it was given, so it cannot be "
+                "run; a step must call `closure()`, which computes the gradients"
+            )
+        return True
+
+    def _closure(self) -> Tensor:
+        oracle = self._worker.oracle
+        if self._call >= self._segment.stop:
+            raise _OutOfCalls
+        if self._task.exact:
+            loss = torch.tensor(oracle.exact(gradient=True, counted=True))
+        else:
+            loss = oracle.gradient("train", self._call)
+        self._call += 1
+        self._seen.append((loss, oracle.gradient_norm() if self._task.norms else math.nan))
+        if len(self._seen) >= self._lag:
+            self._look()
+        return loss
+
+    def _look(self) -> None:
+        for loss, norm in self._seen:
+            self._curve.add(float(loss), float(norm))
+        self._seen.clear()
+
+    def _set_knob(self, share: float) -> None:
+        if self._base.knob is None:
+            return
+        for group, knob in zip(self._optimizer.param_groups, self._knobs, strict=True):
+            if knob is not None:
+                group[self._base.knob] = knob * share
+
+    def _write_iterate(self, call: int) -> None:
+        key = iterate_key(self._segment.arm.index, call)
+        self._worker.store.write(key, model_tensors(self._worker.model), {})
+
+    def _write_state(self) -> None:
+        tensors, numbers = optimizer_tensors(self._optimizer)
+        tensors.update(model_tensors(self._worker.model))
+        meta: Meta = {"optimizer": numbers}
+        self._averages.save(tensors, meta)
+        key = state_key(self._segment.arm.index, self._segment.stop)
+        self._worker.store.write(key, tensors, meta)

@@ -1,0 +1,192 @@
+"""Minibatches by address: the batch of call t is a function of (seed, purpose, t).
+
+A task that is repeated, moved or split sees the same batches, and all runs see the same ones, so
+they are compared on equal terms. Purposes have streams of their own: no minibatch serves two of
+them by design.
+"""
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import default_collate
+
+from grasp_tune.core.errors import ProblemError
+from grasp_tune.core.random_streams import IndexStream, address
+from grasp_tune.engine.problem import Batch, Data
+
+BLOCK = 256  # minibatches whose rows are drawn in one go
+
+# Training, gradients and values at x0, the choice on training data and on held-out data; "exact"
+# goes through all data, and has an address for the noise of the model alone.
+PURPOSES = ("train", "probe", "value", "ensemble", "validation", "exact")
+
+# An iterable has no addresses, only an order: its batches are dealt out to the purposes in turn, as
+# (stride, offset). Training needs most of them; validation has an iterable of its own.
+_DEAL = {
+    "train": (2, 0),
+    "probe": (4, 1),
+    "value": (8, 3),
+    "ensemble": (8, 7),
+    "validation": (1, 0),
+}
+
+
+# The global states of the three generators that user code may draw from. NumPy's is the old one,
+# since that is the one that such code uses.
+_States = tuple[Tensor, Any, Any]
+
+
+def _states() -> _States:
+    return torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
+
+
+def _set_states(states: _States) -> None:
+    torch.set_rng_state(states[0])
+    np.random.set_state(states[1])  # noqa: NPY002
+    random.setstate(states[2])
+
+
+def seed_globally(number: int, *, cpu_only: bool) -> None:
+    """Set the generators that user code may draw from: torch's, NumPy's and Python's."""
+    if cpu_only:
+        torch.default_generator.manual_seed(number)  # a tenth of the time of manual_seed
+    else:
+        torch.manual_seed(number)
+    np.random.seed(number % 2**32)  # noqa: NPY002
+    random.seed(number)
+
+
+@contextmanager
+def untouched_randomness() -> Iterator[None]:
+    """Give the caller's generators back as they were."""
+    before = _states()
+    try:
+        yield
+    finally:
+        _set_states(before)
+
+
+@contextmanager
+def fixed_randomness(seed: int, *path: str | int) -> Iterator[None]:
+    """Seed torch, NumPy and `random` by address inside the block, and put them back after it."""
+    with untouched_randomness():
+        seed_globally(address(seed, *path) % 2**63, cpu_only=False)
+        yield
+
+
+class Stream:
+    """The minibatches of one purpose, by number."""
+
+    def __init__(
+        self, data: Data, batch_size: int, seed: int, purpose: str, device: torch.device
+    ) -> None:
+        self._data, self._size = data, batch_size
+        self._seed, self._purpose, self._device = seed, purpose, device
+        self._block = -1
+        self._rows: Tensor | None = None
+        self._iterator: _Dealt | None = None
+        if isinstance(data, tuple):
+            self._count = len(data[0])
+        elif hasattr(data, "__getitem__"):
+            self._count = len(data)  # type: ignore[arg-type]
+        else:
+            self._count = 0
+        self._index = (
+            IndexStream(seed, (purpose,), batch_size, self._count) if self._count else None
+        )
+
+    def batch(self, call: int) -> Batch:
+        """Return the minibatch of oracle call `call`, on the device."""
+        if not self._count:
+            return _to(self._dealt(call), self._device)
+        rows = self.rows(call)
+        if isinstance(self._data, tuple):
+            picked = tuple(item.index_select(0, rows.to(item.device)) for item in self._data)
+        else:
+            items = self._data
+            with fixed_randomness(self._seed, "items", self._purpose, call):
+                picked = default_collate([items[int(row)] for row in rows])  # type: ignore[index]
+        return _to(picked, self._device)
+
+    def rows(self, call: int) -> Tensor:
+        """Return the row numbers of a minibatch: uniform draws with replacement.
+
+        With replacement, because the oracle's answers must be independent.
+        """
+        block, at = divmod(call, BLOCK)
+        if block != self._block or self._rows is None:
+            assert self._index is not None
+            drawn = self._index.block(block * BLOCK, BLOCK)
+            self._rows, self._block = torch.from_numpy(drawn), block
+        return self._rows[at]
+
+    def _dealt(self, call: int) -> Batch:
+        stride, offset = _DEAL[self._purpose]
+        at = call * stride + offset
+        if self._iterator is None or at < self._iterator.position:
+            self._iterator = _Dealt(self._data, self._seed)
+        return self._iterator.take(at)
+
+
+class _Dealt:
+    """An endless iterable, read in order, with random numbers of its own."""
+
+    def __init__(self, data: Any, seed: int) -> None:
+        self.position = 0
+        with fixed_randomness(seed, "iterable"):
+            self._items = iter(data())
+            self._states = _states()
+
+    def take(self, at: int) -> Batch:
+        """Return item number `at`; those before it are read and dropped."""
+        outside = _states()
+        _set_states(self._states)
+        try:
+            while self.position <= at:
+                item = next(self._items)
+                self.position += 1
+        except StopIteration:
+            raise ProblemError(
+                f"data: the iterable ended after {self.position} batches, expected an endless one"
+            ) from None
+        finally:
+            self._states = _states()
+            _set_states(outside)
+        return item
+
+
+def _to(item: Any, device: torch.device) -> Any:
+    if isinstance(item, Tensor):
+        return item if item.device == device else item.to(device, non_blocking=True)
+    if isinstance(item, dict):
+        return {key: _to(value, device) for key, value in item.items()}
+    if isinstance(item, tuple | list):
+        moved = [_to(value, device) for value in item]
+        return type(item)(*moved) if hasattr(item, "_fields") else type(item)(moved)
+    return item
+
+
+def full_batches(data: Data, device: torch.device, size: int = 1024) -> Iterator[tuple[Batch, int]]:
+    """Yield the whole data set in order, in chunks with their numbers of rows.
+
+    For exact gradients and values; an endless iterable has no whole, which is an error.
+    """
+    if isinstance(data, tuple):
+        for at in range(0, len(data[0]), size):
+            chunk = tuple(item[at : at + size] for item in data)
+            yield _to(chunk, device), len(chunk[0])
+    elif hasattr(data, "__getitem__"):
+        count = len(data)  # type: ignore[arg-type]
+        for at in range(0, count, size):
+            rows = range(at, min(at + size, count))
+            yield _to(default_collate([data[row] for row in rows]), device), len(rows)
+    else:
+        raise ProblemError(
+            "data: exact gradients need a finite data set (a tuple of tensors or a Dataset); "
+            "an endless iterable has none"
+        )

@@ -1,0 +1,194 @@
+"""Named tensors in one file: the safetensors format, with a checksum over all of it.
+
+The file is eight bytes with the header's length, the header (JSON) and the raw numbers. Any
+safetensors reader opens it; this module writes and reads it itself so that
+
+- tensors stream from and to the disk one by one, without a second copy of all of them;
+- the same tensors give the same bytes;
+- the checksum, which the header keeps in its metadata, covers every bit of header and numbers.
+
+Nothing in the format can hold code.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any, BinaryIO
+
+import torch
+from torch import Tensor
+
+from grasp_tune.core.errors import InputError
+
+Meta = dict[str, str | int | float]
+
+_DTYPES = {
+    "F64": torch.float64,
+    "I64": torch.int64,
+    "U64": torch.uint64,
+    "C64": torch.complex64,
+    "F32": torch.float32,
+    "I32": torch.int32,
+    "U32": torch.uint32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I16": torch.int16,
+    "U16": torch.uint16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+
+# The checksum comes first in the header, at a place that is known before anything is parsed; it is
+# computed with zeros in that place.
+_LEAD = b'{"__metadata__":{"blake2b":"'
+_NO_CHECKSUM = "0" * 64
+_FORMAT = "grasp_tune-1"
+_HEADER_LIMIT = 2**25  # bytes; some 200,000 tensors, and parsing takes memory many times over
+_MOST_SIZES = 64  # dimensions of a tensor; no framework has more
+
+
+class DamagedFile(ValueError):
+    """What is wrong with a file, as the end of a sentence that begins with its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What will be written: the header, still without checksum, and the tensors in file order."""
+
+    header: bytes
+    tensors: tuple[Tensor, ...]
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor], meta: Meta) -> "Content":
+        """The content for these tensors; raises `InputError` for what the format cannot hold."""
+        for name, value in meta.items():
+            if not isinstance(value, str | int | float):
+                raise InputError(f"meta[{name!r}] is {value!r}, but must be text or a number")
+        metadata = {"blake2b": _NO_CHECKSUM, "format": "pt", "made_by": _FORMAT}
+        header: dict[str, Any] = {"__metadata__": {**metadata, "meta": json.dumps(meta)}}
+        # Wide numbers first keeps every tensor aligned; the name makes the order unique.
+        names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+        end = 0
+        for name in names:
+            tensor, start = tensors[name], end
+            _check(name, tensor)
+            end += tensor.numel() * tensor.element_size()
+            header[name] = {
+                "dtype": _NAMES[tensor.dtype],
+                "shape": list(tensor.shape),
+                "data_offsets": [start, end],
+            }
+        text = json.dumps(header, separators=(",", ":")).encode()
+        return cls(text + b" " * (-len(text) % 8), tuple(tensors[name] for name in names))
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return 8 + len(self.header) + sum(t.numel() * t.element_size() for t in self.tensors)
+
+    def write(self, file: BinaryIO) -> None:
+        """Write all of it to a file that is empty and can seek."""
+        file.write(len(self.header).to_bytes(8, "little"))
+        file.write(self.header)
+        checksum = _hash(self.header)
+        for tensor in self.tensors:
+            raw = _raw(tensor.detach().resolve_conj().resolve_neg().cpu().contiguous())
+            file.write(raw)
+            checksum.update(raw)
+        file.seek(8 + len(_LEAD))
+        file.write(checksum.hexdigest().encode())
+
+
+def read_tensors(file: BinaryIO, size: int) -> tuple[dict[str, Tensor], Meta]:
+    """The tensors by name and the meta of a file of `size` bytes, its checksum verified.
+
+    Raises `DamagedFile`. Whatever the file says, no more than `size` bytes are allocated for it.
+    """
+    length = int.from_bytes(file.read(8), "little")
+    if not len(_LEAD) + len(_NO_CHECKSUM) < length <= min(size - 8, _HEADER_LIMIT):
+        raise DamagedFile("is truncated, or no checkpoint of grasp_tune")
+    header = file.read(length)
+    if not header.startswith(_LEAD):
+        raise DamagedFile("is no checkpoint of grasp_tune")
+    place = slice(len(_LEAD), len(_LEAD) + len(_NO_CHECKSUM))
+    expected = header[place]
+    blank = header[: place.start] + _NO_CHECKSUM.encode() + header[place.stop :]
+    metadata, entries = _parse(header, size - 8 - length)
+
+    checksum = _hash(blank)
+    tensors: dict[str, Tensor] = {}
+    for name, (dtype, shape, count) in entries.items():
+        try:
+            tensor = torch.empty(shape, dtype=dtype)
+        except (RuntimeError, OverflowError, TypeError):
+            raise DamagedFile(f"is damaged: tensor {name!r} cannot have shape {shape}") from None
+        if count:
+            raw = _raw(tensor)
+            if file.readinto(raw) != count:  # type: ignore[attr-defined]
+                raise DamagedFile("is truncated")
+            checksum.update(raw)
+        tensors[name] = tensor
+    if checksum.hexdigest().encode() != expected:
+        raise DamagedFile("is damaged: its checksum does not match its content")
+    return dict(sorted(tensors.items())), metadata
+
+
+def _parse(
+    header: bytes, size: int
+) -> tuple[Meta, dict[str, tuple[torch.dtype, tuple[int, ...], int]]]:
+    """The meta, and dtype, shape and bytes of each tensor in file order; `size` bytes in all."""
+    if sum(header.count(mark) for mark in (b"[", b"{", b",")) > len(header) // 4 + 100:
+        raise DamagedFile("is damaged: its header cannot be read")  # all brackets: fills the memory
+    try:
+        fields = json.loads(header)
+        metadata = fields.pop("__metadata__")
+        if metadata["made_by"] != _FORMAT:
+            raise DamagedFile(f"has format {metadata['made_by']!r}, expected {_FORMAT!r}")
+        meta = dict(json.loads(metadata["meta"]))
+        entries, end = {}, 0
+        for name, entry in fields.items():
+            dtype, shape = _DTYPES[entry["dtype"]], tuple(entry["shape"])
+            start, stop = entry["data_offsets"]
+            if len(shape) > _MOST_SIZES:  # their product would be a number without end
+                raise DamagedFile(f"is damaged: tensor {name!r} has {len(shape)} dimensions")
+            if any(type(number) is not int or number < 0 for number in (*shape, start, stop)):
+                raise DamagedFile(f"is damaged: tensor {name!r} has no proper shape")
+            if start != end or stop - start != prod(shape) * dtype.itemsize:
+                raise DamagedFile(f"is damaged: tensor {name!r} does not fit its place")
+            entries[name], end = (dtype, shape, stop - start), stop
+    except DamagedFile:
+        raise
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise DamagedFile("is damaged: its header cannot be read") from None
+    if end != size:
+        raise DamagedFile(f"is truncated, or too long: {end} bytes of numbers expected, got {size}")
+    return meta, entries
+
+
+def _check(name: str, tensor: Tensor) -> None:
+    """Refuse what the format has no room for."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise InputError(f"tensor name {name!r} is no proper text") from None
+    if name == "__metadata__":
+        raise InputError("a tensor is called '__metadata__', a name that the format keeps")
+    if tensor.dtype not in _NAMES:
+        raise InputError(f"tensor {name!r} has dtype {tensor.dtype}, which the format lacks")
+    if tensor.layout is not torch.strided or tensor.device.type == "meta":
+        raise InputError(f"tensor {name!r} is sparse or has no data; make it dense first")
+
+
+def _raw(tensor: Tensor) -> memoryview:
+    """The bytes of a contiguous tensor in main memory, not copied."""
+    return tensor.reshape(-1).view(torch.uint8).numpy().data
+
+
+def _hash(header: bytes) -> Any:
+    return hashlib.blake2b(header, digest_size=32)

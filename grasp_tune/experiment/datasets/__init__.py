@@ -1,6 +1,0 @@
-"""Data by name: each kind of data in its own file, loaded only when a config names it."""
-
-from grasp_tune.experiment.datasets.catalog import load_data
-from grasp_tune.experiment.datasets.data import Data, DataSpec, PixelScale
-
-__all__ = ["Data", "DataSpec", "PixelScale", "load_data"]

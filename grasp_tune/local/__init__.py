@@ -1,1 +1,0 @@
-"""The in-process body: the search and its workers on this machine."""

@@ -1,0 +1,86 @@
+r"""Adam with a step per coordinate: the base optimizer of the default schedule.
+
+Decides how one gradient moves the parameters. It has no guarantee of its own; the schedule that
+uses it keeps the paper's cells beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from grasp_tune.optimizers.coordinatewise import CoordinateWise
+from grasp_tune.optimizers.preconditioner import Coordinates
+
+FIRST = 0.9  # decay of the mean
+RAMP = 0.8  # the mean square's decay is 1 - t ** -RAMP: short memory first, long memory later
+# Far below any gradient that matters in float32, far above what its square can still hold.
+TINY = 1e-18
+
+
+def fresh_share(count: int) -> float:
+    """Return the weight of the newest squared gradient, the `count`-th of a run.
+
+    The first one has weight 1, so the mean square needs no correction for its start.
+    """
+    return count**-RAMP
+
+
+def clipped_moves(
+    means: list[Tensor], squares: list[Tensor], gradients: list[Tensor], count: int
+) -> list[Tensor]:
+    """Return the `count`-th move of each coordinate, from -1 to 1; both running means go on."""
+    first, fresh = 1.0 - FIRST**count, fresh_share(count)
+    torch._foreach_lerp_(means, gradients, 1.0 - FIRST)
+    torch._foreach_mul_(squares, 1.0 - fresh)
+    torch._foreach_addcmul_(squares, gradients, gradients, fresh)
+    sizes = torch._foreach_sqrt(squares)
+    torch._foreach_add_(sizes, TINY)
+    moves = torch._foreach_div(means, sizes)
+    torch._foreach_mul_(moves, 1.0 / first)
+    torch._foreach_clamp_max_(moves, 1.0)
+    torch._foreach_clamp_min_(moves, -1.0)
+    return list(moves)
+
+
+class CoordinateAdam(CoordinateWise):
+    r"""Adam whose steps may also shrink with the size of each coordinate's gradients.
+
+    With $m$ and $v$ the running means of $g$ (decay 0.9) and $g^2$ (decay $1 - t^{-0.8}$), and $p$
+    the largest $|g|$ so far in units of a typical one,
+    $x \leftarrow x - \eta\, p^{-q}\, \mathrm{clip}(m / \sqrt{v}, -1, 1)$. The clip is for
+    coordinates that are silent for long: $v$ forgets them, and they would jump when they speak.
+    `coordinates` gives the power $q$ and the sizes seen in the probe; without it $q$ is 0.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Tensor] | Iterable[dict[str, Any]],
+        *,
+        lr: float,
+        coordinates: Coordinates | None = None,
+    ) -> None:
+        super().__init__(params, lr, coordinates, steps=0)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """The closure's loss, None without a closure; moves the parameters by one gradient."""
+        loss = self.loss_of(closure)
+        for group in self.param_groups:
+            group["steps"] += 1
+            points = [point for point in group["params"] if point.grad is not None]
+            if not points:
+                continue
+            gradients = [point.grad for point in points]
+            self.begin(points, "mean", "square")
+            means, squares = self.entries(points, "mean"), self.entries(points, "square")
+            moves = clipped_moves(means, squares, gradients, group["steps"])
+            self.hear(group, points, gradients)
+            scales = self.scales(group, points)
+            if scales is not None:
+                torch._foreach_mul_(moves, scales)
+            torch._foreach_add_(points, moves, alpha=-group["lr"])
+        return loss

@@ -1,0 +1,241 @@
+r"""Adam whose step is a distance that it measures itself: the base of the default schedule.
+
+Decides how large a step is, run by run, without a range to search: the distance from the start to
+where the gradients point is bounded from below by what the run has seen of them. It has no
+guarantee of its own; the schedule that uses it keeps the paper's cells beside it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from grasp_tune.core.errors import InputError
+from grasp_tune.optimizers.adam import FIRST, clipped_moves
+from grasp_tune.optimizers.coordinatewise import CoordinateWise
+from grasp_tune.optimizers.preconditioner import Coordinates
+
+MEMORY = math.sqrt(0.999)  # decay of what the distance is measured by
+FIRST_GAIN = 1e-2  # share of the loss that the very first distance could gain, to first order
+EDGE = 1.5  # the search for a first distance ends at two of so many times the lowest loss so far
+# It ends after so many steps as well, where the gradients promise this share of the loss by then: a
+# minibatch that a huge step happens to fit says nothing. Where they promise less, they are mostly
+# noise, and it goes on for a few steps more.
+DOUBLINGS, PROMISE, MORE = 10, 0.2, 6
+RETREAT = 4.0  # the first distance is that of the lowest loss, divided by this
+NOISY_RETREAT = 2.0  # that of the largest promise, where gradients are mostly noise, by this
+
+
+class GrowingAdam(CoordinateWise):
+    r"""Adam with the step $\eta\, d_t$, where $d_t$ is a distance that only grows.
+
+    For a convex loss, $\sum_t w_t \langle g_t, x_0 - x_t\rangle \le \sum_t w_t \langle g_t, x_0 -
+    x^*\rangle \le \|x_0 - x^*\|_\infty \|\sum_t w_t g_t\|_1$ on average, so that the quotient of
+    the first and the last sum is a lower bound on the distance (D-Adaptation, Defazio and
+    Mishchenko 2023; the weights $w_t \propto \eta_t d_t^2$ are Prodigy's, Mishchenko and Defazio
+    2023). $d_t$ is the largest quotient so far.
+
+    Where gradients are mostly noise that bound is slow to leave a tiny first distance. So the run
+    begins with a few steps that double from a tiny one until the loss has risen, takes a part of
+    the one with the lowest loss as its first distance, and goes back to where it began. Single
+    losses tell little where gradients tell little: there it takes a part of the one that promised
+    the largest decrease, to first order. Units of the loss and of the parameters do not matter.
+
+    With $c_i = p_i^{-q}$ the multipliers of the coordinates, as in `CoordinateAdam`,
+    $x_i \leftarrow x_i - \eta\, d_t\, c_i\, \mathrm{clip}(m_i/\sqrt{v_i}, -1, 1)$, and distances
+    are measured in units of $c_i$. `lr` is $\eta$, a pure number near 1.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Tensor] | Iterable[dict[str, Any]],
+        *,
+        lr: float = 1.0,
+        coordinates: Coordinates | None = None,
+    ) -> None:
+        numbers = {"steps": 0, "distance": 0.0, "gained": 0.0}
+        search = {"seeking": True, "doubt": False, "entry": 0.0, "promise": 0.0}
+        finds = {"lowest": 0.0, "valley": 0.0, "highest": 0.0, "summit": 0.0}
+        super().__init__(params, lr, coordinates, **numbers, **search, **finds)
+        if len(self.param_groups) > 1:
+            raise InputError("one distance is measured over all parameters: give a single group")
+
+    @property
+    def distance(self) -> float:
+        """The distance that the next step takes its share of, per coordinate."""
+        return float(self.param_groups[0]["distance"])
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """The closure's loss, None without a closure; moves the parameters by one gradient."""
+        loss = self.loss_of(closure)
+        group = self.param_groups[0]
+        points = [point for point in group["params"] if point.grad is not None]
+        if not points:
+            return loss
+        gradients = [point.grad for point in points]
+        for point in points:
+            if "origin" not in self.state[point]:
+                self.state[point]["origin"] = point.detach().clone()
+        self.begin(points, "mean", "square", "drift")
+        group["steps"] += 1
+        if group["seeking"]:
+            self._seek(points, gradients, math.nan if loss is None else float(loss))
+        else:
+            self._grow(points, gradients)
+        return loss
+
+    def _seek(self, points: list[Tensor], gradients: list[Tensor], loss: float) -> None:
+        """Double the distance step by step until it is found; then begin again."""
+        group = self.param_groups[0]
+        scales = self.scales(group, points)
+        if not group["distance"]:
+            group["distance"] = _first_distance(_size(gradients, scales), loss)
+            group["entry"] = group["lowest"] = loss
+            group["valley"], group["steps"] = group["distance"], 1
+        elif self._risen(loss) and self._may_be_chance(loss):
+            group["doubt"], group["steps"] = True, group["steps"] - 1
+            return
+        elif self._risen(loss) or self._enough():
+            noisy = group["steps"] > DOUBLINGS + 1 and group["highest"] > 0.0
+            by_promise, by_loss = group["summit"] / NOISY_RETREAT, group["valley"] / RETREAT
+            group["distance"] = by_promise if noisy else by_loss
+            self._go_back()
+            return
+        else:
+            if loss < group["lowest"]:
+                group["lowest"], group["valley"] = loss, group["distance"]
+            if group["promise"] > group["highest"]:
+                group["highest"], group["summit"] = group["promise"], group["distance"]
+            group["distance"] *= 2.0
+            group["doubt"] = False
+        moves = self._move(points, gradients, scales, group["distance"])
+        group["promise"] = group["distance"] * self._descent(points, moves, scales)
+
+    def _risen(self, loss: float) -> bool:
+        """Return whether the loss is too high for a larger distance to be of use."""
+        group = self.param_groups[0]
+        return not loss <= max(group["entry"], EDGE * group["lowest"])
+
+    def _may_be_chance(self, loss: float) -> bool:
+        """Return whether one more minibatch is asked at the same point before the search ends.
+
+        Not after `DOUBLINGS` steps, when losses do not choose the distance any more.
+        """
+        group = self.param_groups[0]
+        return math.isfinite(loss) and not group["doubt"] and group["steps"] <= DOUBLINGS
+
+    def _enough(self) -> bool:
+        """Return whether larger distances are not worth a look, whatever the loss is."""
+        group = self.param_groups[0]
+        promised = group["promise"] > PROMISE * abs(group["entry"])
+        return group["steps"] > DOUBLINGS + (0 if promised else MORE)
+
+    def _descent(
+        self, points: list[Tensor], moves: list[Tensor], scales: list[Tensor] | None
+    ) -> float:
+        """Return how fast the loss falls along these moves, to first order.
+
+        The mean gradient that made them has noise of its own, which goes uphill as well as down:
+        what it would promise if it were nothing else is taken off.
+        """
+        steps = self.param_groups[0]["steps"]
+        if steps == 1:
+            return 0.0  # one gradient does not tell its noise
+        means, squares = self.entries(points, "mean"), self.entries(points, "square")
+        promised = _total(torch._foreach_mul(moves, means)) / (1.0 - FIRST**steps)
+        by_noise = _share_of_noise(steps)
+        roots = list(torch._foreach_sqrt(squares))
+        return (promised - by_noise * _size(roots, scales)) / (1.0 - by_noise)
+
+    def _go_back(self) -> None:
+        """Begin again from the first point, with the distance found."""
+        group = self.param_groups[0]
+        group["seeking"], group["steps"] = False, 0
+        for point in group["params"]:
+            state = self.state[point]
+            if "origin" in state:
+                point.copy_(state["origin"])
+                state["mean"].zero_()
+                state["square"].zero_()
+
+    def _grow(self, points: list[Tensor], gradients: list[Tensor]) -> None:
+        """Measure the distance by these gradients, and make a step of its size."""
+        group = self.param_groups[0]
+        self.hear(group, points, gradients)
+        scales = self.scales(group, points)
+        self._measure(points, gradients, scales)
+        self._move(points, gradients, scales, group["lr"] * group["distance"])
+
+    def _measure(
+        self,
+        points: list[Tensor],
+        gradients: list[Tensor],
+        scales: list[Tensor] | None,
+    ) -> None:
+        """Raise the distance where the gradients so far say that it is larger.
+
+        Sums are in units of the newest weight's $d^2$: when the distance grows they shrink, so no
+        power of a tiny first distance ever has to be held.
+        """
+        group, drifts = self.param_groups[0], self.entries(points, "drift")
+        apart = torch._foreach_sub(self.entries(points, "origin"), points)
+        inner = _total(torch._foreach_mul(apart, gradients))
+        weight = (1.0 - MEMORY) * group["lr"]
+        group["gained"] = MEMORY * group["gained"] + weight * inner
+        torch._foreach_mul_(drifts, MEMORY)
+        torch._foreach_add_(drifts, gradients, alpha=weight)
+        size = _size(drifts, scales)
+        found = group["gained"] / size if size > 0.0 else 0.0
+        if math.isfinite(found) and found > group["distance"]:
+            fall = (group["distance"] / found) ** 2
+            group["distance"] = found
+            group["gained"] *= fall
+            torch._foreach_mul_(drifts, fall)
+
+    def _move(
+        self,
+        points: list[Tensor],
+        gradients: list[Tensor],
+        scales: list[Tensor] | None,
+        distance: float,
+    ) -> list[Tensor]:
+        group = self.param_groups[0]
+        means, squares = self.entries(points, "mean"), self.entries(points, "square")
+        moves = clipped_moves(means, squares, gradients, group["steps"])
+        if scales is not None:
+            torch._foreach_mul_(moves, scales)
+        torch._foreach_add_(points, moves, alpha=-distance)
+        return moves
+
+
+def _first_distance(size: float, loss: float) -> float:
+    """Return the distance at which a step could gain `FIRST_GAIN` of the loss, to first order.
+
+    0 where the gradient is zero: it says nothing about units, so the next one is asked.
+    """
+    if size == 0.0:
+        return 0.0
+    found = FIRST_GAIN * abs(loss) / size
+    return found if 0.0 < found < math.inf else FIRST_GAIN
+
+
+def _share_of_noise(count: int) -> float:
+    """Return the variance of a running mean of `count` gradients, in units of one gradient's."""
+    return (1.0 - FIRST) / (1.0 + FIRST) * (1.0 + FIRST**count) / (1.0 - FIRST**count)
+
+
+def _total(tensors: Iterable[Tensor]) -> float:
+    return float(torch.stack([item.sum(dtype=torch.float64) for item in tensors]).sum())
+
+
+def _size(tensors: list[Tensor], scales: list[Tensor] | None) -> float:
+    """Return the sum of the absolute values, each in units of its coordinate."""
+    sizes = torch._foreach_abs(tensors)
+    if scales is not None:
+        torch._foreach_mul_(sizes, scales)
+    return _total(sizes)

@@ -1,0 +1,219 @@
+r"""UniXGrad as a `torch.optim.Optimizer`: the base optimizer of the convex methods.
+
+Decides how one iteration moves the parameters. What the minibatches are, how many iterations a
+cell gets and which radius it has is decided elsewhere.
+
+Numbers. The paper keeps the sum $\sum_s \alpha_s x_s$, which grows without limit. Here every point
+is kept as its displacement from the start, *in units of the radius*, so that all that is stored
+lies in the unit ball whatever the radius is, and the sum is kept as the weighted mean it is later
+divided into. The root under the step size is a Python float, extended by `hypot`, so that it
+overflows for no gradient that is finite.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.optimizer import ParamsT
+
+from grasp_tune.core.errors import InputError
+
+# Sums of squares run over rows of this length in the tensor's own precision and in float64 beyond:
+# one float32 sum over 10^7 numbers is off by 4e-4, and float64 throughout costs 15 times as much.
+_ROW = 256
+
+PIECE = 1e38  # the largest factor that points are multiplied by at once
+
+_OWN = ("radius", "iteration", "root")  # what this class keeps in each parameter group
+
+
+class UniXGrad(Optimizer):
+    r"""UniXGrad on the ball of the given radius around the parameters' first values.
+
+    Algorithm 5 of the paper with $\alpha_t = t$, two gradients per iteration. With $\hat x$ the
+    leading point, $m_{t-1}$ the weighted mean of $x_1..x_{t-1}$ (which is $\bar x_{t-1}$) and
+    $w_t = \alpha_t / \sum_{s \le t} \alpha_s = 2/(t+1)$:
+
+    1. $\eta_t = 2D / \sqrt{1 + \sum_{s<t} \alpha_s^2 |g(\bar x_s) - g(\tilde x_s)|^2}$
+    2. $\tilde x_t = m_{t-1} + w_t (\hat x_t - m_{t-1})$
+    3. $x_t = \mathrm{Proj}(\hat x_t - \eta_t \alpha_t g(\tilde x_t))$
+    4. $\bar x_t = m_t = m_{t-1} + w_t (x_t - m_{t-1})$
+    5. $\hat x_{t+1} = \mathrm{Proj}(\hat x_t - \eta_t \alpha_t g(\bar x_t))$
+
+    `radius` is the paper's $D$: one number for the ball over all parameters of all groups. It takes
+    three stored vectors of the model's size and one more inside `step`.
+
+    Raises `InputError` for a radius that is not a positive number, for a group with a radius or a
+    learning rate of its own, and for parameters that are neither float32 nor float64.
+    """
+
+    def __init__(self, params: ParamsT, *, radius: float) -> None:
+        radius = float(radius)
+        if not 0.0 < radius < math.inf:
+            raise InputError(f"radius is {radius}, but must be a positive finite number")
+        super().__init__(params, {"radius": radius, "iteration": 0, "root": 1.0})
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group before the first step; the ball then spans its parameters too."""
+        for name in (*_OWN, "lr"):
+            if name in param_group:
+                raise InputError(
+                    f"a parameter group sets {name}={param_group[name]!r}, but UniXGrad has one "
+                    "radius for all groups together and no learning rate; leave it out"
+                )
+        if self.param_groups and self.param_groups[0]["iteration"]:
+            raise InputError(
+                "a parameter group was added after "
+                f"{self.param_groups[0]['iteration']} iterations, but the ball is fixed by the "
+                "first one; make a new optimizer"
+            )
+        super().add_param_group(param_group)
+        for parameter in self.param_groups[-1]["params"]:
+            if parameter.dtype not in (torch.float32, torch.float64):
+                raise InputError(
+                    f"a parameter has dtype {parameter.dtype}, but the averages need float32 or "
+                    "float64; keep the parameters in float32 and use torch.autocast"
+                )
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a `state_dict`; its tensors are copied, never shared."""
+        super().load_state_dict(state_dict)
+        for state in self.state.values():
+            for name, value in state.items():
+                state[name] = value.clone()
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """The loss at the first of the two points; the parameters then hold the average so far.
+
+        `closure` zeroes the gradients, draws a fresh minibatch, calls backward and returns the
+        loss. It is called twice: at the look-ahead point (2), whose loss is returned, and at the
+        average (4). A gradient that is None counts as zero. If the closure raises, the step is left
+        half done: go on from an earlier `state_dict` and its parameters.
+        """
+        if closure is None:
+            raise InputError(
+                "UniXGrad.step needs a closure: one step takes gradients at two points"
+            )
+        group = self.param_groups[0]  # the numbers are the same in all groups
+        radius, root, weight = group["radius"], group["root"], group["iteration"] + 1
+        share = 2.0 / (weight + 1)
+        reach = 2.0 * weight / root  # (1), times alpha_t, in units of the radius
+
+        points = [parameter for group in self.param_groups for parameter in group["params"]]
+        for point in points:
+            if not self.state[point]:
+                self.state[point]["origin"] = point.clone()
+                self.state[point]["lead"] = torch.zeros_like(point)
+                self.state[point]["mean"] = torch.zeros_like(point)
+        origin, lead, mean = (
+            [self.state[point][name] for point in points] for name in ("origin", "lead", "mean")
+        )
+
+        torch._foreach_copy_(points, mean)  # (2)
+        torch._foreach_lerp_(points, lead, share)
+        _leave_units(points, radius, origin)
+        with torch.enable_grad():
+            loss = closure()
+        ahead = [gradient.clone() for gradient in _gradients(points)]
+
+        move_in_ball(points, lead, ahead, reach)  # (3), with the parameters as scratch space
+        torch._foreach_lerp_(mean, points, share)  # (4)
+        torch._foreach_copy_(points, mean)
+        _leave_units(points, radius, origin)
+        with torch.enable_grad():
+            closure()
+        here = _gradients(points)
+
+        # Half the difference, since two finite gradients may be further apart than the range.
+        torch._foreach_mul_(ahead, 0.5)
+        torch._foreach_sub_(ahead, here, alpha=0.5)
+        root = math.hypot(root, 2.0 * weight * joint_norm(ahead))
+        move_in_ball(ahead, lead, here, reach)  # (5), `ahead` being free now
+        for point, moved in zip(points, ahead, strict=True):
+            self.state[point]["lead"] = moved
+        for group in self.param_groups:
+            group["iteration"], group["root"] = weight, root
+        return loss
+
+
+def joint_norm(tensors: Sequence[Tensor]) -> float:
+    """The Euclidean norm of all tensors taken as one vector, right to 1e-6 in float32.
+
+    It does not overflow while the entries are finite. Entries below 1e-19 may count as zero.
+    """
+    rows: dict[torch.device, list[Tensor]] = {}  # by device: one transfer for each
+    for tensor in tensors:
+        flat = tensor.reshape(-1)
+        whole = flat.numel() // _ROW * _ROW
+        found = rows.setdefault(tensor.device, [])
+        if whole:
+            found.append(torch.linalg.vector_norm(flat[:whole].view(-1, _ROW), dim=1))
+        if whole < flat.numel():
+            found.append(torch.linalg.vector_norm(flat[whole:]).reshape(1))
+    norm = math.hypot(
+        *(
+            torch.linalg.vector_norm(torch.cat(found).cpu().double()).item()
+            for found in rows.values()
+            if found
+        )
+    )
+    if math.isfinite(norm):
+        return norm
+    largest = _largest(tensors)  # the squares may have overflowed although the entries did not
+    if not math.isfinite(largest):
+        return largest
+    return largest * math.hypot(*(joint_norm([tensor / largest]) for tensor in tensors))
+
+
+def _leave_units(points: list[Tensor], radius: float, origin: list[Tensor]) -> None:
+    """Turn displacements in units of the radius into points, in place."""
+    # A grid may reach radii that float32 cannot hold: then what moved becomes infinite, which the
+    # caller sees, and what did not move stays where it is.
+    while radius > PIECE:
+        torch._foreach_mul_(points, PIECE)
+        radius /= PIECE
+    torch._foreach_mul_(points, radius)
+    torch._foreach_add_(points, origin)
+
+
+def move_in_ball(out: list[Tensor], lead: list[Tensor], by: list[Tensor], reach: float) -> None:
+    """Write Proj(lead - reach * by) to `out`: the projection onto the unit ball, jointly."""
+    torch._foreach_copy_(out, lead)
+    torch._foreach_add_(out, by, alpha=-reach)
+    norm = joint_norm(out)
+    if not math.isfinite(norm):
+        largest = _largest(by)
+        if not (reach > 0.0 and 1.0 / reach < largest < math.inf):
+            # Not the move's length but NaN or infinity in a gradient, now or before: say so.
+            torch._foreach_mul_(out, math.nan)
+            return
+        # reach * by left the range: the same direction, shortened before it is added.
+        torch._foreach_copy_(out, by)
+        torch._foreach_div_(out, -largest)
+        torch._foreach_add_(out, lead, alpha=1.0 / reach / largest)
+        torch._foreach_div_(out, joint_norm(out))
+    elif norm > 1.0:
+        torch._foreach_div_(out, norm)
+
+
+def _largest(tensors: Sequence[Tensor]) -> float:
+    """The largest absolute entry, NaN if there is one."""
+    values = [tensor.abs().max().item() for tensor in tensors if tensor.numel()]
+    return math.nan if any(map(math.isnan, values)) else max(values)
+
+
+def _gradients(points: Sequence[Tensor]) -> list[Tensor]:
+    """The gradients where they stand; zeros for a parameter that has none."""
+    found = []
+    for point in points:
+        if point.grad is not None and point.grad.layout is not torch.strided:
+            raise InputError(
+                f"a gradient has layout {point.grad.layout}, but UniXGrad needs dense gradients; "
+                "build the layer with sparse=False"
+            )
+        found.append(torch.zeros_like(point) if point.grad is None else point.grad)
+    return found

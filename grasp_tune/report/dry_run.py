@@ -1,0 +1,141 @@
+"""A sweep on paper: the search is real, the outcomes are made up, nothing is trained.
+
+What a schedule does depends on what its runs report. Here every run behaves: the loss falls with
+the calls and is lowest in the middle of the range. So the phases and their calls are typical; that
+the calls never exceed the budget is certain.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from grasp_tune.core.plan import Plan
+from grasp_tune.core.search import Search
+from grasp_tune.core.spec import SweepSpec
+from grasp_tune.core.tasks import (
+    Outcome,
+    ProbeOutcome,
+    ProbeTask,
+    SampleOutcome,
+    ScoreOutcome,
+    Segment,
+    SegmentOutcome,
+    Task,
+    TrainOutcome,
+    TrainTask,
+    phase_of,
+)
+
+_ORIGIN = "rehearsal"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What is known of the start point: measured, or assumed."""
+
+    grad_norm: float  # of the mean gradient
+    value: float  # the mean loss
+    parameters: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One round of the search: tasks that could all run at the same time."""
+
+    phase: str  # "probe", "train", "score"
+    tasks: tuple[Task, ...]
+    calls: int
+    stored: int  # checkpoints that exist when it ends, before anything is removed
+    states: int  # those of them from which a run can go on
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """A sweep from its first to its last round."""
+
+    plan: Plan | None
+    rounds: tuple[Round, ...]
+
+    @property
+    def calls(self) -> int:
+        """Oracle calls in all."""
+        return sum(item.calls for item in self.rounds)
+
+    def calls_of(self, phase: str) -> int:
+        """Oracle calls of one phase."""
+        return sum(item.calls for item in self.rounds if item.phase == phase)
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """The step sizes, radii or distances that runs start with, increasing."""
+        return tuple(sorted({segment.arm.value for segment in _segments(self.rounds)}))
+
+    @property
+    def bases(self) -> tuple[str, ...]:
+        """The optimizers that run, in the order in which they come up."""
+        return tuple(dict.fromkeys(segment.arm.base for segment in _segments(self.rounds)))
+
+
+def rehearse(spec: SweepSpec, start: Start) -> Rehearsal:
+    """The rounds of a sweep from a start point; raises what the search raises, such as
+    BudgetTooSmall."""
+    search = Search(spec)
+    rounds: list[Round] = []
+    kept: set[str] = set()
+    while tasks := search.round_tasks:
+        values = [s.arm.value for t in tasks if isinstance(t, TrainTask) for s in t.segments]
+        middle = math.exp(sum(map(math.log, values)) / len(values)) if values else 1.0
+        for task in tasks:
+            kept.update(task.writes)
+        states = sum(key.endswith("-state") for key in kept)
+        calls = sum(task.calls for task in tasks)
+        rounds.append(Round(phase_of(tasks[0]), tasks, calls, len(kept), states))
+        for task in tasks:
+            search.tell(task, _answer(task, start, middle))
+        kept.difference_update(search.discardable())
+    return Rehearsal(search.plan, tuple(rounds))
+
+
+def _answer(task: Task, start: Start, middle: float) -> Outcome:
+    if isinstance(task, ProbeTask):
+        gradients = max(1, task.gradients[1] - task.gradients[0])
+        values = task.values[1] - task.values[0] or gradients
+        return ProbeOutcome(
+            calls=task.calls,
+            origin=_ORIGIN,
+            gradients=gradients,
+            gradient_norm=start.grad_norm,
+            gradient_square=start.grad_norm**2,
+            parameters=start.parameters,
+            values=values,
+            value=start.value,
+            value_square=start.value**2,
+        )
+    if isinstance(task, TrainTask):
+        results = []
+        for segment in task.segments:
+            away = 1.0 - 0.5 * math.exp(-abs(math.log(segment.arm.value / middle)))
+            loss = start.value * away / (1.0 + segment.stop) ** 0.1
+            results.append(
+                SegmentOutcome(
+                    segment.arm.index, segment.calls, True, loss, loss, start.grad_norm * away
+                )
+            )
+        return TrainOutcome(task.calls, _ORIGIN, tuple(results))
+    samples = [
+        SampleOutcome(item.key, item.stop - item.start, start.value / 2, start.value**2)
+        for item in task.samples
+    ]
+    return ScoreOutcome(task.calls, _ORIGIN, tuple(samples))
+
+
+def _segments(rounds: Iterable[Round]) -> Iterable[Segment]:
+    return (
+        segment
+        for item in rounds
+        for task in item.tasks
+        if isinstance(task, TrainTask)
+        for segment in task.segments
+    )

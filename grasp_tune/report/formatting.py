@@ -1,0 +1,53 @@
+"""Numbers in words that people read at a glance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from grasp_tune.optimizers.registry import quantity
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """A number with a few digits; a dash where there is none or it is not finite."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    return f"{value:.{digits}g}"
+
+
+def percent(share: float | None) -> str:
+    """A share as a percentage."""
+    return "–" if share is None or not math.isfinite(share) else f"{100 * share:.1f} %"
+
+
+def duration(seconds: float) -> str:
+    """A time, to about two digits."""
+    if seconds < 1:
+        return "< 1 s"
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 90 * 60:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 48 * 3600:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 86400:.1f} days"
+
+
+def size(count: int) -> str:
+    """Bytes in the unit that suits them."""
+    amount = float(count)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{amount:.0f} {unit}" if unit == "bytes" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"
+
+
+def plural(count: int, word: str) -> str:
+    """The count with its noun: `1 run`, `1,234 runs`."""
+    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
+
+
+def quantities(bases: Iterable[str]) -> str:
+    """What the numbers of these base optimizers are called."""
+    return " or ".join(sorted({quantity(base) for base in bases})) or quantity("")

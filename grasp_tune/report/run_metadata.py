@@ -1,0 +1,89 @@
+"""What is worth knowing about a finished run beside its result: versions, times, data, quality.
+
+Kept as `run.json` in the run's folder, so that a report can be written again later and the model
+be built again without the data.
+"""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+import grasp_tune
+from grasp_tune.config.build import Built
+from grasp_tune.core.errors import InputError
+from grasp_tune.core.records import decode, encode
+from grasp_tune.data.data import DataSpec
+from grasp_tune.report.evaluation import Quality
+from grasp_tune.runtime.files import read_json, write_json_atomic
+
+FILE = "run.json"
+_LIMIT = 2**20  # bytes
+_PACKAGES = ("torch", "numpy", "ray", "optuna")
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """One run, in numbers and words for its report."""
+
+    started: str  # UTC, to the second
+    seconds: float  # of this process; an earlier one that was resumed is not in it
+    versions: tuple[tuple[str, str], ...]  # (package, version)
+    spec: DataSpec
+    rows: int  # training rows, those kept aside for the choice among them
+    test_rows: int
+    model: str  # the name of its kind
+    parameters: int  # trainable numbers
+    loss: str
+    outputs: int
+    batch: int
+    quality: Quality | None
+
+
+def describe(built: Built, quality: Quality | None, started: str, seconds: float) -> Facts:
+    """The facts of a run that has just ended."""
+    model = built.problem.build(0)
+    test = built.data.x_test
+    return Facts(
+        started=started,
+        seconds=seconds,
+        versions=versions(),
+        spec=built.data.spec,
+        rows=len(built.data.x),
+        test_rows=0 if test is None else len(test),
+        model=str(getattr(built.model, "name", "")),
+        parameters=sum(item.numel() for item in model.parameters() if item.requires_grad),
+        loss=built.loss,
+        outputs=built.outputs,
+        batch=built.problem.batch_size,
+        quality=quality,
+    )
+
+
+def versions() -> tuple[tuple[str, str], ...]:
+    """The versions of Python, this package and those it stands on; what is missing is left out."""
+    found = [("grasp_tune", grasp_tune.__version__), ("python", platform.python_version())]
+    for name in _PACKAGES:
+        try:
+            found.append((name, metadata.version(name)))
+        except metadata.PackageNotFoundError:
+            continue
+    return (*found, ("platform", platform.platform(terse=True)))
+
+
+def write_facts(folder: Path, facts: Facts) -> None:
+    """Replace `run.json`."""
+    write_json_atomic(folder / FILE, encode(facts))
+
+
+def read_facts(folder: Path) -> Facts | None:
+    """The facts in a folder, None where there are none."""
+    path = folder / FILE
+    if not path.exists():
+        return None
+    try:
+        return decode(Facts, read_json(path, _LIMIT))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None

@@ -1,0 +1,131 @@
+"""A few real steps, timed and thrown away: how fast this machine is and how large a checkpoint.
+
+They see the start point too, so a plan can be made before the probe has been paid for. None of
+them counts as an oracle call of a run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from grasp_tune.core.spec import SweepSpec
+from grasp_tune.core.tasks import ProbeOutcome, ProbeTask, TrainTask
+from grasp_tune.engine.problem import TorchProblem
+from grasp_tune.engine.worker import Worker
+from grasp_tune.optimizers.factories import Factory
+from grasp_tune.report.dry_run import Rehearsal, Start
+from grasp_tune.runtime.store import MemoryStore
+
+SAMPLES = 8  # minibatch gradients at the start point
+STEPS = 10  # oracle calls that are timed
+_SHORT = 2  # calls of the run that is compared with
+_SLOW = 1.0  # seconds of a step that needs no longer run
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Seconds of one oracle call, by what it is for, and bytes of one checkpoint."""
+
+    probe: float
+    single: float  # a run by itself
+    fused: float  # a run among others in one batched computation
+    value: float  # a loss without a gradient
+    point: int  # bytes of a candidate
+    state: int  # bytes of a run that can go on
+    steps: int  # oracle calls that were made to find out
+
+    def seconds_of(self, task: object) -> float:
+        """The time that a task of the search takes."""
+        if isinstance(task, TrainTask):
+            return task.calls * (self.fused if len(task.segments) > 1 else self.single)
+        if isinstance(task, ProbeTask):
+            gradients = task.gradients[1] - task.gradients[0]
+            return gradients * self.probe + (task.values[1] - task.values[0]) * self.value
+        samples = sum(item.stop - item.start for item in task.samples)  # type: ignore[attr-defined]
+        by_value = task.by == "value"  # type: ignore[attr-defined]
+        return samples * (self.value if by_value else self.probe)
+
+
+class TrialSteps:
+    """The problem at its start point, in the memory of this process."""
+
+    def __init__(self, problem: TorchProblem, seed: int, bases: Mapping[str, Factory]) -> None:
+        self._calls = 0
+        self._store = MemoryStore()
+        self._worker = Worker(problem, seed, self._store, bases, self._count)
+
+    def start(self, *, exact: bool) -> Start:
+        """The start point as a few samples show it."""
+        task = ProbeTask("probe", (0, SAMPLES), (0, 0), moments=not exact, exact=exact)
+        outcome = self._worker.run(task)
+        assert isinstance(outcome, ProbeOutcome)
+        parameters = sum(item.numel() for item in self._worker.oracle.parameters)
+        return Start(outcome.gradient_norm, outcome.value, parameters)
+
+    def speed(self, rehearsal: Rehearsal, spec: SweepSpec) -> Speed:
+        """The speed of what the rehearsed sweep would do."""
+        exact = spec.method.exact
+        probe = self._timed_probe(exact)
+        value = self._timed_values() if not exact else probe
+        trains = [
+            task for item in rehearsal.rounds for task in item.tasks if isinstance(task, TrainTask)
+        ]
+        if not trains:
+            return Speed(probe, probe, probe, value, 0, 0, self._calls)
+        first = trains[0]
+        middle = first.segments[len(first.segments) // 2]
+        single = self._timed(replace(first, segments=(middle,)))
+        fused = self._timed(first) if len(first.segments) > 1 else single
+        return Speed(probe, single, fused, value, *self._sizes(), self._calls)
+
+    def _timed(self, task: TrainTask) -> float:
+        """Seconds of one call of a training task, from the start point.
+
+        The difference of a longer and a shorter run: a real stretch is so long that reading and
+        writing its checkpoints hardly matters.
+        """
+        self._run(task, 1)  # the first call of all sets things up, which may take a second
+        short, fewer = self._run(task, _SHORT)
+        if short > _SLOW * _SHORT:
+            return short / fewer  # slow enough to be told from a few calls
+        long, more = self._run(task, _SHORT + STEPS)
+        if more <= fewer:  # every run ended at once
+            return short / fewer
+        # On a busy machine the difference may be all noise; no call is ten times the others.
+        return max((long - short) / (more - fewer), 0.1 * long / more)
+
+    def _run(self, task: TrainTask, stop: int) -> tuple[float, int]:
+        """Seconds and oracle calls of a task that ends after a few calls of each run."""
+        segments = tuple(
+            replace(item, start=0, stop=stop, keep=(stop,), save=True, anneal=None)
+            for item in task.segments
+        )
+        clock = time.perf_counter()
+        outcome = self._worker.run(replace(task, segments=segments))
+        return time.perf_counter() - clock, max(1, outcome.calls)
+
+    def _timed_probe(self, exact: bool) -> float:
+        task = ProbeTask("probe", (0, 1 if exact else STEPS), exact=exact)
+        clock = time.perf_counter()
+        self._worker.run(task)
+        return (time.perf_counter() - clock) / (1 if exact else STEPS)
+
+    def _timed_values(self) -> float:
+        self._worker.oracle.value("probe", 0)
+        clock = time.perf_counter()
+        for call in range(STEPS):
+            self._worker.oracle.value("probe", call)
+        return (time.perf_counter() - clock) / STEPS
+
+    def _sizes(self) -> tuple[int, int]:
+        point = state = 0
+        for key in self._store.keys():  # noqa: SIM118 - a store is no mapping
+            if key.startswith("run"):
+                size = self._store.size(key)
+                state, point = (size, point) if key.endswith("-state") else (state, size)
+        return point, state
+
+    def _count(self, calls: int) -> None:
+        self._calls += calls

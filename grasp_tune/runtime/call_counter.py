@@ -1,0 +1,65 @@
+"""Oracle calls as they happen, in files that survive the death of their process.
+
+Eight bytes a process, mapped into memory: counting costs a store, and what a killed process had
+already asked of the oracle is known when the run goes on. That is how repeated work is told apart
+from budget.
+"""
+
+import mmap
+import struct
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from grasp_tune.core.errors import CheckpointError
+from grasp_tune.runtime.files import retried, write_fault
+
+_COUNT = struct.Struct("<q")
+
+
+class CallCounter:
+    """The calls of every process that ever worked on a sweep: a small file each in `folder`.
+
+    Without a folder the calls of this process alone are counted.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._own = 0
+
+    def counter(self) -> Callable[[int], None]:
+        """Return a function that adds to a count of its own."""
+        if self._folder is None:
+            return self._add
+        path = self._folder / uuid.uuid4().hex
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with open(path, "x+b") as file:
+                file.write(_COUNT.pack(0))  # no holes: a full disk shows here, not in the mapping
+                file.flush()
+                memory = mmap.mmap(file.fileno(), _COUNT.size)
+        except OSError as fault:
+            raise CheckpointError(write_fault(path, fault, _COUNT.size)) from fault
+        total = 0
+
+        def add(calls: int) -> None:
+            nonlocal total
+            total += calls
+            _COUNT.pack_into(memory, 0, total)
+
+        return add
+
+    def _add(self, calls: int) -> None:
+        self._own += calls
+
+    @property
+    def total(self) -> int:
+        """All calls so far, by whichever process, in this run or an earlier one."""
+        if self._folder is None or not self._folder.is_dir():
+            return self._own
+        total = 0
+        for path in sorted(self._folder.iterdir()):
+            content = retried(path.read_bytes)
+            if len(content) == _COUNT.size:  # else its process is just making it
+                total += _COUNT.unpack(content)[0]
+        return total

@@ -1,0 +1,257 @@
+"""The one driver: ask, submit, tell, persist.
+
+Decides what an ended task means for the search and when the state is written; the same for every
+executor, and for bodies that are driven from outside (Ray Tune, a training loop of the user's own),
+which call `next` and `ended` themselves.
+"""
+
+import contextlib
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from grasp_tune.core.errors import CheckpointError, InputError, SearchError
+from grasp_tune.core.search import Search, Step
+from grasp_tune.core.spec import SweepSpec
+from grasp_tune.core.tasks import Task, TrainOutcome
+from grasp_tune.engine.checkpoints import model_tensors
+from grasp_tune.engine.problem import TorchProblem
+from grasp_tune.engine.store import Store
+from grasp_tune.engine.worker import Worker
+from grasp_tune.optimizers.factories import Factory
+from grasp_tune.runtime.executor import Died, Ended, Executor
+from grasp_tune.runtime.progress import Reporter
+from grasp_tune.runtime.result import Result
+from grasp_tune.runtime.sweep_folder import SweepFolder, open_folder
+
+logger = logging.getLogger(__name__)
+
+SAVE_EVERY = 1.0  # seconds between two writes of the state: what a crash may have to repeat
+SAVE_SHARE = 0.01  # of the time at most; a long run's state is large
+POLL = 0.5  # seconds to wait for a task to end before looking around
+
+MakeWorker = Callable[[], Worker]
+
+
+class Stopped(KeyboardInterrupt):
+    """The process was asked to end (SIGTERM); the folder can be resumed."""
+
+
+class Ledger:
+    """A search, and who runs which of its tasks: what every body shares."""
+
+    def __init__(self, search: Search) -> None:
+        self.search = search
+        self.running: dict[str, str] = {}  # task id -> its owner
+
+    def next(self, owner: str = "") -> Task | Step:
+        """Return a task that is now the owner's, or that others must end first, or the end."""
+        while not isinstance(step := self.search.ask(), Step):
+            if step.id not in self.running:
+                self.running[step.id] = owner
+                return step
+        if step is Step.WAIT and not self.running:
+            raise SearchError("the search waits although nothing runs")
+        return step
+
+    def give_back(self, task: Task | str) -> None:
+        """A task was not run after all: it is issued again."""
+        self.running.pop(task if isinstance(task, str) else task.id, None)
+        self.search.release(task)
+
+    def ended(self, task: Task | str, how: Ended) -> None:
+        """Learn how a task ended; raises what would happen again wherever it ran."""
+        self.running.pop(task if isinstance(task, str) else task.id, None)
+        if isinstance(how, CheckpointError) and how.key is not None:
+            self.search.lost_checkpoint(task, how.key)
+        elif isinstance(how, Died):
+            self.search.tell(task, None, how.reason)
+        elif isinstance(how, Exception):
+            raise how
+        else:
+            self.search.tell(task, how)
+
+    def gone(self, owner: str, reason: str) -> None:
+        """An owner is no more: whatever it had not ended has failed."""
+        for key in [key for key, who in self.running.items() if who == owner]:
+            self.ended(key, Died(reason))
+
+    def settle(self, calls: int) -> None:
+        """Tell work that was done twice apart from budget, by the calls that really happened."""
+        self.search.repeated = max(self.search.repeated, calls - budgeted(self.search))
+
+
+class Driver:
+    """One sweep in this process: its search, its folder, and what is written when."""
+
+    def __init__(self, spec: SweepSpec, folder: SweepFolder, reporter: Reporter | None) -> None:
+        self._folder, self._reporter = folder, reporter
+        self.search = folder.search(spec)
+        self._ledger = Ledger(self.search)
+        self._lost = max(0, folder.calls.total - budgeted(self.search))  # what a crash undid
+        self._saved, self._pause = time.monotonic(), SAVE_EVERY
+        self._shown = 0.0
+
+    def run(self, executor: Executor) -> None:
+        """Run the search to its end; the order in which tasks end changes nothing."""
+        with self._saving():
+            while (step := self._ledger.next()) is not Step.DONE:
+                self._folder.check_room(self.search)
+                if not isinstance(step, Step):
+                    if executor.free:
+                        executor.submit(step)
+                        continue
+                    self._ledger.give_back(step)
+                for task, how in executor.poll(POLL):
+                    self._ledger.ended(task, how)
+                    self._after()
+                self.show()
+
+    def result(self, worker: Worker, problem: TorchProblem) -> Result:
+        """Return the result at the search's choice, with the work done twice told apart."""
+        search = self.search
+        place_chosen(worker, self._ledger)
+        self._ledger.settle(self._folder.calls.total)
+        if self._reporter is not None:
+            self._reporter.update(search.progress, self._folder.calls.total - self._lost)
+        seed = search.spec.seed
+        return Result.of(search, model_tensors(worker.model), lambda: problem.build(seed))
+
+    def show(self) -> None:
+        """Show how far the sweep is, ten times a second at most."""
+        now = time.monotonic()
+        if self._reporter is not None and now - self._shown > 0.1:
+            self._shown = now
+            self._reporter.update(self.search.progress, self._folder.calls.total - self._lost)
+
+    def worth_keeping(self, error: Exception) -> bool:
+        """Return whether what was done before this error is of use to a later run."""
+        if isinstance(error, InputError):  # the next call will have other input
+            done = self.search.outcomes.values()
+            return any(isinstance(item, TrainOutcome) for item in done)
+        return bool(self.search.outcomes)
+
+    def _after(self) -> None:
+        garbage = self.search.discardable()
+        if garbage or time.monotonic() - self._saved > self._pause:
+            self._save()
+        self._folder.discard(garbage)
+        self.show()
+
+    @contextlib.contextmanager
+    def _saving(self) -> Iterator[None]:
+        """Save the state at the end; a fault that ended the run matters more than one in saving."""
+        try:
+            yield
+        except BaseException:
+            try:
+                self._save()
+            except CheckpointError as error:
+                logger.warning("%s; what ran since it was last saved will be repeated", error)
+            raise
+        self._save()
+
+    def _save(self) -> None:
+        begun = time.monotonic()
+        self._folder.save(self.search)
+        self._saved = time.monotonic()
+        self._pause = max(SAVE_EVERY, (self._saved - begun) / SAVE_SHARE)
+
+
+def run_sweep(
+    problem: TorchProblem,
+    spec: SweepSpec,
+    executor: Callable[[SweepFolder, MakeWorker], Executor],
+    *,
+    out: Path | None = None,
+    shared: bool = False,
+    store: Store | None = None,
+    bases: Mapping[str, Factory] | None = None,
+    reporter: Reporter | None = None,
+) -> Result:
+    """Run a whole sweep with an executor and return its result; with `out`, go on from there.
+
+    executor: makes the executor from the sweep's folder and a function that makes workers.
+    shared: the executor has other processes, which need a folder to share checkpoints.
+    store: where checkpoints go, if not into `out`.
+    """
+    with contextlib.ExitStack() as stack:
+        if reporter is not None:
+            stack.callback(reporter.close)
+        folder = stack.enter_context(open_folder(out, shared=shared, store=store))
+        stack.enter_context(_stop_on_sigterm())
+        driver = Driver(spec, folder, reporter)
+        made: list[Worker] = []
+
+        def make_worker() -> Worker:
+            add = folder.calls.counter()
+
+            def count(calls: int) -> None:
+                add(calls)
+                driver.show()
+
+            made.append(Worker(problem, spec.seed, folder.store, bases, count=count))
+            return made[-1]
+
+        try:
+            with contextlib.ExitStack() as running:
+                runner = executor(folder, make_worker)
+                running.callback(runner.cancel)
+                driver.run(runner)
+            result = driver.result(made[0] if made else make_worker(), problem)
+        except Exception as error:
+            if not driver.worth_keeping(error):
+                folder.clear()
+            raise
+        if out is not None:
+            result.save(out)
+        return result
+
+
+def place_chosen(worker: Worker, ledger: Ledger) -> None:
+    """Put the worker's model at the search's choice, made again here where it cannot be read.
+
+    Raises `CheckpointError` where making it again does not help.
+    """
+    search = ledger.search
+    while True:
+        try:
+            worker.place(search.partial().key)
+            return
+        except CheckpointError as error:
+            if error.key is None:
+                raise
+            search.make_again(error.key)
+        while not isinstance(task := ledger.next(), Step):
+            try:
+                ended: Ended = worker.run(task)
+            except CheckpointError as error:
+                ended = error
+            ledger.ended(task, ended)
+
+
+def budgeted(search: Search) -> int:
+    """Return the oracle calls that count: all but those of work done twice."""
+    calls = search.calls
+    return sum(calls.values()) - calls["repeated"]
+
+
+@contextlib.contextmanager
+def _stop_on_sigterm() -> Iterator[None]:
+    """Turn SIGTERM into an exception that unwinds through the saving of the state."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: object) -> None:
+        raise Stopped("stopped by SIGTERM")
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        # None: it was not set from Python, and cannot be put back.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)

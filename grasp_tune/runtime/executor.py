@@ -1,0 +1,40 @@
+"""Whoever runs tasks, in three verbs: submit, poll, cancel. Executors translate and decide nothing.
+
+Retries, lost checkpoints and the order of tasks are the driver's business. A new executor is one
+class with these verbs; tests/executors/contract.py says what it must hold.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from grasp_tune.core.tasks import Outcome, Task
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    """A task whose worker vanished; it may be tried again."""
+
+    reason: str
+
+
+# How a task ended. A `CheckpointError` with a key is a checkpoint to make again; any other
+# exception ends the run, since it would happen anywhere.
+Ended = Outcome | Died | Exception
+
+
+class Executor(Protocol):
+    """Runs tasks somewhere, as many at the same time as it likes."""
+
+    @property
+    def free(self) -> bool:
+        """Whether it can take another task now."""
+
+    def submit(self, task: Task) -> None:
+        """See to it that the task is run; only called while `free`."""
+
+    def poll(self, timeout: float) -> Iterable[tuple[Task, Ended]]:
+        """The tasks that have ended since, waiting up to `timeout` seconds for the first."""
+
+    def cancel(self) -> None:
+        """Give up what is under way and let go of all workers; called once, at the end."""

@@ -1,0 +1,256 @@
+"""Files that are there whole or not at all: atomic replacement, and JSON written that way.
+
+A reader, a second process or the next run after a crash sees the old content or the new one. A
+temporary file stands beside its target while it is written; its name says who writes it, so that
+what a killed process left can be told from what a living one is writing.
+"""
+
+import errno
+import hashlib
+import json
+import logging
+import os
+import re
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
+
+from grasp_tune.core.errors import CheckpointError, DamagedState
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+# Faults of a network file system or a busy machine, which pass.
+TRANSIENT = frozenset(
+    {errno.EIO, errno.ESTALE, errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT, errno.EBUSY}
+)
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+PAUSES = (0.02, 0.1, 0.5, 2.0)  # seconds between attempts: five attempts, 2.6 s in all
+
+_SEAL, _SEALED = b'{"blake2b":"', b'","content":'  # the checksum stands between them
+_DIGEST = 64  # characters of the checksum
+_BYTES_A_VALUE = 8  # our files have more than this for each of their values
+_FEW = 1000  # values that no limit forbids
+_DAY = 86_400.0  # seconds
+_HOST = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:40] or "-"
+_TEMPORARY = re.compile(r"\..+\.(?P<host>[A-Za-z0-9-]+)\.(?P<owner>[0-9]+)\.[0-9a-f]{16}\.tmp")
+
+
+def retried(action: Callable[[], Result], sleep: Callable[[float], None] = time.sleep) -> Result:
+    """What `action` returns, tried again after a pause where the fault is one that passes.
+
+    Raises the last `OSError` when the attempts are used up, any other error at once. A full disk
+    does not pass.
+    """
+    for pause in PAUSES:
+        try:
+            return action()
+        except OSError as fault:
+            if fault.errno not in TRANSIENT:
+                raise
+        sleep(pause)
+    return action()
+
+
+def replace_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Put what `write` writes in the place of `path`, whole, and on the disk before it returns.
+
+    Whatever goes wrong, an interrupt included, `path` keeps its old content and the temporary file
+    is removed.
+    """
+    temporary = _temporary(path)
+    try:
+        with open(temporary, "xb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+    _sync_folder(path.parent)
+
+
+def _temporary(path: Path) -> Path:
+    token = os.urandom(8).hex()  # two threads may write the same path
+    return path.with_name(f".{path.name}.{_HOST}.{os.getpid()}.{token}.tmp")
+
+
+def remove_stale(folder: Path, *, alone: bool = False) -> int:
+    """How many temporary files were removed: those whose writer is gone, or a day old.
+
+    A file of another machine's process, or of a living one, is left alone until it is a day old.
+    alone: nobody else writes here, as whoever holds the folder's lock knows; then all of them go.
+    A process number may be in use again, the more so in a container.
+    """
+    removed = 0
+    for path in folder.glob(".*.tmp"):
+        match = _TEMPORARY.fullmatch(path.name)
+        if match is None:
+            continue
+        with suppress(OSError):  # another process may remove it first
+            ours = match["host"] == _HOST
+            gone = alone or (ours and not alive(int(match["owner"])))
+            if gone or time.time() - path.stat().st_mtime > _DAY:
+                path.unlink()
+                removed += 1
+    return removed
+
+
+def write_json_atomic(path: Path | str, obj: object) -> None:
+    """Put `obj` as JSON in the place of `path`, whole. NaN and infinities are written as such.
+
+    Raises `CheckpointError` where the file cannot be written.
+    """
+    path = Path(path)
+    content = json.dumps(obj, separators=(",", ":")).encode()
+    try:
+        retried(lambda: replace_atomically(path, lambda file: file.write(content)))
+    except OSError as fault:
+        raise CheckpointError(write_fault(path, fault, len(content))) from fault
+
+
+def read_json(path: Path | str, limit: int) -> Any:
+    """What the JSON file `path` holds.
+
+    Raises `CheckpointError` where it is missing, longer than `limit` bytes, or not JSON. A value
+    takes some 60 bytes of memory, so a file of nothing but brackets is refused by their number.
+    """
+    return _parsed(Path(path), _content(Path(path), limit), limit)
+
+
+def write_sealed(path: Path, obj: object) -> None:
+    """Put `obj` as JSON with a checksum in the place of `path`; the file before stays beside it.
+
+    Raises `CheckpointError` where the file cannot be written.
+    """
+    body = json.dumps(obj, separators=(",", ":")).encode()
+    content = _SEAL + _digest(body) + _SEALED + body + b"}"
+
+    def write() -> None:
+        _keep_previous(path)
+        replace_atomically(path, lambda file: file.write(content))
+
+    try:
+        retried(write)
+    except OSError as fault:
+        raise CheckpointError(write_fault(path, fault, len(content))) from fault
+
+
+def read_sealed(path: Path, limit: int) -> Any:
+    """What `write_sealed` wrote last; where that file is damaged, what it wrote before.
+
+    Raises `DamagedState` where both are damaged, `CheckpointError` where `path` cannot be read or
+    is no such file.
+    """
+    try:
+        return _unsealed(path, limit)
+    except DamagedState as damaged:
+        before = previous(path)
+        try:
+            found = _unsealed(before, limit)
+        except CheckpointError:
+            raise damaged from None
+        logger.warning("%s; going on from %s, which was saved just before", damaged, before.name)
+        return found
+
+
+def previous(path: Path) -> Path:
+    """Where `write_sealed` keeps the file before the last."""
+    return path.with_name(f"{path.stem}.previous{path.suffix}")
+
+
+def _unsealed(path: Path, limit: int) -> Any:
+    content = _content(path, limit)
+    head = len(_SEAL) + _DIGEST + len(_SEALED)
+    if not (content.startswith(_SEAL) or _SEAL.startswith(content)):
+        raise CheckpointError(
+            f"{path} is no state file of grasp_tune: use another folder, or remove it"
+        )
+    digest, body = content[len(_SEAL) : len(_SEAL) + _DIGEST], content[head:-1]
+    # The checksum is over the bytes as they stand, before anything is parsed.
+    if content != _SEAL + digest + _SEALED + body + b"}" or digest != _digest(body):
+        raise DamagedState(f"{path} is damaged: its checksum does not match its content")
+    return _parsed(path, body, limit)
+
+
+def _keep_previous(path: Path) -> None:
+    """Give the file a second name, so that it outlives its replacement.
+
+    Where the file system knows no links there is no spare, and nothing else changes.
+    """
+    spare = _temporary(path)
+    with suppress(OSError):
+        os.link(path, spare)
+        os.replace(spare, previous(path))
+    with suppress(OSError):
+        spare.unlink()  # still there where both names meant the same file already
+
+
+def _digest(body: bytes) -> bytes:
+    return hashlib.blake2b(body, digest_size=_DIGEST // 2).hexdigest().encode()
+
+
+def _content(path: Path, limit: int) -> bytes:
+
+    def read() -> bytes:
+        with open(path, "rb") as file:
+            return file.read(limit + 1)  # the size may lie, or change: the reading is bounded
+
+    try:
+        content = retried(read)
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: there is no such file") from None
+    except OSError as fault:
+        raise CheckpointError(f"{path} cannot be read: {fault.strerror or fault}") from fault
+    if len(content) > limit:
+        raise CheckpointError(f"{path} has more than {limit} bytes, which is no file of ours")
+    return content
+
+
+def _parsed(path: Path, content: bytes, limit: int) -> Any:
+    if sum(content.count(mark) for mark in (b"[", b"{", b",")) > max(_FEW, limit // _BYTES_A_VALUE):
+        raise CheckpointError(f"{path} is damaged, or no JSON file of ours: too many values")
+    try:
+        return json.loads(content.decode())
+    except (ValueError, RecursionError) as fault:
+        raise CheckpointError(f"{path} is damaged, or no JSON file: {fault}") from None
+
+
+def write_fault(path: Path, fault: OSError, needed: int) -> str:
+    """The sentence for a write that failed; `needed` is the size of the file in bytes."""
+    if fault.errno in FULL:
+        return f"{path} cannot be written: it needs {needed} bytes and the disk is full"
+    return f"{path} cannot be written: {fault.strerror or fault}"
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the renaming itself durable, where the system lets a folder be opened."""
+    if os.name == "nt":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as fault:
+        if fault.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems cannot
+            raise
+    finally:
+        os.close(handle)
+
+
+def alive(process: int) -> bool:
+    """Whether the process lives on this machine; yes where that cannot be known."""
+    if os.name == "nt":
+        return True  # os.kill would end it
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True
+    return True

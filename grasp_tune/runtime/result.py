@@ -1,0 +1,261 @@
+"""What a sweep gives back: the model, how it was chosen, and what it cost."""
+
+import html
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from grasp_tune.core.certificate import Certificate
+from grasp_tune.core.certification import certify
+from grasp_tune.core.choice import Candidate, Choice
+from grasp_tune.core.errors import InputError
+from grasp_tune.core.plan import Cell, Plan
+from grasp_tune.core.records import Json, decode, encode
+from grasp_tune.core.search import Search
+from grasp_tune.core.spec import SweepSpec
+from grasp_tune.core.tasks import SegmentOutcome, TrainOutcome, TrainTask
+from grasp_tune.engine.checkpoints import Tensors, load_model
+from grasp_tune.runtime.files import read_json, write_json_atomic
+from grasp_tune.runtime.store import CheckpointStore
+
+MODEL = "model"  # the chosen model's checkpoint, in the folder of a saved result
+LIMIT = 64 * 2**20  # bytes of a result file that is still read
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of the sweep, over all its stretches, for tables and figures."""
+
+    arm: int
+    base: str
+    value: float
+    power: float
+    calls: int
+    finite: bool
+    stretches: tuple[tuple[int, int], ...]  # (from, to) in the run's own calls
+    curve: tuple[tuple[int, float, float], ...]  # (call, mean loss, mean gradient norm)
+    losses: tuple[float, ...]  # mean loss at the end of each stretch
+
+    @property
+    def last_loss(self) -> float:
+        """The mean loss at its end, NaN where it diverged."""
+        return self.losses[-1] if self.losses and self.finite else math.nan
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """The outcome of a sweep; `model` is an `nn.Module` at the chosen point."""
+
+    spec: dict[str, Json]
+    choice: Choice
+    plan: Plan | None
+    certificate: Certificate | None
+    calls: dict[str, int]
+    runs: tuple[Run, ...]
+    tensors: Tensors = field(repr=False)  # `param.*` and `buffer.*` of the chosen point
+    build: Callable[[], nn.Module] | None = field(default=None, repr=False)
+    _model: list[nn.Module] = field(default_factory=list, repr=False)
+
+    @classmethod
+    def of(
+        cls, search: Search, tensors: Tensors, build: Callable[[], nn.Module] | None = None
+    ) -> "Result":
+        """Return the result of a search that has ended, or of one that was stopped early."""
+        choice = search.partial()
+        copies = {
+            name: item.detach().cpu().clone()
+            for name, item in tensors.items()
+            if name.startswith(("param.", "buffer."))
+        }
+        return cls(
+            spec=search.spec.to_dict(),
+            choice=choice,
+            plan=search.plan,
+            certificate=certify(search.spec, choice),
+            calls=search.calls,
+            runs=_runs(search),
+            tensors=copies,
+            build=build,
+        )
+
+    @property
+    def model(self) -> nn.Module:
+        """The model at the chosen point, in evaluation mode.
+
+        A result read from a folder needs to be told how the model is built: see `load`.
+        """
+        if not self._model:
+            if self.build is None:
+                raise InputError(
+                    "this result was read from a folder, which holds tensors only: give "
+                    "Result.load the function that builds the model, or call restore(model)"
+                )
+            self._model.append(self.restore(self.build()))
+        return self._model[0]
+
+    def restore(self, model: nn.Module) -> nn.Module:
+        """Return the given model, moved to the chosen point and set to evaluation mode."""
+        load_model(model, self.tensors, MODEL)
+        return model.eval()
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """Every point that might have been returned, x0 first."""
+        return self.choice.candidates
+
+    @property
+    def cell(self) -> Cell | None:
+        """The winning cell with the calls that its run used, None where x0 won."""
+        chosen = self.choice.chosen
+        if not chosen.arm:
+            return None
+        spent = sum(run.calls for run in self.runs if run.arm == chosen.arm)
+        return Cell(chosen.arm, chosen.value, spent)
+
+    @property
+    def score(self) -> float:
+        """The ensemble's estimate for the choice: a loss, or the norm of the mean gradient."""
+        return self.choice.chosen.score
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader should know: divergence, losses, why x0 won."""
+        return self.choice.notes
+
+    @property
+    def partial(self) -> bool:
+        """Whether the sweep was stopped before its end."""
+        return self.choice.partial
+
+    def table(self, limit: int | None = None) -> str:
+        """Return the runs as a table for people: the chosen one, then by calls and last loss."""
+        chosen = self.choice.chosen.arm
+        lines = [
+            f"{'run':>4} {'base':<10} {'value':>10} {'calls':>8} {'last loss':>11} {'score':>11}"
+        ]
+        scores: dict[int, float] = {}
+        for row in self.candidates:
+            if math.isfinite(row.score):
+                scores[row.arm] = min(row.score, scores.get(row.arm, math.inf))
+        for run in sorted(self.runs, key=lambda run: (run.arm != chosen, *_standing(run)))[:limit]:
+            word = "<- chosen" if run.arm == chosen else "" if run.finite else "diverged"
+            line = (
+                f"{run.arm:>4} {run.base:<10} {run.value:>10.3g} {run.calls:>8} "
+                f"{_number(run.last_loss):>11} {_number(scores.get(run.arm, math.nan)):>11}  {word}"
+            )
+            lines.append(line.rstrip())
+        if limit is not None and len(self.runs) > limit:
+            lines.append(f"... and {len(self.runs) - limit} more")
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Json]:
+        """Return everything but the model's tensors as JSON values."""
+        return {
+            "format": 1,
+            "spec": self.spec,
+            "choice": encode(self.choice),
+            "plan": None if self.plan is None else self.plan.to_dict(),
+            "certificate": None if self.certificate is None else encode(self.certificate),
+            "calls": dict(self.calls),
+            "runs": encode(self.runs),
+            "score": encode(self.score),
+            "cell": encode(self.cell),
+            "partial": self.partial,
+        }
+
+    def save(self, folder: Path | str) -> None:
+        """Write `result.json` and the model's tensors to a folder."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        CheckpointStore(folder).write(MODEL, self.tensors, {})
+        write_json_atomic(folder / "result.json", self.to_dict())
+
+    @classmethod
+    def load(cls, folder: Path | str, model: Callable[[], nn.Module] | None = None) -> "Result":
+        """Return the result that `save` wrote; `model` builds the module for `result.model`."""
+        folder = Path(folder)
+        data = read_json(folder / "result.json", LIMIT)
+        if not isinstance(data, dict) or data.get("format") != 1:
+            raise InputError(f"{folder / 'result.json'}: not a result of format 1")
+        plan, certificate = data.get("plan"), data.get("certificate")
+        calls, runs = data.get("calls"), data.get("runs")
+        if not isinstance(calls, dict) or not all(type(n) is int for n in calls.values()):
+            raise InputError(f"{folder / 'result.json'}: calls must be whole numbers by purpose")
+        if not isinstance(runs, list):
+            raise InputError(f"{folder / 'result.json'}: runs must be a list")
+        return cls(
+            spec=SweepSpec.checked(data.get("spec")),
+            choice=decode(Choice, data.get("choice")),
+            plan=None if plan is None else Plan.from_dict(plan),
+            certificate=None if certificate is None else decode(Certificate, certificate),
+            calls=dict(calls),
+            runs=tuple(decode(Run, item) for item in runs),
+            tensors=CheckpointStore(folder).read(MODEL).tensors,
+            build=model,
+        )
+
+    def __repr__(self) -> str:
+        cell, calls = self.cell, sum(self.calls.values()) - self.calls.get("repeated", 0)
+        what = (
+            "x0"
+            if cell is None
+            else f"run {cell.index} ({self.choice.chosen.base} {cell.value:.3g})"
+        )
+        kind = "loss" if self.choice.by == "value" else "gradient norm"
+        partial = ", stopped early" if self.partial else ""
+        budget = self.spec["budget"]
+        return f"<Result: {what}, {kind} {_number(self.score)}, {calls} of {budget} calls{partial}>"
+
+    def _repr_html_(self) -> str:
+        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
+        return f"<p>{html.escape(repr(self))}</p>{notes}<pre>{html.escape(self.table(20))}</pre>"
+
+    def figures(self) -> dict[str, Any]:
+        """Return the sweep as plotly figures: `scores`, `curves`, `calls` (extra: report)."""
+        from grasp_tune.report.figures import result_figures
+
+        return result_figures(self)
+
+
+def _standing(run: Run) -> tuple[bool, int, float]:
+    loss = run.last_loss
+    return not math.isfinite(loss), -run.calls, loss if math.isfinite(loss) else 0.0
+
+
+def _number(value: float) -> str:
+    return f"{value:.5g}" if math.isfinite(value) else "-"
+
+
+def _runs(search: Search) -> tuple[Run, ...]:
+    """Return every run, its stretches put together in the order of its own calls."""
+    found: dict[int, list[tuple[TrainTask, int, SegmentOutcome]]] = {}
+    outcomes = search.outcomes
+    for key, task in search.tasks.items():
+        outcome = outcomes.get(key)
+        if isinstance(task, TrainTask) and isinstance(outcome, TrainOutcome):
+            for at, item in enumerate(outcome.segments):
+                found.setdefault(item.arm, []).append((task, at, item))
+    runs = []
+    for arm, parts in sorted(found.items()):
+        parts.sort(key=lambda part: part[0].segments[part[1]].start)
+        segments = [task.segments[at] for task, at, _ in parts]
+        first = segments[0].arm
+        marks = [(p.call, p.loss, p.norm) for _, _, item in parts for p in item.curve]
+        runs.append(
+            Run(
+                arm=arm,
+                base=first.base,
+                value=first.value,
+                power=first.power,
+                calls=sum(item.calls for _, _, item in parts),
+                finite=all(item.finite for _, _, item in parts),
+                stretches=tuple((segment.start, segment.stop) for segment in segments),
+                curve=tuple(marks),
+                losses=tuple(item.loss for _, _, item in parts),
+            )
+        )
+    return tuple(runs)

@@ -1,0 +1,140 @@
+"""The folder of a sweep: its lock, its state, its checkpoints, its count of calls.
+
+    state.json      the outcomes so far; going on after a crash is reading it and asking again
+    checkpoints/    what tasks leave for each other
+    calls/          oracle calls as they happen, one small file a process
+
+Without a path everything is held in memory, or in a temporary folder where checkpoints are many
+or several processes share them.
+"""
+
+import contextlib
+import logging
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from grasp_tune.core.errors import CheckpointError, DamagedState
+from grasp_tune.core.search import Search
+from grasp_tune.core.spec import SweepSpec
+from grasp_tune.core.tasks import ProbeOutcome
+from grasp_tune.engine.store import Store
+from grasp_tune.runtime.call_counter import CallCounter
+from grasp_tune.runtime.disk_space import Room, check_room
+from grasp_tune.runtime.files import previous, remove_stale, write_fault
+from grasp_tune.runtime.lock import NAME as LOCK
+from grasp_tune.runtime.lock import folder_lock
+from grasp_tune.runtime.spilling_store import SpillingStore
+from grasp_tune.runtime.state_file import load_search, save_search
+from grasp_tune.runtime.store import CheckpointStore
+
+logger = logging.getLogger(__name__)
+
+STATE, CHECKPOINTS, CALLS = "state.json", "checkpoints", "calls"
+
+
+class SweepFolder:
+    """Where one sweep keeps what it knows; made by `open_folder`."""
+
+    def __init__(self, path: Path | None, store: Store | None = None, *, made: bool = False):
+        self.path = path
+        self._made = made  # the folder did not exist before
+        self._fresh = path is None or not (path / STATE).exists()  # no sweep had begun in it
+        self._checked = 0  # rounds whose need for disk was looked at
+        self.store: Store = store or (
+            SpillingStore() if path is None else CheckpointStore(path / CHECKPOINTS)
+        )
+        self.calls = CallCounter(None if path is None else path / CALLS)
+
+    def search(self, spec: SweepSpec) -> Search:
+        """Return the search as an earlier run left it, or a new one.
+
+        A state of which nothing can be used is put aside: its work is done again, to the same
+        result, and shows among the repeated calls.
+        """
+        if self.path is None:
+            return Search(spec)
+        path = self.path / STATE
+        if path.exists():
+            try:
+                search = load_search(path, spec)
+            except DamagedState as damaged:
+                aside = path.with_name("state.damaged.json")
+                path.replace(aside)
+                logger.warning(
+                    "%s; it is kept as %s, and the run starts again from x0", damaged, aside.name
+                )
+            else:
+                logger.info("going on from %s", self.path)
+                return search
+        previous(path).unlink(missing_ok=True)  # of another run, whose folder was cleared
+        search = Search(spec)
+        self.save(search)
+        return search
+
+    def save(self, search: Search) -> None:
+        """Replace the state file, where there is a folder."""
+        if self.path is not None:
+            save_search(search, self.path / STATE)
+
+    def discard(self, keys: tuple[str, ...]) -> None:
+        """Remove checkpoints that nobody will read again."""
+        for key in keys:
+            try:
+                self.store.delete(key)
+            except CheckpointError as error:  # it takes room and does no other harm
+                logger.warning("%s", error)
+
+    def check_room(self, search: Search) -> None:
+        """Look, once a round, whether the disk can hold what the round will leave."""
+        if self.path is None or self._checked == search.rounds:
+            return
+        self._checked = search.rounds
+        sizes = [o.parameters for o in search.outcomes.values() if isinstance(o, ProbeOutcome)]
+        if sizes:
+            check_room(self.path, Room.of(search.round_tasks, sizes[0], self.store.keys()))
+
+    def clear(self) -> None:
+        """Remove what a run that never got anywhere has written, and nothing else."""
+        if not self._fresh or self.path is None:
+            return
+        state = self.path / STATE
+        for file in (state, previous(state), self.path / LOCK):
+            file.unlink(missing_ok=True)
+        for folder in (CHECKPOINTS, CALLS):
+            shutil.rmtree(self.path / folder, ignore_errors=True)
+        if self._made:
+            with suppress(OSError):  # somebody else has put something there
+                self.path.rmdir()
+
+
+@contextlib.contextmanager
+def open_folder(
+    path: Path | None, *, shared: bool = False, store: Store | None = None
+) -> Iterator[SweepFolder]:
+    """Hold the folder of a sweep, made where it is missing.
+
+    shared: several processes will use it, so that memory does not do in place of a folder.
+    store: where checkpoints go, if not into the folder.
+    """
+    with contextlib.ExitStack() as stack:
+        if path is None and shared:
+            temporary = tempfile.TemporaryDirectory(prefix="grasp-tune-")
+            path = Path(stack.enter_context(temporary))
+        if path is None:
+            folder = SweepFolder(None, store)
+            if isinstance(folder.store, SpillingStore):
+                stack.callback(folder.store.close)
+            yield folder
+            return
+        made = not path.exists()
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as fault:
+            raise CheckpointError(write_fault(path, fault, 1)) from fault
+        stack.enter_context(folder_lock(path))
+        for place in (path, path / CHECKPOINTS):  # what a killed run was writing
+            remove_stale(place, alone=True)
+        yield SweepFolder(path, store, made=made)

@@ -1,0 +1,162 @@
+"""The paper's algorithms to the letter: probe, one run a cell, ensemble.
+
+Algorithm 1 (deterministic), 2 (GRASP-NC), 3 (GRASP-C) and 4 (GRASP-C without a lower bound) differ
+only in their plans, so they share this schedule. The plan decides every number; nothing here does.
+"""
+
+import math
+from dataclasses import replace
+
+from grasp_tune.core.choice import Candidate, Choice
+from grasp_tune.core.ensemble import Tally, absorb, best, uniform_samples
+from grasp_tune.core.plan import Plan
+from grasp_tune.core.random_streams import trajectory_indices
+from grasp_tune.core.rounds import Known, Round, Schedule, score_tasks, train_tasks
+from grasp_tune.core.spec import SweepSpec
+from grasp_tune.core.tasks import (
+    START,
+    Arm,
+    ProbeOutcome,
+    Score,
+    ScoreOutcome,
+    Segment,
+    TrainOutcome,
+    TrainTask,
+)
+from grasp_tune.schedules.probe import probing
+
+
+def paper(spec: SweepSpec) -> Schedule:
+    """Yield the paper's rounds; return its choice."""
+    method = spec.method
+    exact = method.exact
+    gradients, values = method.probe_counts(spec.budget)
+    start = yield from probing(gradients, values, parts=spec.probe_parts, exact=exact)
+    plan = method.plan(
+        spec.budget,
+        grad_norm=start.gradient_norm if start.gradients else None,
+        value=start.value if start.values else None,
+        ensemble=spec.ensemble,
+    )
+    rows = [start_candidate(start, plan.score)]
+    if plan.stationary:
+        note = "the mean gradient at x0 is zero: as far as the probe can see, x0 is stationary"
+        return Choice(START, plan.score, "stationary", tuple(rows), notes=(note,))
+
+    segments = paper_segments(spec, plan, spec.method.base_name("paper"))
+    norms = plan.score == "gradient"
+    tasks = train_tasks("train", segments, spec.width, exact=exact, norms=norms)
+    known = yield Round(tasks, plan=plan)
+    rows += train_candidates(tasks, known, plan.score)
+    if spec.ensemble == "window":
+        return _choose(spec, plan, rows, "window")
+
+    rows = [rows[0], *(replace(row, score=math.nan, samples=0) for row in rows[1:])]
+    alive = [row.key for row in rows[1:] if not row.note]
+    samples = uniform_samples(alive, 1 if exact else plan.samples_per_candidate)
+    tallies: dict[str, Tally] = {}
+    if samples:
+        scoring = score_tasks("score", samples, plan.score, exact=exact)
+        known = yield Round(scoring, plan=plan, leader=leader_of(tasks, known))
+        for task in scoring:
+            outcome = known[task.id]
+            if isinstance(outcome, ScoreOutcome):
+                for item in outcome.samples:
+                    absorb(tallies, item, plan.score)
+    rows = [rows[0], *(scored(row, tallies) for row in rows[1:])]
+    return _choose(spec, plan, rows, "exact" if exact else "resample")
+
+
+def paper_segments(spec: SweepSpec, plan: Plan, base: str, first_arm: int = 1) -> list[Segment]:
+    """Return the whole run of each cell, with the points of its trajectory that become candidates.
+
+    Algorithm 2, line 6: K indices of the trajectory x_1 .. x_{T_i}, drawn before the run; x_t is
+    the iterate after t - 1 calls. UniXGrad's candidate is its last average, which is its iterate.
+    """
+    segments = []
+    for cell in plan.cells:
+        arm = Arm(cell.index + first_arm - 1, base, cell.value)
+        keep: tuple[int, ...] = (cell.budget,)
+        if plan.score == "gradient" and plan.ensemble == "resample":
+            count = plan.candidates_per_cell
+            drawn = trajectory_indices(spec.seed, cell.index, count, cell.budget)
+            keep = tuple(sorted(set(drawn)))
+        segments.append(Segment(arm, 0, cell.budget, keep=keep))
+    return segments
+
+
+def start_candidate(start: ProbeOutcome, by: Score) -> Candidate:
+    """Return x0 as a candidate: it keeps its probe mean."""
+    count, score, square = start.values, start.value, start.value_square
+    if by == "gradient":
+        count, score, square = start.gradients, start.gradient_norm, start.gradient_square
+    return Candidate(START, 0, "", math.nan, 0, False, score, count, square)
+
+
+def train_candidates(
+    tasks: tuple[TrainTask, ...], known: Known, by: Score, note: str = ""
+) -> list[Candidate]:
+    """Return every point that the runs were told to keep, with its window as the score."""
+    rows = []
+    for task in tasks:
+        outcome = known[task.id]
+        for at, segment in enumerate(task.segments):
+            result = outcome.segments[at] if isinstance(outcome, TrainOutcome) else None
+            for key in segment.candidates:
+                average = "-average" in key
+                call = segment.stop if average else int(key.split("-")[1])
+                score, word = math.nan, "lost"
+                if result is not None:
+                    score = result.window_norm if by == "gradient" else result.window_loss
+                    # A run that stopped being finite loses the points that it reached, too.
+                    word = note if result.finite else "diverged"
+                arm = segment.arm
+                row = Candidate(
+                    key, arm.index, arm.base, arm.value, call, average, score, 0, math.nan, word
+                )
+                rows.append(row if not word or result is None or result.finite else _lose(row))
+    return rows
+
+
+def _lose(row: Candidate) -> Candidate:
+    return replace(row, score=math.nan)
+
+
+def scored(row: Candidate, tallies: dict[str, Tally]) -> Candidate:
+    """Return the candidate with its ensemble score; one whose samples were lost says so."""
+    tally = tallies.get(row.key)
+    if tally is None:
+        return row if row.note else replace(row, note="not scored")
+    return replace(row, score=tally.mean, samples=tally.count, square=tally.square)
+
+
+def leader_of(tasks: tuple[TrainTask, ...], known: Known) -> str:
+    """Return the last kept point of the run with the smallest finite training loss."""
+    best_key, best_loss = START, math.inf
+    for task in tasks:
+        outcome = known[task.id]
+        if not isinstance(outcome, TrainOutcome):
+            continue
+        for segment, result in zip(task.segments, outcome.segments, strict=True):
+            if segment.writes and result.finite and result.loss < best_loss:
+                best_key, best_loss = segment.writes[-1], result.loss
+    return best_key
+
+
+def _choose(spec: SweepSpec, plan: Plan, rows: list[Candidate], way: str) -> Choice:
+    chosen = rows[best([row.score if not row.note else math.nan for row in rows])]
+    notes = []
+    if lost := sum(row.note == "lost" for row in rows):
+        notes.append(f"{lost} candidates are lost: their tasks failed too often")
+    if all(row.note for row in rows[1:]):
+        notes.append("no run stayed finite, so x0 is returned")
+    elif chosen.key == START:
+        notes.append("no run beat the start point, so x0 is returned")
+    return Choice(
+        chosen.key,
+        plan.score,
+        way,
+        tuple(rows),
+        covered=spec.method.covered("paper"),
+        notes=tuple(notes),
+    )

@@ -1,1 +1,0 @@
-"""Faults on purpose, and what becomes of a sweep; see scripts/faults."""

@@ -1,8 +1,0 @@
-"""The command line of the fault program; see scripts/faults."""
-
-import sys
-
-from scripts.faulting.command import main
-
-if __name__ == "__main__":  # processes of the cases import this module too
-    sys.exit(main())

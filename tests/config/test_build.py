@@ -1,0 +1,115 @@
+"""Experiments to problems and methods."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import grasp_tune as gt
+from grasp_tune.config import build_method, build_parts, build_problem, experiment_from
+from grasp_tune.config.build import chosen_device
+from grasp_tune.core.errors import ProblemError
+
+
+def experiment(dataset: Any = "digits", **keys: Any) -> Any:
+    problem = {"dataset": dataset, **keys.pop("problem", {})}
+    return experiment_from({"problem": problem, **keys})
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> dict[str, Any]:
+    """Ten rows whose one feature is the row's number, and numbers to predict."""
+    x = np.arange(10.0)[:, None]
+    np.savez(tmp_path / "rows.npz", x_train=x, y_train=x[:, 0] + 0.5, x_test=x, y_test=x[:, 0])
+    return {"name": "npz", "path": str(tmp_path / "rows.npz")}
+
+
+def tensors(data: Any) -> tuple[Tensor, Tensor]:
+    assert isinstance(data, tuple)
+    return data
+
+
+def test_a_dataset_alone_gives_a_network_that_learns() -> None:
+    problem = build_problem(experiment())
+    model = problem.build(seed=3)
+    batch = tuple(part[:64] for part in tensors(problem.data))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    before = float(problem.loss(model, batch).detach())
+    for _ in range(30):
+        optimizer.zero_grad()
+        problem.loss(model, batch).backward()
+        optimizer.step()
+    assert float(problem.loss(model, batch).detach()) < before / 2
+    assert problem.batch_size == 64
+    assert problem.validation is None
+
+
+def test_test_rows_take_no_part_in_training() -> None:
+    parts = build_parts(experiment())
+    x, _ = tensors(parts.problem.data)
+    assert len(x) == len(parts.data.x) == 1438
+    assert parts.data.x_test is not None
+    assert parts.loss == "cross_entropy"
+    assert parts.model.name == "mlp"  # type: ignore[attr-defined]
+
+
+def test_validation_parts_the_training_rows(rows: dict[str, Any]) -> None:
+    problem = build_problem(experiment(rows, problem={"validation": 0.3, "batch_size": 2}))
+    kept, aside = tensors(problem.data), tensors(problem.validation)
+    assert (len(kept[0]), len(aside[0])) == (7, 3)
+    both = torch.cat([kept[0], aside[0]]).flatten()
+    assert sorted(both.tolist()) == list(range(10))
+    assert torch.equal(kept[0][:, 0] + 0.5, kept[1])
+    again = build_problem(experiment(rows, seed=9, problem={"validation": 0.3, "batch_size": 2}))
+    assert torch.equal(tensors(again.validation)[0], aside[0])
+
+
+def test_convex_methods_get_a_linear_model(rows: dict[str, Any]) -> None:
+    parts = build_parts(experiment(rows, method="deterministic"))
+    assert parts.model.name == "linear"  # type: ignore[attr-defined]
+    assert parts.loss == "mse"
+    assert parts.problem.batch_size == 10
+    # Zero weights: the loss is the mean of (k + 0.5)^2 for k = 0..9, (285 + 45 + 2.5) / 10.
+    value = parts.problem.loss(parts.problem.build(0), tensors(parts.problem.data))
+    assert float(value.detach()) == pytest.approx(33.25)
+
+
+def test_what_the_data_cannot_give_is_told(rows: dict[str, Any]) -> None:
+    with pytest.raises(
+        ProblemError, match=r"got 64, expected at most the 10 training rows of rows"
+    ):
+        build_problem(experiment(rows))
+    with pytest.raises(ProblemError, match=r"problem.validation: got 0.99, which leaves none"):
+        build_problem(experiment(rows, problem={"validation": 0.99}))
+    with pytest.raises(ProblemError, match=r"problem.model: got logistic for digits"):
+        build_problem(experiment(problem={"model": "logistic"}))
+
+
+def test_methods_get_their_inputs() -> None:
+    assert build_method(experiment()) == gt.NonConvex()
+    given = {"name": "convex", "d_eps": 0.5, "option": "universal", "value_floor": -1, "probe": 0.1}
+    assert build_method(experiment(method=given)) == gt.Convex(
+        d_eps=0.5, option="universal", value_floor=-1.0, probe=0.1
+    )
+    assert build_method(experiment(method="convex-free")) == gt.ConvexFree()
+    assert build_method(experiment(method={"name": "deterministic", "base": "adagrad"})) == (
+        gt.Deterministic(base="adagrad")
+    )
+
+
+def test_a_base_of_ones_own_is_imported() -> None:
+    method = build_method(experiment(method={"base": "torch.optim:SGD"}))
+    assert method.base is torch.optim.SGD
+
+
+def test_devices() -> None:
+    assert chosen_device("cpu") == torch.device("cpu")
+    assert chosen_device("auto").type in ("cpu", "cuda", "mps")
+    if not torch.cuda.is_available():
+        with pytest.raises(
+            ProblemError, match=r"problem.device: got cuda:1, which this machine does"
+        ):
+            chosen_device("cuda:1")

@@ -1,0 +1,146 @@
+"""Every model by name: its shape, its start, how it reads bytes."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from grasp_tune.config.errors import EntryPointError
+from grasp_tune.config.loader import experiment_from
+from grasp_tune.config.model_options import CONVEX_MODELS, MODELS, Linear, Mlp, Softmax
+from grasp_tune.config.models import ModelFactory, Pixels, default_model
+from grasp_tune.core.errors import ProblemError
+from grasp_tune.data import DataSpec, PixelScale
+
+ROWS = DataSpec("rows", (6,), 3, 3)
+PICTURES = DataSpec("pictures", (3, 8, 8), 3, 3, PixelScale((0.5, 0.25, 0.0), (0.5, 0.25, 1.0), 2))
+
+
+def factory(spec: DataSpec, outputs: int, **options: Any) -> ModelFactory:
+    experiment = experiment_from({"problem": {"dataset": "digits", "model": options}})
+    assert experiment.problem.model is not None
+    return ModelFactory(experiment.problem.model, spec, outputs)
+
+
+def batch(spec: DataSpec) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(5)
+    if spec.pixels is None:
+        return torch.randn(4, *spec.input_shape, generator=generator)
+    return torch.randint(0, 256, (4, *spec.input_shape), generator=generator, dtype=torch.uint8)
+
+
+def weights(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("spec", [ROWS, PICTURES], ids=lambda spec: spec.name)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"name": "softmax"},
+        {"name": "softmax", "bias": False},
+        {"name": "softmax", "start": "random"},
+        {"name": "mlp", "hidden": [5, 4], "activation": "tanh"},
+        {"name": "mlp", "activation": "gelu"},
+    ],
+    ids=str,
+)
+def test_models_for_rows_take_pictures_too(spec: DataSpec, options: dict[str, Any]) -> None:
+    make = factory(spec, 3, **options)
+    scores = make()(batch(spec))
+    assert scores.shape == (4, 3)
+    assert bool(torch.isfinite(scores).all())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"name": "cnn"},
+        {"name": "cnn", "channels": [2, 3, 4, 5, 6], "hidden": 7},
+        {"name": "resnet18"},
+        {"name": "resnet18", "stem": "small", "norm": "group"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_models_for_pictures(options: dict[str, Any], channels: int) -> None:
+    scale = PixelScale((0.5,), (0.5,))
+    spec = DataSpec("pictures", (channels, 8, 8), 3, 3, scale)
+    assert factory(spec, 3, **options)()(batch(spec)).shape == (4, 3)
+
+
+@pytest.mark.parametrize("name", ["cnn", "resnet18"])
+def test_models_for_pictures_refuse_rows(name: str) -> None:
+    with pytest.raises(ProblemError, match=rf"got {name} for rows, .*shape \(6,\); expected pict"):
+        factory(ROWS, 3, name=name)()
+
+
+def test_linear_models_start_at_zero_unless_told_otherwise() -> None:
+    assert all(not p.any() for p in factory(ROWS, 3, name="softmax")().parameters())
+    assert all(p.any() for p in factory(ROWS, 3, name="softmax", start="random")().parameters())
+    # 6 features and a constant for each of 3 outputs.
+    assert weights(factory(ROWS, 3, name="softmax")()) == 21
+    assert weights(factory(ROWS, 1, name="logistic", bias=False)()) == 6
+    # 6 -> 5 -> 4 -> 3 with constants: 35 + 24 + 15.
+    assert weights(factory(ROWS, 3, name="mlp", hidden=[5, 4])()) == 74
+
+
+def test_resnet18_is_torchvisions_with_outputs_for_the_data() -> None:
+    from grasp_tune.data import vision
+
+    theirs = vision.torchvision("the test").models.resnet18()
+    ours = factory(PICTURES, 10, name="resnet18")()
+    assert weights(ours) == weights(theirs) - (512 * 1000 + 1000) + (512 * 10 + 10)
+
+
+def test_bytes_become_numbers_by_the_channels_statistics() -> None:
+    assert PICTURES.pixels is not None
+    layer = Pixels(PICTURES.pixels)
+    x = torch.tensor([0, 255, 51], dtype=torch.uint8).view(1, 1, 3, 1).expand(1, 3, 3, 1)
+    # 2 (b/255 - mean) / std with b/255 = 0, 1, 0.2.
+    right = [[-2.0, 2.0, -1.2], [-2.0, 6.0, -0.4], [0.0, 2.0, 0.4]]
+    assert torch.allclose(layer(x)[0, :, :, 0], torch.tensor(right), atol=1e-6)
+    assert list(layer.state_dict()) == []
+
+
+def test_a_factory_is_small_and_gives_the_same_model_for_the_same_seed() -> None:
+    make = factory(PICTURES, 3, name="cnn")
+    packed = pickle.dumps(make)
+    assert len(packed) < 2000
+    models = []
+    for build in (make, pickle.loads(packed)):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(11)
+            models.append(build())
+    one, two = (model.state_dict() for model in models)
+    assert all(torch.equal(one[key], two[key]) for key in one)
+
+
+def test_absurd_sizes_are_refused_before_memory_is_taken() -> None:
+    with pytest.raises(ProblemError, match="expected at most 2147483648"):
+        factory(ROWS, 3, name="mlp", hidden=[65536, 65536])()
+
+
+def test_defaults_follow_the_method_and_the_labels() -> None:
+    assert default_model(False, ROWS) == Mlp()
+    assert default_model(True, ROWS) == Softmax()
+    assert default_model(True, DataSpec("n", (6,), None, 1)) == Linear()
+    assert set(MODELS) >= CONVEX_MODELS
+
+
+def test_models_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_models.py").write_text(
+        "from torch import nn\n"
+        "def line(spec, width=1):\n"
+        "    one, two = nn.Linear(spec.features, width), nn.Linear(width, spec.outputs)\n"
+        "    return nn.Sequential(one, two)\n"
+        "def wrong(spec):\n    return 3\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    make = factory(ROWS, 1, name="own_models:line", options={"width": 4})
+    assert weights(make()) == 28 + 5
+    with pytest.raises(EntryPointError, match=r"returned int, expected a torch.nn.Module"):
+        factory(ROWS, 1, name="own_models:wrong")()

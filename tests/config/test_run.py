@@ -1,0 +1,137 @@
+"""An experiment from config to report, on each backend, and back from its folder."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from grasp_tune.config import (
+    ConfigError,
+    Experiment,
+    build_parts,
+    experiment_from,
+    load_run,
+    run_experiment,
+)
+from grasp_tune.report.evaluation import classes_of, judge
+from grasp_tune.report.formatting import duration, number, percent, plural, size
+from grasp_tune.report.run_metadata import read_facts
+
+
+def digits(**keys: Any) -> Experiment:
+    problem = {"dataset": "digits", "model": "softmax", "batch_size": 16}
+    return experiment_from({"problem": problem, "budget": 500, "seed": 4, **keys})
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("local") / "o"
+    run_experiment(digits(), folder, progress=False)
+    return folder
+
+
+def test_the_folder_alone_gives_the_model_back(local: Path) -> None:
+    result, facts = load_run(local), read_facts(local)
+    assert facts is not None and facts.quality is not None
+    assert judge(result.model, build_parts(digits())) == facts.quality
+    assert (facts.rows, facts.test_rows, facts.parameters) == (1438, 359, 650)
+    assert (facts.model, facts.loss, facts.batch) == ("softmax", "cross_entropy", 16)
+    assert dict(facts.versions)["torch"] == torch.__version__
+
+
+def test_judging_by_hand() -> None:
+    built = build_parts(digits())
+    # Zero weights: every class is as likely, so the loss is ln 10, and class 0 is always named.
+    quality = judge(built.problem.build(0), built)
+    assert quality.train_loss == pytest.approx(2.302585, abs=1e-5)
+    assert quality.test_loss == pytest.approx(2.302585, abs=1e-5)
+    zeros = int((built.data.y == 0).sum())
+    assert quality.train_accuracy == zeros / 1438
+    assert classes_of(torch.tensor([[-1.0], [2.0]])).tolist() == [0, 1]  # type: ignore[union-attr]
+    assert classes_of(torch.zeros(2, 3, 4)) is None
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [
+        {"kind": "local", "workers": 2},
+        {"kind": "optuna"},
+        {"kind": "optuna", "storage": "journal.log", "study": "mine", "workers": 2},
+        {"kind": "optuna", "storage": "sqlite:///study.db"},
+    ],
+    ids=["two workers", "optuna", "journal, two workers", "sqlite"],
+)
+def test_backends_agree(
+    local: Path, backend: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    finished = run_experiment(digits(backend=backend), "o", progress=False)
+    assert finished.result.choice == load_run(local).choice
+    assert finished.report.exists()
+    for name, tensor in load_run("o").tensors.items():
+        assert torch.equal(tensor, load_run(local).tensors[name])
+
+
+def test_ray_agrees(local: Path, tmp_path: Path, ray_session: None) -> None:
+    backend = {"kind": "ray", "workers": 2, "cpus_per_task": 1}
+    finished = run_experiment(digits(backend=backend), tmp_path / "o", progress=False)
+    assert finished.result.choice == load_run(local).choice
+    assert finished.report.exists()
+
+
+def test_challengers_of_either_kind_take_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own_base.py").write_text(
+        "import torch\n\n"
+        "def make(params, value):\n    return torch.optim.RMSprop(params, lr=value)\n"
+    )
+    finished = run_experiment(
+        digits(challengers=["momentum", "own_base:make"], budget=1500), "o", progress=False
+    )
+    assert finished.result.spec["challengers"] == ["momentum", "own_base:make"]
+
+
+def test_a_folder_is_needed() -> None:
+    with pytest.raises(ConfigError, match="--out: got nothing, expected a folder for the results"):
+        run_experiment(digits())
+
+
+def test_the_configs_own_folder_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    finished = run_experiment(digits(out="here", budget=200), progress=False)
+    assert finished.folder == tmp_path / "here"
+
+
+def test_regression_has_no_share_of_right_answers(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("a,b\n" + "".join(f"{k},{2.5 * k + 0.25}\n" for k in range(20)))
+    dataset = {"name": "csv", "path": str(tmp_path / "t.csv"), "task": "regression"}
+    experiment = experiment_from(
+        {"problem": {"dataset": dataset, "batch_size": 4}, "method": "convex", "budget": 300}
+    )
+    finished = run_experiment(experiment, tmp_path / "o", progress=False)
+    quality = finished.facts.quality
+    assert quality is not None and quality.train_accuracy is None and quality.test_loss is None
+    assert "Its loss over all training rows is" in finished.report.read_text("utf-8")
+
+
+def test_numbers_in_words() -> None:
+    assert [duration(s) for s in (0.4, 7.6, 91, 3 * 3600, 50 * 3600)] == [
+        "< 1 s",
+        "8 s",
+        "2 min",
+        "3.0 h",
+        "2.1 days",
+    ]
+    assert [size(n) for n in (500, 2048, 3 * 2**20, 5 * 2**30, 2**41)] == [
+        "500 bytes",
+        "2.0 KiB",
+        "3.0 MiB",
+        "5.0 GiB",
+        "2.0 TiB",
+    ]
+    assert (number(None), number(float("inf")), number(0.123456)) == ("–", "–", "0.1235")
+    assert (percent(0.9876), percent(None)) == ("98.8 %", "–")
+    assert (plural(1, "run"), plural(1234, "run")) == ("1 run", "1,234 runs")

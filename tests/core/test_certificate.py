@@ -1,0 +1,123 @@
+"""The three guarantees by hand, and what a certificate says when something is missing."""
+
+import json
+from typing import Any
+
+import pytest
+
+from grasp_tune.core.certificate import (
+    Bound,
+    Certificate,
+    Measured,
+    gradient_choice,
+    value_choice,
+    value_choice_interpolation,
+)
+from grasp_tune.core.errors import InputError
+
+
+def test_gradient_choice_by_hand() -> None:
+    # n = 10, M = 50, delta = 0.05, Delta^2 = 2: ln 200 = 5.298317;
+    # 24 (1 + 3 * 5.298317) 2 / 50 = 0.96 * 16.894952 = 16.219154.
+    bound = gradient_choice(10, 50, 0.05, noise=2.0)
+    assert bound.factor == 4.0
+    assert bound.additive == pytest.approx(16.219154, rel=1e-7)
+    assert bound.at(0.5) == pytest.approx(18.219154, rel=1e-7)
+
+
+def test_value_choice_by_hand() -> None:
+    # sigma^2 = 0.09, ln 400 = 5.991465:
+    # sqrt(8 * 0.09 * 5.991465 / 50) = sqrt(0.08627709) = 0.2937296.
+    bound = value_choice(10, 50, 0.05, variance=0.09)
+    assert bound.factor == 1.0
+    assert bound.additive == pytest.approx(0.2937296, rel=1e-6)
+
+
+def test_value_choice_under_interpolation_by_hand() -> None:
+    # V0 = 0.01: sqrt(32 * 0.01 * 5.991465 / 50) = sqrt(0.03834537) = 0.1958197;
+    # sigma = 0.3, V1 = 0.2: (2.4 + 4.8) * 5.991465 / 150 = 0.2875903.
+    bound = value_choice_interpolation(10, 50, 0.05, variance=0.09, V0=0.01, V1=0.2)
+    assert bound.factor == 3.0
+    assert bound.terms == pytest.approx((0.1958197, 0.2875903), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0, 5, 0.1, 1.0), "candidates=0"),
+        ((3, 0, 0.1, 1.0), "samples=0"),
+        ((3, 5, 1.0, 1.0), "delta=1.0"),
+        ((3, 5, 0.1, -1.0), "noise=-1.0"),
+        ((3, 5, 0.1, float("nan")), "noise=nan"),
+    ],
+)
+def test_bounds_refuse_bad_numbers(arguments: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        gradient_choice(*arguments)
+
+
+def test_certificate_uses_the_formula_of_its_kind() -> None:
+    seen = Measured(noise=2.0, variance=0.09, V0=0.01, V1=0.2)
+    assert Certificate("gradient", 10, 50, 0.05, seen).bound == gradient_choice(10, 50, 0.05, 2.0)
+    assert Certificate("value", 10, 50, 0.05, seen).bound == value_choice(10, 50, 0.05, 0.09)
+    interpolated = value_choice_interpolation(10, 50, 0.05, 0.09, 0.01, 0.2)
+    assert Certificate("interpolation", 10, 50, 0.05, seen).bound == interpolated
+    assert Certificate("exact", 10, 0, 0.05).bound == Bound(1.0, ())
+
+
+def test_certificate_without_a_measurement_has_no_bound_and_says_so() -> None:
+    missing = Certificate("gradient", 10, 50, 0.05, Measured(variance=0.1))
+    assert missing.bound is None
+    assert "not measured" in missing.text
+    infinite = Certificate("value", 10, 50, 0.05, Measured(variance=float("inf")))
+    assert infinite.bound is None
+    unsampled = Certificate("none", 10, 0, 0.05)
+    assert unsampled.bound is None
+    assert "no fresh samples" in unsampled.text
+
+
+def test_text_calls_itself_an_estimate_and_names_the_numbers() -> None:
+    text = Certificate("gradient", 10, 50, 0.05, Measured(noise=2.0)).text
+    assert text.startswith("Estimate: with probability 0.95, the squared gradient norm")
+    assert "at most 4 times that of the best of 10 candidates plus 16.22." in text
+    assert "whole budget" in text
+    plain = Certificate("value", 10, 50, 0.05, Measured(variance=0.09)).text
+    assert "at most that of the best of 10 candidates plus 0.2937." in plain
+
+
+def test_text_states_what_the_theorem_covers() -> None:
+    assert "with 0.25 of the budget" in Certificate("exact", 3, 0, 0.1, share=0.25).text
+    assert "does not cover" in Certificate("exact", 3, 0, 0.1, covered=False).text
+    assert "does not apply" in Certificate("exact", 3, 0, 0.1, share=0.0).text
+
+
+@pytest.mark.parametrize(
+    "certificate",
+    [
+        Certificate("gradient", 10, 50, 1 / 30, Measured(noise=1 / 3), share=1 / 7, covered=False),
+        Certificate("interpolation", 9, 4, 0.2, Measured(None, 0.1, 0.2, 0.3)),
+        Certificate("none", 1, 0, 0.05),
+    ],
+)
+def test_save_and_load_gives_the_same_certificate(certificate: Certificate) -> None:
+    written = json.loads(json.dumps(certificate.to_dict(), allow_nan=False))
+    assert Certificate.from_dict(written) == certificate
+    assert written["text"] == certificate.text
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kind": "faith"}, "kind"),
+        ({"samples": "5"}, "samples"),
+        ({"other": 1}, "other"),
+        ({"delta": 2.0}, "delta=2.0"),
+        ({"share": 1.5}, "share=1.5"),
+        ({"candidates": 0}, "candidates=0"),
+    ],
+)
+def test_reading_is_strict(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Certificate.from_dict({**Certificate("none", 1, 0, 0.05).to_dict(), **change})
+    with pytest.raises(InputError, match="an object"):
+        Certificate.from_dict([])  # type: ignore[arg-type]

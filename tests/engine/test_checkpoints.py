@@ -1,0 +1,137 @@
+"""A run as tensors, and back."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from grasp_tune.core.errors import CheckpointError
+from grasp_tune.engine.checkpoints import (
+    Averages,
+    digest,
+    finite,
+    load_model,
+    load_optimizer,
+    model_tensors,
+    optimizer_tensors,
+)
+from tests.engine import workbench
+
+
+def test_a_model_goes_out_and_comes_back() -> None:
+    torch.manual_seed(0)
+    model, other = workbench.batch_norm(), workbench.batch_norm()
+    saved = {name: item.clone() for name, item in model_tensors(model).items()}
+    assert "param.0.weight" in saved
+    assert "buffer.1.running_mean" in saved
+    load_model(other, saved, "key")
+    assert workbench.same_bits(model_tensors(other), saved)
+    assert digest(model) == digest(other)
+
+
+@pytest.mark.parametrize("change", ["missing", "shape", "dtype"])
+def test_a_checkpoint_of_another_model_is_named(change: str) -> None:
+    saved = dict(model_tensors(workbench.linear()))
+    weight = saved.pop("param.weight")
+    if change == "shape":
+        saved["param.weight"] = weight[:2]
+    elif change == "dtype":
+        saved["param.weight"] = weight.double()
+    with pytest.raises(CheckpointError, match=r"run7 does not fit the model at param\.weight"):
+        load_model(workbench.linear(), saved, "run7")
+
+
+def test_the_digest_tells_points_shapes_and_names_apart() -> None:
+    torch.manual_seed(0)
+    model = workbench.linear()
+    before = digest(model)
+    with torch.no_grad():
+        next(model.parameters())[0, 0] += 1e-6
+    assert digest(model) != before
+    assert digest(nn.Linear(2, 3, bias=False)) != digest(nn.Linear(3, 2, bias=False))
+    half = nn.Linear(2, 2).to(torch.bfloat16)
+    assert digest(half) == digest(half)
+
+
+class Odd(torch.optim.SGD):
+    """Keeps numbers of all kinds, infinity among them, in its groups and its state."""
+
+    def __init__(self, params: list[Tensor], lr: float) -> None:
+        super().__init__(params, lr=lr)
+        self.param_groups[0].update(growth=float("inf"), betas=(0.5, 0.25), word="x", none=None)
+        for param in params:
+            self.state[param] = {"count": 3, "flag": True, "sum": torch.ones_like(param)}
+
+
+def test_an_optimizers_numbers_come_back_as_they_were() -> None:
+    model = workbench.linear()
+    optimizer = Odd(list(model.parameters()), 0.1)
+    optimizer.param_groups[0]["word"] = "changed"
+    tensors, numbers = optimizer_tensors(optimizer)
+    fresh = Odd(list(workbench.linear().parameters()), 0.1)
+    load_optimizer(fresh, tensors, numbers, "key")
+    old, new = optimizer.state_dict(), fresh.state_dict()
+    assert old["param_groups"] == new["param_groups"]
+    for index, entries in old["state"].items():
+        for name, value in entries.items():
+            assert torch.equal(torch.as_tensor(value), torch.as_tensor(new["state"][index][name]))
+
+
+def test_what_tensors_and_numbers_cannot_hold_is_refused() -> None:
+    optimizer = Odd(list(workbench.linear().parameters()), 0.1)
+    optimizer.param_groups[0]["schedule"] = print
+    with pytest.raises(CheckpointError, match="keeps schedule as a builtin_function"):
+        optimizer_tensors(optimizer)
+
+
+@pytest.mark.parametrize("numbers", ["{", "[]", '{"groups": [], "state": {}}'])
+def test_damaged_numbers_are_named(numbers: str) -> None:
+    optimizer = torch.optim.SGD(workbench.linear().parameters(), lr=0.1)
+    with pytest.raises(CheckpointError, match="checkpoint key: "):
+        load_optimizer(optimizer, {}, numbers, "key")
+
+
+def test_averages_cover_parameters_and_floating_buffers() -> None:
+    model = workbench.batch_norm()
+    averages = Averages(model, (0.0,))
+    mean, tracked = model[1].running_mean, model[1].num_batches_tracked  # type: ignore[index]
+    assert isinstance(mean, Tensor)
+    assert isinstance(tracked, Tensor)
+    for value in (1.0, 2.0, 6.0):
+        mean.fill_(value)
+        tracked.fill_(int(value))
+        averages.update()
+    found = averages.candidate(0.0)
+    assert found["buffer.1.running_mean"].tolist() == pytest.approx([3.0] * 8)
+    assert int(found["buffer.1.num_batches_tracked"]) == 6
+
+
+def test_averages_go_on_where_they_were_saved() -> None:
+    torch.manual_seed(0)
+    model = workbench.linear()
+    whole, first = Averages(model, (8.0,)), Averages(model, (8.0,))
+    tensors: dict[str, Tensor] = {}
+    meta: dict[str, str | int | float] = {}
+    for turn in range(6):
+        with torch.no_grad():
+            next(model.parameters()).add_(1.0)
+        whole.update()
+        if turn < 3:
+            first.update()
+        if turn == 2:
+            first.save(tensors, meta)
+            second = Averages(model, (8.0,))
+            second.load(tensors, meta, "key")
+        if turn >= 3:
+            second.update()
+    assert workbench.same_bits(whole.candidate(8.0), second.candidate(8.0))
+    del tensors["average.8.param.bias"]
+    with pytest.raises(CheckpointError, match="checkpoint key lacks the average 8"):
+        Averages(model, (8.0,)).load(tensors, meta, "key")
+
+
+def test_a_point_with_one_infinite_number_is_not_finite() -> None:
+    model = workbench.linear()
+    assert finite(model)
+    with torch.no_grad():
+        next(model.parameters())[1, 1] = torch.inf
+    assert not finite(model)

@@ -1,0 +1,125 @@
+"""The oracle: every call counted, every call a function of its address."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from grasp_tune.core.errors import ProblemError
+from grasp_tune.engine.oracle import LossSums, MeanGradient, Oracle
+from tests.engine import workbench
+
+
+def test_every_call_of_the_loss_is_counted_where_it_happens() -> None:
+    seen, counted = 0, 0
+
+    def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        nonlocal seen
+        seen += 1
+        return workbench.cross_entropy(model, batch)
+
+    def count(calls: int) -> None:
+        nonlocal counted
+        counted += calls
+
+    oracle = Oracle(workbench.problem(loss=loss), 0, count)
+    oracle.gradient("train", 0)
+    oracle.value("ensemble", 0)
+    assert counted == seen == 2
+
+
+def test_dropout_is_addressed_by_purpose_and_call() -> None:
+    oracle = Oracle(workbench.problem(workbench.dropout), 0)
+    batch = oracle.stream("train").batch(0)
+    losses = {
+        (purpose, call): float(oracle.loss(batch, purpose, call).detach())
+        for purpose in ("train", "probe", "ensemble")
+        for call in (0, 1)
+    }
+    assert len(set(losses.values())) == len(losses)
+    torch.rand(100)
+    assert float(oracle.loss(batch, "probe", 1).detach()) == losses["probe", 1]
+
+
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [
+        (lambda model, batch: model(batch[0]), r"of shape \(8, 4\), expected a scalar; reduce it"),
+        (lambda model, batch: 3.0, "loss: it returned float, expected a scalar tensor"),
+        (lambda model, batch: torch.tensor(3.0), "does not depend on the model's parameters"),
+        (
+            lambda model, batch: workbench.cross_entropy(model, batch).detach(),
+            "does not depend on the model's parameters",
+        ),
+    ],
+)
+def test_a_wrong_loss_is_described(loss: object, words: str) -> None:
+    oracle = Oracle(workbench.problem(loss=loss), 0)  # type: ignore[arg-type]
+    with pytest.raises(ProblemError, match=words):
+        oracle.gradient("train", 0)
+
+
+def test_a_loss_of_one_element_counts_as_a_scalar() -> None:
+    def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return workbench.cross_entropy(model, batch).reshape(1, 1)
+
+    oracle, plain = Oracle(workbench.problem(loss=loss), 0), Oracle(workbench.problem(), 0)
+    assert float(oracle.gradient("train", 0)) == float(plain.gradient("train", 0))
+
+
+def test_the_mean_gradient_by_hand() -> None:
+    point = nn.Parameter(torch.zeros(2))
+    silent = nn.Parameter(torch.zeros(3))  # never has a gradient
+    mean = MeanGradient([point, silent], moments=True)
+    assert math.isnan(mean.norm)
+    for gradient in ([3.0, 0.0], [3.0, -8.0]):
+        point.grad = torch.tensor(gradient)
+        mean.add()
+    assert mean.norm == 5.0  # |(3, -4)|
+    assert mean.square == pytest.approx(9.0 + 73.0)
+    assert mean.peaks is not None
+    assert mean.peaks[0].tolist() == [3.0, 8.0]
+
+
+def test_gradients_whose_squares_overflow_still_have_a_norm() -> None:
+    point = nn.Parameter(torch.zeros(2))
+    mean = MeanGradient([point])
+    point.grad = torch.tensor([3e30, 4e30])
+    mean.add()
+    assert mean.norm == pytest.approx(5e30)
+
+
+def test_sums_of_losses_can_be_merged() -> None:
+    whole, one, other = LossSums(), LossSums(), LossSums()
+    for at, value in enumerate((1.0, 2.0, 6.0)):
+        whole.add(value)
+        (one if at else other).add(value)
+    one.merge(other.numbers)
+    assert one.numbers == whole.numbers == [3.0, 9.0, 41.0]
+    assert (whole.mean, whole.mean_square) == (3.0, 41.0 / 3.0)
+    assert math.isnan(LossSums().mean)
+
+
+def test_the_exact_gradient_is_that_of_all_rows() -> None:
+    x, y = workbench.rows()
+    counted = 0
+
+    def count(calls: int) -> None:
+        nonlocal counted
+        counted += calls
+
+    oracle = Oracle(workbench.problem(), 0, count)
+    value = oracle.exact(gradient=True)
+    found = [item.grad.clone() for item in oracle.parameters if item.grad is not None]
+    for item in oracle.parameters:
+        item.grad = None
+    loss = workbench.cross_entropy(oracle.model, (x, y))
+    loss.backward()
+    assert value == pytest.approx(float(loss.detach()))
+    for one, item in zip(found, oracle.parameters, strict=True):
+        assert item.grad is not None
+        assert torch.allclose(one, item.grad, atol=1e-6)
+    assert counted == 0
+    oracle.exact(gradient=True, counted=True)
+    assert counted == 1

@@ -1,0 +1,80 @@
+"""What the user gives: checked at birth, one sentence each."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import IterableDataset
+
+import grasp_tune as gt
+from grasp_tune.core.errors import ProblemError
+from tests.engine import workbench
+
+
+class Endless(IterableDataset[Tensor]):
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(())
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"batch_size": 0}, "batch_size: got 0, expected a whole number >= 1"),
+        ({"batch_size": 2.0}, "batch_size: got 2.0"),
+        (
+            {"batch_size": 201},
+            "data: 200 rows are fewer than one batch of 201; use batch_size <= 200",
+        ),
+        ({"model": nn.Linear(2, 2)}, "model: got Linear, expected a function without arguments"),
+        ({"loss": "mse"}, r"loss: got str, expected a function of \(model, batch\)"),
+        ({"data": (torch.zeros(9, 2), torch.zeros(8))}, r"different numbers of rows: \[9, 8\]"),
+        ({"data": ()}, "data: a tuple must hold tensors"),
+        ({"data": (torch.tensor(1.0),)}, "data: a tuple must hold tensors with at least one dim"),
+        ({"data": 5}, "data: got int, expected a tuple of tensors, a Dataset with a length, or"),
+        ({"data": Endless()}, "data: got Endless, expected"),
+        ({"validation": (torch.zeros(0, 2),)}, "validation: there are no rows"),
+        ({"device": "abacus"}, "device: got 'abacus'"),
+        ({"device": "cuda:99"}, "device: got 'cuda:99', which is not there"),
+    ],
+)
+def test_what_cannot_be_right_is_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ProblemError, match=words) as caught:
+        workbench.problem(**changes)
+    assert isinstance(caught.value, ValueError)
+
+
+def test_a_single_tensor_or_a_list_stands_for_a_tuple() -> None:
+    x, y = workbench.rows()
+    assert isinstance(workbench.problem(data=x).data, tuple)
+    assert workbench.problem(data=[x, y]).rows == len(x)
+
+
+def test_every_build_starts_at_the_same_point_and_leaves_the_generators_alone() -> None:
+    problem = workbench.problem(workbench.mlp)
+    torch.manual_seed(7)
+    first = problem.build(seed=1)
+    drawn = torch.rand(3)
+    torch.manual_seed(7)
+    assert torch.equal(torch.rand(3), drawn)
+    again, other = problem.build(seed=1), problem.build(seed=2)
+    pairs = list(zip(first.parameters(), again.parameters(), strict=True))
+    assert all(torch.equal(one, two) for one, two in pairs)
+    assert not torch.equal(next(first.parameters()), next(other.parameters()))
+    assert first.training
+
+
+def test_a_lazy_model_says_what_to_do() -> None:
+    problem = workbench.problem(lambda: nn.LazyLinear(4))
+    with pytest.raises(ProblemError, match=r"weight is not initialised yet \(a lazy module\)"):
+        problem.build(0)
+
+
+def test_the_device_is_the_users_choice() -> None:
+    assert workbench.problem(device="cpu").chosen_device == torch.device("cpu")
+    chosen = gt.TorchProblem(
+        model=workbench.linear, loss=workbench.cross_entropy, data=workbench.rows()
+    ).chosen_device
+    best = "cuda" if torch.cuda.is_available() else "cpu"
+    assert chosen.type in (best, "mps")

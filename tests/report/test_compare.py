@@ -1,0 +1,88 @@
+"""Comparisons: the same calls for all, one record per method and seed, resumable."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grasp_tune.config import ConfigError, Experiment, experiment_from
+from grasp_tune.peers.registry import installed_peers
+from grasp_tune.report.compare import OURS, Record, Standing, chosen_methods, compare
+from grasp_tune.report.comparison_page import comparison_text, loss_chart, write_comparison
+from grasp_tune.report.evaluation import Quality
+
+METHODS = ("grasp-promote", "grasp-paper", "adamw", "range-test")
+
+
+def experiment(**keys: Any) -> Experiment:
+    problem = {"dataset": "digits", "model": "softmax", "batch_size": 16}
+    return experiment_from(
+        {"title": "<b>Digits</b>", "problem": problem, "method": "convex", "budget": 500, **keys}
+    )
+
+
+def test_a_comparison_spends_the_same_calls_and_goes_on(tmp_path: Path) -> None:
+    lines: list[str] = []
+    first = compare(experiment(), tmp_path / "c", methods=METHODS, seeds=2, tell=lines.append)
+    assert len(lines) == 8 and lines[0].startswith("[1/8] GRASP, promote, seed 0: loss ")
+    for standing in first.standings:
+        assert [record.seed for record in standing.records] == [0, 1]
+        assert all(0 < record.calls <= 500 for record in standing.records)
+    middles = [standing.middle for standing in first.standings]
+    assert middles == sorted(middles)
+
+    (tmp_path / "c" / "records" / "adamw-1.json").unlink()
+    lines.clear()
+    again = compare(experiment(), tmp_path / "c", methods=METHODS, seeds=2, tell=lines.append)
+    assert len(lines) == 1 and "AdamW, defaults, seed 1" in lines[0]
+    before = {s.method: [r.quality for r in s.records] for s in first.standings}
+    assert {s.method: [r.quality for r in s.records] for s in again.standings} == before
+
+    page = write_comparison(again).read_text("utf-8")
+    assert "&lt;b&gt;Digits&lt;/b&gt;" in page and "<b>" not in page
+    assert page.count("<circle") == 8
+    stored = json.loads((tmp_path / "c" / "comparison.json").read_text())
+    assert {item["method"] for item in stored["methods"]} == set(METHODS)
+    with pytest.raises(ConfigError, match=r"the folder of another run \(budget was 500, now 600\)"):
+        compare(experiment(budget=600), tmp_path / "c", methods=METHODS)
+
+
+def test_a_budget_too_small_for_the_paper_is_a_remark(tmp_path: Path) -> None:
+    found = compare(experiment(budget=60), tmp_path / "c", methods=("grasp-paper", "sgd"), seeds=1)
+    paper = next(item for item in found.standings if item.method == "grasp-paper")
+    assert paper.records[0].quality is None
+    assert paper.remark.startswith("needs a budget of ")
+    assert found.standings[-1] is paper  # last: it has no loss
+    assert "needs a budget of" in comparison_text(found)
+
+
+def test_all_that_is_installed_takes_part_unless_named() -> None:
+    assert chosen_methods(()) == (*OURS, *(peer.name for peer in installed_peers()))
+    assert chosen_methods(("adamw", "adamw", "grasp-paper")) == ("adamw", "grasp-paper")
+    with pytest.raises(ConfigError, match=r"--methods: got 'adamv', .* \(did you mean adamw\?\)"):
+        chosen_methods(("adamv",))
+
+
+def test_exact_gradients_are_not_compared(tmp_path: Path) -> None:
+    exact = experiment_from({"problem": {"dataset": "digits"}, "method": "deterministic"})
+    with pytest.raises(ConfigError, match="compare: method: got deterministic, expected a method"):
+        compare(exact, tmp_path / "c")
+
+
+def test_standings_by_hand(tmp_path: Path) -> None:
+    def record(seed: int, loss: float, right: float | None, *, diverged: bool = False) -> Record:
+        return Record("sgd", seed, 9, 1.0, diverged, "", Quality(loss, None, None, right))
+
+    nan = float("nan")
+    rows = (record(0, 3.0, 0.5), record(1, nan, None, diverged=True), record(2, 1.0, 0.75))
+    standing = Standing("sgd", "SGD", rows)
+    assert standing.middle == 2.0  # the median of 1 and 3
+    assert standing.mean_of(lambda quality: quality.test_accuracy) == 0.625
+    assert standing.remark == "1 of 3 diverged"
+    assert Standing("sgd", "SGD", (rows[1],)).middle == float("inf")
+
+
+def test_losses_of_one_size_are_drawn_on_a_plain_scale(tmp_path: Path) -> None:
+    found = compare(experiment(), tmp_path / "c", methods=("sgd",), seeds=2)
+    assert loss_chart(found).count("<circle") == 2

@@ -1,0 +1,166 @@
+"""The report: self-contained, escaped, readable with and without plotly, and true."""
+
+import math
+import re
+from dataclasses import replace
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from grasp_tune.config import experiment_from, run_experiment
+from grasp_tune.config.run import Finished
+from grasp_tune.report import html as page
+from grasp_tune.report.page import report_text, write_report
+from grasp_tune.runtime.result import Result
+from tests.report.browser import look
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&<!--"
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """A real run, small, whose widest step sizes diverge."""
+    experiment = experiment_from(
+        {
+            "title": "Digits & more",
+            "problem": {"dataset": "digits", "model": "softmax", "batch_size": 16},
+            "budget": 700,
+        }
+    )
+    return run_experiment(experiment, tmp_path_factory.mktemp("run") / "o", progress=False)
+
+
+def config(finished: Finished, **keys: Any) -> dict[str, Any]:
+    return {"title": "Digits & more", "seed": 0, "folder": str(finished.folder), **keys}
+
+
+def text_of(html: str) -> str:
+    """What a reader sees: scripts and styles out, tags out, entities back."""
+    shown = re.sub(r"(?s)<(script|style)\b.*?</\1>", " ", html)
+    return " ".join(unescape(re.sub(r"<[^>]+>", " ", shown)).split())
+
+
+def test_the_report_tells_the_story(finished: Finished) -> None:
+    text = text_of(finished.report.read_text("utf-8"))
+    result, facts = finished.result, finished.facts
+    assert "Digits & more" in text
+    assert result.certificate is not None and result.certificate.text in text
+    assert facts.quality is not None and facts.quality.test_accuracy is not None
+    assert f"{100 * facts.quality.test_accuracy:.1f} % of the test rows right" in text
+    won = sum(run.calls for run in result.runs if run.arm == result.choice.chosen.arm)
+    assert f"training the run that won: {won:,}" in text
+    for row in result.candidates[:3]:
+        assert (f"run {row.arm}" if row.arm else "start point") in text
+    assert "seed 0" in text and f"torch {torch.__version__}" in text
+    assert "budget: 700" in text  # the config, every key
+
+
+def test_the_page_needs_nothing_from_outside(finished: Finished) -> None:
+    html = finished.report.read_text("utf-8")
+    outside = re.sub(r"(?s)<script>.*?</script>", "", html)  # plotly.js mentions addresses
+    assert not re.search(r"(src|href)\s*=", outside)
+    assert "http://" not in outside and "https://" not in outside
+    assert html.count("<script>") == 2  # plotly.js once, and ours
+    assert "default-src 'none'" in html
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [(), ("--blink-settings=preferredColorScheme=0", "--window-size=390,844")],
+    ids=["light", "dark on a phone"],
+)
+def test_a_browser_draws_it_without_a_complaint(finished: Finished, flags: tuple[str, ...]) -> None:
+    seen = look(finished.report, *flags)
+    assert seen.console == ()
+    assert seen.elements.count('class="plot js-plotly-plot"') == 2
+    assert seen.elements.count("main-svg") >= 2
+    assert "scatterlayer" in seen.elements
+    assert 'class="chart bar-only"' in seen.elements
+
+
+def test_hostile_names_stay_text(finished: Finished, tmp_path: Path) -> None:
+    runs = tuple(replace(run, base=HOSTILE) for run in finished.result.runs)
+    chosen = finished.result.choice
+    rows = tuple(replace(row, base=HOSTILE, note=HOSTILE) for row in chosen.candidates)
+    choice = replace(chosen, candidates=rows, notes=(HOSTILE,))
+    result = replace(finished.result, runs=runs, choice=choice)
+    spec = replace(finished.facts.spec, name=HOSTILE)
+    facts = replace(finished.facts, spec=spec, versions=((HOSTILE, HOSTILE),), model=HOSTILE)
+    folder = tmp_path / "<script>alert(3)<script>"
+    folder.mkdir()
+    path = write_report(folder, result, facts, config(finished, title=HOSTILE, other=HOSTILE))
+    html = path.read_text("utf-8")
+    without = re.sub(r"(?s)<script>.*?</script>", "", html)  # ours, by the policy's digests
+    assert "<img" not in without and "<script>alert" not in without and "<!--" not in without
+    assert without.count("<script") == without.count('<script type="application/json"') == 2
+    assert HOSTILE in unescape(html)
+    seen = look(path)
+    assert seen.console == ()
+    assert "<img" not in seen.elements
+    assert "js-plotly-plot" in seen.elements
+
+
+def test_text_that_got_through_as_markup_could_not_run(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    slip = "<script>document.title = 'taken'</script><img src=x onerror=\"document.title='taken'\">"
+    page.write_page(path, page.document("safe", [slip]))
+    seen = look(path)
+    assert "<title>safe</title>" in seen.elements
+    assert any("Content Security Policy" in line for line in seen.console)
+
+
+def test_without_plotly_drawings_and_tables_are_there(
+    finished: Finished, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(page, "plotly_library", lambda: None)
+    html = report_text(finished.folder, finished.result, finished.facts, config(finished))
+    assert "<script" not in html
+    assert len(html) < 200_000
+    assert html.count("<svg") == 3 and html.count("<table>") == 2
+    page.write_page(tmp_path / "page.html", html)
+    assert look(tmp_path / "page.html").console == ()
+
+
+def test_every_run_is_in_the_drawing(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "plotly_library", lambda: None)
+    html = report_text(finished.folder, finished.result, finished.facts, config(finished))
+    for run in finished.result.runs:
+        assert f"<title>run {run.arm}, " in html
+    assert "nan" not in "".join(re.findall(r'(?:d|cx|cy|x|y)="([^"]*)"', html))
+
+
+def test_the_lines_that_load_the_model_work(finished: Finished) -> None:
+    html = finished.report.read_text("utf-8")
+    snippets = [
+        unescape(found) for found in re.findall(r"<code>(from .*?)</code>", html, re.DOTALL)
+    ]
+    names: dict[str, Any] = {}
+    exec(snippets[0], names)
+    rows = torch.zeros(2, 64)
+    expected = finished.result.model(rows)
+    assert torch.equal(names["model"](rows), expected)
+    again: dict[str, Any] = {"model": finished.result.build()}  # type: ignore[misc]
+    exec(snippets[1], again)
+    assert torch.equal(again["model"].eval()(rows), expected)
+
+
+def test_a_result_without_runs_or_facts_still_has_a_report(finished: Finished) -> None:
+    start = finished.result.candidates[0]
+    choice = replace(finished.result.choice, key=start.key, candidates=(start,), way="stationary")
+    result = replace(finished.result, runs=(), choice=choice, certificate=None)
+    text = text_of(report_text(finished.folder, result, None, {"title": None}))
+    assert "None of 0 runs beat the start point" in text
+    assert finished.folder.name in text
+
+
+def test_runs_that_are_not_finite_are_drawn(finished: Finished) -> None:
+    curve = ((1, math.inf, math.nan), (2, math.nan, math.nan))
+    broken = tuple(
+        replace(run, finite=False, losses=(math.nan,), curve=curve) for run in finished.result.runs
+    )
+    result: Result = replace(finished.result, runs=broken)
+    html = report_text(finished.folder, result, finished.facts, config(finished))
+    assert "diverged" in html

@@ -1,0 +1,38 @@
+"""One driver for one folder."""
+
+import os
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from grasp_tune.core.errors import LockedError
+from grasp_tune.runtime.lock import folder_lock
+from tests.executors.sweeps import forked
+
+
+def test_a_second_holder_is_told_who_the_first_is(tmp_path: Path) -> None:
+    with folder_lock(tmp_path):
+        words = rf"in use by process {os.getpid()} on {socket.gethostname()}"
+        with pytest.raises(LockedError, match=words), folder_lock(tmp_path):
+            pass
+    with folder_lock(tmp_path):
+        pass  # free again
+
+
+def test_the_death_of_the_holder_frees_the_folder(tmp_path: Path) -> None:
+    def hold() -> None:
+        with folder_lock(tmp_path):
+            (tmp_path / "held").touch()
+            time.sleep(60)
+
+    process = forked(hold)
+    while not (tmp_path / "held").exists():
+        time.sleep(0.01)
+    with pytest.raises(LockedError, match=f"process {process} "), folder_lock(tmp_path):
+        pass
+    os.kill(process, 9)
+    os.waitpid(process, 0)
+    with folder_lock(tmp_path):
+        pass

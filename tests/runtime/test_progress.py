@@ -1,0 +1,111 @@
+"""Progress in oracle calls: what a bar and a log show."""
+
+import io
+import logging
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+import grasp_tune as gt
+from grasp_tune.core.search import Progress
+from grasp_tune.core.spec import SweepSpec
+from grasp_tune.executors.local import InProcess
+from grasp_tune.runtime.driver import run_sweep
+from grasp_tune.runtime.progress import LINE_EVERY, BarReporter, LineReporter, reporter_for
+from tests.engine import workbench
+from tests.executors.sweeps import killed_at, problem
+
+TRAIN = Progress("train", calls=40, budget=200, pending=1, leader="x0", best=1.23456)
+
+
+def test_a_bar_shows_phase_calls_best_and_time_left() -> None:
+    text = io.StringIO()
+    console = Console(file=text, force_terminal=True, width=100)
+    bar = BarReporter(console)
+    bar.update(TRAIN, 60)
+    bar.update(replace(TRAIN, phase="score"), 120)
+    bar.close()
+    shown = text.getvalue()
+    assert "train" in shown
+    assert "choose" in shown
+    assert "60/200 calls" in shown
+    assert "best loss 1.235" in shown
+    assert ":" in shown  # the time left
+
+
+def test_a_bar_that_never_got_an_update_shows_nothing() -> None:
+    text = io.StringIO()
+    bar = BarReporter(Console(file=text, force_terminal=True))
+    bar.close()
+    assert text.getvalue().strip() == ""
+
+
+def test_log_lines_come_at_changes_and_each_half_minute(caplog: pytest.LogCaptureFixture) -> None:
+    now = 100.0
+    lines = LineReporter(lambda: now)
+    with caplog.at_level(logging.INFO, logger="grasp_tune.runtime.progress"):
+        lines.update(TRAIN, 50)
+        now = 110.0
+        lines.update(TRAIN, 70)  # too soon
+        now = 101.0 + LINE_EVERY
+        lines.update(TRAIN, 112)  # 62 calls in 31 s: 88 more take 44 s
+        lines.update(replace(TRAIN, phase="done"), 190)
+    assert [record.getMessage() for record in caplog.records] == [
+        "train: 50 of 200 calls, best loss 1.235, time left unknown",
+        "train: 112 of 200 calls, best loss 1.235, about 44 s left",
+        "done: 200 of 200 calls, best loss 1.235, 31 s",
+    ]
+
+
+def test_the_kind_of_progress_follows_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert reporter_for(False) is None
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: False, raising=False)
+    assert isinstance(reporter_for(True), LineReporter)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    assert isinstance(reporter_for(True), BarReporter)
+
+
+class Seen:
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.calls: list[int] = []
+        self.phases: list[str] = []
+        self.closed = False
+
+    def update(self, progress: Progress, calls: int) -> None:
+        self.calls.append(calls)
+        self.phases.append(progress.phase)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_calls_under_way_count_and_those_that_a_crash_undid_do_not(tmp_path: Path) -> None:
+    assert killed_at(150, tmp_path) < 0
+    seen = Seen()
+    spec = SweepSpec(
+        method=gt.NonConvex(L_eps=1.0, F_eps=1.0, delta=0.3, base="adam"),
+        budget=500,
+        seed=3,
+        width=0,
+    )
+    result = run_sweep(problem(), spec, InProcess, out=tmp_path, reporter=seen)
+    assert seen.closed
+    assert seen.calls == sorted(seen.calls)
+    spent = sum(result.calls.values()) - result.calls["repeated"]
+    assert result.calls["repeated"] > 0
+    assert seen.calls[-1] == spent <= 500
+    assert seen.phases[-1] == "done"
+
+
+def test_a_reporter_is_closed_where_the_run_fails() -> None:
+    seen = Seen()
+    spec = SweepSpec(method=gt.NonConvex(), budget=500)
+    bad = workbench.problem(loss=lambda *_: 1.0)  # type: ignore[arg-type]
+    with pytest.raises(gt.ProblemError):
+        run_sweep(bad, spec, InProcess, reporter=seen)
+    assert seen.closed
