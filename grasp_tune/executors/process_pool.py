@@ -5,7 +5,6 @@ import os
 import signal
 import threading
 import time
-import traceback
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from multiprocessing.process import BaseProcess
 
 import torch
 
-from grasp_tune.core.errors import GraspError, SearchError
+from grasp_tune.core.errors import SearchError
 from grasp_tune.core.tasks import (
     Task,
     outcome_from_dict,
@@ -25,7 +24,7 @@ from grasp_tune.core.tasks import (
 from grasp_tune.engine.threads import share_cores
 from grasp_tune.engine.worker import Worker
 from grasp_tune.runtime.driver import MakeWorker
-from grasp_tune.runtime.executor import Died, Ended
+from grasp_tune.runtime.executor import Died, Ended, portable
 from grasp_tune.runtime.sweep_folder import SweepFolder
 
 WATCH = 0.2  # seconds between two looks whether the driver still lives
@@ -128,8 +127,5 @@ def _serve(pipe: Connection, make_worker: MakeWorker, parent: int) -> None:
             try:
                 worker = worker or make_worker()
                 pipe.send(("outcome", outcome_to_dict(worker.run(task))))
-            except GraspError as error:
-                pipe.send(("error", error))
             except Exception as error:
-                trace = traceback.format_exc()
-                pipe.send(("error", SearchError(f"{task.id} failed: {error}\n{trace}")))
+                pipe.send(("error", portable(error, task)))

@@ -4,10 +4,13 @@ Retries, lost checkpoints and the order of tasks are the driver's business. A ne
 class with these verbs; tests/executors/contract.py says what it must hold.
 """
 
+import pickle
+import traceback
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+from grasp_tune.core.errors import GraspError, SearchError
 from grasp_tune.core.tasks import Outcome, Task
 
 
@@ -38,3 +41,24 @@ class Executor(Protocol):
 
     def cancel(self) -> None:
         """Give up what is under way and let go of all workers; called once, at the end."""
+
+
+def portable(error: Exception, task: Task) -> Exception:
+    """Return an error that a worker in another process can send to the driver.
+
+    That is the error itself, with a note of where it was raised, or a `SearchError` in its place
+    where it cannot be pickled.
+
+    error: what was caught while the task ran.
+    task: the task that it ended.
+    """
+    if isinstance(error, GraspError):
+        return error  # one sentence, which says everything
+    where = "".join(traceback.format_exception(error))
+    try:
+        if type(pickle.loads(pickle.dumps(error))) is type(error):
+            error.add_note(f"raised in the worker that ran {task.id}:\n{where}")
+            return error
+    except Exception:  # whatever its class does when it is rebuilt
+        pass
+    return SearchError(f"{task.id} failed: {error}\n{where}")

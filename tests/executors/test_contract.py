@@ -1,0 +1,131 @@
+"""Every executor: the same bits as in this process, whatever dies, is lost or comes late."""
+
+import multiprocessing
+import os
+import signal
+import threading
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import grasp_tune as gt
+from grasp_tune.core.search import Progress
+from grasp_tune.core.spec import ScheduleName
+from grasp_tune.runtime.lock import folder_lock
+from tests.executors.contract import (
+    BUDGET,
+    CASES,
+    LOCAL,
+    SWEEPS,
+    Case,
+    CountedCalls,
+    Forgetful,
+    problem,
+    spec,
+)
+from tests.executors.sweeps import fingerprint
+
+every = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+mortal = pytest.mark.parametrize(
+    "case", [case for case in CASES if case.processes], ids=lambda case: case.name
+)
+
+
+@cache
+def expected(name: str = "nonconvex", schedule: ScheduleName = "promote") -> str:
+    return fingerprint(LOCAL.run(problem(name), spec(name, schedule)))
+
+
+@every
+@pytest.mark.parametrize("schedule", ["promote", "paper"])
+@pytest.mark.parametrize("name", SWEEPS)
+def test_the_same_bits_as_in_this_process_and_never_more_calls_than_allowed(
+    case: Case, name: str, schedule: ScheduleName, tmp_path: Path
+) -> None:
+    calls = CountedCalls(tmp_path / "calls seen")
+    result = case.run(problem(name, calls), spec(name, schedule), tmp_path / "out")
+    assert fingerprint(result) == expected(name, schedule)
+    assert result.calls["repeated"] == 0
+    assert calls.total == sum(result.calls.values()) <= BUDGET
+
+
+@every
+@pytest.mark.parametrize("seed", [1, 2])
+def test_the_order_in_which_tasks_end_changes_nothing(case: Case, seed: int) -> None:
+    assert fingerprint(case.out_of_order(seed).run(problem(), spec())) == expected()
+
+
+@mortal
+def test_a_worker_that_dies_is_replaced(case: Case, tmp_path: Path) -> None:
+    once = tmp_path / "once"
+
+    def before() -> None:
+        if (tmp_path / "out/checkpoints").exists() and not once.exists():
+            once.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    result = case.run(problem(before=before), spec(), tmp_path / "out")
+    assert once.exists()
+    assert fingerprint(result) == expected()
+
+
+@mortal
+def test_a_worker_that_always_dies_ends_the_run_with_a_reason(case: Case, tmp_path: Path) -> None:
+    with pytest.raises(gt.SearchError, match=r"probe failed 3 times, so nothing can be trained: "):
+        case.run(problem(before=lambda: os._exit(7)), spec(), tmp_path / "out")
+
+
+@every
+def test_a_lost_checkpoint_is_made_again(case: Case, tmp_path: Path) -> None:
+    store = Forgetful(tmp_path)
+    result = case.run(problem(), spec(), tmp_path / "out", store=store)
+    assert fingerprint(result) == expected()
+    assert list(store.marks.iterdir())
+    assert result.calls["repeated"] > 0
+
+
+class UsersFault(Exception):
+    """An error of a kind that the package has never heard of."""
+
+
+@every
+@pytest.mark.parametrize("at", [1, 200])
+def test_an_exception_in_the_loss_ends_the_run_as_itself(
+    case: Case, at: int, tmp_path: Path
+) -> None:
+    calls = CountedCalls(tmp_path / "calls seen")
+
+    def before() -> None:
+        calls()
+        if calls.total >= at:
+            raise UsersFault("the user's own fault")
+
+    with pytest.raises(UsersFault, match="the user's own fault"):
+        case.run(problem(before=before), spec(), tmp_path / "out")
+    assert calls.total < at + 4  # no retry
+
+
+class Interrupting:
+    """A reporter in whose middle somebody presses Ctrl-C."""
+
+    def update(self, progress: Progress, calls: int) -> None:
+        if progress.phase == "train":
+            raise KeyboardInterrupt
+
+    def close(self) -> None:
+        pass
+
+
+@every
+def test_an_interrupted_run_lets_go_of_everything_and_goes_on(case: Case, tmp_path: Path) -> None:
+    def left() -> int:
+        return len(multiprocessing.active_children()) + threading.active_count()
+
+    before = left()
+    with pytest.raises(KeyboardInterrupt):
+        case.run(problem(), spec(), tmp_path, reporter=Interrupting())
+    assert left() == before
+    with folder_lock(tmp_path):
+        pass  # nobody holds it any more
+    assert fingerprint(case.run(problem(), spec(), tmp_path)) == expected()
