@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from grasp_tune.engine.problem import TorchProblem
-from grasp_tune.optimizers.factories import find_base
+from grasp_tune.optimizers.registry import find_optimizer
 from grasp_tune.peers.session import Session
 
 # Values tried: every factor of 4 over the range, then ever closer around the best.
@@ -30,8 +30,8 @@ def run_base(
 ) -> Mapping[str, Tensor] | None:
     """Return the last point of a run with all of the budget, None where it diverges."""
     run = Session(problem, budget, seed).run()
-    found = find_base(base, {})
-    optimizer = found.make(list(run.oracle.parameters), value, None)
+    found = find_optimizer(base, {})
+    optimizer = found.build(list(run.oracle.parameters), {found.value: value})
 
     def closure() -> Any:
         loss = run.oracle.gradient("train", run.call)

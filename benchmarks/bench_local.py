@@ -101,7 +101,7 @@ def rates(works: dict[str, Work], repeats: int) -> dict[str, float]:
 
 def runs(count: int, steps: int, base: str = "sgd") -> tuple[Segment, ...]:
     """Stretches of `count` runs with different step sizes."""
-    return tuple(Segment(Arm(at + 1, base, 1e-4 * 1.3**at), 0, steps) for at in range(count))
+    return tuple(Segment(Arm.of(at + 1, base, 1e-4 * 1.3**at), 0, steps) for at in range(count))
 
 
 def cnn_rates(repeats: int) -> dict[str, float]:
@@ -167,7 +167,7 @@ class Choosing:
         )
         self._worker = Worker(problem, seed, MemoryStore())
         segments = tuple(
-            Segment(Arm(at + 1, "adam", 1e-4 * 1.5**at), 0, 150, keep=(150,)) for at in range(24)
+            Segment(Arm.of(at + 1, "adam", 1e-4 * 1.5**at), 0, 150, keep=(150,)) for at in range(24)
         )
         self._worker.run(TrainTask("train", segments))
         self.keys = [segment.candidates[0] for segment in segments]

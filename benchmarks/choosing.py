@@ -18,7 +18,7 @@ from benchmarks.records import to_json
 from benchmarks.workloads import WORKLOADS
 from grasp_tune.core.ensemble import Tally, halving, survivors
 from grasp_tune.engine.oracle import MeanGradient
-from grasp_tune.optimizers.factories import find_base
+from grasp_tune.optimizers.registry import find_optimizer
 from grasp_tune.peers.session import Run, Session
 from grasp_tune.runtime.files import write_json_atomic
 
@@ -157,9 +157,9 @@ def _points(
     seed: int,
 ) -> Iterator[Run]:
     """Yield one run at each of the calls asked for."""
-    base = find_base(method.base_name("paper"), {})
+    base = find_optimizer(method.base_name("paper"), {})
     run = Session(problem, 10**9, seed).run()
-    optimizer = base.make(list(run.oracle.parameters), value, None)
+    optimizer = base.build(list(run.oracle.parameters), {base.value: value})
 
     def closure() -> Any:
         loss = run.oracle.gradient("train", run.call)

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from grasp_tune.core.errors import InputError
-from grasp_tune.core.methods import Method, NonConvex
+from grasp_tune.core.methods import Method
 from grasp_tune.core.spec import EnsembleName, ScheduleName, SweepSpec
 from grasp_tune.engine.fused import fusion_width
 from grasp_tune.engine.problem import TorchProblem
-from grasp_tune.optimizers.factories import Factory, find_base
+from grasp_tune.optimizers.registry import Factory
 from grasp_tune.runtime.result import Result
 
 BACKENDS = ("local", "ray", "optuna")
@@ -71,24 +71,15 @@ def minimize(
         raise InputError(
             f"backend: got {backend!r}, expected 'local', 'ray', 'optuna' or an object with `run`"
         )
-    method = NonConvex() if method is None else method
-    if not isinstance(method, Method):
-        raise InputError(
-            f"method: got {method!r}, expected NonConvex(), Convex(), ConvexFree() or "
-            "Deterministic() of grasp_tune"
-        )
-    bases = custom_bases(method, challengers)
-    for name in challengers:
-        find_base(name, bases)  # an unknown one is an error now, not after the probe
-    spec = SweepSpec(
-        method=method,
-        budget=budget,
-        schedule=schedule,
-        seed=seed,
+    spec, bases = SweepSpec.assemble(
+        method,
+        budget,
+        schedule,
+        seed,
         ensemble=ensemble,
         width=fusion_width(problem, method, schedule, fused, seed),
         probe_parts=probe_parts,
-        challengers=tuple(challengers),
+        challengers=challengers,
     )
     folder = None if out is None else Path(out)
     if not isinstance(backend, str):
@@ -124,15 +115,3 @@ def run_local(
     return run_sweep(
         problem, spec, executor, out=out, shared=workers > 1, bases=bases, reporter=reporter
     )
-
-
-def custom_bases(
-    method: Method, challengers: Mapping[str, Callable[..., object]] | tuple[str, ...]
-) -> dict[str, Factory]:
-    """Return the user's own optimizers by the names that tasks call them."""
-    found: dict[str, Factory] = {}
-    if callable(method.base):
-        found[method.base_name("promote")] = method.base
-    if isinstance(challengers, Mapping):
-        found.update({name: make for name, make in challengers.items() if callable(make)})  # type: ignore[misc]
-    return found

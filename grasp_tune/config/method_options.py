@@ -21,12 +21,14 @@ from grasp_tune.config.section import (
     name_tag,
     named,
 )
-from grasp_tune.optimizers.registry import BASES
+from grasp_tune.optimizers.registry import optimizer_names
 
 
 def _base(value: str) -> str:
-    if value not in BASES and not is_entry_point(value):
-        raise expected(f"one of {', '.join(BASES)}, or module:function", choices=BASES)
+    if value not in optimizer_names() and not is_entry_point(value):
+        raise expected(
+            f"one of {', '.join(optimizer_names())}, or module:function", choices=optimizer_names()
+        )
     return value
 
 
@@ -34,9 +36,9 @@ Base = Annotated[Text, AfterValidator(_base)]
 Share = Annotated[Real, Field(gt=0, lt=1)]
 
 _BASE = (
-    f"Optimizer that the search runs: {', '.join(BASES)}, or `module:function` that takes "
-    "(parameters, value) and returns an Optimizer; empty: the paper's for the schedule `paper`, "
-    "the one that measured best for `promote`."
+    f"Optimizer that the search runs: {', '.join(optimizer_names())}, or `module:function` that "
+    "takes (parameters, value) and returns an Optimizer; empty: the paper's for the schedule "
+    "`paper`, the one that measured best for `promote`."
 )
 _PROBE = (
     "Share of the budget spent at the start point to find the range of the search; empty: the "

@@ -25,7 +25,7 @@ from grasp_tune.config.section import (
     expected,
     is_entry_point,
 )
-from grasp_tune.optimizers.registry import BASES
+from grasp_tune.optimizers.registry import optimizer_names
 
 LOSSES = ("cross_entropy", "logistic", "mse", "hinge")
 DEFAULT_BATCH = 64
@@ -38,8 +38,10 @@ def _loss(value: str) -> str:
 
 
 def _challenger(value: str) -> str:
-    if value not in BASES and not is_entry_point(value):
-        raise expected(f"one of {', '.join(BASES)}, or module:function", choices=BASES)
+    if value not in optimizer_names() and not is_entry_point(value):
+        raise expected(
+            f"one of {', '.join(optimizer_names())}, or module:function", choices=optimizer_names()
+        )
     return value
 
 
@@ -139,7 +141,8 @@ class Experiment(Section):
         tuple[Annotated[Text, AfterValidator(_challenger)], ...],
         Field(
             max_length=32,
-            description=f"Other base optimizers that join the search: {', '.join(BASES)}, or "
+            description="Other base optimizers that join the search: "
+            f"{', '.join(optimizer_names())}, or "
             "`module:function` that takes (parameters, value) and returns an Optimizer.",
         ),
     ] = ()

@@ -23,7 +23,7 @@ from grasp_tune.core.plan_builder import (
 )
 from grasp_tune.core.records import Json
 from grasp_tune.optimizers import registry
-from grasp_tune.optimizers.registry import Base, BaseFactory
+from grasp_tune.optimizers.registry import Base, Factory
 
 
 class _Variant:
@@ -34,18 +34,25 @@ class _Variant:
     name: ClassVar[str]
     score: ClassVar[ScoreKind]
     quantity: ClassVar[Quantity]
-    paper_base: ClassVar[str]
     exact: ClassVar[bool]  # gradients and values come without noise: asked once, not counted
     base: Base
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
+    @property
+    def paper_base(self) -> str:
+        """The optimizer that the paper's theorem is about."""
+        return registry.theorem_optimizer(self.name)
+
     def base_name(self, schedule: str) -> str:
         """Return the name of the base optimizer that `schedule` runs."""
-        return registry.chosen_base(self.base, self.paper_base, schedule)
+        name = registry.written_base(self.base)
+        if name is not None:
+            return name
+        return self.paper_base if schedule == "paper" else registry.PROMOTED
 
     def covered(self, schedule: str) -> bool:
         """Return whether the paper's theorem is about the base that `schedule` runs."""
-        return self.base_name(schedule) == self.paper_base
+        return self.name in registry.described(self.base_name(schedule)).theorem
 
     def to_dict(self) -> dict[str, Json]:
         """Return the name and the inputs as JSON values; see `method_from_dict`."""
@@ -71,7 +78,6 @@ class NonConvex(_Variant):
     name: ClassVar[str] = "nonconvex"
     score: ClassVar[ScoreKind] = "gradient"
     quantity: ClassVar[Quantity] = "step size"
-    paper_base: ClassVar[str] = "sgd"
     exact: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -144,7 +150,6 @@ class Convex(_Variant):
     name: ClassVar[str] = "convex"
     score: ClassVar[ScoreKind] = "value"
     quantity: ClassVar[Quantity] = "radius"
-    paper_base: ClassVar[str] = "unixgrad"
     exact: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -235,7 +240,6 @@ class ConvexFree(_Variant):
     name: ClassVar[str] = "convex-free"
     score: ClassVar[ScoreKind] = "value"
     quantity: ClassVar[Quantity] = "radius"
-    paper_base: ClassVar[str] = "unixgrad"
     exact: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -299,7 +303,6 @@ class Deterministic(_Variant):
     name: ClassVar[str] = "deterministic"
     score: ClassVar[ScoreKind] = "value"
     quantity: ClassVar[Quantity] = "radius"
-    paper_base: ClassVar[str] = "unixgrad"
     exact: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -343,7 +346,7 @@ METHODS: Mapping[str, type[Method]] = {
 }
 
 
-def method_from_dict(data: Mapping[str, Json], base: BaseFactory | None = None) -> Method:
+def method_from_dict(data: Mapping[str, Json], base: Factory | None = None) -> Method:
     """Return the method that `to_dict` wrote, or that a plan's `method` record names.
 
     A `base` that is a function is written by name only, so it has to be given again here.
@@ -390,7 +393,7 @@ def _frame(method: Method, how: Ensemble, norm: float | None, mean: float | None
         score=method.score,
         quantity=method.quantity,
         ensemble=how,
-        step=registry.calls_per_iteration(method.base, method.paper_base),
+        step=registry.described(method.base_name("paper")).calls_per_step,
         grad_norm=norm,
         value=mean,
     )

@@ -1,11 +1,14 @@
 """Everything that fixes a sweep before it starts: with the problem, the whole input."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from grasp_tune.core.errors import InputError
-from grasp_tune.core.methods import Method, method_from_dict
-from grasp_tune.core.records import Json
+from grasp_tune.core.methods import Method, NonConvex, method_from_dict
+from grasp_tune.core.plan import Plan
+from grasp_tune.core.records import Json, encode
+from grasp_tune.optimizers.registry import Factory, own_functions
 
 ScheduleName = Literal["paper", "promote"]
 EnsembleName = Literal["resample", "window"]
@@ -41,6 +44,60 @@ class SweepSpec:
         if self.ensemble not in ("resample", "window"):
             raise InputError(f"ensemble: got {self.ensemble!r}, expected 'resample' or 'window'")
 
+    @classmethod
+    def assemble(
+        cls,
+        method: Method | None = None,
+        budget: int = 10_000,
+        schedule: ScheduleName = "promote",
+        seed: int = 0,
+        *,
+        ensemble: EnsembleName = "resample",
+        width: int = 0,
+        probe_parts: int = 1,
+        challengers: Mapping[str, Any] | tuple[str, ...] = (),
+    ) -> tuple["SweepSpec", dict[str, Factory]]:
+        """Return the spec of what a person asked for, and the optimizers of their own by name.
+
+        The one place where a sweep is put together; the arguments are those of
+        `grasp_tune.minimize`. Workers need the functions beside the spec, which holds names only.
+
+        method: `NonConvex()` where it is None.
+        width: how many runs are batched into one computation; 0: each by itself.
+        challengers: names of registered optimizers, or a mapping from names to functions.
+        """
+        method = NonConvex() if method is None else method
+        if not isinstance(method, Method):
+            raise InputError(
+                f"method: got {method!r}, expected NonConvex(), Convex(), ConvexFree() or "
+                "Deterministic() of grasp_tune"
+            )
+        own = own_functions(method.base, challengers)  # an unknown name is an error now
+        names = tuple(challengers)
+        return cls(method, budget, schedule, seed, ensemble, width, probe_parts, names), own
+
+    @classmethod
+    def of_plan(
+        cls,
+        plan: Plan,
+        seed: int = 0,
+        *,
+        method: Method | None = None,
+        ensemble: EnsembleName | None = None,
+    ) -> "SweepSpec":
+        """Return the spec of a sweep that runs a plan to the letter.
+
+        method: given where the plan's has a base optimizer of the user's own; without it such a
+            base is left out, since a plan holds its name only.
+        ensemble: the plan's own where it is None.
+        """
+        if method is None:
+            record = encode(plan.method)
+            named = record["base"] is None or ":" not in record["base"]
+            method = method_from_dict(record if named else {**record, "base": None})
+        how: EnsembleName = "window" if plan.ensemble == "window" else "resample"
+        return cls(method, plan.budget, "paper", seed, ensemble or how)
+
     def to_dict(self) -> dict[str, Json]:
         """Return the spec as JSON values."""
         return {
@@ -64,8 +121,11 @@ class SweepSpec:
         return cls.from_dict(data).to_dict()
 
     @classmethod
-    def from_dict(cls, data: Json) -> "SweepSpec":
-        """Return the spec that `to_dict` wrote."""
+    def from_dict(cls, data: Json, own: Mapping[str, Factory] | None = None) -> "SweepSpec":
+        """Return the spec that `to_dict` wrote.
+
+        own: the user's own optimizers by name; needed where the method's base is one of them.
+        """
         names = set(cls.__dataclass_fields__)
         if not isinstance(data, dict) or set(data) != names:
             raise InputError(f"a spec has exactly the keys {sorted(names)}")
@@ -74,7 +134,8 @@ class SweepSpec:
             raise InputError("challengers must be a list of names")
         if not isinstance(data["method"], dict):
             raise InputError(f"method: got {data['method']!r}, expected an object")
-        method = method_from_dict(data["method"])
+        base = (own or {}).get(str(data["method"].get("base")))
+        method = method_from_dict(data["method"], base)
         return cls(method=method, challengers=tuple(map(str, data["challengers"])), **rest)
 
     def difference(self, stored: Json) -> str:

@@ -6,11 +6,14 @@ travel to another machine and an outcome can be replayed years later. Checkpoint
 here, in one place, so that a repeated task writes the same files again.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Literal
 
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.records import Json, decode, encode
+from grasp_tune.optimizers.registry import described
 
 Score = Literal["gradient", "value"]  # what the ensemble compares: |mean gradient| or mean loss
 
@@ -20,12 +23,39 @@ MOMENTS = "probe-moments"  # the largest gradient of each coordinate in the prob
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One run of a base optimizer: which one, and its one number."""
+    """One run of a base optimizer: which one, and its values by name, the searched one first."""
 
     index: int  # the cell's index, from 1; runs beyond the grid count on
     base: str  # "sgd", "unixgrad", "adagrad", ...
-    value: float  # step size, radius or distance, as the base understands it
-    power: float = 0.0  # each coordinate's step is divided by (size of its gradients) ** power
+    values: tuple[tuple[str, float], ...]
+
+    @classmethod
+    def of(cls, index: int, base: str, value: float, *, power: float = 0.0, **others: float) -> Arm:
+        """Return a run with the optimizer's main value, and others by name.
+
+        power: each coordinate's step is divided by (size of its gradients) ** power.
+        """
+        rest = {"power": power, **others} if power else others
+        return cls(index, base, ((described(base).value, value), *rest.items()))
+
+    @property
+    def value(self) -> float:
+        """The searched one: step size, radius or distance, as the base understands it."""
+        return self.values[0][1]
+
+    @property
+    def power(self) -> float:
+        """The power of the coordinates' gradient sizes that divides the steps; usually 0."""
+        return dict(self.values).get("power", 0.0)
+
+    @property
+    def kind(self) -> tuple[str, tuple[tuple[str, float], ...]]:
+        """What runs have in common that differ by their main value only."""
+        return self.base, self.values[1:]
+
+    def with_value(self, index: int, value: float) -> Arm:
+        """Return another run of the same kind."""
+        return Arm(index, self.base, ((self.values[0][0], value), *self.values[1:]))
 
 
 @dataclass(frozen=True, slots=True)

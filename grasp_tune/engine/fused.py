@@ -38,7 +38,7 @@ from grasp_tune.engine.curves import Curve
 from grasp_tune.engine.fused_loss import BatchedLoss
 from grasp_tune.engine.fused_rules import Rule, Stack, rule_for, run_norms
 from grasp_tune.engine.problem import TorchProblem
-from grasp_tune.optimizers.factories import Base, find_base
+from grasp_tune.optimizers.registry import find_optimizer
 
 if TYPE_CHECKING:
     from grasp_tune.engine.worker import Worker
@@ -69,8 +69,8 @@ _LAYERS = (
 
 def fusion_width(
     problem: TorchProblem,
-    method: Method,
-    schedule: str,
+    method: Method | None,
+    schedule: object,
     fused: bool | Literal["auto"],
     seed: int,
 ) -> int:
@@ -80,7 +80,8 @@ def fusion_width(
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise InputError(f"seed: got {seed!r}, expected a whole number")
     if fused == "auto":
-        fused = callable(method.base) is False and pays(problem.build(seed))
+        own = method is not None and callable(method.base)  # there is no batched form of it
+        fused = not own and pays(problem.build(seed))
     return WIDTH if fused else 0
 
 
@@ -141,7 +142,7 @@ class _Batch:
 
     def __init__(self, worker: "Worker", task: TrainTask) -> None:
         self._worker, self._task = worker, task
-        self._base: Base = find_base(task.segments[0].arm.base, worker.bases)
+        self._base = find_optimizer(task.segments[0].arm.base, worker.bases)
         parameters = list(worker.model.named_parameters())
         self._names = [name for name, item in parameters if item.requires_grad]
         # What is not trained is the same in all runs; checkpoints hold it nevertheless.
@@ -159,7 +160,7 @@ class _Batch:
         self._averages: dict[float, PolynomialAverage] = {}
         values = torch.tensor([s.arm.value for s in task.segments], dtype=torch.float64)
         optimizers = self._load()
-        rule = rule_for(self._base.name, values, optimizers)
+        rule = rule_for(self._base, values, optimizers)
         if rule is None:
             raise _CannotBatch(f"there is no batched {self._base.name} for runs like these")
         self._rule: Rule = rule
@@ -198,7 +199,10 @@ class _Batch:
     def _optimizer(self, segment: Segment, points: list[Tensor]) -> Optimizer:
         params: list[Tensor] = [nn.Parameter(item) for item in points]
         arm = segment.arm
-        return self._base.make(params, arm.value, self._worker.coordinates(arm.power))
+        made: Optimizer = self._base.build(
+            params, dict(arm.values), self._worker.coordinates(arm.power)
+        )
+        return made
 
     def _point(self, row: int) -> Tensors:
         return self._frozen | {f"param.{n}": item[row] for n, item in self._pairs(self._points)}

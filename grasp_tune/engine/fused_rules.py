@@ -1,11 +1,11 @@
 """The base optimizers for many runs at once: each state tensor has the runs as its first axis.
 
-Each rule is the twin of one optimizer in `bases`, and its state goes in and out through that
+Each rule is the twin of one optimizer of the registry, and its state goes in and out through that
 optimizer, so a run may be batched in one stretch and alone in the next. Tests hold the two
 together step by step.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from grasp_tune.optimizers.adam import FIRST, TINY, fresh_share
 from grasp_tune.optimizers.preconditioner import multiplier
+from grasp_tune.optimizers.registry import BaseOptimizer
 from grasp_tune.optimizers.unixgrad import PIECE, move_in_ball
 
 Stack = list[Tensor]  # one tensor a parameter, each (runs, ...)
@@ -37,15 +38,15 @@ class Rule(Protocol):
         """Write one run's state into a fresh optimizer of its kind."""
 
 
-def rule_for(base: str, values: Tensor, optimizers: Sequence[Optimizer]) -> Rule | None:
+def rule_for(base: BaseOptimizer, values: Tensor, optimizers: Sequence[Optimizer]) -> Rule | None:
     """Return the rule for `base` at the optimizers' states, None where there is none.
 
     Counters are shared by all runs, so runs that have made different numbers of steps have none.
     """
-    kind = _RULES.get(base)
+    make = base.batched_rule()
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     counts = {(group.get("steps"), group.get("iteration")) for group in groups}
-    return None if kind is None or len(counts) > 1 else kind(values, optimizers)
+    return None if make is None or len(counts) > 1 else make(values, optimizers)
 
 
 def _column(values: Tensor, like: Tensor) -> Tensor:
@@ -108,7 +109,7 @@ class _Entries:
         return self._entries[name]
 
 
-class _Sgd(_Entries):
+class SgdRule(_Entries):
     """The twin of `torch.optim.SGD`, with or without Nesterov momentum 0.9."""
 
     _momentum = 0.0
@@ -128,11 +129,11 @@ class _Sgd(_Entries):
         return True
 
 
-class _Momentum(_Sgd):
+class MomentumRule(SgdRule):
     _momentum = 0.9
 
 
-class _Adam(_Entries):
+class AdamRule(_Entries):
     """The twin of `CoordinateAdam`; the power may differ from run to run."""
 
     def __init__(self, values: Tensor, optimizers: Sequence[Optimizer]) -> None:
@@ -178,7 +179,7 @@ class _Adam(_Entries):
             group["steps"] = self._steps
 
 
-class _AdaGrad(_Entries):
+class AdaGradRule(_Entries):
     """The twin of `DiagonalAdaGrad`."""
 
     def __init__(self, values: Tensor, optimizers: Sequence[Optimizer]) -> None:
@@ -198,7 +199,7 @@ class _AdaGrad(_Entries):
         return True
 
 
-class _UniXGrad(_Entries):
+class UniXGradRule(_Entries):
     """The twin of `UniXGrad`: displacements in units of each run's radius."""
 
     calls_per_step = 2
@@ -275,12 +276,3 @@ def run_norms(stack: Sequence[Tensor]) -> Tensor:
     wide = torch.float64
     found = [torch.linalg.vector_norm(item.flatten(1), dim=1, dtype=wide) for item in stack]
     return torch.linalg.vector_norm(torch.stack(found), dim=0).cpu()
-
-
-_RULES: dict[str, Callable[[Tensor, Sequence[Optimizer]], Rule]] = {
-    "sgd": _Sgd,
-    "momentum": _Momentum,
-    "adam": _Adam,
-    "adagrad": _AdaGrad,
-    "unixgrad": _UniXGrad,
-}

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.tasks import (
@@ -26,7 +27,7 @@ from grasp_tune.engine.checkpoints import (
 )
 from grasp_tune.engine.curves import Curve
 from grasp_tune.engine.fused import annealed
-from grasp_tune.optimizers.factories import find_base
+from grasp_tune.optimizers.registry import find_optimizer
 
 if TYPE_CHECKING:
     from grasp_tune.engine.worker import Worker
@@ -43,7 +44,7 @@ class Stretch:
 
     def __init__(self, worker: "Worker", segment: Segment, task: TrainTask, skip: int) -> None:
         self._worker, self._segment, self._task = worker, segment, task
-        self._base = find_base(segment.arm.base, worker.bases)
+        self._base = find_optimizer(segment.arm.base, worker.bases)
         self._curve = Curve(segment)
         self._curve.call += skip
         self._call = self._curve.call
@@ -53,13 +54,17 @@ class Stretch:
         saved = worker.place(origin)
         arm = segment.arm
         params: list[Tensor] = list(worker.oracle.parameters)
-        self._optimizer = self._base.make(params, arm.value, worker.coordinates(arm.power))
-        self._knobs = [group.get(self._base.knob or "") for group in self._optimizer.param_groups]
+        self._optimizer: Optimizer = self._base.build(
+            params, dict(arm.values), worker.coordinates(arm.power)
+        )
+        self._full = [
+            group.get(self._base.group_entry or "") for group in self._optimizer.param_groups
+        ]
         self._averages = Averages(worker.model, segment.averages)
         if saved is not None:
             load_optimizer(self._optimizer, saved.tensors, str(saved.meta["optimizer"]), origin)
             self._averages.load(saved.tensors, saved.meta, origin)
-            self._set_knob(1.0)  # the saved one may have been annealed, or another run's
+            self._set_step(1.0)  # the saved one may have been annealed, or another run's
 
     def outcome(self) -> SegmentOutcome:
         """Train, write what was asked for, and return how it went."""
@@ -91,7 +96,7 @@ class Stretch:
         """Let the optimizer make a step; returns whether the calls sufficed for it."""
         before = self._call
         if self._segment.anneal is not None:
-            self._set_knob(annealed(self._segment, before))
+            self._set_step(annealed(self._segment, before))
         try:
             self._optimizer.step(self._closure)  # type: ignore[arg-type]
         except _OutOfCalls:
@@ -123,12 +128,12 @@ class Stretch:
             self._curve.add(float(loss), float(norm))
         self._seen.clear()
 
-    def _set_knob(self, share: float) -> None:
-        if self._base.knob is None:
+    def _set_step(self, share: float) -> None:
+        if self._base.group_entry is None:
             return
-        for group, knob in zip(self._optimizer.param_groups, self._knobs, strict=True):
-            if knob is not None:
-                group[self._base.knob] = knob * share
+        for group, full in zip(self._optimizer.param_groups, self._full, strict=True):
+            if full is not None:
+                group[self._base.group_entry] = full * share
 
     def _write_iterate(self, call: int) -> None:
         key = iterate_key(self._segment.arm.index, call)

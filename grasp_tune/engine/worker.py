@@ -42,8 +42,8 @@ from grasp_tune.engine.segment import Stretch
 from grasp_tune.engine.store import Checkpoint, Store
 from grasp_tune.engine.streams import untouched_randomness
 from grasp_tune.engine.threads import task_threads
-from grasp_tune.optimizers.factories import Factory
 from grasp_tune.optimizers.preconditioner import Coordinates, typical_peak
+from grasp_tune.optimizers.registry import Factory
 
 logger = logging.getLogger(__name__)
 

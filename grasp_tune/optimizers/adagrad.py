@@ -14,6 +14,7 @@ from torch.optim.optimizer import ParamsT
 
 from grasp_tune.core.errors import InputError
 from grasp_tune.optimizers.coordinatewise import OwnState
+from grasp_tune.optimizers.preconditioner import Coordinates
 
 
 class DiagonalAdaGrad(OwnState):
@@ -100,3 +101,11 @@ class DiagonalAdaGrad(OwnState):
                     f"scale[{index}] must be positive and finite everywhere in {point.dtype}"
                 )
             self.state[point]["scale"] = own
+
+
+def scaled_adagrad(
+    params: ParamsT, *, distance: float, coordinates: Coordinates | None = None
+) -> DiagonalAdaGrad:
+    """Return an optimizer whose multipliers come from what the probe saw of each coordinate."""
+    scale = None if coordinates is None else coordinates.multipliers()
+    return DiagonalAdaGrad(params, distance=distance, scale=scale)

@@ -78,7 +78,7 @@ class CoordinateAdam(CoordinateWise):
             self.begin(points, "mean", "square")
             means, squares = self.entries(points, "mean"), self.entries(points, "square")
             moves = clipped_moves(means, squares, gradients, group["steps"])
-            self.hear(group, points, gradients)
+            self.raise_peaks(group, points, gradients)
             scales = self.scales(group, points)
             if scales is not None:
                 torch._foreach_mul_(moves, scales)

@@ -73,8 +73,10 @@ class CoordinateWise(OwnState):
         peaks = self.entries(points, "peak")
         return [multiplier(peak, group["typical"], group["power"]) for peak in peaks]
 
-    def hear(self, group: dict[str, Any], points: list[Tensor], gradients: list[Tensor]) -> None:
-        """Raise the size of each coordinate that is louder than ever before."""
+    def raise_peaks(
+        self, group: dict[str, Any], points: list[Tensor], gradients: list[Tensor]
+    ) -> None:
+        """Raise the recorded size of each coordinate whose gradient is the largest so far."""
         if group["power"]:
             for peak, gradient in zip(self.entries(points, "peak"), gradients, strict=True):
                 torch.maximum(peak, gradient.abs(), out=peak)

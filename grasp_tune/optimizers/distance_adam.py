@@ -30,7 +30,7 @@ RETREAT = 4.0  # the first distance is that of the lowest loss, divided by this
 NOISY_RETREAT = 2.0  # that of the largest promise, where gradients are mostly noise, by this
 
 
-class GrowingAdam(CoordinateWise):
+class DistanceAdam(CoordinateWise):
     r"""Adam with the step $\eta\, d_t$, where $d_t$ is a distance that only grows.
 
     For a convex loss, $\sum_t w_t \langle g_t, x_0 - x_t\rangle \le \sum_t w_t \langle g_t, x_0 -
@@ -166,7 +166,7 @@ class GrowingAdam(CoordinateWise):
     def _grow(self, points: list[Tensor], gradients: list[Tensor]) -> None:
         """Measure the distance by these gradients, and make a step of its size."""
         group = self.param_groups[0]
-        self.hear(group, points, gradients)
+        self.raise_peaks(group, points, gradients)
         scales = self.scales(group, points)
         self._measure(points, gradients, scales)
         self._move(points, gradients, scales, group["lr"] * group["distance"])

@@ -1,56 +1,232 @@
-"""The base optimizers by name: what a step of each costs, and which one a schedule takes.
+"""The registry of base optimizers: one entry says all that the rest of the package knows of one.
 
-What they compute is the torch side's business. A base may also be a function
-`(params, value) -> Optimizer`; it is then known by its qualified name only.
+Loading this module loads no torch: an entry names its class as `module:name`, which is imported
+when the first optimizer is made. An optimizer from outside joins with `register`, or, without an
+entry, as a function `(params, value) -> Optimizer` that is given as `base` or as a challenger.
 """
 
+import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
 from typing import Any
 
 from grasp_tune.core.errors import InputError
 
-# Oracle calls of one iteration. The one place for the names.
-CALLS_PER_ITERATION: Mapping[str, int] = {
-    "sgd": 1,
-    "unixgrad": 2,
-    "adagrad": 1,
-    "adam": 1,
-    "growing": 1,
-    "momentum": 1,
-    "adamw": 1,
-}
-BASES = tuple(CALLS_PER_ITERATION)
-
-# Bases whose number may change in the middle of a run. UniXGrad's is the size of its domain.
-_FIXED = ("unixgrad",)
-
-# What `schedule="promote"` runs where no base was chosen: first the one whose number is a share of
-# a distance that it measures itself, so that there is no range to search; where that fails, and
-# beside challengers, a search with the other.
-GROWING = "growing"
-PROMOTED = "adam"
-
-_QUANTITY: Mapping[str, str] = {
-    "unixgrad": "radius",
-    "adagrad": "distance",
-    "growing": "distance share",
-}
-
-# Any: the parameters and the optimizer are torch's, which this layer never loads.
-BaseFactory = Callable[[Any, float], Any]
-Base = str | BaseFactory | None
+# Any: the parameters and the optimizer are torch's, which this module never loads.
+Factory = Callable[[Any, float], Any]
+Base = str | Factory | None  # what a method's `base` may be
+DistanceRule = Callable[[float, float, int, int], float]
 
 
-def quantity(base: str) -> str:
-    """Return what the number of a base is called."""
-    return _QUANTITY.get(base, "step size")
+# Rules from a distance D to an optimizer's value, given |g0|, the P parameters and the T calls.
+
+
+def whole_distance(distance: float, grad_norm: float, parameters: int, calls: int) -> float:
+    """Return D: the value is the distance that a run may go."""
+    return distance
+
+
+def coordinate_distance(distance: float, grad_norm: float, parameters: int, calls: int) -> float:
+    r"""Return $D/\sqrt P$: the value is the distance of one coordinate."""
+    return distance / math.sqrt(parameters)
+
+
+def gradient_step(distance: float, grad_norm: float, parameters: int, calls: int) -> float:
+    r"""Return $D/(|g_0|\sqrt T)$: $T$ plain gradient steps in random directions cover $D$."""
+    return distance / (grad_norm * math.sqrt(calls))
+
+
+def normalised_step(distance: float, grad_norm: float, parameters: int, calls: int) -> float:
+    r"""Return $D/\sqrt{PT}$: a normalised step moves every coordinate by about its size."""
+    return distance / math.sqrt(parameters * calls)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseOptimizer:
+    """All that is known of one base optimizer.
+
+    name: what methods, tasks and results call it.
+    make: `module:name` of a class or function, or the function itself. It is called with the
+        parameters, then by keyword with the run's values, `options`, and, where `uses_power` is
+        set, `coordinates` (`preconditioner.Coordinates` or None).
+    value: the keyword of the searched number; further values of a run keep their own names.
+    quantity: what people call that number.
+    from_distance: the rule from a distance to it, for schedules that search over distances.
+    group_entry: the entry of a parameter group that scales the step; None: it is never annealed.
+    options: further keywords, the same for every run.
+    calls_per_step: oracle calls of one step.
+    changes_step: whether a run may go on with another value.
+    uses_power: whether the steps can be divided by a power of each coordinate's gradient size.
+    measures_distance: whether the value is a share of a distance that the run measures itself, so
+        that there is no range to search.
+    batched: `module:name` of its rule for many runs in one computation, None where there is none.
+    theorem: the methods, by name, whose theorem is about this optimizer.
+    """
+
+    name: str
+    make: str | Callable[..., Any]
+    value: str = "lr"
+    quantity: str = "step size"
+    from_distance: DistanceRule = normalised_step
+    group_entry: str | None = "lr"
+    options: tuple[tuple[str, Any], ...] = ()
+    calls_per_step: int = 1
+    changes_step: bool = True
+    uses_power: bool = False
+    measures_distance: bool = False
+    batched: str | None = None
+    theorem: tuple[str, ...] = ()
+
+    def build(self, params: Any, values: Mapping[str, float], coordinates: Any = None) -> Any:
+        """Return an optimizer of the parameters with these values, the searched one among them."""
+        make = _loaded(self.make) if isinstance(self.make, str) else self.make
+        keywords = {**dict(self.options), **values}
+        keywords.pop("power", None)  # travels inside the coordinates
+        if self.uses_power:
+            keywords["coordinates"] = coordinates
+        return make(params, **keywords)
+
+    def batched_rule(self) -> Callable[..., Any] | None:
+        """Return the rule that advances many runs in one computation, None without one."""
+        return None if self.batched is None else _loaded(self.batched)
+
+
+@cache
+def _loaded(address: str) -> Any:
+    module, _, name = address.partition(":")
+    return getattr(import_module(module), name)
+
+
+GROWING, PROMOTED = "growing", "adam"  # what the default schedule runs, and searches with
+
+_HOME, _RULES = "grasp_tune.optimizers", "grasp_tune.engine.fused_rules"
+_ENTRIES: dict[str, BaseOptimizer] = {}
+
+
+def register(entry: BaseOptimizer) -> BaseOptimizer:
+    """Add an optimizer to the registry; its name must be new, and free of colons."""
+    if entry.name in _ENTRIES or ":" in entry.name or not entry.name:
+        raise InputError(f"base: {entry.name!r} is taken, or no name for an optimizer")
+    _ENTRIES[entry.name] = entry
+    return entry
+
+
+register(
+    BaseOptimizer(
+        name="sgd",
+        make="torch.optim:SGD",
+        from_distance=gradient_step,
+        batched=f"{_RULES}:SgdRule",
+        theorem=("nonconvex",),
+    )
+)
+register(
+    BaseOptimizer(
+        name="unixgrad",
+        make=f"{_HOME}.unixgrad:UniXGrad",
+        value="radius",
+        quantity="radius",
+        from_distance=whole_distance,
+        group_entry=None,
+        calls_per_step=2,
+        changes_step=False,  # the radius is the size of its domain
+        batched=f"{_RULES}:UniXGradRule",
+        theorem=("convex", "convex-free", "deterministic"),
+    )
+)
+register(
+    BaseOptimizer(
+        name="adagrad",
+        make=f"{_HOME}.adagrad:scaled_adagrad",
+        value="distance",
+        quantity="distance",
+        from_distance=coordinate_distance,
+        group_entry="distance",
+        uses_power=True,
+        batched=f"{_RULES}:AdaGradRule",
+    )
+)
+register(
+    BaseOptimizer(
+        name="adam",
+        make=f"{_HOME}.adam:CoordinateAdam",
+        uses_power=True,
+        batched=f"{_RULES}:AdamRule",
+    )
+)
+register(
+    BaseOptimizer(
+        name="growing",
+        make=f"{_HOME}.distance_adam:DistanceAdam",
+        quantity="distance share",
+        uses_power=True,
+        measures_distance=True,
+    )
+)
+register(
+    BaseOptimizer(
+        name="momentum",
+        make="torch.optim:SGD",
+        from_distance=gradient_step,
+        options=(("momentum", 0.9), ("nesterov", True)),
+        batched=f"{_RULES}:MomentumRule",
+    )
+)
+register(BaseOptimizer(name="adamw", make="torch.optim:AdamW"))
+
+
+def optimizer_names() -> tuple[str, ...]:
+    """Return the names of all registered optimizers."""
+    return tuple(_ENTRIES)
+
+
+def described(name: str) -> BaseOptimizer:
+    """Return what is known of an optimizer by its name alone, for planning and for pages.
+
+    A name that is not registered is a function of the user's own. Of it nothing is known, so it
+    gets the usual: one call a step, a step in the group entry `lr`, and steps that are normalised
+    as Adam's are (`normalised_step`). One to which that does not apply is registered instead.
+    """
+    return _ENTRIES.get(name) or BaseOptimizer(name=name, make=_unknown, value="value")
+
+
+def _unknown(params: Any, **values: float) -> Any:
+    raise InputError("base: an optimizer that is known by its name alone cannot be made")
+
+
+def find_optimizer(name: str, own: Mapping[str, Factory]) -> BaseOptimizer:
+    """Return the optimizer called `name`: one of the user's `own` functions, or a registered one.
+
+    Raises `InputError`, naming the known ones, where it is neither.
+    """
+    if name in own:
+        factory = own[name]
+
+        def make(params: Any, **values: float) -> Any:
+            optimizer = factory(params, next(iter(values.values())))
+            if not hasattr(optimizer, "param_groups"):
+                kind = type(optimizer).__name__
+                raise InputError(f"base: {name} returned {kind}, expected a torch Optimizer")
+            return optimizer
+
+        return BaseOptimizer(name=name, make=make, value="value")
+    if name not in _ENTRIES:
+        raise InputError(f"base: got {name!r}, expected one of {', '.join(sorted(_ENTRIES))}")
+    return _ENTRIES[name]
+
+
+def theorem_optimizer(method: str) -> str:
+    """Return the name of the optimizer that a method's theorem is about."""
+    return next(entry.name for entry in _ENTRIES.values() if method in entry.theorem)
 
 
 def check_base(base: object) -> None:
     """Raise InputError unless `base` is a known name, a function, or None (the default)."""
-    if base is None or callable(base) or (isinstance(base, str) and base in BASES):
+    if base is None or callable(base) or (isinstance(base, str) and base in _ENTRIES):
         return
-    names = ", ".join(map(repr, BASES))
+    names = ", ".join(map(repr, _ENTRIES))
     raise InputError(f"base={base!r} must be one of {names}, a function (params, value), or None")
 
 
@@ -62,23 +238,23 @@ def written_base(base: Base) -> str | None:
     return f"{named.__module__}:{named.__qualname__}"
 
 
-def chosen_base(base: Base, paper: str, schedule: str) -> str:
-    """Return the name of the base that `schedule` runs, `paper` being the paper's own."""
-    name = written_base(base)
-    if name is not None:
-        return name
-    return paper if schedule == "paper" else PROMOTED
+def own_functions(
+    base: Base, challengers: Mapping[str, Any] | tuple[str, ...]
+) -> dict[str, Factory]:
+    """Return the user's own optimizers by the names that tasks call them.
 
-
-def changes_step(base: str) -> bool:
-    """Return whether a run of this base can go on with another number."""
-    return base not in _FIXED
-
-
-def calls_per_iteration(base: Base, paper: str) -> int:
-    """Return what one iteration costs, in oracle calls, with the paper's base as the default.
-
-    A function counts as 1: what its optimizer asks of the closure is only known when it runs.
+    Raises `InputError` for a challenger that is neither a function nor registered.
     """
-    base = paper if base is None else base
-    return CALLS_PER_ITERATION[base] if isinstance(base, str) else 1
+    found: dict[str, Factory] = {}
+    if callable(base):
+        found[str(written_base(base))] = base
+    if isinstance(challengers, Mapping):
+        found.update({name: make for name, make in challengers.items() if callable(make)})
+    for name in challengers:
+        find_optimizer(name, found)
+    return found
+
+
+def quantity(name: str) -> str:
+    """Return what the searched number of an optimizer is called."""
+    return described(name).quantity

@@ -12,7 +12,7 @@ from optuna.storages.journal import JournalFileBackend
 from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.engine.problem import TorchProblem
-from grasp_tune.optimizers.factories import Factory
+from grasp_tune.optimizers.registry import Factory
 from grasp_tune.optuna.processes import run_members
 from grasp_tune.optuna.runner import NAME, Member, run_optuna
 from grasp_tune.runtime.result import Result

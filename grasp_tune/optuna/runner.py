@@ -32,7 +32,7 @@ from grasp_tune.engine.fused import fusion_width
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.store import Store
 from grasp_tune.engine.worker import Worker
-from grasp_tune.optimizers.factories import Factory
+from grasp_tune.optimizers.registry import Factory
 from grasp_tune.optuna.artifacts import ArtifactCheckpoints
 from grasp_tune.optuna.attributes import (
     CHOICE,
@@ -309,5 +309,5 @@ def _custom_bases(
     if callable(method.base):
         found[method.base_name("promote")] = method.base
     if isinstance(challengers, Mapping):
-        found.update({name: make for name, make in challengers.items() if callable(make)})  # type: ignore[misc]
+        found.update({name: make for name, make in challengers.items() if callable(make)})
     return found

@@ -17,7 +17,7 @@ from ray import tune
 from grasp_tune.core.errors import CheckpointError, InputError, SearchError
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.engine.problem import TorchProblem
-from grasp_tune.optimizers.factories import Factory
+from grasp_tune.optimizers.registry import Factory
 from grasp_tune.ray.depot import FOLDER
 from grasp_tune.ray.progress import GraspProgress
 from grasp_tune.ray.searcher import GraspSearcher

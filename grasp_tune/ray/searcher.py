@@ -20,7 +20,7 @@ from grasp_tune.core.spec import EnsembleName, ScheduleName, SweepSpec
 from grasp_tune.core.tasks import START
 from grasp_tune.engine.checkpoints import model_tensors
 from grasp_tune.engine.fused import WIDTH
-from grasp_tune.optimizers.factories import Factory
+from grasp_tune.optimizers.registry import Factory
 from grasp_tune.ray.depot import Depot
 from grasp_tune.ray.host import Host, refuse_domains
 from grasp_tune.ray.sweep import Sweep
@@ -73,7 +73,7 @@ class GraspSearcher(Searcher):
         if callable(method.base):
             bases[method.base_name(schedule)] = method.base
         if isinstance(challengers, Mapping):
-            bases.update({name: make for name, make in challengers.items() if callable(make)})  # type: ignore[misc]
+            bases.update({name: make for name, make in challengers.items() if callable(make)})
         spec = SweepSpec(
             method=method,
             budget=budget,

@@ -31,7 +31,7 @@ from grasp_tune.engine.checkpoints import model_tensors
 from grasp_tune.engine.fused import fusion_width
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.worker import Worker
-from grasp_tune.optimizers.factories import Factory
+from grasp_tune.optimizers.registry import Factory
 from grasp_tune.ray.depot import Depot
 from grasp_tune.ray.job import Count, Job
 from grasp_tune.ray.work import KEY, Selection, Work, report, spec_from_dict

@@ -19,7 +19,7 @@ from grasp_tune.core.methods import method_from_dict
 from grasp_tune.core.records import Json
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import Task, TrainTask, phase_of, task_from_dict, task_to_dict
-from grasp_tune.optimizers.factories import Factory
+from grasp_tune.optimizers.registry import Factory
 
 KEY = "grasp"  # the one key in a trial's config that is ours
 SELECT = "select"  # id and phase of the last trial, which leaves the chosen model

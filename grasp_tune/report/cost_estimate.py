@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from grasp_tune.api import custom_bases
 from grasp_tune.config.backends import challengers_of, fused_of
 from grasp_tune.config.build import Built, build_method, build_parts
 from grasp_tune.config.schema import Experiment
@@ -105,21 +104,20 @@ def look_ahead(
         width = fusion_width(
             built.problem, method, experiment.schedule, fused_of(experiment), experiment.seed
         )
-    spec = SweepSpec(
-        method=method,
-        budget=experiment.budget,
-        schedule=experiment.schedule,
-        seed=experiment.seed,
+    spec, bases = SweepSpec.assemble(
+        method,
+        experiment.budget,
+        experiment.schedule,
+        experiment.seed,
         ensemble=experiment.ensemble,
         width=width,
-        challengers=experiment.challengers,
+        challengers=challengers_of(experiment),
     )
     if built is None:
         assert grad_norm is not None
         start, speed = Start(grad_norm, value), None
         rehearsal = rehearse(spec, start)
     else:
-        bases = custom_bases(method, challengers_of(experiment))  # type: ignore[arg-type]
         steps = TrialSteps(built.problem, experiment.seed, bases)
         start = steps.start(exact=method.exact)
         rehearsal = rehearse(spec, start)

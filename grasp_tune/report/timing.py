@@ -14,7 +14,7 @@ from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import ProbeOutcome, ProbeTask, TrainTask
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.worker import Worker
-from grasp_tune.optimizers.factories import Factory
+from grasp_tune.optimizers.registry import Factory
 from grasp_tune.report.dry_run import Rehearsal, Start
 from grasp_tune.runtime.store import MemoryStore
 

@@ -21,7 +21,7 @@ from grasp_tune.engine.checkpoints import model_tensors
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.store import Store
 from grasp_tune.engine.worker import Worker
-from grasp_tune.optimizers.factories import Factory
+from grasp_tune.optimizers.registry import Factory
 from grasp_tune.runtime.executor import Died, Ended, Executor
 from grasp_tune.runtime.progress import Reporter
 from grasp_tune.runtime.result import Result

@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from grasp_tune.core import bounds
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import Arm, ProbeOutcome
-from grasp_tune.optimizers.registry import changes_step
+from grasp_tune.optimizers.registry import described
 
 SPACINGS = (16.0, 256.0)  # from one distance to the next: the finest that can be paid for
 FIXED_SPACINGS = (4.0, 16.0, 64.0, 256.0)  # for bases between whose runs no new ones can begin
 POWERS = (0.0, 0.5, 1.0)  # how much the size of a coordinate's gradients divides its step
 _DEFAULT_EPS = 1e-2  # for the methods without that input
 _LARGEST = 1e300  # distance; no model has numbers near it
-_SCALED = ("adam", "adagrad")  # bases that know the powers
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +53,10 @@ def first_grid(spec: SweepSpec, start: ProbeOutcome, most: int, first: int = 1) 
     """
     low, high = distance_range(spec, start)
     base = spec.method.base_name("promote")
-    powers = POWERS if base in _SCALED else (0.0,)
+    entry = described(base)
+    powers = POWERS if entry.uses_power and not entry.measures_distance else (0.0,)
     names = [(base, power) for power in powers] + [(name, 0.0) for name in spec.challengers]
-    spacings = SPACINGS if changes_step(base) else FIXED_SPACINGS
+    spacings = SPACINGS if entry.changes_step else FIXED_SPACINGS
     spacing = spacings[0]
     for spacing in spacings:
         if len(names) * _count(low, high, spacing) <= most:
@@ -69,9 +69,10 @@ def first_grid(spec: SweepSpec, start: ProbeOutcome, most: int, first: int = 1) 
     arms: list[Arm] = []
     for name, power in names:
         for distance in distances:
-            value = value_of(name, distance, spec.budget, start)
+            rule = described(name).from_distance
+            value = rule(distance, start.gradient_norm, start.parameters, spec.budget)
             if 0.0 < value < math.inf:
-                arms.append(Arm(first + len(arms), name, value, power))
+                arms.append(Arm.of(first + len(arms), name, value, power=power))
     return Grid(arms, spacing)
 
 
@@ -95,19 +96,3 @@ def _distance(low: float, spacing: float, steps: int) -> float:
     except OverflowError:  # the power alone is beyond the largest double; halves of it are not
         half = steps // 2
         return low * spacing**half * spacing ** (steps - half)
-
-
-def value_of(base: str, distance: float, budget: int, start: ProbeOutcome) -> float:
-    r"""Return the base's number for a distance $D$, with $P$ parameters and $T$ calls.
-
-    A normalised step moves every coordinate by about its size: $T$ of them in random directions
-    cover $D$ when each is $D/\sqrt{PT}$. A plain gradient step covers it when it is
-    $D/(|g_0|\sqrt T)$. AdaGrad takes the distance of one coordinate, UniXGrad the whole.
-    """
-    if base == "unixgrad":
-        return distance
-    if base == "adagrad":
-        return distance / math.sqrt(start.parameters)
-    if base in ("sgd", "momentum"):
-        return distance / (start.gradient_norm * math.sqrt(budget))
-    return distance / math.sqrt(start.parameters * budget)

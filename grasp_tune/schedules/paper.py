@@ -75,7 +75,7 @@ def paper_segments(spec: SweepSpec, plan: Plan, base: str, first_arm: int = 1) -
     """
     segments = []
     for cell in plan.cells:
-        arm = Arm(cell.index + first_arm - 1, base, cell.value)
+        arm = Arm.of(cell.index + first_arm - 1, base, cell.value)
         keep: tuple[int, ...] = (cell.budget,)
         if plan.score == "gradient" and plan.ensemble == "resample":
             count = plan.candidates_per_cell

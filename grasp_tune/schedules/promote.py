@@ -30,7 +30,7 @@ from grasp_tune.core.tasks import (
     ProbeOutcome,
     state_key,
 )
-from grasp_tune.optimizers.registry import GROWING, changes_step
+from grasp_tune.optimizers.registry import GROWING, described
 from grasp_tune.schedules.final_run import Launch, final_stretch
 from grasp_tune.schedules.grid import first_grid, thinned
 from grasp_tune.schedules.paper import start_candidate
@@ -133,7 +133,7 @@ def _measured(stand: Stand, floor: Floor | None) -> Found:
     budget = stand.spec.budget
     value = min(1.0, (budget / WHOLE_LENGTH) ** WHOLE_POWER)
     kinds = KINDS if budget >= SHORT else KINDS[:1]
-    arms = [stand.new_arm(Arm(0, GROWING, value, power), value) for power in kinds]
+    arms = [stand.new_arm(Arm.of(0, GROWING, value, power=power), value) for power in kinds]
     extra = floor.tasks if floor is not None else ()
     ends = Ranked(0, arms, {}, 0.0)
     known: Known = {}
@@ -238,7 +238,7 @@ def _launch(stand: Stand, heights: list[Ranked]) -> Launch:
     age, end = heights[-1].age, heights[-1].age + stand.left
     good = state_key(winner.index, age)
     stand.discard = _unneeded(stand, heights[-1], good)
-    if not changes_step(winner.base):
+    if not described(winner.base).changes_step:
         return Launch(winner, winner, age, good)
     arm = stand.new_arm(winner, ahead.at((end / age) ** AHEAD))
     return Launch(arm, winner, age, good, shrink=-(1.0 - AHEAD) * ahead.slope)

@@ -28,7 +28,7 @@ from grasp_tune.core.tasks import (
     TrainTask,
     state_key,
 )
-from grasp_tune.optimizers.registry import GROWING, changes_step
+from grasp_tune.optimizers.registry import described
 from grasp_tune.schedules.race import collect
 from grasp_tune.schedules.step_extrapolation import Sight
 
@@ -83,7 +83,7 @@ class Stand:
     def new_arm(self, like: Arm, value: float) -> Arm:
         """Return a run with a number of its own."""
         self.fresh += 1
-        return Arm(self.fresh - 1, like.base, value, like.power)
+        return like.with_value(self.fresh - 1, value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +97,8 @@ class Ranked:
 
     def sight(self, arm: Arm) -> Sight:
         """Return what this rung says about the steps of runs of one kind."""
-        own = {a.value: x for a, x in self.losses.items() if kind_of(a) == kind_of(arm)}
+        own = {a.value: x for a, x in self.losses.items() if a.kind == arm.kind}
         return Sight(self.age, own, self.noise)
-
-
-def kind_of(arm: Arm) -> tuple[str, float]:
-    """Return what runs have in common that differ by their step only."""
-    return arm.base, arm.power
 
 
 def least_calls(number: int) -> int:
@@ -132,7 +127,8 @@ def climb(
             age,
             save=True,
             anneal=fall,
-            ceiling=ceiling if arm.base != GROWING else None,  # it begins by looking for its own
+            # One that measures its distance begins by trying distances that are too large.
+            ceiling=None if described(arm.base).measures_distance else ceiling,
             origin=origins.get(arm.index),
         )
         for arm in arms
@@ -163,16 +159,16 @@ def entrants(stand: Stand, rung: Rung, before: Ranked) -> tuple[list[Arm], dict[
         return before.arms, {}
     chosen: list[Arm] = []
     origins: dict[int, str] = {}
-    kinds = list(dict.fromkeys(kind_of(arm) for arm in before.arms))
+    kinds = list(dict.fromkeys(arm.kind for arm in before.arms))
     for kind in kinds[: rung.kinds]:
-        own = [arm for arm in before.arms if kind_of(arm) == kind]
+        own = [arm for arm in before.arms if arm.kind == kind]
         top = own[0]
         for factor in rung.factors:
             value = top.value * factor
             near = [arm for arm in own if 0.5 * value < arm.value < 2.0 * value]
             if near:
                 chosen.append(near[0])
-            elif 0.0 < value < math.inf and changes_step(top.base):
+            elif 0.0 < value < math.inf and described(top.base).changes_step:
                 chosen.append(stand.new_arm(top, value))
                 origins[chosen[-1].index] = state_key(top.index, before.age)
     ended = {state_key(arm.index, before.age) for arm in before.losses}

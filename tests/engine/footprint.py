@@ -68,8 +68,8 @@ def main() -> None:
         model=Large, loss=loss, data=(torch.randn(64),), batch_size=4, device="cpu"
     )
     worker = Worker(problem, 0, CheckpointStore(sys.argv[1]))
-    sgd = Segment(Arm(1, "sgd", 0.01), 0, 3)
-    kept = Segment(Arm(2, "sgd", 0.01), 0, 3, keep=(1, 2, 3))
+    sgd = Segment(Arm.of(1, "sgd", 0.01), 0, 3)
+    kept = Segment(Arm.of(2, "sgd", 0.01), 0, 3, keep=(1, 2, 3))
     worker.run(TrainTask("t", (kept,)))
     samples = tuple(Sample(key, 0, 3) for key in kept.candidates)
     tasks: dict[str, Task] = {

@@ -213,21 +213,21 @@ def test_a_loss_that_turns_unbatchable_later_says_what_to_do() -> None:
 
 def test_runs_of_different_bases_or_places_run_one_by_one() -> None:
     bench = Bench(workbench.problem())
-    segments = [Segment(Arm(1, "sgd", 0.1), 0, 4), Segment(Arm(2, "adam", 0.1), 0, 4)]
+    segments = [Segment(Arm.of(1, "sgd", 0.1), 0, 4), Segment(Arm.of(2, "adam", 0.1), 0, 4)]
     assert len(bench.train(*segments)) == 2
     assert bench.calls == 8
-    bench.train(Segment(Arm(3, "sgd", 0.1), 0, 2, save=True))
-    started = Segment(Arm(3, "sgd", 0.1), 2, 4)
-    assert len(bench.train(started, Segment(Arm(4, "sgd", 0.1), 0, 4))) == 2
+    bench.train(Segment(Arm.of(3, "sgd", 0.1), 0, 2, save=True))
+    started = Segment(Arm.of(3, "sgd", 0.1), 2, 4)
+    assert len(bench.train(started, Segment(Arm.of(4, "sgd", 0.1), 0, 4))) == 2
 
 
 def test_a_batch_starts_several_runs_from_one_state() -> None:
     fused, alone = (Bench(workbench.problem(workbench.mlp)) for _ in range(2))
     for bench in (fused, alone):
-        bench.train(Segment(Arm(1, "adam", 0.01), 0, 6, save=True))
+        bench.train(Segment(Arm.of(1, "adam", 0.01), 0, 6, save=True))
     origin = state_key(1, 6)
     segments = [
-        Segment(Arm(at, "adam", value), 6, 12, keep=(12,), origin=origin)
+        Segment(Arm.of(at, "adam", value), 6, 12, keep=(12,), origin=origin)
         for at, value in ((2, 0.01), (3, 0.001), (4, 0.1))
     ]
     check_same(fused, alone, segments)
@@ -273,5 +273,5 @@ def test_the_width_follows_the_choice_and_the_model() -> None:
 
 def test_a_task_of_one_run_takes_the_ordinary_loop() -> None:
     bench = Bench(workbench.problem())
-    outcome = bench.run(TrainTask("t", (Segment(Arm(1, "sgd", 0.1), 0, 3),)))
+    outcome = bench.run(TrainTask("t", (Segment(Arm.of(1, "sgd", 0.1), 0, 3),)))
     assert outcome.calls == bench.calls == 3

@@ -46,7 +46,7 @@ def test_a_run_cut_at_any_step_has_the_same_bits(base: str) -> None:
         bench.probe()
     power = 1.0 if base in ("adam", "adagrad") else 0.0
     run = Segment(
-        Arm(1, base, 0.05, power),
+        Arm.of(1, base, 0.05, power=power),
         0,
         20,
         keep=(20,),
@@ -75,14 +75,14 @@ from tests.engine import workbench
 bench = workbench.Bench(
     workbench.problem(workbench.batch_norm), seed=4, store=CheckpointStore(sys.argv[1])
 )
-print(bench.train(Segment(Arm(1, "adam", 0.01), 6, 14, keep=(14,), averages=(8.0,), save=True)))
+print(bench.train(Segment(Arm.of(1, "adam", 0.01), 6, 14, keep=(14,), averages=(8.0,), save=True)))
 """
 
 
 def test_a_task_moved_to_a_fresh_process_has_the_same_bits(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
     bench = Bench(workbench.problem(workbench.batch_norm), seed=4, store=store)
-    arm = Arm(1, "adam", 0.01)
+    arm = Arm.of(1, "adam", 0.01)
     bench.train(Segment(arm, 0, 6, averages=(8.0,), save=True))
     there = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path)],
@@ -93,7 +93,7 @@ def test_a_task_moved_to_a_fresh_process_has_the_same_bits(tmp_path: Path) -> No
     )
     keys = ["run001-000000014", "run001-000000014-state"]
     written = {key: store.read(key).tensors for key in keys}
-    bench.train(Segment(Arm(7, "sgd", 1e3), 0, 5))  # whatever ran before does not matter
+    bench.train(Segment(Arm.of(7, "sgd", 1e3), 0, 5))  # whatever ran before does not matter
     here = bench.train(Segment(arm, 6, 14, keep=(14,), averages=(8.0,), save=True))
     assert there.stdout.strip() == str(here)
     assert all(same_bits(written[key], store.read(key).tensors) for key in keys)
@@ -115,7 +115,7 @@ def test_noise_of_the_loss_is_addressed_and_the_callers_is_left_alone() -> None:
     np.random.seed(1)  # noqa: NPY002
     random.seed(1)
     bench = Bench(workbench.problem(workbench.dropout, numpy_noise))
-    run = Segment(Arm(1, "sgd", 0.1), 0, 5, keep=(5,))
+    run = Segment(Arm.of(1, "sgd", 0.1), 0, 5, keep=(5,))
     first = bench.train(run)
     point = bench.point(run.candidates[0])
     assert (torch.rand(1), np.random.rand(), random.random()) == expected  # noqa: NPY002
@@ -166,7 +166,7 @@ def test_a_probe_in_parts_sees_the_same_minibatches() -> None:
 
 def test_probing_and_scoring_leave_the_buffers_alone() -> None:
     bench = Bench(workbench.problem(workbench.batch_norm))
-    run = Segment(Arm(1, "sgd", 0.05), 0, 6, keep=(6,))
+    run = Segment(Arm.of(1, "sgd", 0.05), 0, 6, keep=(6,))
     bench.train(run)
     key = run.candidates[0]
     for point in (START, key):
@@ -181,7 +181,7 @@ def test_probing_and_scoring_leave_the_buffers_alone() -> None:
 
 def test_each_candidate_carries_its_buffers() -> None:
     bench = Bench(workbench.problem(workbench.batch_norm))
-    run = Segment(Arm(1, "sgd", 0.05), 0, 6, keep=(2, 6), averages=(0.0,), keep_averages=True)
+    run = Segment(Arm.of(1, "sgd", 0.05), 0, 6, keep=(2, 6), averages=(0.0,), keep_averages=True)
     bench.train(run)
     points = [bench.point(key) for key in run.candidates]
     assert [int(point["buffer.1.num_batches_tracked"]) for point in points] == [2, 6, 6]
@@ -212,7 +212,7 @@ def test_a_buffer_that_is_replaced_is_put_back_too() -> None:
     bench = Bench(workbench.problem(Replacing))
     bench.run(ProbeTask("probe", (0, 3), (0, 3)))
     assert float(bench.start()["buffer.seen"]) == 0.0
-    run = Segment(Arm(1, "sgd", 0.05), 0, 4, keep=(4,))
+    run = Segment(Arm.of(1, "sgd", 0.05), 0, 4, keep=(4,))
     bench.train(run)
     assert float(bench.point(run.candidates[0])["buffer.seen"]) == 4.0
     bench.run(ScoreTask("score", "value", (Sample(run.candidates[0], 0, 3),)))
@@ -258,7 +258,7 @@ def test_exact_tasks_use_all_data_and_count_training_only() -> None:
     model = bench.worker.model
     assert outcome.value == pytest.approx(float(workbench.cross_entropy(model, (x, y)).detach()))
     assert bench.calls == outcome.calls == 0
-    run = Segment(Arm(1, "unixgrad", 0.5), 0, 6, keep=(6,))
+    run = Segment(Arm.of(1, "unixgrad", 0.5), 0, 6, keep=(6,))
     bench.run(TrainTask("train", (run,), exact=True))
     assert bench.calls == 6
     scored = bench.run(ScoreTask("score", "value", (Sample(run.candidates[0], 0, 1),), exact=True))
@@ -278,7 +278,7 @@ def endless() -> Iterator[tuple[Tensor, Tensor]]:
 
 def test_an_endless_iterable_gives_the_same_bits_in_one_piece_or_two() -> None:
     whole, cut = (Bench(workbench.problem(data=endless)) for _ in range(2))
-    run = Segment(Arm(1, "sgd", 0.1), 0, 9, keep=(9,), save=True)
+    run = Segment(Arm.of(1, "sgd", 0.1), 0, 9, keep=(9,), save=True)
     whole.run(ProbeTask("probe", (0, 4), (0, 2)))
     whole.train(run)
     cut.train(replace(run, stop=4, keep=()))
@@ -295,16 +295,16 @@ def test_the_wrong_base_says_so() -> None:
         def step(self, closure: object = None) -> None:  # type: ignore[override]
             pass
 
-    run = Segment(Arm(1, "mine", 0.1), 0, 4)
+    run = Segment(Arm.of(1, "mine", 0.1), 0, 4)
     for base, words in (
         (nothing, "mine returned NoneType, expected a torch Optimizer"),
         (lambda params, value: Deaf(params, lr=value), "Deaf.step never called the closure"),
     ):
-        worker = Worker(workbench.problem(), 0, MemoryStore(), {"mine": base})  # type: ignore[dict-item]
+        worker = Worker(workbench.problem(), 0, MemoryStore(), {"mine": base})
         with pytest.raises(InputError, match=words):
             worker.run(TrainTask("train", (run,)))
     with pytest.raises(InputError, match="base: got 'other', expected one of ada"):
-        worker.run(TrainTask("train", (replace(run, arm=Arm(1, "other", 0.1)),)))
+        worker.run(TrainTask("train", (replace(run, arm=Arm.of(1, "other", 0.1)),)))
 
 
 def test_an_optimizer_that_asks_more_than_once_gets_no_more_calls_than_there_are() -> None:
@@ -316,20 +316,20 @@ def test_an_optimizer_that_asks_more_than_once_gets_no_more_calls_than_there_are
         calls += number
 
     worker = Worker(workbench.problem(), 0, MemoryStore(), bases, count)
-    outcome = worker.run(TrainTask("train", (Segment(Arm(1, "lbfgs", 0.1), 0, 11),)))
+    outcome = worker.run(TrainTask("train", (Segment(Arm.of(1, "lbfgs", 0.1), 0, 11),)))
     assert outcome.calls == calls == 11
 
 
 def test_a_missing_state_names_its_key() -> None:
     bench = Bench(workbench.problem())
     with pytest.raises(CheckpointError, match="run001-000000004-state is missing") as caught:
-        bench.train(Segment(Arm(1, "sgd", 0.1), 4, 6))
+        bench.train(Segment(Arm.of(1, "sgd", 0.1), 4, 6))
     assert caught.value.key == "run001-000000004-state"
 
 
 def test_a_run_that_stops_being_finite_is_stopped_at_once() -> None:
     bench = Bench(workbench.problem())
-    outcome = bench.train(Segment(Arm(1, "sgd", 1e38), 0, 50, keep=(50,)))[0]
+    outcome = bench.train(Segment(Arm.of(1, "sgd", 1e38), 0, 50, keep=(50,)))[0]
     assert isinstance(outcome, SegmentOutcome)
     assert not outcome.finite
     assert math.isnan(outcome.loss)

@@ -108,7 +108,7 @@ class Bench:
 def arms(base: str, values: Sequence[float], powers: Sequence[float] = ()) -> list[Arm]:
     """Runs of one base with these values, and powers in turn."""
     turns = powers or (0.0,)
-    return [Arm(at + 1, base, v, turns[at % len(turns)]) for at, v in enumerate(values)]
+    return [Arm.of(at + 1, base, v, power=turns[at % len(turns)]) for at, v in enumerate(values)]
 
 
 def same_bits(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:

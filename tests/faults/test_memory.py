@@ -42,7 +42,7 @@ def test_checkpoints_beyond_the_limit_are_files_that_go_away() -> None:
 
 
 def test_the_room_for_a_round_is_known_before_it_is_trained(tmp_path: Path) -> None:
-    arms = [Arm(index, "sgd", 0.1) for index in (1, 2)]
+    arms = [Arm.of(index, "sgd", 0.1) for index in (1, 2)]
     task = TrainTask("t", tuple(Segment(arm, 0, 9, keep=(3, 9), save=True) for arm in arms))
     # Two iterates and a state each; one of the six is there already.
     room = Room.of([task], 1000, there=("run001-000000003",))

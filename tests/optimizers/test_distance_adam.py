@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from grasp_tune.core.errors import InputError
-from grasp_tune.optimizers.distance_adam import GrowingAdam
+from grasp_tune.optimizers.distance_adam import DistanceAdam
 from grasp_tune.optimizers.preconditioner import Coordinates
 
 STEPS = 60
@@ -32,7 +32,7 @@ def quadratic(unit: float = 1.0, scale: float = 1.0, seed: int = 4) -> Oracle:
     return oracle
 
 
-def advance(point: nn.Parameter, optimizer: GrowingAdam, oracle: Oracle) -> Tensor:
+def advance(point: nn.Parameter, optimizer: DistanceAdam, oracle: Oracle) -> Tensor:
     """The point after one step."""
 
     def closure() -> float:
@@ -46,7 +46,7 @@ def advance(point: nn.Parameter, optimizer: GrowingAdam, oracle: Oracle) -> Tens
 def path(oracle: Oracle, steps: int = STEPS, **options: object) -> tuple[list[Tensor], list[float]]:
     """The points of a run from 0, and the distance after each step."""
     point = nn.Parameter(torch.zeros(4, dtype=torch.float64))
-    optimizer = GrowingAdam([point], **options)  # type: ignore[arg-type]
+    optimizer = DistanceAdam([point], **options)  # type: ignore[arg-type]
     points, distances = [], []
     for _ in range(steps):
         points.append(advance(point, optimizer, oracle))
@@ -119,7 +119,7 @@ def test_the_first_step_by_hand() -> None:
     # Loss 8 and gradient (3, -1): 8 / 100 / (3 + 1) = 0.02, and m / sqrt(v) is the gradient's
     # sign: x = 0 - 0.02 * (1, -1), whatever the rate is.
     point = nn.Parameter(torch.zeros(2, dtype=torch.float64))
-    optimizer = GrowingAdam([point], lr=0.5)
+    optimizer = DistanceAdam([point], lr=0.5)
     found = advance(point, optimizer, lambda _: (8.0, torch.tensor([3.0, -1.0]).double()))
     assert optimizer.distance == pytest.approx(0.02)
     assert found.tolist() == pytest.approx([-0.02, 0.02])
@@ -128,7 +128,7 @@ def test_the_first_step_by_hand() -> None:
 def feed(losses: list[float]) -> tuple[list[float], nn.Parameter]:
     """The distance after each of these losses; the gradient is 1 all along."""
     point = nn.Parameter(torch.zeros(1, dtype=torch.float64))
-    optimizer, found = GrowingAdam([point]), list[float]()
+    optimizer, found = DistanceAdam([point]), list[float]()
     for loss in losses:
         advance(point, optimizer, lambda _, loss=loss: (loss, torch.ones(1).double()))  # type: ignore[misc]
         found.append(optimizer.distance)
@@ -165,14 +165,14 @@ def test_a_loss_that_never_rises_ends_the_search_too() -> None:
     assert point.item() == 0.0
 
 
-def promises(mean: float, losses: list[float]) -> tuple[GrowingAdam, list[float]]:
+def promises(mean: float, losses: list[float]) -> tuple[DistanceAdam, list[float]]:
     """The optimizer after these losses, and what each step but the last promised, per coordinate.
 
     Gradients are independent normal numbers around `mean` in each of 40,000 coordinates.
     """
     draws, size = torch.Generator().manual_seed(3), 40_000
     point = nn.Parameter(torch.zeros(size))
-    optimizer, found = GrowingAdam([point]), list[float]()
+    optimizer, found = DistanceAdam([point]), list[float]()
     for loss in losses:
         gradient = mean + torch.randn(size, generator=draws)
         advance(point, optimizer, lambda _, pair=(loss, gradient): pair)  # type: ignore[misc]
@@ -239,11 +239,11 @@ def test_units_of_the_parameters_are_units_of_the_distance(unit: float) -> None:
 def test_a_state_goes_on_bit_for_bit_and_shares_nothing(power: float) -> None:
     oracle = quadratic()
     whole = nn.Parameter(torch.zeros(4, dtype=torch.float64))
-    one = GrowingAdam([whole], coordinates=halves(power))
+    one = DistanceAdam([whole], coordinates=halves(power))
     for _ in range(15):
         advance(whole, one, oracle)
     again = nn.Parameter(whole.detach().clone())
-    other = GrowingAdam([again], coordinates=halves(power))
+    other = DistanceAdam([again], coordinates=halves(power))
     other.load_state_dict(one.state_dict())
     first, second = quadratic(seed=9), quadratic(seed=9)
     for _ in range(20):
@@ -253,7 +253,7 @@ def test_a_state_goes_on_bit_for_bit_and_shares_nothing(power: float) -> None:
 
 def test_zero_gradients_move_nothing_and_leave_the_distance_to_the_first_that_is_not() -> None:
     point = nn.Parameter(torch.zeros(4, dtype=torch.float64))
-    optimizer = GrowingAdam([point])
+    optimizer = DistanceAdam([point])
     for _ in range(3):
         silent = advance(point, optimizer, lambda _: (7.0, torch.zeros(4, dtype=torch.float64)))
         assert torch.equal(silent, torch.zeros(4, dtype=torch.float64))
@@ -267,7 +267,7 @@ def test_zero_gradients_move_nothing_and_leave_the_distance_to_the_first_that_is
 
 def test_a_zero_gradient_leaves_a_measured_distance_as_it_is() -> None:
     point = nn.Parameter(torch.zeros(4, dtype=torch.float64))
-    optimizer, oracle = GrowingAdam([point]), quadratic()
+    optimizer, oracle = DistanceAdam([point]), quadratic()
     for _ in range(STEPS):  # the search for the first distance is over by then
         advance(point, optimizer, oracle)
     before = optimizer.distance
@@ -278,7 +278,7 @@ def test_a_zero_gradient_leaves_a_measured_distance_as_it_is() -> None:
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf, 0.0])
 def test_a_loss_that_gives_no_scale_does_no_harm(loss: float) -> None:
     point = nn.Parameter(torch.zeros(4, dtype=torch.float64))
-    optimizer, oracle = GrowingAdam([point]), quadratic()
+    optimizer, oracle = DistanceAdam([point]), quadratic()
     for _ in range(200):
         advance(point, optimizer, lambda at: (loss, oracle(at)[1]))
         assert 0.0 < optimizer.distance < math.inf
@@ -287,7 +287,7 @@ def test_a_loss_that_gives_no_scale_does_no_harm(loss: float) -> None:
 
 def test_without_a_closure_the_gradient_at_hand_is_used() -> None:
     point = nn.Parameter(torch.zeros(4))
-    optimizer = GrowingAdam([point])
+    optimizer = DistanceAdam([point])
     assert optimizer.step() is None
     assert torch.equal(point.detach(), torch.zeros(4))  # no gradient, no step
     point.grad = torch.tensor([1.0, -1.0, 2.0, 0.0])
@@ -304,7 +304,7 @@ def test_the_multipliers_act_where_the_power_says_so() -> None:
     # 0.03 / (0.5 * 1 + 2 * 0.125) = 0.04, and x = -0.04 * (0.5, 2).
     point = nn.Parameter(torch.zeros(2, dtype=torch.float64))
     peaks = Coordinates(0.5, [torch.tensor([4.0, 0.25], dtype=torch.float64)], 1.0)
-    optimizer = GrowingAdam([point], coordinates=peaks)
+    optimizer = DistanceAdam([point], coordinates=peaks)
     found = advance(point, optimizer, lambda _: (3.0, torch.tensor([1.0, 0.125]).double()))
     assert optimizer.distance == pytest.approx(0.04)
     assert found.tolist() == pytest.approx([-0.02, -0.08])
@@ -313,9 +313,9 @@ def test_the_multipliers_act_where_the_power_says_so() -> None:
 def test_two_groups_are_refused() -> None:
     groups = [{"params": [nn.Parameter(torch.zeros(1))]} for _ in range(2)]
     with pytest.raises(InputError, match="single group"):
-        GrowingAdam(groups)
+        DistanceAdam(groups)
 
 
 def test_a_rate_that_is_not_positive_is_refused() -> None:
     with pytest.raises(InputError, match="lr is 0"):
-        GrowingAdam([nn.Parameter(torch.zeros(1))], lr=0.0)
+        DistanceAdam([nn.Parameter(torch.zeros(1))], lr=0.0)

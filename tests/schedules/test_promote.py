@@ -31,10 +31,8 @@ from grasp_tune.schedules.grid import (
     distance_range,
     first_grid,
     thinned,
-    value_of,
 )
 from grasp_tune.schedules.paper_sweep import SHARES
-from grasp_tune.schedules.rungs import kind_of
 from tests.core.simulation import ORIGIN, answer, run, segments
 
 PROBE = ProbeOutcome(100, ORIGIN, 100, 2.0, 5.0, 400, 100, 2.3, 5.4)
@@ -47,14 +45,6 @@ def test_distances_by_hand() -> None:
     # GRASP-C: d_eps up to the same.
     low, high = distance_range(SweepSpec(Convex(d_eps=0.3), 1000), PROBE)
     assert (low, high) == (0.3, pytest.approx(2e8))
-
-
-def test_values_by_hand() -> None:
-    # 400 parameters, T = 2500, |g0| = 2, D = 10.
-    assert value_of("adam", 10.0, 2500, PROBE) == pytest.approx(10 / (20 * 50))
-    assert value_of("adagrad", 10.0, 2500, PROBE) == pytest.approx(10 / 20)
-    assert value_of("sgd", 10.0, 2500, PROBE) == pytest.approx(10 / (2 * 50))
-    assert value_of("unixgrad", 10.0, 2500, PROBE) == 10.0
 
 
 def test_every_power_has_every_distance_and_runs_are_numbered_from_one() -> None:
@@ -86,7 +76,7 @@ def test_a_coarser_grid_makes_room_and_then_fewer_kinds_do(most: int) -> None:
 
 @given(count=st.integers(1, 100), most=st.integers(0, 100))
 def test_a_thinned_grid_is_spread_evenly(count: int, most: int) -> None:
-    arms = [Arm(index, "adam", 2.0**index) for index in range(1, count + 1)]
+    arms = [Arm.of(index, "adam", 2.0**index) for index in range(1, count + 1)]
     found = [arm.index for arm in thinned(arms, most)]
     assert len(found) == min(count, most)
     gaps = {after - before for before, after in itertools.pairwise(found)}
@@ -129,11 +119,11 @@ def test_each_rung_goes_on_from_the_runs_that_ended_lowest() -> None:
         before, after = segments(tasks, f"rung{number}"), segments(tasks, f"rung{number + 1}")
         losses = {s.arm: loss for s in before if (loss := end_loss(tasks, number, s)) is not None}
         ranked = sorted(losses, key=losses.__getitem__)
-        tops = {kind_of(arm): arm for arm in reversed(ranked)}  # the best of each kind
+        tops = {arm.kind: arm for arm in reversed(ranked)}  # the best of each kind
         kept = sorted(tops.values(), key=ranked.index)[:kinds]
-        assert {kind_of(s.arm) for s in after} == {kind_of(arm) for arm in kept}
+        assert {s.arm.kind for s in after} == {arm.kind for arm in kept}
         for top in kept:
-            entered = [s for s in after if kind_of(s.arm) == kind_of(top)]
+            entered = [s for s in after if s.arm.kind == top.kind]
             assert top in [s.arm for s in entered]
             fresh = [s for s in entered if s.arm not in losses]
             assert all(s.state == state_key(top.index, s.start) for s in fresh)

@@ -49,16 +49,16 @@ def ranked(age: int, *arms: Arm, lost: tuple[Arm, ...] = ()) -> Ranked:
 
 def test_neighbours_that_exist_are_reused_and_missing_ones_begin_from_the_best() -> None:
     # Steps 16 apart, best 0.8: 0.05 and 12.8 are there, 0.2 and 3.2 are not.
-    low, top, high = (Arm(i, "adam", v) for i, v in ((1, 0.05), (2, 0.8), (3, 12.8)))
+    low, top, high = (Arm.of(i, "adam", v) for i, v in ((1, 0.05), (2, 0.8), (3, 12.8)))
     place = stand()
     arms, origins = entrants(place, FIVE, ranked(30, top, low, high))
-    assert arms == [low, Arm(50, "adam", 0.2), top, Arm(51, "adam", 3.2), high]
+    assert arms == [low, Arm.of(50, "adam", 0.2), top, Arm.of(51, "adam", 3.2), high]
     assert origins == {50: "run002-000000030-state", 51: "run002-000000030-state"}
     assert place.fresh == 52
 
 
 def test_a_neighbour_that_diverged_is_tried_again_from_the_best() -> None:
-    top, gone = Arm(1, "adam", 0.8), Arm(2, "adam", 3.2)
+    top, gone = Arm.of(1, "adam", 0.8), Arm.of(2, "adam", 3.2)
     arms, origins = entrants(stand(), THREE, ranked(30, top, lost=(gone,)))
     assert gone not in arms
     assert [arm.value for arm in arms] == pytest.approx([0.2, 0.8, 3.2])
@@ -66,7 +66,7 @@ def test_a_neighbour_that_diverged_is_tried_again_from_the_best() -> None:
 
 
 def test_new_runs_are_of_the_kind_of_the_best() -> None:
-    top, other = Arm(1, "adam", 0.8, 0.5), Arm(2, "adam", 0.2, 1.0)
+    top, other = Arm.of(1, "adam", 0.8, power=0.5), Arm.of(2, "adam", 0.2, power=1.0)
     arms, _ = entrants(stand(), replace(THREE, kinds=2), ranked(30, top, other))
     assert [(arm.value, arm.power) for arm in arms] == [
         (0.2, 0.5), (0.8, 0.5), (3.2, 0.5), (0.05, 1.0), (0.2, 1.0), (0.8, 1.0),
@@ -75,28 +75,28 @@ def test_new_runs_are_of_the_kind_of_the_best() -> None:
 
 def test_only_the_best_kinds_enter() -> None:
     # Best first: power 1, power 0, power 0, power 0.5.
-    best, second = Arm(7, "adam", 0.3, 1.0), Arm(8, "adam", 0.3, 0.0)
-    rest = (Arm(9, "adam", 1.2, 0.0), Arm(10, "adam", 0.3, 0.5))
+    best, second = Arm.of(7, "adam", 0.3, power=1.0), Arm.of(8, "adam", 0.3, power=0.0)
+    rest = (Arm.of(9, "adam", 1.2, power=0.0), Arm.of(10, "adam", 0.3, power=0.5))
     arms, _ = entrants(stand(), replace(THREE, kinds=2), ranked(30, best, second, *rest))
     assert {arm.power for arm in arms} == {1.0, 0.0}
 
 
 def test_unixgrad_gets_no_new_runs() -> None:
-    low, top = Arm(1, "unixgrad", 0.2), Arm(2, "unixgrad", 0.8)
+    low, top = Arm.of(1, "unixgrad", 0.2), Arm.of(2, "unixgrad", 0.8)
     place = stand()
     assert entrants(place, FIVE, ranked(30, top, low)) == ([low, top], {})
     assert place.fresh == 50
 
 
 def test_a_step_that_no_number_holds_is_left_out() -> None:
-    top = Arm(1, "adam", 1e308)
+    top = Arm.of(1, "adam", 1e308)
     arms, _ = entrants(stand(), THREE, ranked(30, top))
     assert [arm.value for arm in arms] == [0.25e308, 1e308]
 
 
 def test_states_nobody_needs_are_discarded() -> None:
     top, near, far, gone = (
-        Arm(i, "adam", v) for i, v in ((1, 0.8), (2, 3.2), (3, 100.0), (4, 1e4))
+        Arm.of(i, "adam", v) for i, v in ((1, 0.8), (2, 3.2), (3, 100.0), (4, 1e4))
     )
     place = stand()
     first, _ = entrants(place, THREE, ranked(30, top, near, far, lost=(gone,)))
@@ -130,7 +130,7 @@ def looked(task: ScoreTask, means: dict[str, list[float]]) -> ScoreOutcome:
 
 @pytest.mark.parametrize("unit", [1.0, 2.0**600, 2.0**-600])  # squares of which overflow
 def test_fresh_samples_outvote_the_losses_of_training(unit: float) -> None:
-    top, bold = Arm(1, "adam", 0.8), Arm(2, "adam", 3.2)
+    top, bold = Arm.of(1, "adam", 0.8), Arm.of(2, "adam", 3.2)
     place = stand(budget=3200)
     # 0.1 * 3200 / 2 = 160 calls each; 0.01 * 3200 / 2 = 16 samples each, 2 a block.
     rung = Rung(0.1, 1, (1.0, 4.0), looks=0.01)
@@ -165,7 +165,7 @@ def test_fresh_samples_outvote_the_losses_of_training(unit: float) -> None:
 
 
 def test_a_run_that_was_lost_is_out_and_costs_nothing() -> None:
-    top, bold = Arm(1, "adam", 0.8), Arm(2, "adam", 3.2)
+    top, bold = Arm.of(1, "adam", 0.8), Arm.of(2, "adam", 3.2)
     place = stand(budget=1000)
     steps = climb(place, Rung(0.1, 1, (1.0, 4.0)), 3, ranked(30, top, bold))
     training: Round = next(steps)

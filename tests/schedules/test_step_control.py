@@ -20,7 +20,7 @@ def pace(start: float = 1.0, average: float = math.nan, *, paced: bool = True) -
     spec = SweepSpec(NonConvex(), 1000)
     plan: Plan = spec.method.plan(1000, grad_norm=2.0, value=start, ensemble="window")
     stand = Stand(spec, probe, plan, left=1000, fresh=5)
-    return Pace(stand, Arm(1, "growing", 8.0, 0.5), paced, average)
+    return Pace(stand, Arm.of(1, "growing", 8.0, power=0.5), paced, average)
 
 
 def steps(found: Pace, losses: Sequence[float]) -> list[float]:
