@@ -5,7 +5,7 @@ from pathlib import Path
 
 import grasp_tune as gt
 from grasp_tune.core.spec import SweepSpec
-from grasp_tune.optimizers.factories import Factory
+from grasp_tune.optimizers.registry import Factory
 from grasp_tune.runtime.driver import run_sweep
 from tests.executors.sweeps import BUDGET, fingerprint, problem
 from tests.executors.thread_executor import ThreadExecutor
