@@ -31,10 +31,11 @@ class Variant:
         Raises `ValueError` for a name that the module does not have: a variant that changes
         nothing would be reported as an ingredient that does not matter.
         """
+        # All modules first: one that is imported while another is changed would keep the change.
+        keys = [key.rpartition(":") for key in self.values]
+        homes = [importlib.import_module(module or _HOME) for module, _, _ in keys]
         with ExitStack() as stack:
-            for key, value in self.values.items():
-                module, _, name = key.rpartition(":")
-                home = importlib.import_module(module or _HOME)
+            for home, (_, _, name), value in zip(homes, keys, self.values.values(), strict=True):
                 if not hasattr(home, name):
                     raise ValueError(f"variant {self.name}: {home.__name__} has no {name}")
                 stack.enter_context(patch.object(home, name, value))

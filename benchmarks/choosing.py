@@ -14,13 +14,12 @@ from typing import Any
 import numpy as np
 
 import grasp_tune as gt
-from benchmarks.records import to_json
+from benchmarks.records import Table
 from benchmarks.workloads import WORKLOADS
 from grasp_tune.core.ensemble import Tally, halving, survivors
 from grasp_tune.engine.oracle import MeanGradient
 from grasp_tune.optimizers.registry import find_optimizer
 from grasp_tune.peers.session import Run, Session
-from grasp_tune.runtime.files import write_json_atomic
 
 BUDGET = 10_000  # T
 SHARES = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02)  # of the uniform ensemble's calls
@@ -190,12 +189,11 @@ def _sampled(run: Run, by: str, minibatches: int) -> tuple[float, Array]:
 POOLS = (("a9a", "value", 1_500), ("digits", "value", 1_500), ("a9a", "gradient", 400))
 
 
-def run_pool(job: tuple[str, str, int, Path | None, Path, int]) -> str:
+def run_pool(job: tuple[str, str, int, Path | None, Table, int]) -> str:
     """Sample and simulate one pool, save its costs, return a line about it."""
     workload, by, minibatches, data, results, seed = job
     pool = sample_pool(workload, by, data, seed, minibatches)
     costs = simulate(pool, seed=seed)
-    results.mkdir(parents=True, exist_ok=True)
-    rows = [{key: to_json(value) for key, value in asdict(cost).items()} for cost in costs]
-    write_json_atomic(results / f"{workload}.{by}.{seed}.json", {"costs": rows})
+    rows = [asdict(cost) for cost in costs]
+    results.append({"workload": workload, "by": by, "seed": seed, "costs": rows})
     return f"{workload} {by}: {len(pool.truth)} candidates, {len(costs)} ways simulated"

@@ -7,7 +7,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.records import RESULTS, ROOT
+from benchmarks.records import (
+    RESULTS,
+    ROOT,
+    all_tables,
+    cells_table,
+    choices_table,
+    contest_table,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,6 +53,9 @@ def parser() -> argparse.ArgumentParser:
     ensemble = commands.add_parser("ensemble", help="what the final choice costs, by simulation")
     _add_common(ensemble, seeds="10")
     ensemble.set_defaults(run=_ensemble)
+    pack = commands.add_parser("pack", help="merge rows of finished runs into the compressed files")
+    pack.add_argument("--results", type=Path, default=RESULTS, help="folder of raw results")
+    pack.set_defaults(run=_pack)
     report = commands.add_parser("report", help="docs/results.md from the raw results")
     report.add_argument("--results", type=Path, default=RESULTS, help="folder of raw results")
     report.add_argument("--docs", type=Path, default=ROOT / "docs", help="folder to write to")
@@ -102,7 +112,7 @@ def _ablation(options: argparse.Namespace) -> int:
     return _contest(options, tuple(VARIANTS), "ablation")
 
 
-def _contest(options: argparse.Namespace, methods: Sequence[str], folder: str) -> int:
+def _contest(options: argparse.Namespace, methods: Sequence[str], table: str) -> int:
     from benchmarks import contest
     from benchmarks.pool import run_jobs
     from benchmarks.workloads import WORKLOADS
@@ -114,7 +124,7 @@ def _contest(options: argparse.Namespace, methods: Sequence[str], folder: str) -
         chosen,
         seeds,
         options.data,
-        options.results / folder,
+        contest_table(options.results, table),
         again=options.again,
     )
     return int(run_jobs(list(jobs), contest.run_job, options.processes) > 0)
@@ -130,7 +140,7 @@ def _tables(options: argparse.Namespace) -> int:
         picked(tables.SCHEDULES, options.methods, "--methods"),
         seed_list(options.seeds),
         options.data,
-        options.results / "tables",
+        cells_table(options.results),
         again=options.again,
     )
     return int(run_jobs(list(cells), tables.run_cell, options.processes) > 0)
@@ -140,17 +150,25 @@ def _ensemble(options: argparse.Namespace) -> int:
     from benchmarks import choosing
     from benchmarks.pool import run_jobs
 
-    folder = options.results / "ensemble"
+    table = choices_table(options.results)
+    done = set() if options.again else set(table.rows())
     wanted = picked([f"{name}.{by}" for name, by, _ in choosing.POOLS], options.only, "--only")
     jobs = [
-        (name, by, count, options.data, folder, seed)
+        (name, by, count, options.data, table, seed)
         for seed in seed_list(options.seeds)
         for name, by, count in choosing.POOLS
         if f"{name}.{by}" in wanted
         and _with_data([name], options.data)
-        and (options.again or not (folder / f"{name}.{by}.{seed}.json").exists())
+        and (name, by, seed) not in done
     ]
     return int(run_jobs(jobs, choosing.run_pool, options.processes) > 0)
+
+
+def _pack(options: argparse.Namespace) -> int:
+    for table in all_tables(options.results):
+        if table.fresh.exists():
+            print(f"{table.packed}: {table.pack():,} rows")
+    return 0
 
 
 def _report(options: argparse.Namespace) -> int:

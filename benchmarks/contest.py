@@ -9,7 +9,7 @@ from pathlib import Path
 import grasp_tune as gt
 from benchmarks.ablation import DEFAULT, VARIANTS
 from benchmarks.measures import judge
-from benchmarks.records import Record, fingerprint, record_path, write_record
+from benchmarks.records import Record, Table, fingerprint, write_record
 from benchmarks.workloads import WORKLOADS, Bundle
 from grasp_tune.engine.checkpoints import model_tensors
 from grasp_tune.peers import PEERS
@@ -28,7 +28,7 @@ class Job:
     method: str
     seed: int
     data: Path | None
-    results: Path
+    table: Table  # where its record goes
 
     def __str__(self) -> str:
         return f"{self.workload} {self.method} seed {self.seed}"
@@ -39,16 +39,17 @@ def plan_jobs(
     methods: Sequence[str],
     seeds: Sequence[int],
     data: Path | None,
-    results: Path,
+    table: Table,
     *,
     again: bool,
 ) -> Iterator[Job]:
     """Yield what is still to be run: seed by seed, so that every stop leaves whole seeds."""
+    done = set() if again else set(table.rows())
     for seed in seeds:
         for workload in workloads:
             for method in methods:
-                if again or not record_path(results, workload, method, seed).exists():
-                    yield Job(workload, method, seed, data, results)
+                if (workload, method, seed) not in done:
+                    yield Job(workload, method, seed, data, table)
 
 
 def run_job(job: Job) -> str:
@@ -75,7 +76,7 @@ def run_job(job: Job) -> str:
         note=result.note,
         source=fingerprint() if job.method in OURS else "",
     )
-    write_record(job.results, record)
+    write_record(job.table, record)
     return f"{job}: loss {end.loss:.5g}, gradient {end.gradient:.3g}, {record.seconds:.1f} s"
 
 

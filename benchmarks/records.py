@@ -1,16 +1,92 @@
-"""Raw results: one small JSON file per (workload, method, seed), written whole or not at all."""
+"""Raw results: one row per finished run, one compressed file of JSON lines per table.
 
+`results/NAME.jsonl.gz` holds the rows of a table, sorted. While a command runs, every finished run
+adds a line to `results/NAME.new.jsonl`, so that a stop at any moment loses one run at most; a later
+line replaces an earlier one of the same key. `benchmarks/benchmark pack` merges both files: the
+same rows always give the same bytes.
+"""
+
+import fcntl
+import gzip
 import hashlib
+import io
+import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from grasp_tune.runtime.files import read_json, write_json_atomic
+from grasp_tune.runtime.files import replace_atomically
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
+PACKED, FRESH = ".jsonl.gz", ".new.jsonl"
+
+Row = Mapping[str, Any]
+Key = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The rows of one kind of benchmark."""
+
+    folder: Path
+    name: str
+    key: tuple[str, ...]  # the fields that tell a row from all others
+
+    @property
+    def packed(self) -> Path:
+        """The compressed file."""
+        return self.folder / f"{self.name}{PACKED}"
+
+    @property
+    def fresh(self) -> Path:
+        """The file of rows that are not packed yet."""
+        return self.folder / f"{self.name}{FRESH}"
+
+    def rows(self) -> dict[Key, Row]:
+        """Return every row by its key, sorted."""
+        found = {self._key(row): row for row in (*self._read_packed(), *self._read_fresh())}
+        return dict(sorted(found.items()))
+
+    def append(self, row: Row) -> None:
+        """Add the row of a finished run; several processes may do so at a time."""
+        line = _line(row).encode()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with self.fresh.open("a+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            size = file.seek(0, io.SEEK_END)
+            if size:
+                file.seek(size - 1)
+                if file.read(1) != b"\n":  # a process died while it wrote
+                    line = b"\n" + line
+            file.write(line)
+
+    def pack(self) -> int:
+        """Merge the fresh rows into the compressed file and return how many rows it holds."""
+        rows = self.rows()
+        text = "".join(_line(row) for row in rows.values()).encode()
+        replace_atomically(
+            self.packed, lambda file: file.write(gzip.compress(text, compresslevel=9, mtime=0))
+        )
+        self.fresh.unlink(missing_ok=True)
+        return len(rows)
+
+    def _key(self, row: Row) -> Key:
+        return tuple(row[name] for name in self.key)
+
+    def _read_packed(self) -> Iterator[Row]:
+        if self.packed.exists():
+            yield from map(_row, gzip.decompress(self.packed.read_bytes()).splitlines())
+
+    def _read_fresh(self) -> Iterator[Row]:
+        if self.fresh.exists():
+            for line in self.fresh.read_bytes().splitlines():
+                try:
+                    yield _row(line)
+                except ValueError:
+                    continue  # cut short by a stop: that run is made again
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,36 +100,66 @@ class Record:
     calls: int  # oracle calls used
     seconds: float
     diverged: bool
-    loss: float
+    loss: float  # on the fixed sample of training rows
     gradient: float
-    accuracy: float
+    accuracy: float  # on test rows
     start_loss: float  # at x0
     note: str
     source: str  # fingerprint of the code that decides; empty for peers
+    test_loss: float = math.nan  # on test rows, in evaluation mode; NaN in rows of before 2026-11
 
 
-def write_record(folder: Path, record: Record) -> None:
-    """Save a record; numbers that JSON does not know become null or words."""
-    path = record_path(folder, record.workload, record.method, record.seed)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json_atomic(path, {key: to_json(value) for key, value in asdict(record).items()})
+def contest_table(folder: Path, name: str) -> Table:
+    """Return the table of records of that name: `peers` or `ablation`."""
+    return Table(folder, name, ("workload", "method", "seed"))
 
 
-def record_path(folder: Path, workload: str, method: str, seed: int) -> Path:
-    """Return where the record is kept."""
-    return folder / workload / f"{method}.{seed}.json"
+def cells_table(folder: Path) -> Table:
+    """Return the table of the cells of the paper's tables."""
+    return Table(folder, "tables", ("table", "schedule", "first", "second", "share", "seed"))
 
 
-def read_records(folder: Path) -> Iterator[Record]:
-    """Yield every record of the folder, in the order of their names."""
+def choices_table(folder: Path) -> Table:
+    """Return the table of the simulated final choices."""
+    return Table(folder, "ensemble", ("workload", "by", "seed"))
+
+
+def all_tables(folder: Path) -> tuple[Table, ...]:
+    """Return every table that `pack` looks after."""
+    contests = (contest_table(folder, name) for name in ("peers", "ablation"))
+    return (*contests, cells_table(folder), choices_table(folder))
+
+
+def read_records(table: Table) -> Iterator[Record]:
+    """Yield every record of a contest, sorted by workload, method and seed."""
     names = {field.name for field in fields(Record)}
-    for path in sorted(folder.glob("*/*.json")):
-        data: Any = read_json(path, 1 << 20)
-        yield Record(**{key: from_json(data[key]) for key in names})
+    for row in table.rows().values():
+        yield Record(**{key: value for key, value in row.items() if key in names})
 
 
-def to_json(value: Any) -> Any:
-    """Return a value that strict JSON can hold."""
+def write_record(table: Table, record: Record) -> None:
+    """Add a record to its table."""
+    table.append(asdict(record))
+
+
+def _line(row: Row) -> str:
+    return json.dumps(_to_json(row), separators=(",", ":")) + "\n"
+
+
+def _row(line: bytes) -> Row:
+    found = json.loads(line)
+    if not isinstance(found, dict):
+        raise ValueError(f"a row of results: got {line[:40]!r}, expected an object")
+    row: Row = _from_json(found)
+    return row
+
+
+def _to_json(value: Any) -> Any:
+    """Return a value that strict JSON can hold: numbers that it does not know become words."""
+    if isinstance(value, Mapping):
+        return {key: _to_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_to_json(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
     if isinstance(value, float):
@@ -61,8 +167,12 @@ def to_json(value: Any) -> Any:
     return value
 
 
-def from_json(value: Any) -> Any:
-    """Return what `to_json` was given."""
+def _from_json(value: Any) -> Any:
+    """Return what `_to_json` was given."""
+    if isinstance(value, dict):
+        return {key: _from_json(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_from_json(item) for item in value]
     return float(value) if value in ("nan", "inf", "-inf") else value
 
 

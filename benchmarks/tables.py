@@ -19,9 +19,9 @@ from typing import Any, Literal
 import grasp_tune as gt
 from benchmarks.bases import run_base, tune
 from benchmarks.measures import judge
-from benchmarks.records import fingerprint, from_json, to_json
+from benchmarks.records import Key, Row, fingerprint
+from benchmarks.records import Table as ResultTable
 from benchmarks.workloads import WORKLOADS, Bundle
-from grasp_tune.runtime.files import read_json, write_json_atomic
 
 SCHEDULES = ("paper", "promote")
 INPUTS = (0.001, 0.01, 0.1)
@@ -101,8 +101,8 @@ class Cell:
     pair: tuple[float, float]
     share: int
     seed: int
-    data: Path | None
-    results: Path
+    data: Path | None = None
+    results: ResultTable | None = None  # where its row goes
 
     def __str__(self) -> str:
         if self.schedule == "tuned":
@@ -110,12 +110,16 @@ class Cell:
         return f"{self.table} {self.schedule} {self.pair} M=T/{self.share} seed {self.seed}"
 
     @property
-    def path(self) -> Path:
-        """Where its result is kept."""
-        name = f"{self.schedule}.{self.pair[0]:g}.{self.pair[1]:g}.M{self.share}.{self.seed}.json"
-        if self.schedule == "tuned":
-            name = f"tuned.{self.seed}.json"
-        return self.results / self.table / name
+    def key(self) -> Key:
+        """Its place among the rows."""
+        return (self.table, self.schedule, *self.pair, self.share, self.seed)
+
+
+def yardstick(
+    table: str, seed: int, data: Path | None = None, results: ResultTable | None = None
+) -> Cell:
+    """Return the tuned base of a table."""
+    return Cell(table, "tuned", (0.0, 0.0), 1, seed, data, results)
 
 
 def plan_cells(
@@ -123,23 +127,24 @@ def plan_cells(
     schedules: Sequence[str],
     seeds: Sequence[int],
     data: Path | None,
-    results: Path,
+    results: ResultTable,
     *,
     again: bool,
 ) -> Iterator[Cell]:
     """Yield what is still to be run, the yardstick first."""
+    done = set(results.rows())
     for table in tables:
         for seed in seeds:
-            tuned = Cell(table, "tuned", (0.0, 0.0), 1, seed, data, results)
+            tuned = yardstick(table, seed, data, results)
             cells = [
                 Cell(table, schedule, pair, share, seed, data, results)
                 for share in SHARES
                 for pair in PAIRS
                 for schedule in schedules
             ]
-            if not tuned.path.exists():
+            if tuned.key not in done:
                 yield tuned
-            yield from (cell for cell in cells if again or not cell.path.exists())
+            yield from (cell for cell in cells if again or cell.key not in done)
 
 
 def run_cell(cell: Cell) -> str:
@@ -152,16 +157,9 @@ def run_cell(cell: Cell) -> str:
     else:
         found = _sweep(table, bundle, cell)
     found["seconds"] = round(time.perf_counter() - begun, 2)
-    cell.path.parent.mkdir(parents=True, exist_ok=True)
-    write_json_atomic(cell.path, _plain(found))
+    if cell.results is not None:
+        cell.results.append({**dict(zip(cell.results.key, cell.key, strict=True)), **found})
     return f"{cell}: quality {found['quality']:.5g}, {found['seconds']:.1f} s"
-
-
-def _plain(found: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        key: _plain(value) if isinstance(value, dict) else to_json(value)
-        for key, value in found.items()
-    }
 
 
 def _judged(table: Table, bundle: Bundle, tensors: Any, seed: int) -> dict[str, float]:
@@ -251,50 +249,31 @@ class Finished:
         return [rho for rho in found if rho is not None]
 
 
-def read_tables(results: Path) -> list[Finished]:
+def read_tables(results: ResultTable) -> list[Finished]:
     """Return every table as far as it has been run."""
-    seeds = sorted({int(path.name.split(".")[-2]) for path in results.glob("*/tuned.*.json")})
-    found = [read_table(table, seeds, results) for table in TABLES.values()]
+    rows = results.rows()
+    found = [_read_table(table, rows) for table in TABLES.values()]
     return [item for item in found if item is not None]
 
 
-def read_table(table: Table, seeds: Sequence[int], results: Path) -> Finished | None:
+def _read_table(table: Table, rows: Mapping[Key, Row]) -> Finished | None:
     """Return what there is of a table, None without its yardstick."""
-    yardsticks = [_read(Cell(table.name, "tuned", (0.0, 0.0), 1, s, None, results)) for s in seeds]
-    ready = [(seed, item) for seed, item in zip(seeds, yardsticks, strict=True) if item]
-    if not ready:
+    seeds = sorted(key[-1] for key in rows if key[:2] == (table.name, "tuned"))
+    if not seeds:
         return None
     cells: dict[tuple[str, tuple[float, float], int], Found] = {}
     for schedule in SCHEDULES:
         for pair in PAIRS:
             for share in SHARES:
-                own = [
-                    Cell(table.name, schedule, pair, share, seed, None, results)
-                    for seed, _ in ready
-                ]
-                found = [item for item in map(_read, own) if item]
-                if len(found) == len(ready):
-                    cells[schedule, pair, share] = _mean(found)
-    tuned = [item for _, item in ready]
+                keys = [Cell(table.name, schedule, pair, share, seed).key for seed in seeds]
+                if all(key in rows for key in keys):
+                    cells[schedule, pair, share] = _mean([rows[key] for key in keys])
+    tuned = [rows[yardstick(table.name, seed).key] for seed in seeds]
     smallest = _mean([item.get("smallest", item) for item in tuned])
-    seen = tuple(seed for seed, _ in ready)
-    return Finished(table, _mean(tuned), tuned[0]["value"], smallest, cells, seen)
+    return Finished(table, _mean(tuned), tuned[0]["value"], smallest, cells, tuple(seeds))
 
 
-def _mean(items: Sequence[Mapping[str, Any]]) -> Found:
+def _mean(items: Sequence[Row]) -> Found:
     """Return the mean; in a convex table, where nothing else is said, the quality is the loss."""
     losses = [item.get("loss", item["quality"]) for item in items]
     return Found(sum(item["quality"] for item in items) / len(items), sum(losses) / len(items))
-
-
-def _read(cell: Cell) -> dict[str, Any] | None:
-    if not cell.path.exists():
-        return None
-    data: Any = read_json(cell.path, 1 << 20)
-    found = {key: from_json(value) for key, value in data.items() if key not in _NESTED}
-    if "smallest" in data:
-        found["smallest"] = {key: from_json(value) for key, value in data["smallest"].items()}
-    return found
-
-
-_NESTED = ("tried", "smallest")

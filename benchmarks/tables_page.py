@@ -3,12 +3,10 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from benchmarks import figures, tables
 from benchmarks.markdown import markdown_table, number
-from benchmarks.records import from_json
-from grasp_tune.runtime.files import read_json
+from benchmarks.records import Table
 
 
 def tables_part(done: Sequence[tables.Finished], pictures: Path) -> str:
@@ -107,10 +105,10 @@ def _cells(item: tables.Finished, schedule: str) -> list[str]:
     return markdown_table(head, body)
 
 
-def ensemble_part(results: Path) -> str:
+def ensemble_part(results: Table) -> str:
     """Return the cost of the final choice, empty without results."""
-    files = sorted(results.glob("*.json"))
-    if not files:
+    rows = results.rows()
+    if not rows:
         return ""
     lines = [
         "## What the final choice costs",
@@ -131,10 +129,8 @@ def ensemble_part(results: Path) -> str:
         "failures, %",
     ]
     body: list[list[str]] = []
-    for path in files:
-        data: Any = read_json(path, 1 << 20)
-        for raw in data["costs"]:
-            cost = {key: from_json(value) for key, value in raw.items()}
+    for row in rows.values():
+        for cost in row["costs"]:
             body.append(
                 [
                     f"{cost['pool']} ({cost['candidates']})",

@@ -1,0 +1,25 @@
+"""The results page, from nothing and from two runs."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.command import main
+from benchmarks.contest import Job, run_job
+from benchmarks.records import contest_table
+
+
+def test_the_report_is_made_of_what_there_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results, docs = tmp_path / "results", tmp_path / "docs"
+    assert main(["report", "--results", str(results), "--docs", str(docs)]) == 0
+    assert (docs / "results.md").read_text().startswith("# Results")
+    for method in ("dog", "sgd"):
+        run_job(Job("iris", method, 4, None, contest_table(results, "peers")))
+    assert main(["report", "--results", str(results), "--docs", str(docs)]) == 0
+    page = (docs / "results.md").read_text()
+    assert "| iris softmax, raw columns, *held out* | 300 |" in page
+    assert "DoG, averaged" in page
+    assert (docs / "figures" / "peers.svg").read_text().startswith("<svg")
+    assert capsys.readouterr().out.splitlines()[-1] == str(docs / "results.md")
