@@ -4,8 +4,9 @@ The public names are loaded when they are first used, so that `import grasp_tune
 milliseconds and loads neither torch nor Ray nor Optuna: planning needs none of them.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from grasp_tune.lazy_names import lazy_names
 
 __version__ = "0.1.0"
 
@@ -56,7 +57,7 @@ __all__ = [
 ]
 
 # No public name may equal a submodule's: importing the submodule would replace it. Hence
-# `minimize` lives in `facade`.
+# `minimize` lives in `api`.
 _HOME = {
     "BudgetTooSmall": "grasp_tune.core.errors",
     "Cell": "grasp_tune.core.plan",
@@ -82,15 +83,4 @@ _HOME = {
 }
 
 
-def __getattr__(name: str) -> object:
-    """The public name `name`, from the module that defines it (PEP 562)."""
-    if name not in _HOME:
-        raise AttributeError(f"module 'grasp_tune' has no attribute {name!r}")
-    value = getattr(import_module(_HOME[name]), name)
-    globals()[name] = value  # the next use finds it without asking here
-    return value
-
-
-def __dir__() -> list[str]:
-    """All public names, loaded or not, beside what is already there."""
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _HOME)

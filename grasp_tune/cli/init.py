@@ -33,7 +33,7 @@ def init(
     Example: grasp-tune init mine.yaml
     """
     if schema:
-        from grasp_tune.config.reference import json_schema
+        from grasp_tune.config.schema import json_schema
 
         print_json(json_schema())
         return

@@ -3,7 +3,6 @@
 Reading and checking a config loads no torch; `build_problem` does, when first used.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from grasp_tune.config.errors import (
@@ -15,6 +14,7 @@ from grasp_tune.config.errors import (
 from grasp_tune.config.loader import experiment_from, load_experiment
 from grasp_tune.config.schema import Experiment
 from grasp_tune.config.template import starter
+from grasp_tune.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from grasp_tune.config.build import Built, build_method, build_parts, build_problem
@@ -22,6 +22,20 @@ if TYPE_CHECKING:
     from grasp_tune.data.data import Data, DataSpec
     from grasp_tune.report.cost_estimate import Outlook, look_ahead
 
+_HOME = {
+    "Built": "grasp_tune.config.build",
+    "build_method": "grasp_tune.config.build",
+    "build_parts": "grasp_tune.config.build",
+    "build_problem": "grasp_tune.config.build",
+    "Data": "grasp_tune.data.data",
+    "DataSpec": "grasp_tune.data.data",
+    "Finished": "grasp_tune.config.run",
+    "Outlook": "grasp_tune.report.cost_estimate",
+    "load_model": "grasp_tune.config.run",
+    "load_run": "grasp_tune.config.run",
+    "look_ahead": "grasp_tune.report.cost_estimate",
+    "run_experiment": "grasp_tune.config.run",
+}
 __all__ = [
     "Built",
     "ConfigError",
@@ -44,25 +58,4 @@ __all__ = [
     "run_experiment",
     "starter",
 ]
-
-_HOME = {
-    "Built": "grasp_tune.config.build",
-    "build_method": "grasp_tune.config.build",
-    "build_parts": "grasp_tune.config.build",
-    "build_problem": "grasp_tune.config.build",
-    "Data": "grasp_tune.data.data",
-    "DataSpec": "grasp_tune.data.data",
-    "Finished": "grasp_tune.config.run",
-    "Outlook": "grasp_tune.report.cost_estimate",
-    "load_model": "grasp_tune.config.run",
-    "load_run": "grasp_tune.config.run",
-    "look_ahead": "grasp_tune.report.cost_estimate",
-    "run_experiment": "grasp_tune.config.run",
-}
-
-
-def __getattr__(name: str) -> object:
-    """A name from a module that needs torch, loaded at its first use (PEP 562)."""
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
+__getattr__, __dir__ = lazy_names(__name__, _HOME)

@@ -1,20 +1,16 @@
-"""From the `backend` section of a config to whoever runs the sweep."""
+"""From an experiment to the arguments of `minimize`: what decides the result, and who runs it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Literal
 
-import torch
-
 from grasp_tune.api import Backend
-from grasp_tune.config.backend_options import Local, Optuna, Ray
+from grasp_tune.config.backend_options import Local
 from grasp_tune.config.build import build_method
 from grasp_tune.config.entry_point import load_entry_point
 from grasp_tune.config.schema import Experiment
 from grasp_tune.config.section import is_entry_point
-from grasp_tune.engine.problem import TorchProblem
-from grasp_tune.runtime.result import Result
 
 
 def sweep_arguments(experiment: Experiment) -> dict[str, Any]:
@@ -45,38 +41,14 @@ def challengers_of(experiment: Experiment) -> dict[str, Callable[..., object] | 
 
 def backend_of(experiment: Experiment) -> str | Backend:
     """The backend that a config asks for, as `minimize` takes it."""
-    options = experiment.backend
-    if isinstance(options, Ray):
+    values = experiment.backend.model_dump(exclude={"kind"})
+    if experiment.backend.kind == "ray":
         from grasp_tune.ray import RayBackend
 
-        return RayBackend(
-            address=options.address,
-            workers=options.workers,
-            cpus_per_task=options.cpus_per_task,
-            gpus_per_task=options.gpus_per_task,
-            storage=options.storage,
-            max_failures=options.max_failures,
-        )
-    if isinstance(options, Optuna):
+        return RayBackend(**values)
+    if experiment.backend.kind == "optuna":
         from grasp_tune.optuna import OptunaBackend
 
-        return OptunaBackend(storage=options.storage, study=options.study, workers=options.workers)
+        del values["gpus_per_task"]  # a check of the config only: a study's processes share
+        return OptunaBackend(**values)
     return "local"
-
-
-def sweep(experiment: Experiment, problem: TorchProblem, out: Any, *, progress: bool) -> Result:
-    """Run the whole sweep of an experiment and return its result."""
-    from grasp_tune.api import minimize
-
-    options = experiment.backend
-    workers = options.workers if isinstance(options, Local) else None
-    if isinstance(options, Local) and options.threads is not None:
-        torch.set_num_threads(options.threads)
-    return minimize(
-        problem,
-        backend=backend_of(experiment),
-        workers=workers,
-        progress=progress,
-        out=out,
-        **sweep_arguments(experiment),
-    )

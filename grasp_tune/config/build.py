@@ -11,10 +11,10 @@ from torch import Tensor
 
 from grasp_tune.config.entry_point import load_entry_point
 from grasp_tune.config.losses import settle_loss
-from grasp_tune.config.model_options import Backbone
+from grasp_tune.config.model_options import Backbone, Model
 from grasp_tune.config.models import ModelFactory, default_model
 from grasp_tune.config.schema import Experiment
-from grasp_tune.config.section import Section, is_entry_point
+from grasp_tune.config.section import is_entry_point
 from grasp_tune.core.errors import ProblemError
 from grasp_tune.core.methods import Method, method_from_dict
 from grasp_tune.data import Data, load_data
@@ -31,7 +31,7 @@ class Built:
 
     problem: TorchProblem
     data: Data  # as the model sees it; its test rows take no part in training
-    model: Section  # options, the default filled in
+    model: Model  # options, the default filled in
     loss: str
     outputs: int
 
@@ -49,7 +49,7 @@ def build_parts(experiment: Experiment) -> Built:
     model = options.model or default_model(experiment.convex, data.spec)
     if isinstance(model, Backbone):
         data = with_features(data, model, device)
-    loss = settle_loss(options.loss, model.name, data.spec)  # type: ignore[attr-defined]
+    loss = settle_loss(options.loss, model.name, data.spec)
     train, validation = _split(data, options.validation)
     size = experiment.batch_size
     rows = len(train[0])

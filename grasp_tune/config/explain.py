@@ -33,6 +33,7 @@ _TYPES = {
     "model_type": "a mapping",
     "model_attributes_type": "a mapping",
     "finite_number": "a finite number",
+    "string_pattern_mismatch": "auto, cpu, cuda, cuda:N or mps",  # of the one key with a pattern
 }
 
 
@@ -49,22 +50,16 @@ def explained(error: ValidationError, source_of: Callable[[Path], str]) -> Confi
         )
     path, kind = _as_written(detail["loc"])
     got, wanted = _got_and_expected(detail["type"], detail["input"], context, path, kind)
-    if detail["type"] == "string_pattern_mismatch":
-        wanted = "auto, cpu, cuda, cuda:N or mps"
-    if not wanted:
-        wanted = str(detail["msg"])
     if detail["type"].startswith("union_tag"):
-        path = (*path, "kind" if path == ("backend",) else "name")
-        if not isinstance(detail["input"], dict):
-            path = path[:-1]
-    return ConfigError(source_of(path), shown_key(".".join(path)), got, wanted)
+        path = (*path, KINDS[path].key) if isinstance(detail["input"], dict) else path
+    return ConfigError(source_of(path), shown_key(".".join(path)), got, wanted or detail["msg"])
 
 
 def keys_of(path: Path, kind: str | None = None) -> tuple[str, ...]:
     """The keys allowed in the section at `path`; `kind` is its name where names decide."""
     section: type[Section] | None = SECTIONS.get(path)
     if section is None and path in KINDS and kind is not None:
-        section = KINDS[path].get(kind)
+        section = KINDS[path].kinds.get(kind)
     return tuple(section.model_fields) if section is not None else ()
 
 
@@ -84,12 +79,11 @@ def _got_and_expected(
     if error == "missing":
         return "nothing", f"a value, which {kind} needs" if kind else "a value"
     if error == "union_tag_invalid":
-        return shown(context["tag"]), _one_of(str(context["tag"]), tuple(KINDS[path]))
+        return shown(context["tag"]), _one_of(str(context["tag"]), tuple(KINDS[path].kinds))
     if error == "union_tag_not_found":
-        got = shown(value.get("name")) if isinstance(value, dict) else shown(value)
-        if isinstance(value, dict) and "name" not in value:
-            got = "nothing"
-        return got, _one_of("", tuple(KINDS[path]))
+        named = value.get(KINDS[path].key, "nothing") if isinstance(value, dict) else value
+        got = "nothing" if named == "nothing" else shown(named)
+        return got, _one_of("", tuple(KINDS[path].kinds))
     if error == "literal_error":
         allowed = str(context["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
         return shown(value), _one_of(str(value), tuple(allowed))
@@ -100,12 +94,11 @@ def _got_and_expected(
     if error in _BOUNDS:
         sign, name = _BOUNDS[error]
         return shown(value), f"{sign} {_number(context[name])}"
-    if error in ("too_short", "too_long"):
-        bound = "at least {min_length}" if error == "too_short" else "at most {max_length}"
-        return f"{context['actual_length']} entries", f"{bound.format(**context)}"
-    if error in ("string_too_short", "string_too_long"):
+    if error.endswith(("too_short", "too_long")):
         bound = "at least {min_length}" if error.endswith("short") else "at most {max_length}"
-        return shown(value), f"{bound.format(**context)} characters"
+        if error.startswith("string"):
+            return shown(value), f"{bound.format(**context)} characters"
+        return f"{context['actual_length']} entries", bound.format(**context)
     return shown(value), _TYPES.get(error, "")
 
 
@@ -133,7 +126,7 @@ def _right_key(path: Path, kind: str | None) -> str:
     if (suggestion := nearest(word, here)) is not None:
         return f"{suggestion}, the nearest key"
     for place in (*SECTIONS, *KINDS):
-        kinds = tuple(KINDS[place]) if place in KINDS else (None,)
+        kinds = tuple(KINDS[place].kinds) if place in KINDS else (None,)
         if place != tuple(parent) and any(word in keys_of(place, name) for name in kinds):
             return f"it as {'.'.join((*place, word))}"
     return f"one of {', '.join(sorted(here))}" if here else "no such key"

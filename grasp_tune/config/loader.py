@@ -10,7 +10,7 @@ first file or below, links followed: a config from a stranger cannot show what e
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,8 @@ def load_experiment(
     """
     top = Path(path)
     layers = Layers(str(path))
-    for mapping, source in _Files(top).in_order():
+    root = Path(os.path.realpath(top)).parent
+    for mapping, source in _files(top, root, (), []):
         layers.add(mapping, source)
     return _checked(layers, overrides, environment)
 
@@ -66,48 +67,42 @@ def _checked(
     for mapping, source in (*environment_layer(variables), *assignment_layer(overrides)):
         layers.add(mapping, source)
     try:
-        return Experiment.model_validate(layers.value())
+        return Experiment.model_validate(layers.value)
     except ValidationError as error:
         raise explained(error, layers.source_of) from None
 
 
-class _Files:
-    """A file and what it includes, each read once per mention, the included before the includer."""
+def _files(
+    path: Path, root: Path, parents: tuple[Path, ...], seen: list[Path]
+) -> Iterator[tuple[dict[str, Any], str]]:
+    """A file and what it includes, with their names, the included before the includer.
 
-    def __init__(self, top: Path) -> None:
-        self._top = top
-        self._root = Path(os.path.realpath(top)).parent
-        self._read = 0
+    root: the folder that no included file may leave. seen: every file so far, to bound them.
+    """
+    real, source = Path(os.path.realpath(path)), str(path)
+    if real in parents:
+        chain = " -> ".join(parent.name for parent in (*parents, real))
+        raise ConfigError(source, "include", f"a circle, {chain}", "files that end somewhere")
+    seen.append(path)
+    if len(seen) > _MAX_FILES:
+        raise ConfigError(source, "include", "more files", f"at most {_MAX_FILES}")
+    mapping = _mapping(parse_yaml(_content(path), source), source)
+    names = mapping.pop("include", None) or []
+    for name in names if isinstance(names, list) else [names]:
+        if wanted := _wrong_include(path, root, name):
+            raise ConfigError(source, "include", shown(name), wanted)
+        yield from _files(path.parent / name, root, (*parents, real), seen)
+    yield mapping, source
 
-    def in_order(self) -> list[tuple[dict[str, Any], str]]:
-        """Mappings with the names of their files, lowest first."""
-        return self._layers(self._top, ())
 
-    def _layers(self, path: Path, parents: tuple[Path, ...]) -> list[tuple[dict[str, Any], str]]:
-        real = Path(os.path.realpath(path))
-        source = str(path)
-        if real in parents:
-            chain = " -> ".join(parent.name for parent in (*parents, real))
-            raise ConfigError(source, "include", f"a circle, {chain}", "files that end somewhere")
-        self._read += 1
-        if self._read > _MAX_FILES:
-            raise ConfigError(source, "include", "more files", f"at most {_MAX_FILES}")
-        mapping = _mapping(parse_yaml(_content(path), source), source)
-        layers = []
-        for name in _included(mapping.pop("include", None), source):
-            layers += self._layers(self._inside(path, name, source), (*parents, real))
-        return [*layers, (mapping, source)]
-
-    def _inside(self, includer: Path, name: str, source: str) -> Path:
-        if "\0" in name:
-            raise ConfigError(source, "include", shown(name), "a file name")
-        path = includer.parent / name
-        real = Path(os.path.realpath(path))
-        if os.path.isabs(name) or not real.is_relative_to(self._root):
-            raise ConfigError(source, "include", shown(name), f"a file in {self._root} or below it")
-        if real.suffix not in (".yaml", ".yml"):
-            raise ConfigError(source, "include", shown(name), "a .yaml or .yml file")
-        return path
+def _wrong_include(includer: Path, root: Path, name: object) -> str:
+    """What an included file should be instead; empty where it is right."""
+    if not isinstance(name, str) or not name or "\0" in name:
+        return "a file name, or a list of them"
+    real = Path(os.path.realpath(includer.parent / name))
+    if os.path.isabs(name) or not real.is_relative_to(root):
+        return f"a file in {root} or below it"
+    return "" if real.suffix in (".yaml", ".yml") else "a .yaml or .yml file"
 
 
 def _content(path: Path) -> bytes:
@@ -130,12 +125,3 @@ def _mapping(value: Value, source: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ConfigError(source, "", shown(value), "keys and values, such as budget: 10000")
     return value
-
-
-def _included(value: object, source: str) -> list[str]:
-    names = [value] if isinstance(value, str) else value
-    if names is None:
-        return []
-    if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
-        raise ConfigError(source, "include", shown(value), "a file name, or a list of them")
-    return names

@@ -18,45 +18,45 @@ Path = tuple[str, ...]
 
 
 class Layers:
-    """The merged mapping, and for each key the file, variable or option that set it."""
+    """The merged mapping, and for each key the file, variable or option that set it.
+
+    top: what to name where nothing set a key.
+    """
 
     def __init__(self, top: str) -> None:
         self._top = top
-        self._merged: dict[str, Any] = {}
+        self.value: dict[str, Any] = {}
         self._sources: dict[Path, str] = {}
 
     def add(self, layer: Mapping[str, Any], source: str) -> None:
         """Lay a mapping over what is there."""
-        self._merge(self._merged, layer, source, ())
-
-    def value(self) -> dict[str, Any]:
-        """The merged mapping."""
-        return self._merged
+        self._merge(self.value, layer, source, ())
 
     def source_of(self, path: Path) -> str:
         """What set the key, or the nearest section around it."""
-        for end in range(len(path), -1, -1):
-            if (source := self._sources.get(path[:end])) is not None:
-                return source
-        return self._top
+        around = (path[:end] for end in range(len(path), -1, -1))
+        return next((self._sources[at] for at in around if at in self._sources), self._top)
 
     def _merge(
         self, below: dict[str, Any], above: Mapping[str, Any], source: str, at: Path
     ) -> None:
         for key, value in above.items():
             path = (*at, key)
-            if isinstance(value, Mapping):
-                old = _opened(below.get(key), path)
-                if not _same_kind(old, value, path):
-                    old = {}
-                    self._forget_below(path)
-                below[key] = old
-                self._sources.setdefault(path, source)
-                self._merge(below[key], value, source, path)
-            else:
+            if not isinstance(value, Mapping):
                 below[key] = value
                 self._forget_below(path)
                 self._sources[path] = source
+                continue
+            old, kinds = below.get(key), KINDS.get(path)
+            if kinds is not None:
+                old = kinds.opened(old)
+            old = dict(old) if isinstance(old, Mapping) else {}
+            if kinds is not None and value.get(kinds.key, old.get(kinds.key)) != old.get(kinds.key):
+                old = {}
+                self._forget_below(path)
+            below[key] = old
+            self._sources.setdefault(path, source)
+            self._merge(old, value, source, path)
 
     def _forget_below(self, path: Path) -> None:
         for stale in [known for known in self._sources if known[: len(path)] == path]:
@@ -68,14 +68,15 @@ def environment_layer(environment: Mapping[str, str]) -> list[tuple[dict[str, An
 
     Letters of either case name a key, for variables are written in capitals.
     """
-    known = {key.lower(): key for key in _all_keys()}
+    kinds = [kind for one_of in KINDS.values() for kind in one_of.kinds.values()]
+    keys = [key for section in (*SECTIONS.values(), *kinds) for key in section.model_fields]
+    known = {key.lower(): key for key in keys}
     layers = []
     for name in sorted(environment):
-        if not name.startswith(ENVIRONMENT_PREFIX):
-            continue
-        words = name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")
-        path = tuple(known.get(word, word) for word in words)
-        layers.append((_nested(path, environment[name], name), name))
+        if name.startswith(ENVIRONMENT_PREFIX):
+            words = name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")
+            path = tuple(known.get(word, word) for word in words)
+            layers.append((_nested(path, environment[name], name), name))
     return layers
 
 
@@ -109,27 +110,3 @@ def _nested(path: Path, text: str, source: str) -> dict[str, Any]:
         value = {part: value}
     layer: dict[str, Any] = value
     return layer
-
-
-def _opened(value: object, path: Path) -> dict[str, Any]:
-    """The mapping at a key; a bare word is the name of a section written short."""
-    if isinstance(value, dict):
-        return dict(value)
-    if isinstance(value, str) and path in KINDS:
-        return {_chooser(path): value}
-    return {}
-
-
-def _same_kind(old: Mapping[str, Any], new: Mapping[str, Any], path: Path) -> bool:
-    if path not in KINDS or _chooser(path) not in new:
-        return True
-    return old.get(_chooser(path)) == new[_chooser(path)]
-
-
-def _chooser(path: Path) -> str:
-    return "kind" if path == ("backend",) else "name"
-
-
-def _all_keys() -> set[str]:
-    sections = [*SECTIONS.values(), *(kind for kinds in KINDS.values() for kind in kinds.values())]
-    return {key for section in sections for key in section.model_fields}

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from grasp_tune.config import model_options as kinds
 from grasp_tune.config.entry_point import load_entry_point
 from grasp_tune.config.errors import EntryPointError
-from grasp_tune.config.section import Section
 from grasp_tune.core.errors import ProblemError
 from grasp_tune.data import vision
 from grasp_tune.data.data import DataSpec, PixelScale
@@ -35,7 +34,7 @@ class ModelFactory:
     Random weights come from torch's generator: whoever calls sets the seed.
     """
 
-    options: Section
+    options: kinds.Model
     spec: DataSpec
     outputs: int
 
@@ -49,7 +48,7 @@ class ModelFactory:
     def _network(self) -> nn.Module:
         options, spec, outputs = self.options, self.spec, self.outputs
         match options:
-            case kinds.Softmax() | kinds.Logistic() | kinds.Linear() | kinds.Backbone():
+            case kinds.LinearModel():
                 return _linear(spec.features, outputs, options.bias, options.start)
             case kinds.Mlp():
                 return _mlp(spec.features, outputs, options)
@@ -57,7 +56,7 @@ class ModelFactory:
                 return _cnn(spec, outputs, options)
             case kinds.ResNet18():
                 return _resnet18(spec, outputs, options)
-            case kinds.EntryPointModel():
+            case kinds.OwnModel():
                 return _own(replace(spec, outputs=outputs), options)
         raise TypeError(f"no model for {type(options).__name__}, expected a problem.model section")
 
@@ -81,7 +80,7 @@ class Pixels(nn.Module):
         return x.to(self.factor.dtype) * self.factor + self.offset
 
 
-def default_model(convex: bool, spec: DataSpec) -> Section:
+def default_model(convex: bool, spec: DataSpec) -> kinds.Model:
     """The model when a config names none: one linear layer if convex, else a small network."""
     if not convex:
         return kinds.Mlp()
@@ -151,7 +150,7 @@ def _picture_shape(model: str, spec: DataSpec) -> tuple[int, int, int]:
     return channels, height, width
 
 
-def _own(spec: DataSpec, options: kinds.EntryPointModel) -> nn.Module:
+def _own(spec: DataSpec, options: kinds.OwnModel) -> nn.Module:
     model = load_entry_point(options.name, "problem.model.name")(spec, **options.options)
     if not isinstance(model, nn.Module):
         raise EntryPointError(

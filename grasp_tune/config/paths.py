@@ -8,36 +8,38 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from grasp_tune.config.errors import ConfigError
 from grasp_tune.config.schema import Experiment
+from grasp_tune.config.section import Section
 
 MASK = "***"
 
 # Keys whose value is a path on this machine, unless it is a URL.
-_PATHS = (
-    ("problem", "dataset", "path"),
-    ("problem", "dataset", "test_path"),
-    ("problem", "model", "weights"),
-    ("problem", "model", "cache"),
-    ("backend", "storage"),
-    ("out",),
-)
+_PATHS = ("path", "test_path", "weights", "cache", "storage", "out")
 _PASSWORD = re.compile(r"(?<=://)([^/@:\s]*):([^/\s]*)@")
 _SQLITE = re.compile(r"(sqlite(?:\+\w+)?:///)(?!/)(?!:memory:)(.+)\Z", re.DOTALL)
+_AnySection = TypeVar("_AnySection", bound=Section)
 
 
 def with_absolute_paths(experiment: Experiment) -> Experiment:
     """The same experiment, relative paths taken from the working directory and `~` from home."""
-    values = experiment.to_dict()
-    for keys in _PATHS:
-        section: Any = values
-        for key in keys[:-1]:
-            section = section.get(key) if isinstance(section, dict) else None
-        if isinstance(section, dict) and isinstance(text := section.get(keys[-1]), str):
-            section[keys[-1]] = absolute(text)
-    return Experiment.model_validate(values)
+    problem = experiment.problem
+    problem = problem.model_copy(
+        update={
+            "dataset": _placed(problem.dataset),
+            "model": problem.model and _placed(problem.model),
+        }
+    )
+    backend = _placed(experiment.backend)
+    return _placed(experiment.model_copy(update={"problem": problem, "backend": backend}))
+
+
+def _placed(section: _AnySection) -> _AnySection:
+    given = {key: getattr(section, key, None) for key in _PATHS}
+    paths = {key: absolute(text) for key, text in given.items() if isinstance(text, str)}
+    return section.model_copy(update=paths)
 
 
 def absolute(text: str) -> str:
@@ -57,16 +59,14 @@ def masked(url: str) -> str:
 def masked_config(experiment: Experiment) -> dict[str, Any]:
     """The experiment as a mapping that may be shown and stored: no password in it."""
     values = experiment.to_dict()
-    storage = values["backend"].get("storage")
-    if isinstance(storage, str):
+    if storage := values["backend"].get("storage"):
         values["backend"]["storage"] = masked(storage)
     return values
 
 
 def check_no_mask(experiment: Experiment, source: str) -> None:
     """Raise ConfigError where a password is still masked."""
-    storage = getattr(experiment.backend, "storage", None)
-    if isinstance(storage, str) and f":{MASK}@" in storage:
+    if f":{MASK}@" in (getattr(experiment.backend, "storage", None) or ""):
         raise ConfigError(
             source,
             "backend.storage",

@@ -6,16 +6,21 @@ import time
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+import torch
 from torch import nn
 
-from grasp_tune.config.backends import backend_of, sweep
-from grasp_tune.config.build import Built, build_method, build_parts
+from grasp_tune.api import minimize
+from grasp_tune.config.backend_options import Local
+from grasp_tune.config.backends import backend_of, sweep_arguments
+from grasp_tune.config.build import Built, build_parts
 from grasp_tune.config.errors import ConfigError
 from grasp_tune.config.models import ModelFactory, default_model
 from grasp_tune.config.paths import masked_config, with_absolute_paths
 from grasp_tune.config.run_folder import REPORT, claim, saved_config
 from grasp_tune.config.schema import Experiment
+from grasp_tune.engine.fused import pays
 from grasp_tune.report.evaluation import judge
 from grasp_tune.report.page import write_report
 from grasp_tune.report.run_metadata import Facts, describe, read_facts, write_facts
@@ -38,20 +43,26 @@ class Finished:
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """An experiment whose data are read, functions imported and folder claimed: ready to run."""
+    """An experiment with all that it names read, imported and built once: ready to run."""
 
     experiment: Experiment
     built: Built
     folder: Path
+    model: nn.Module  # at the start point; moved to the chosen one at the end
+    arguments: dict[str, Any]  # of `minimize`
 
     def run(self, *, progress: bool = True) -> Finished:
         """Run the sweep, or what is left of it, and write everything."""
         started = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")
         clock = time.monotonic()
-        result = sweep(self.experiment, self.built.problem, self.folder, progress=progress)
+        if (threads := getattr(self.experiment.backend, "threads", None)) is not None:
+            torch.set_num_threads(threads)
+        found = minimize(self.built.problem, progress=progress, out=self.folder, **self.arguments)
+        result = replace(found, build=lambda: self.model)
         seconds = time.monotonic() - clock
         quality = judge(result.model, self.built)
-        facts = describe(self.built, quality, started, seconds)
+        trained = (item.numel() for item in self.model.parameters() if item.requires_grad)
+        facts = describe(self.built, sum(trained), quality, started, seconds)
         earlier = read_facts(self.folder)
         if earlier is not None and _same(earlier, facts):
             # Nothing was left to do: keep the times of the run that did it.
@@ -74,11 +85,14 @@ def prepare(
     folder = Path(place).expanduser().absolute()
     experiment = with_absolute_paths(experiment.model_copy(update={"out": str(folder)}))
     built = build_parts(experiment)
-    build_method(experiment)
-    backend_of(experiment)
-    built.problem.build(experiment.seed)
+    arguments = {**sweep_arguments(experiment), "backend": backend_of(experiment)}
+    if isinstance(experiment.backend, Local):
+        arguments["workers"] = experiment.backend.workers
+    model = built.problem.build(experiment.seed)
+    if arguments["fused"] == "auto":  # decided here by the model at hand, not by another one
+        arguments["fused"] = not callable(arguments["method"].base) and pays(model)
     claim(folder, experiment, fresh=fresh)
-    return Prepared(experiment, built, folder)
+    return Prepared(experiment, built, folder, model, arguments)
 
 
 def run_experiment(

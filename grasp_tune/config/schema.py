@@ -7,198 +7,126 @@ when the problem is built.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from grasp_tune.config.backend_options import BACKENDS, BackendOptions, Local, Optuna, Ray
-from grasp_tune.config.dataset_options import DATASETS, DatasetOptions
-from grasp_tune.config.method_options import METHODS, MethodOptions, NonConvex
-from grasp_tune.config.model_options import CONVEX_MODELS, MODELS, ModelOptions
+from grasp_tune.config.backend_options import BACKENDS, BackendSection, Local, Optuna
+from grasp_tune.config.method_options import METHODS, MethodSection
+from grasp_tune.config.model_options import CONVEX_MODELS, MODELS, Model
 from grasp_tune.config.section import (
+    Batch,
     Count,
-    Real,
+    OneOf,
     Section,
     Seed,
+    Share,
     Text,
     conflict,
-    expected,
-    is_entry_point,
+    known_or_own,
 )
+from grasp_tune.data.options import DATASETS, Dataset
 from grasp_tune.optimizers.registry import optimizer_names
 
 LOSSES = ("cross_entropy", "logistic", "mse", "hinge")
 DEFAULT_BATCH = 64
 
-
-def _loss(value: str) -> str:
-    if value not in LOSSES and not is_entry_point(value):
-        raise expected(f"one of {', '.join(LOSSES)}, or module:function", choices=LOSSES)
-    return value
-
-
-def _challenger(value: str) -> str:
-    if value not in optimizer_names() and not is_entry_point(value):
-        raise expected(
-            f"one of {', '.join(optimizer_names())}, or module:function", choices=optimizer_names()
-        )
-    return value
-
-
-def _batch(value: object) -> object:
-    # Told here, for a union of two types would give two errors about one slip.
-    if value == "full":
-        return value
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1_000_000:
-        raise expected("a whole number from 1 to 1000000, or full")
-    return value
-
-
-Batch = Annotated[int | Literal["full"], BeforeValidator(_batch)]
+# Where a name decides which keys are allowed: path of the section -> its kinds.
+KINDS: dict[tuple[str, ...], OneOf] = {
+    ("problem", "dataset"): OneOf(DATASETS),
+    ("problem", "model"): OneOf(MODELS),
+    ("method",): OneOf(METHODS, default="nonconvex"),
+    ("backend",): OneOf(BACKENDS, key="kind", default="local"),
+}
 
 
 class Problem(Section):
     """What is minimized: a model's loss over data."""
 
-    dataset: Annotated[
-        DatasetOptions,
-        Field(description="The data: a name, a name with options, or `module:function`."),
-    ]
-    model: Annotated[
-        ModelOptions | None,
-        Field(
-            description="The model: a name, a name with options, or `module:function`; empty: one "
-            "linear layer for the convex methods, mlp for nonconvex."
-        ),
-    ] = None
-    loss: Annotated[
-        Annotated[Text, AfterValidator(_loss)] | None,
-        Field(
-            description="cross_entropy, logistic, mse, hinge, or `module:function` that takes "
-            "(model, batch) and returns a scalar; empty: what fits the model and the data."
-        ),
-    ] = None
-    batch_size: Annotated[
-        Batch | None,
-        Field(
-            description="Rows in one minibatch; empty: 64, and `full` (all rows) for the method "
-            "deterministic, which allows nothing else."
-        ),
-    ] = None
-    validation: Annotated[
-        Real,
-        Field(
-            ge=0,
-            lt=1,
-            description="Share of the training rows kept aside; when above 0, the final "
-            "choice between candidates is made on them.",
-        ),
-    ] = 0.0
-    device: Annotated[
-        Text,
-        Field(
-            pattern=r"^(auto|cpu|mps|cuda(:[0-9]{1,3})?)$",
-            description="cpu, cuda, cuda:1, mps; auto: a GPU if there is one.",
-        ),
-    ] = "cpu"
+    dataset: Annotated[Dataset, KINDS["problem", "dataset"]]
+    """The data: a name, a name with options, or `module:function`."""
+    model: Annotated[Model, KINDS["problem", "model"]] | None = None
+    """The model: a name, a name with options, or `module:function`; empty: one linear layer for the
+    convex methods, mlp for nonconvex."""
+    loss: Annotated[Text, known_or_own(lambda: LOSSES)] | None = None
+    """cross_entropy, logistic, mse, hinge, or `module:function` that takes (model, batch) and
+    returns a scalar; empty: what fits the model and the data."""
+    batch_size: Batch | None = None
+    """Rows in one minibatch; empty: 64, and `full` (all rows) for the method deterministic, which
+    allows nothing else."""
+    validation: Share = 0.0
+    """Share of the training rows kept aside; when above 0, the final choice between candidates is
+    made on them."""
+    device: Annotated[Text, Field(pattern=r"^(auto|cpu|mps|cuda(:[0-9]{1,3})?)$")] = "cpu"
+    """cpu, cuda, cuda:1, mps; auto: a GPU if there is one."""
 
 
 class Experiment(Section):
     """One experiment: everything that a run depends on."""
 
-    title: Annotated[
-        Text | None, Field(max_length=200, description="A heading for the report.")
-    ] = None
-    problem: Annotated[Problem, Field(description="What is minimized.")]
-    method: Annotated[
-        MethodOptions, Field(description="The variant of the method and its inputs.")
-    ] = NonConvex()
-    budget: Annotated[
-        Count,
-        Field(
-            le=10**15,
-            description="Oracle calls allowed in all: gradients or values of one minibatch "
-            "(the paper's T).",
-        ),
-    ] = 10_000
-    schedule: Annotated[
-        Literal["promote", "paper"],
-        Field(
-            description="`promote` searches briefly and gives the rest to the winner; `paper` is "
-            "the paper's algorithm to the letter."
-        ),
-    ] = "promote"
-    ensemble: Annotated[
-        Literal["resample", "window"],
-        Field(
-            description="How the final choice is made: on fresh minibatches, or by the mean over a "
-            "run's last 100 minibatches, as in the paper's experiments."
-        ),
-    ] = "resample"
+    title: Annotated[Text, Field(max_length=200)] | None = None
+    """A heading for the report."""
+    problem: Problem
+    """What is minimized."""
+    method: Annotated[MethodSection, KINDS["method",]] = Field(
+        default_factory=lambda: METHODS["nonconvex"].model_validate({})
+    )
+    """The variant of the method and its inputs."""
+    budget: Annotated[Count, Field(le=10**15)] = 10_000
+    """Oracle calls allowed in all: gradients or values of one minibatch (the paper's T)."""
+    schedule: Literal["promote", "paper"] = "promote"
+    """`promote` searches briefly and gives the rest to the winner; `paper` is the paper's algorithm
+    to the letter."""
+    ensemble: Literal["resample", "window"] = "resample"
+    """How the final choice is made: on fresh minibatches, or by the mean over a run's last 100
+    minibatches, as in the paper's experiments."""
     challengers: Annotated[
-        tuple[Annotated[Text, AfterValidator(_challenger)], ...],
-        Field(
-            max_length=32,
-            description="Other base optimizers that join the search: "
-            f"{', '.join(optimizer_names())}, or "
-            "`module:function` that takes (parameters, value) and returns an Optimizer.",
-        ),
-    ] = ()
-    backend: Annotated[BackendOptions, Field(description="Where the work runs.")] = Local()
-    seed: Annotated[
-        Seed,
-        Field(description="Fixes everything that is random; the same seed gives the same result."),
-    ] = 0
-    out: Annotated[
-        Text | None,
-        Field(description="Folder for checkpoints, results and the report; `--out` wins over it."),
-    ] = None
+        tuple[Annotated[Text, known_or_own(optimizer_names)], ...], Field(max_length=32)
+    ] = Field(
+        (),
+        description=f"Other optimizers that join the search: {', '.join(optimizer_names())}, or "
+        "`module:function` that takes (parameters, value) and returns an Optimizer.",
+    )
+    backend: Annotated[BackendSection, KINDS["backend",]] = Local()
+    """Where the work runs."""
+    seed: Seed = 0
+    """Fixes everything that is random; the same seed gives the same result."""
+    out: Text | None = None
+    """Folder for checkpoints, results and the report; `--out` wins over it."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Experiment:
-        problem, backend = self.problem, self.backend
-        exact = self.method.name == "deterministic"
-        if not exact and problem.batch_size == "full":
-            raise conflict(
-                "problem.batch_size",
-                f"full with method: {self.method.name}",
-                "a whole number; only method: deterministic takes the whole data",
-            )
-        if exact and isinstance(problem.batch_size, int):
-            raise conflict(
-                "problem.batch_size",
-                f"{problem.batch_size} with method: deterministic",
-                "full, for that method needs exact gradients",
-            )
-        if self.ensemble == "window" and problem.validation > 0:
-            raise conflict(
-                "problem.validation",
-                f"{problem.validation:g} with ensemble: window",
-                "0, for a window looks only at training minibatches",
-            )
-        if self.schedule == "paper" and self.challengers:
-            raise conflict(
-                "challengers",
-                f"{len(self.challengers)} with schedule: paper",
-                "none, or schedule: promote",
-            )
-        if len(set(self.challengers)) < len(self.challengers):
-            raise conflict("challengers", "one of them twice", "each at most once")
-        if isinstance(backend, (Ray, Optuna)) and backend.gpus_per_task and problem.device == "cpu":
-            raise conflict(
-                "backend.gpus_per_task",
-                f"{backend.gpus_per_task:g} with problem.device: cpu",
-                "0, or problem.device: cuda",
-            )
-        if isinstance(backend, Optuna) and backend.workers > 1 and backend.storage is None:
-            raise conflict(
-                "backend.workers",
-                f"{backend.workers} without backend.storage",
-                "1, or a storage that several processes can open",
-            )
+        for key, got, wanted in self._conflicts():
+            raise conflict(key, got, wanted)
         return self
+
+    def _conflicts(self) -> Iterator[tuple[str, str, str]]:
+        """Pairs of values that exclude each other: the key, what is there, what would be right."""
+        problem, backend, method = self.problem, self.backend, self.method.name
+        size = problem.batch_size
+        if method != "deterministic" and size == "full":
+            right = "a whole number; only method: deterministic takes the whole data"
+            yield "problem.batch_size", f"full with method: {method}", right
+        if method == "deterministic" and isinstance(size, int):
+            right = "full, for that method needs exact gradients"
+            yield "problem.batch_size", f"{size} with method: {method}", right
+        if self.ensemble == "window" and problem.validation > 0:
+            got = f"{problem.validation:g} with ensemble: window"
+            right = "0, for a window looks only at training minibatches"
+            yield "problem.validation", got, right
+        if self.schedule == "paper" and self.challengers:
+            got = f"{len(self.challengers)} with schedule: paper"
+            yield "challengers", got, "none, or schedule: promote"
+        if len(set(self.challengers)) < len(self.challengers):
+            yield "challengers", "one of them twice", "each at most once"
+        gpus = getattr(backend, "gpus_per_task", 0)
+        if gpus and problem.device == "cpu":
+            got = f"{gpus:g} with problem.device: cpu"
+            yield "backend.gpus_per_task", got, "0, or problem.device: cuda"
+        if isinstance(backend, Optuna) and backend.workers > 1 and backend.storage is None:
+            got = f"{backend.workers} without backend.storage"
+            yield "backend.workers", got, "1, or a storage that several processes can open"
 
     @property
     def batch_size(self) -> int | Literal["full"]:
@@ -227,11 +155,16 @@ class Experiment(Section):
         return self.model_dump(mode="json")
 
 
-# Where a name decides which keys are allowed: dotted path of the section -> its kinds.
-KINDS: dict[tuple[str, ...], dict[str, type[Section]]] = {
-    ("problem", "dataset"): DATASETS,
-    ("problem", "model"): MODELS,
-    ("method",): METHODS,
-    ("backend",): BACKENDS,
-}
 SECTIONS: dict[tuple[str, ...], type[Section]] = {(): Experiment, ("problem",): Problem}
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON schema of a config file, for editors that complete and check YAML."""
+    schema = Experiment.model_json_schema()
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    # The loader's own key, which is gone before the schema is asked.
+    schema["properties"]["include"] = {
+        "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
+        "description": "Files, relative to this one, that this one is laid over.",
+    }
+    return schema

@@ -2,16 +2,26 @@
 
 A section describes and checks; it imports neither torch nor any data. Numbers must be numbers
 (`"10"` and `true` are refused, `1e4` is a fine whole number), so that a slip in a file is an error
-at its key and not a surprise an hour later.
+at its key and not a surprise an hour later. The text below a key is what the reference says of it.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    Strict,
+)
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 _ENTRY_POINT = re.compile(
     r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z", re.ASCII
@@ -28,7 +38,55 @@ class Section(BaseModel):
         allow_inf_nan=False,
         validate_default=True,
         protected_namespaces=(),
+        use_attribute_docstrings=True,
     )
+
+
+class NamedSection(Section):
+    """A section whose `name` decides which keys it has."""
+
+    name: str
+    """Which kind of section this is."""
+
+
+@dataclass(frozen=True, eq=False)
+class OneOf:
+    """Marks a key whose section is told apart by a word; a bare word stands for its section.
+
+    kinds: the sections by name, read when the schema is built; `module:function` is one of them.
+    key: the key that holds the name.
+    default: the name where none is given; None: it must be given.
+    """
+
+    kinds: Mapping[str, type[Section]]
+    key: str = "name"
+    default: str | None = None
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        """Return a union told apart by `tag`, for pydantic."""
+        choices = {name: handler.generate_schema(kind) for name, kind in self.kinds.items()}
+        union = core_schema.tagged_union_schema(choices, self.tag)
+        return core_schema.no_info_before_validator_function(
+            self.opened,
+            union,
+            json_schema_input_schema=core_schema.union_schema([core_schema.str_schema(), union]),
+        )
+
+    def opened(self, value: object) -> object:
+        """Return `{name: value}` for a bare word, else the value."""
+        return {self.key: value} if isinstance(value, str) else value
+
+    def tag(self, value: object) -> str | None:
+        """Return the name in a mapping or section; `module:function` for all of that form."""
+        if isinstance(value, Mapping):
+            name = value.get(self.key, self.default)
+        else:
+            name = getattr(value, self.key, None)
+        if not isinstance(name, str):
+            return None
+        return "module:function" if is_entry_point(name) else name
 
 
 def expected(text: str, **context: Any) -> PydanticCustomError:
@@ -50,18 +108,21 @@ def is_entry_point(text: object) -> bool:
     return isinstance(text, str) and _ENTRY_POINT.match(text) is not None
 
 
-def _whole(value: object) -> object:
-    if isinstance(value, float) and value.is_integer() and abs(value) < 2**63:
-        return int(value)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise expected("a whole number")
-    return value
+def _checked(right: Callable[[Any], bool], wanted: str) -> BeforeValidator:
+    """A check of a value before its type, told as one error; whole floats count as integers."""
+
+    def check(value: object) -> object:
+        if isinstance(value, float) and value.is_integer() and abs(value) < 2**63:
+            value = int(value)
+        if not right(value):
+            raise expected(wanted)
+        return value
+
+    return BeforeValidator(check)
 
 
-def _real(value: object) -> object:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise expected("a number")
-    return value
+def _number(kind: type | tuple[type, ...]) -> Callable[[object], bool]:
+    return lambda value: isinstance(value, kind) and not isinstance(value, bool)
 
 
 def _text(value: object) -> object:
@@ -78,34 +139,36 @@ def _entry_point(value: str) -> str:
     return value
 
 
-Whole = Annotated[int, BeforeValidator(_whole, json_schema_input_type=int)]
-Real = Annotated[float, BeforeValidator(_real, json_schema_input_type=float)]
+def known_or_own(names: Callable[[], tuple[str, ...]]) -> AfterValidator:
+    """A check that text is one of the names at that time, or `module:function`."""
+
+    def check(value: str) -> str:
+        known = names()
+        if value not in known and not is_entry_point(value):
+            raise expected(f"one of {', '.join(known)}, or module:function", choices=known)
+        return value
+
+    return AfterValidator(check)
+
+
+Whole = Annotated[int, _checked(_number(int), "a whole number")]
+Real = Annotated[float, _checked(_number((int, float)), "a number")]
 Flag = Annotated[bool, Strict()]
-Text = Annotated[str, BeforeValidator(_text, json_schema_input_type=str)]
+# Told by one check, for a union of two types would give two errors about one slip.
+FlagOrAuto = Annotated[
+    bool | Literal["auto"],
+    _checked(lambda value: isinstance(value, bool) or value == "auto", "true, false or auto"),
+]
+Batch = Annotated[
+    int | Literal["full"],
+    _checked(
+        lambda value: value == "full" or (_number(int)(value) and 1 <= value <= 1_000_000),
+        "a whole number from 1 to 1000000, or full",
+    ),
+]
+Text = Annotated[str, BeforeValidator(_text)]
 EntryPoint = Annotated[Text, AfterValidator(_entry_point)]
 Positive = Annotated[Real, Field(gt=0)]
+Share = Annotated[Real, Field(ge=0, lt=1)]
 Count = Annotated[Whole, Field(ge=1)]
 Seed = Annotated[Whole, Field(ge=0, lt=10**18)]  # 18 digits, as many as a config may have
-
-
-def named(value: object) -> object:
-    """`{name: value}` for a bare word, so that `dataset: digits` may be written; else the value."""
-    return {"name": value} if isinstance(value, str) else value
-
-
-def name_tag(value: object, key: str = "name", default: str | None = None) -> str | None:
-    """The tag by which a union of sections is told apart: the name, or `module:function`."""
-    name = value.get(key, default) if isinstance(value, dict) else getattr(value, key, None)
-    if not isinstance(name, str):
-        return None
-    return "module:function" if is_entry_point(name) else name
-
-
-def _flag_or_auto(value: object) -> object:
-    # Told here, for a union of two types would give two errors about one slip.
-    if not isinstance(value, bool) and value != "auto":
-        raise expected("true, false or auto")
-    return value
-
-
-FlagOrAuto = Annotated[bool | Literal["auto"], BeforeValidator(_flag_or_auto)]

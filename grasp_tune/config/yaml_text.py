@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import yaml
@@ -26,14 +25,10 @@ _MAX_DIGITS = 18  # every such integer fits 64 bits
 _INTEGER = re.compile(r"[-+]?[0-9]+\Z")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z")
 _SPECIAL_FLOATS = re.compile(r"([-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))\Z")
-_NULLS = frozenset({"", "~", "null", "Null", "NULL"})
-_BOOLEANS = {
-    "true": True,
-    "True": True,
-    "TRUE": True,
-    "false": False,
-    "False": False,
-    "FALSE": False,
+_WORDS = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
 }
 
 Value = None | bool | int | float | str | list[Any] | dict[str, Any]
@@ -50,16 +45,17 @@ def parse_yaml(content: bytes | str, source: str) -> Value:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "broken text"
+        wanted = "valid YAML"
+        if "'\\t'" in str(problem):
+            problem, wanted = "a tab", "valid YAML, which takes spaces only"
         key = f"line {mark.line + 1}" if mark is not None else ""
-        raise ConfigError(source, key, str(problem), "valid YAML") from None
+        raise ConfigError(source, key, str(problem), wanted) from None
 
 
 def parse_scalar(text: str, source: str, key: str = "") -> Value:
     """The value of an unquoted scalar, typed as YAML 1.2 does: null, bool, int, float or text."""
-    if text in _NULLS:
-        return None
-    if text in _BOOLEANS:
-        return _BOOLEANS[text]
+    if text in _WORDS:
+        return _WORDS[text]
     if _INTEGER.match(text):
         if len(text.lstrip("+-0")) > _MAX_DIGITS:
             raise ConfigError(source, key, shown(text, 30), f"at most {_MAX_DIGITS} digits")
@@ -72,9 +68,8 @@ def parse_scalar(text: str, source: str, key: str = "") -> Value:
 
 
 def _decoded(content: bytes | str, source: str) -> str:
-    size = len(content)
-    if size > MAX_BYTES:
-        raise ConfigError(source, "", f"{size} bytes", f"at most {MAX_BYTES}")
+    if len(content) > MAX_BYTES:
+        raise ConfigError(source, "", f"{len(content)} bytes", f"at most {MAX_BYTES}")
     if isinstance(content, str):
         return content
     try:
@@ -85,63 +80,56 @@ def _decoded(content: bytes | str, source: str) -> str:
         raise ConfigError(source, "", got, "UTF-8 text") from None
 
 
-@dataclass(frozen=True, slots=True)
-class _Anchor:
-    value: Value
-    nodes: int  # what one alias to it adds
-
-
 class _Reader:
     """One pass over the parser's events; PyYAML's own constructors are never called."""
 
     def __init__(self, text: str, source: str) -> None:
         self._events: Iterator[yaml.Event] = iter(yaml.parse(text, Loader=yaml.SafeLoader))
         self._source = source
-        self._anchors: dict[str, _Anchor] = {}
+        self._anchors: dict[str, tuple[Value, int]] = {}  # values, what one alias to each adds
         self._nodes = 0
 
     def document(self) -> Value:
         next(self._events)  # stream start
         if isinstance(next(self._events), yaml.StreamEndEvent):
             return None
-        value = self._value(next(self._events), (), depth=0)
+        value = self._value(next(self._events), ())
         next(self._events)  # document end
         event = next(self._events)
         if not isinstance(event, yaml.StreamEndEvent):
             raise self._error(event, (), "a second document", "one document in a file")
         return value
 
-    def _value(self, event: yaml.Event, path: tuple[str, ...], depth: int) -> Value:
-        self._count(1, event, path)
+    def _value(self, event: Any, path: tuple[str, ...], depth: int = 0) -> Value:
+        before = self._nodes
         if isinstance(event, yaml.AliasEvent):
-            return self._alias(event, path)
-        if not isinstance(
-            event, (yaml.ScalarEvent, yaml.SequenceStartEvent, yaml.MappingStartEvent)
-        ):
-            raise self._error(event, path, type(event).__name__, "a value")
+            if event.anchor not in self._anchors:
+                wanted = "an anchor that was closed before"
+                raise self._error(event, path, f"*{event.anchor}", wanted)
+            value, added = self._anchors[event.anchor]
+            self._count(added + 1, event, path)
+            return value
+        self._count(1, event, path)
         if event.tag is not None:
             raise self._error(event, path, f"the tag {shown(event.tag)}", "plain YAML without tags")
         if depth >= MAX_DEPTH:
             raise self._error(event, path, "deeper nesting", f"at most {MAX_DEPTH} levels")
-        before = self._nodes
-        value: Value
         if isinstance(event, yaml.ScalarEvent):
             value = self._scalar(event, path)
         elif isinstance(event, yaml.SequenceStartEvent):
-            value = self._sequence(path, depth)
+            value = []
+            for item in self._until(yaml.SequenceEndEvent):
+                value.append(self._value(item, (*path, str(len(value))), depth + 1))
         else:
             value = self._mapping(path, depth)
         if event.anchor is not None:
             # Known only from here on, so that an alias inside its own anchor is an error.
-            self._anchors[event.anchor] = _Anchor(value, self._nodes - before + 1)
+            self._anchors[event.anchor] = (value, self._nodes - before)
         return value
 
-    def _alias(self, event: yaml.AliasEvent, path: tuple[str, ...]) -> Value:
-        anchor = self._anchors.get(event.anchor or "")
-        if anchor is None:
-            raise self._error(event, path, f"*{event.anchor}", "an anchor that was closed before")
-        self._count(anchor.nodes, event, path)
-        return anchor.value
+    def _until(self, end: type[yaml.Event]) -> Iterator[yaml.Event]:
+        while not isinstance(event := next(self._events), end):
+            yield event
 
     def _scalar(self, event: yaml.ScalarEvent, path: tuple[str, ...]) -> Value:
         if len(event.value) > MAX_SCALAR:
@@ -151,22 +139,15 @@ class _Reader:
             return str(event.value)
         return parse_scalar(event.value, self._source, ".".join(path))
 
-    def _sequence(self, path: tuple[str, ...], depth: int) -> list[Any]:
-        items: list[Any] = []
-        while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
-            items.append(self._value(event, (*path, str(len(items))), depth + 1))
-        return items
-
     def _mapping(self, path: tuple[str, ...], depth: int) -> dict[str, Any]:
         mapping: dict[str, Any] = {}
-        while not isinstance(event := next(self._events), yaml.MappingEndEvent):
+        for event in self._until(yaml.MappingEndEvent):
             key = self._value(event, path, depth + 1)
             if not isinstance(key, str):
                 raise self._error(event, path, f"the key {shown(key)}", "a word as a key")
             if key == "<<":
-                raise self._error(
-                    event, path, "the merge key <<", "the keys themselves, or include"
-                )
+                wanted = "the keys themselves, or include"
+                raise self._error(event, path, "the merge key <<", wanted)
             if key in mapping:
                 raise self._error(event, (*path, key), "the key twice", "every key once")
             mapping[key] = self._value(next(self._events), (*path, key), depth + 1)
@@ -180,8 +161,8 @@ class _Reader:
     def _error(
         self, event: yaml.Event, path: tuple[str, ...], got: str, expected: str
     ) -> ConfigError:
-        mark = event.start_mark
-        key = ".".join(path) or (f"line {mark.line + 1}" if mark is not None else "")
+        mark: Any = event.start_mark
+        key = ".".join(path) or f"line {mark.line + 1}"
         return ConfigError(self._source, shown_key(key), got, expected)
 
 

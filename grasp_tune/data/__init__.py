@@ -1,6 +1,25 @@
-"""Data by name: each kind of data in its own file, loaded only when a config names it."""
+"""Data by name: each kind of data in its own file, loaded only when a config names it.
 
-from grasp_tune.data.catalog import load_data
-from grasp_tune.data.data import Data, DataSpec, PixelScale
+Describing data (`grasp_tune.data.options`) loads no torch; reading them does.
+"""
 
-__all__ = ["Data", "DataSpec", "PixelScale", "load_data"]
+from typing import TYPE_CHECKING
+
+from grasp_tune.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from grasp_tune.data.catalog import load_data
+    from grasp_tune.data.data import Data, DataSpec, PixelScale
+    from grasp_tune.data.options import Dataset, register
+
+__all__ = ["Data", "DataSpec", "Dataset", "PixelScale", "load_data", "register"]
+
+_HOME = {
+    "Data": "grasp_tune.data.data",
+    "DataSpec": "grasp_tune.data.data",
+    "Dataset": "grasp_tune.data.options",
+    "PixelScale": "grasp_tune.data.data",
+    "load_data": "grasp_tune.data.catalog",
+    "register": "grasp_tune.data.options",
+}
+__getattr__, __dir__ = lazy_names(__name__, _HOME)

@@ -1,4 +1,4 @@
-"""From the options of a config to the data; the one table of names and loaders."""
+"""From the options of a config to the data: each kind's loader, and functions of the user's own."""
 
 from __future__ import annotations
 
@@ -7,43 +7,25 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from grasp_tune.config import dataset_options as kinds
 from grasp_tune.config.entry_point import load_entry_point
 from grasp_tune.config.errors import EntryPointError
 from grasp_tune.config.section import Section
 from grasp_tune.data.data import Data
-from grasp_tune.data.embedded import breast_cancer, digits
-from grasp_tune.data.files import csv_table, npz
-from grasp_tune.data.images import cifar10, image_folder, mnist
-from grasp_tune.data.libsvm import libsvm
-from grasp_tune.data.table import Array, AsGiven, Table, table_data
+from grasp_tune.data.options import Dataset, OwnData
+from grasp_tune.data.options import Table as TableOptions
+from grasp_tune.data.table import Array, Table, table_data
 
 
 def load_data(options: Section) -> Data:
     """The data that a `problem.dataset` section describes; files are read here, and only here."""
-    match options:
-        case kinds.Digits():
-            return digits(options)
-        case kinds.BreastCancer():
-            return breast_cancer(options)
-        case kinds.Mnist():
-            return mnist(options)
-        case kinds.Cifar10():
-            return cifar10(options)
-        case kinds.ImageFolder():
-            return image_folder(options)
-        case kinds.Npz():
-            return npz(options)
-        case kinds.Libsvm():
-            return libsvm(options)
-        case kinds.Csv():
-            return csv_table(options)
-        case kinds.EntryPointData():
-            return _own(options)
-    raise TypeError(f"no loader for {type(options).__name__}, expected a problem.dataset section")
+    if not isinstance(options, Dataset):
+        kind = type(options).__name__
+        raise TypeError(f"no loader for {kind}, expected a problem.dataset section")
+    data: Data = load_entry_point(options.loader, "problem.dataset.name")(options)
+    return data
 
 
-def _own(options: kinds.EntryPointData) -> Data:
+def own_data(options: OwnData) -> Data:
     """What the user's function gives, as data."""
     given = load_entry_point(options.name, "problem.dataset.name")(**options.options)
     if isinstance(given, Data):
@@ -54,10 +36,10 @@ def _own(options: kinds.EntryPointData) -> Data:
             f"problem.dataset.name: {options.name} returned {got}, expected (x, y), "
             "(x, y, x_test, y_test) or a Data"
         )
-    arrays = [_array(part) for part in given]
-    x_test, y_test = arrays[2:] or (None, None)
-    table = Table(arrays[0], arrays[1], x_test, y_test)
-    return table_data(options.name, table, AsGiven())
+    x, y, *test = (_array(part) for part in given)
+    x_test, y_test = test or (None, None)
+    table = Table(x, y, x_test, y_test)
+    return table_data(options.name, table, TableOptions(name=options.name))
 
 
 def _array(value: Any) -> Array:

@@ -51,6 +51,7 @@ class Data:
     y_test: Tensor | None = None
     labels: tuple[str, ...] | None = None  # names of the classes; None: numbers are predicted
     pixels: PixelScale | None = None
+    notes: tuple[str, ...] = ()  # what was done to the rows that a person should know
 
     def __post_init__(self) -> None:
         self._check_part("training", self.x, self.y)

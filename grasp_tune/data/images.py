@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grasp_tune.config.dataset_options import Cifar10, ImageFolder, Mnist
 from grasp_tune.config.errors import DataError, MissingDataError
 from grasp_tune.data import vision
 from grasp_tune.data.data import Data, PixelScale
 from grasp_tune.data.files import check_memory
+from grasp_tune.data.options import Cifar10, ImageFolder, Mnist
 from grasp_tune.data.table import kept_rows
 
 logger = logging.getLogger(__name__)

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import math
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from grasp_tune.config.dataset_options import Libsvm
 from grasp_tune.config.errors import DataError, shown
 from grasp_tune.data.data import Data
 from grasp_tune.data.files import check_memory, existing_file
+from grasp_tune.data.options import Libsvm
 from grasp_tune.data.table import Array, Table, table_data
 
 _MAX_INDEX = 10_000_000
@@ -52,8 +52,8 @@ def libsvm(options: Libsvm) -> Data:
     x = [part.dense(features, first) for part in parts]
     table = Table(x[0], parts[0].labels)
     if len(parts) == 2:
-        table = Table(x[0], parts[0].labels, x[1], parts[1].labels)
-    return table_data(path.name, table, options, test_share=options.test_share, task=options.task)
+        table = replace(table, x_test=x[1], y_test=parts[1].labels)
+    return table_data(path.name, table, options, options.task)
 
 
 def read_libsvm(path: Path, max_gib: float) -> SparseRows:

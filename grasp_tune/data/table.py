@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from grasp_tune.config.errors import DataError, shown
 from grasp_tune.data.data import Data
+from grasp_tune.data.options import Table as TableOptions
 
 MAX_CLASSES = 10_000
 Task = Literal["auto", "classification", "regression"]
@@ -19,26 +20,6 @@ Array = NDArray[Any]
 
 # The same rows are set aside whatever the experiment's seed, so that seeds can be compared.
 _SPLIT_SEED, _ROWS_SEED = 7001, 7002
-
-
-class TableOptions(Protocol):
-    """What the sections of all tables have in common."""
-
-    @property
-    def scale(self) -> float: ...
-    @property
-    def standardize(self) -> bool: ...
-    @property
-    def rows(self) -> int | None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class AsGiven:
-    """Options that change nothing."""
-
-    scale: float = 1.0
-    standardize: bool = False
-    rows: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,19 +31,35 @@ class Table:
     x_test: Array | None = None
     y_test: Array | None = None
     labels: tuple[str, ...] | None = None  # names, when y already counts classes from 0
+    numbers: int | None = None  # columns that hold numbers, the first ones; None: all of them
+    notes: tuple[str, ...] = ()  # what was done to the columns, as sentences
 
 
-def table_data(
-    name: str, table: Table, options: TableOptions, *, test_share: float = 0.0, task: Task = "auto"
-) -> Data:
-    """The data that a table and its options give."""
-    table = _with_test_share(name, table, test_share)
+def table_data(name: str, table: Table, options: TableOptions, task: Task = "auto") -> Data:
+    """The data that a table and its options give; `name` is for people."""
+    table = _with_test_share(name, table, options.test_share)
     if len(table.x) != len(table.y):
         raise DataError(f"{name}: {len(table.x)} rows but {len(table.y)} labels, expected as many")
     y, y_test, labels = encode_labels(name, table.y, table.y_test, task)
     kept = kept_rows(len(table.x), options.rows)
-    x, x_test = scaled(table.x[kept], table.x_test, options.standardize, options.scale)
-    return Data(name, x, y[torch.from_numpy(kept)], x_test, y_test, table.labels or labels)
+    x, x_test = table.x[kept], table.x_test
+    if table.numbers is not None:  # a blank is NaN there
+        there = ~np.isnan(x)
+        mean = np.where(there, x, 0.0).sum(axis=0) / there.sum(axis=0).clip(min=1)
+        x = np.where(there, x, mean)
+        x_test = None if x_test is None else np.where(np.isnan(x_test), mean, x_test)
+    standardize = options.standardize
+    notes = table.notes
+    if standardize == "auto":
+        standardize = _scales_differ(x[:, : table.numbers])
+        if standardize:
+            notes += (
+                "Columns of numbers were shifted and divided to mean 0, variance 1, for their "
+                "scales differ; problem.dataset.standardize: false leaves them as they are.",
+            )
+    inputs, inputs_test = scaled(x, x_test, standardize, options.scale, table.numbers)
+    y = y[torch.from_numpy(kept)]
+    return Data(name, inputs, y, inputs_test, y_test, table.labels or labels, notes=notes)
 
 
 def kept_rows(count: int, rows: int | None) -> NDArray[np.int64]:
@@ -74,16 +71,25 @@ def kept_rows(count: int, rows: int | None) -> NDArray[np.int64]:
 
 
 def scaled(
-    x: Array, x_test: Array | None, standardize: bool, scale: float
+    x: Array,
+    x_test: Array | None,
+    standardize: bool,
+    scale: float,
+    numbers: int | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Inputs as float32; columns standardized by the training rows, then multiplied by `scale`."""
-    shift: Array | float = 0.0
-    factor: Array | float = scale
+    """Inputs as float32; columns standardized by the training rows, then multiplied by `scale`.
+
+    numbers: how many columns, the first ones, are standardized; None: all of them.
+    """
+    shift: Any = 0.0
+    factor: Any = scale
     if standardize:
         shift = x.mean(axis=0, dtype=np.float64)
         deviation = x.std(axis=0, dtype=np.float64)
         # A constant column carries nothing: it becomes 0 instead of 0/0.
         factor = scale / np.where(deviation > 0, deviation, 1.0)
+        if numbers is not None:
+            shift[numbers:], factor[numbers:] = 0.0, scale
 
     def tensor(values: Array) -> Tensor:
         if standardize or scale != 1.0:
@@ -91,6 +97,14 @@ def scaled(
         return torch.from_numpy(np.array(values, dtype=np.float32, order="C"))
 
     return tensor(x), None if x_test is None else tensor(x_test)
+
+
+def _scales_differ(x: Array) -> bool:
+    """Whether a column is far from 0, or the widest is more than ten times the narrowest."""
+    deviation = x.std(axis=0, dtype=np.float64).ravel()
+    deviation = deviation[deviation > 0]
+    far = np.abs(x).max(initial=0.0) > 100
+    return bool(far or (len(deviation) and deviation.max() > 10 * deviation.min()))
 
 
 def encode_labels(
@@ -103,12 +117,8 @@ def encode_labels(
     if task == "regression" or (task == "auto" and not _looks_like_classes(y)):
         if not np.issubdtype(y.dtype, np.number):
             raise DataError(f"{name}: labels are text ({shown(y.flat[0])}), expected numbers")
-        numbers = torch.from_numpy(y.astype(np.float32))
-        return (
-            numbers,
-            None if y_test is None else torch.from_numpy(y_test.astype(np.float32)),
-            None,
-        )
+        test = None if y_test is None else torch.from_numpy(y_test.astype(np.float32))
+        return torch.from_numpy(y.astype(np.float32)), test, None
     if y.ndim == 2 and y.shape[1] == 1:
         y, y_test = y[:, 0], None if y_test is None else y_test[:, 0]
     if y.ndim != 1:
@@ -136,7 +146,9 @@ def _with_test_share(name: str, table: Table, share: float) -> Table:
     held = min(max(1, round(share * count)), count - 1)
     order = np.random.default_rng(_SPLIT_SEED).permutation(count)
     test, train = np.sort(order[:held]), np.sort(order[held:])
-    return Table(table.x[train], table.y[train], table.x[test], table.y[test], table.labels)
+    return replace(
+        table, x=table.x[train], y=table.y[train], x_test=table.x[test], y_test=table.y[test]
+    )
 
 
 def _check_labels(name: str, y: Array) -> None:

@@ -42,9 +42,10 @@ class Facts:
     quality: Quality | None
 
 
-def describe(built: Built, quality: Quality | None, started: str, seconds: float) -> Facts:
-    """The facts of a run that has just ended."""
-    model = built.problem.build(0)
+def describe(
+    built: Built, parameters: int, quality: Quality | None, started: str, seconds: float
+) -> Facts:
+    """The facts of a run that has just ended; `parameters` are the trainable numbers."""
     test = built.data.x_test
     return Facts(
         started=started,
@@ -54,7 +55,7 @@ def describe(built: Built, quality: Quality | None, started: str, seconds: float
         rows=len(built.data.x),
         test_rows=0 if test is None else len(test),
         model=str(getattr(built.model, "name", "")),
-        parameters=sum(item.numel() for item in model.parameters() if item.requires_grad),
+        parameters=parameters,
         loss=built.loss,
         outputs=built.outputs,
         batch=built.problem.batch_size,

@@ -53,7 +53,7 @@ def test_test_rows_take_no_part_in_training() -> None:
     assert len(x) == len(parts.data.x) == 1438
     assert parts.data.x_test is not None
     assert parts.loss == "cross_entropy"
-    assert parts.model.name == "mlp"  # type: ignore[attr-defined]
+    assert parts.model.name == "mlp"
 
 
 def test_validation_parts_the_training_rows(rows: dict[str, Any]) -> None:
@@ -69,7 +69,7 @@ def test_validation_parts_the_training_rows(rows: dict[str, Any]) -> None:
 
 def test_convex_methods_get_a_linear_model(rows: dict[str, Any]) -> None:
     parts = build_parts(experiment(rows, method="deterministic"))
-    assert parts.model.name == "linear"  # type: ignore[attr-defined]
+    assert parts.model.name == "linear"
     assert parts.loss == "mse"
     assert parts.problem.batch_size == 10
     # Zero weights: the loss is the mean of (k + 0.5)^2 for k = 0..9, (285 + 45 + 2.5) / 10.

@@ -75,7 +75,11 @@ def problem(**keys: Any) -> dict[str, Any]:
         ),
         (
             problem(dataset={"name": "digits", "standardize": 1}),
-            "problem.dataset.standardize: got 1, expected true or false",
+            "problem.dataset.standardize: got 1, expected true, false or auto",
+        ),
+        (
+            problem(dataset={"name": "mnist", "download": 1}),
+            "problem.dataset.download: got 1, expected true or false",
         ),
         (
             problem(dataset="npz"),

@@ -165,8 +165,8 @@ def test_set_wins_over_environment_wins_over_file(tmp_path: Path) -> None:
 def test_overrides_reach_into_sections_written_short(tmp_path: Path) -> None:
     path = write(tmp_path, main=DIGITS)
     experiment = load(path, "problem.dataset.scale=1e-2", GRASP_TUNE__METHOD__L_EPS="0.5")
-    assert experiment.problem.dataset.scale == 0.01  # type: ignore[union-attr]
-    assert experiment.method.L_eps == 0.5  # type: ignore[union-attr]
+    assert experiment.problem.dataset.scale == 0.01  # type: ignore[attr-defined]
+    assert experiment.method.L_eps == 0.5  # type: ignore[attr-defined]
 
 
 def test_the_order_of_set_does_not_matter_for_kinds(tmp_path: Path) -> None:

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from grasp_tune.config.reference import json_schema, markdown
-from grasp_tune.config.schema import KINDS, SECTIONS
+from grasp_tune.config.schema import KINDS, SECTIONS, json_schema
 from grasp_tune.config.section import Section
+from scripts.config_reference import markdown
 
-ALL = [*SECTIONS.values(), *(kind for kinds in KINDS.values() for kind in kinds.values())]
+ALL = [*SECTIONS.values(), *(kind for one_of in KINDS.values() for kind in one_of.kinds.values())]
 
 
 @pytest.mark.parametrize("section", ALL, ids=lambda section: section.__name__)
@@ -22,8 +22,8 @@ def test_every_key_is_described(section: type[Section]) -> None:
 
 def test_the_page_lists_every_key_of_every_kind() -> None:
     page = markdown()
-    for kinds in KINDS.values():
-        for name, kind in kinds.items():
+    for one_of in KINDS.values():
+        for name, kind in one_of.kinds.items():
             part = page.split(f"### {name}\n")[1:]
             assert any(all(f"| `{key}` |" in text for key in kind.model_fields) for text in part)
     rows = [line for line in page.splitlines() if line.startswith("| `")]

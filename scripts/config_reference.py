@@ -1,4 +1,4 @@
-"""The schema as people and editors read it: a page of every key, and a JSON schema."""
+"""The page of every key of a config: `python scripts/config_reference.py > docs/configs.md`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 from pydantic_core import PydanticUndefined
 
-from grasp_tune.config.schema import KINDS, SECTIONS, Experiment
-from grasp_tune.config.section import Section
+from grasp_tune.config.schema import KINDS, SECTIONS
+from grasp_tune.config.section import OneOf, Section
 
 _HEAD = """\
 # Every key of a config
 
-Written by `python -m grasp_tune.config.reference > docs/configs.md`; do not edit by hand.
+Written by `python scripts/config_reference.py > docs/configs.md`; do not edit by hand.
 
 A config is a YAML file. Only `problem.dataset` has no default, so this is a whole config:
 
@@ -36,18 +36,6 @@ problem:
 """
 
 
-def json_schema() -> dict[str, Any]:
-    """The JSON schema of a config file, for editors that complete and check YAML."""
-    schema = Experiment.model_json_schema()
-    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    # The loader's own key, which is gone before the schema is asked.
-    schema["properties"]["include"] = {
-        "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
-        "description": "Files, relative to this one, that this one is laid over.",
-    }
-    return schema
-
-
 def markdown() -> str:
     """A page that lists every key with its meaning, its type and its default."""
     parts = [_HEAD]
@@ -56,7 +44,7 @@ def markdown() -> str:
         parts.append(f"## {title}\n\n{_table(section)}")
     for path, kinds in KINDS.items():
         parts.append(f"## `{'.'.join(path)}`\n")
-        for name, kind in kinds.items():
+        for name, kind in kinds.kinds.items():
             parts.append(f"### {name}\n\n{_summary(kind)}\n\n{_table(kind)}")
     return "\n".join(parts)
 
@@ -89,6 +77,8 @@ def _default(field: Any) -> str:
 
 def _values(annotation: Any, metadata: list[Any]) -> str:
     """Words for a type: number, text, list, or the choices."""
+    if any(isinstance(item, OneOf) for item in metadata):
+        return "a name, or a mapping"
     origin = typing.get_origin(annotation)
     if origin is typing.Annotated:
         inner, *more = typing.get_args(annotation)
@@ -97,8 +87,6 @@ def _values(annotation: Any, metadata: list[Any]) -> str:
         return ", ".join(f"`{choice}`" for choice in typing.get_args(annotation))
     if origin in (typing.Union, types.UnionType):
         members = [part for part in typing.get_args(annotation) if part is not type(None)]
-        if any(_is_section(part) for part in members):
-            return "a name, or a mapping"
         return " or ".join(_values(part, metadata) for part in members)
     if origin is tuple:
         return "a list"

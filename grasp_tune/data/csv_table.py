@@ -1,0 +1,188 @@
+"""Tables in text files with a header line, as people have them: words, blanks, raw scales.
+
+Read by hand rather than by pandas, which fills short rows with blanks in silence and cannot name
+the row that is wrong.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from grasp_tune.config.errors import DataError, shown
+from grasp_tune.data.data import Data
+from grasp_tune.data.files import check_memory, existing_file
+from grasp_tune.data.options import Csv
+from grasp_tune.data.table import Array, Table, table_data
+
+_KEY = "problem.dataset"
+_HOW = "a text file with a header line and one row per line"
+_BLANKS = frozenset({"", "NA", "N/A", "?", "null", "NULL"})
+_MAX_WORDS = 100  # different words of one column; more are names or dates, not categories
+
+Columns = dict[str, list[str]]
+
+
+def csv_table(options: Csv) -> Data:
+    """A table with a header line; see `Csv` for what becomes of words, blanks and scales."""
+    file = existing_file(options.path, f"{_KEY}.path", _HOW)
+    columns = _read(file, options)
+    target = _target(file, list(columns), options.target)
+    label = columns.pop(target)
+    for name in options.drop:
+        if columns.pop(name, None) is None:
+            raise DataError(f"{file}: has no column {shown(name)} to drop ({_KEY}.drop)")
+    if not columns:
+        raise DataError(f"{file}: has no column but the label, expected features")
+    numbers = [name for name, values in columns.items() if _are_numbers(values)]
+    words = {
+        name: _words(file, name, values, options)
+        for name, values in columns.items()
+        if name not in numbers
+    }
+    check_memory(file.name, 8.0 * len(label) * len(columns), options.max_gib)
+    x = _encoded(file, columns, numbers, words, options)
+    x_test, y_test = None, None
+    if options.test_path is not None:
+        test = existing_file(options.test_path, f"{_KEY}.test_path", _HOW)
+        more = _read(test, options)
+        if [name for name in more if name != target and name not in options.drop] != [*columns]:
+            raise DataError(f"{test}: its columns differ from those of the training rows")
+        x_test, y_test = _encoded(test, more, numbers, words, options), _labels(test, more[target])
+    table = Table(
+        x,
+        _labels(file, label),
+        x_test,
+        y_test,
+        numbers=len(numbers),
+        notes=tuple(_notes(columns, numbers, words)),
+    )
+    return table_data(file.stem, table, options, options.task)
+
+
+def _read(file: Path, options: Csv) -> Columns:
+    """The columns of a file as text, by their names."""
+    # A field needs at least two characters of the file and eight bytes of memory.
+    check_memory(file.name, 4.0 * file.stat().st_size, options.max_gib)
+    try:
+        with file.open(newline="", encoding="utf-8-sig") as stream:
+            first = stream.readline()
+            delimiter = options.delimiter or max(",;\t", key=first.count)
+            stream.seek(0)
+            lines = csv.reader(stream, delimiter=delimiter, strict=True)
+            header = [name.strip() for name in next(lines, [])]
+            if len(header) < 2:
+                other = max(",;\t", key=first.count)
+                hint = f"; its first line is divided by {other!r}: set {_KEY}.delimiter to it"
+                raise DataError(
+                    f"{file}: has {len(header)} columns, expected a label and features"
+                    + (hint if first.count(other) else "")
+                )
+            if twice := {name for name in header if header.count(name) > 1}:
+                raise DataError(f"{file}: has the column {shown(min(twice))} twice")
+            rows = list(_rows(file, lines, len(header)))
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise DataError(f"{file}: cannot be read as a table ({error})") from error
+    if not rows:
+        raise DataError(f"{file}: has no rows, expected a header line and rows below it")
+    return dict(zip(header, map(list, zip(*rows, strict=True)), strict=True))
+
+
+def _rows(file: Path, lines: Iterator[list[str]], width: int) -> Iterator[list[str]]:
+    for number, fields in enumerate(lines, start=2):
+        if not fields:
+            continue
+        if len(fields) != width:
+            raise DataError(f"{file}: row {number}: got {len(fields)} columns, expected {width}")
+        yield [field.strip() for field in fields]
+
+
+def _target(file: Path, header: list[str], target: str | None) -> str:
+    if target is not None and target not in header:
+        raise DataError(
+            f"{file}: has no column {shown(target)}, only {', '.join(header[:20])}; set "
+            f"{_KEY}.target"
+        )
+    return header[-1] if target is None else target
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _are_numbers(values: list[str]) -> bool:
+    """Whether a column holds numbers: every field that is not blank is one, and not all are."""
+    found = [_number(value) for value in values if value not in _BLANKS]
+    return None not in found and bool(found)
+
+
+def _words(file: Path, name: str, values: list[str], options: Csv) -> list[str]:
+    """The different words of a column, in order; DataError where they cannot be categories."""
+    remedy = f"leave the column out with {_KEY}.drop: [{name}]"
+    if not options.encode:
+        row = next(at for at, value in enumerate(values, 2) if _number(value) is None)
+        raise DataError(
+            f"{file}: row {row}: column {shown(name)}: could not convert string to float: "
+            f"{shown(values[row - 2])}, expected a number; set {_KEY}.encode: true, or {remedy}"
+        )
+    found = sorted(set(values) - _BLANKS)
+    if not found:
+        raise DataError(f"{file}: column {shown(name)} is blank in every row; {remedy}")
+    if len(found) > _MAX_WORDS:
+        raise DataError(
+            f"{file}: column {shown(name)}: got {len(found)} different words such as "
+            f"{shown(found[0])}, expected numbers or at most {_MAX_WORDS} words; {remedy}"
+        )
+    return found
+
+
+def _encoded(
+    file: Path, columns: Columns, numbers: list[str], words: dict[str, list[str]], options: Csv
+) -> Array:
+    """(rows, columns): numbers first, NaN for a blank; then 0 or 1 for every word."""
+    parts = []
+    for name in numbers:
+        rows = enumerate(columns[name], start=2)
+        parts.append([_cell(file, name, row, text, options) for row, text in rows])
+    for name, known in words.items():
+        parts += [[float(value == word) for value in columns[name]] for word in known]
+    return np.array(parts, dtype=np.float64).T
+
+
+def _cell(file: Path, name: str, row: int, text: str, options: Csv) -> float:
+    value = _number(text)
+    if value is not None and math.isfinite(value):
+        return value
+    if options.encode and text in _BLANKS:
+        return math.nan
+    what = "a blank" if text in _BLANKS else "nan or inf" if value is not None else shown(text)
+    remedy = "leave the field blank" if options.encode else f"set {_KEY}.encode: true"
+    raise DataError(
+        f"{file}: row {row}: column {shown(name)}: got {what}, expected a number; where it is not "
+        f"known, {remedy}"
+    )
+
+
+def _labels(file: Path, values: list[str]) -> Array:
+    """Numbers where all are; else text."""
+    if "" in values:
+        raise DataError(f"{file}: row {values.index('') + 2}: the label is blank")
+    numbers = [_number(value) for value in values]
+    return np.array(values if None in numbers else numbers)
+
+
+def _notes(columns: Columns, numbers: list[str], words: dict[str, list[str]]) -> Iterator[str]:
+    """What was done to the columns, as sentences."""
+    if words:
+        listed = ", ".join(f"{name} ({len(found)} words)" for name, found in words.items())
+        yield f"Columns of words became one column of 0 and 1 for every word: {listed}."
+    blanks = {name: sum(value in _BLANKS for value in columns[name]) for name in numbers}
+    if listed := ", ".join(f"{name} ({count} rows)" for name, count in blanks.items() if count):
+        yield f"Blanks were filled with the mean of their column: {listed}."

@@ -1,0 +1,228 @@
+"""What may be said about the data: one section for each kind, told apart by `name`.
+
+A kind of data is a section with the keys that it takes, and `loader`, the function that makes the
+data of it; `register` enters it. Nothing here loads torch: the loader is imported when data are
+read.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from grasp_tune.config.section import (
+    Count,
+    EntryPoint,
+    Flag,
+    FlagOrAuto,
+    NamedSection,
+    Positive,
+    Share,
+    Text,
+)
+from grasp_tune.core.errors import InputError
+
+
+class Dataset(NamedSection):
+    """The keys of one kind of data."""
+
+    loader: ClassVar[str]  # `module:function`; takes the section and returns a `Data`
+
+
+class Table(Dataset):
+    """Rows of numbers."""
+
+    scale: Positive = 1.0
+    """Every feature is multiplied by this number, after `standardize`."""
+    standardize: FlagOrAuto = False
+    """Shift and divide each feature to mean 0, variance 1 on the training rows; `auto`: where a
+    feature is far from 0 or their scales differ by more than 10."""
+    rows: Count | None = None
+    """Use only so many training rows, picked at random once; empty: all."""
+    test_share: Share = 0.0
+    """Share of the rows kept aside to judge the final model, never used in training; not allowed
+    where the data have test rows of their own."""
+
+
+class Digits(Table):
+    """1,797 handwritten digits of 8 x 8 pixels (10 classes), shipped with scikit-learn."""
+
+    loader: ClassVar[str] = "grasp_tune.data.embedded:digits"
+    name: Literal["digits"] = "digits"
+    """This kind of data."""
+    test_share: Share = 0.2
+    """Share of the rows kept aside to judge the final model, never used in training."""
+
+
+class BreastCancer(Table):
+    """569 tumours, 30 measurements, 2 classes, shipped with scikit-learn."""
+
+    loader: ClassVar[str] = "grasp_tune.data.embedded:breast_cancer"
+    name: Literal["breast_cancer"] = "breast_cancer"
+    """This kind of data."""
+    standardize: FlagOrAuto = True
+    """Shift and divide each feature to mean 0, variance 1; on by default, for the columns' scales
+    differ by 10,000."""
+    test_share: Share = 0.2
+    """Share of the rows kept aside to judge the final model, never used in training."""
+
+
+class TableFile(Table):
+    """Rows of numbers in a file."""
+
+    path: Text
+    """The file with the training rows."""
+    task: Literal["auto", "classification", "regression"] = "auto"
+    """What the labels are: classes, or numbers to predict; `auto` takes whole numbers and words as
+    classes."""
+    max_gib: Positive = 8.0
+    """Refuse data that need more memory than this (GiB)."""
+
+
+class Npz(TableFile):
+    """Arrays in one `.npz` file of NumPy; arrays of Python objects are refused."""
+
+    loader: ClassVar[str] = "grasp_tune.data.files:npz"
+    name: Literal["npz"] = "npz"
+    """This kind of data."""
+    x: Text = "x_train"
+    """Name of the training inputs in it."""
+    y: Text = "y_train"
+    """Name of the training labels in it."""
+    x_test: Text = "x_test"
+    """Name of the test inputs, if it has them."""
+    y_test: Text = "y_test"
+    """Name of the test labels, if it has them."""
+
+
+class Libsvm(TableFile):
+    """Rows `label index:value ...` in LIBSVM's text format."""
+
+    loader: ClassVar[str] = "grasp_tune.data.libsvm:libsvm"
+    name: Literal["libsvm"] = "libsvm"
+    """This kind of data."""
+    test_path: Text | None = None
+    """A file with the test rows."""
+    features: Annotated[Count, Field(le=10_000_000)] | None = None
+    """Number of features; empty: the largest index found."""
+    zero_based: FlagOrAuto = "auto"
+    """Whether indices start at 0; `auto`: if an index 0 occurs."""
+
+
+class Csv(TableFile):
+    """A table in a text file with a header line."""
+
+    loader: ClassVar[str] = "grasp_tune.data.csv_table:csv_table"
+    name: Literal["csv"] = "csv"
+    """This kind of data."""
+    test_path: Text | None = None
+    """A file with the test rows."""
+    target: Text | None = None
+    """Column with the label; empty: the last one."""
+    delimiter: Annotated[Text, Field(max_length=1)] | None = None
+    """The character between two columns; empty: comma, semicolon or tab, whichever the header line
+    has most of."""
+    drop: tuple[Text, ...] = ()
+    """Columns to leave out, such as names and row numbers."""
+    encode: Flag = True
+    """Turn each column of words into one column of 0 and 1 for every word, and fill blanks in
+    columns of numbers with the column's mean; off: words and blanks are errors."""
+    standardize: FlagOrAuto = "auto"
+    """Shift and divide each column of numbers to mean 0, variance 1 on the training rows; `auto`:
+    where a column is far from 0 or their scales differ by more than 10."""
+
+
+class Images(Dataset):
+    """Pictures, kept as bytes in memory and turned into numbers by the model's first layer."""
+
+    scale: Positive = 1.0
+    """Every pixel is multiplied by this number, after `normalize`."""
+    normalize: Flag = True
+    """Shift and divide each colour channel to mean 0 and variance 1 on the training pictures; off:
+    pixels from 0 to 1."""
+    rows: Count | None = None
+    """Use only so many training pictures, picked at random once; empty: all."""
+
+
+class TorchvisionImages(Images):
+    """Pictures that torchvision can fetch and read."""
+
+    path: Text | None = None
+    """Folder that holds the files, or will hold them; empty: the folder that the environment
+    variable GRASP_TUNE_DATA names, else ~/.cache/grasp_tune/data."""
+    download: Flag = False
+    """Allow the files to be fetched from the internet when they are not there."""
+
+
+class Mnist(TorchvisionImages):
+    """70,000 handwritten digits of 28 x 28 pixels, read by torchvision."""
+
+    loader: ClassVar[str] = "grasp_tune.data.images:mnist"
+    name: Literal["mnist"] = "mnist"
+    """This kind of data."""
+
+
+class Cifar10(TorchvisionImages):
+    """60,000 colour pictures of 32 x 32 pixels in 10 classes, read by torchvision."""
+
+    loader: ClassVar[str] = "grasp_tune.data.images:cifar10"
+    name: Literal["cifar10"] = "cifar10"
+    """This kind of data."""
+
+
+class ImageFolder(Images):
+    """Pictures sorted into one folder per class."""
+
+    loader: ClassVar[str] = "grasp_tune.data.images:image_folder"
+    name: Literal["image_folder"] = "image_folder"
+    """This kind of data."""
+    path: Text
+    """Folder with train/<class>/<picture> and, if there are test pictures, test/<class>/<picture>;
+    or with <class>/<picture> directly."""
+    size: Annotated[Count, Field(le=1024)] = 32
+    """Side in pixels to which every picture is brought."""
+    channels: Literal[1, 3] = 3
+    """1: grey, 3: colour."""
+    max_gib: Positive = 8.0
+    """Refuse folders whose pictures need more memory than this (GiB)."""
+
+
+class OwnData(Dataset):
+    """Data from your own function, imported when the problem is built."""
+
+    loader: ClassVar[str] = "grasp_tune.data.catalog:own_data"
+    name: EntryPoint
+    """`module:function`; the function takes `options` as keywords and returns `(x, y)`, `(x, y,
+    x_test, y_test)` or a `Data`."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Keywords for the function."""
+
+
+DATASETS: dict[str, type[Dataset]] = {
+    "digits": Digits,
+    "breast_cancer": BreastCancer,
+    "mnist": Mnist,
+    "cifar10": Cifar10,
+    "image_folder": ImageFolder,
+    "npz": Npz,
+    "libsvm": Libsvm,
+    "csv": Csv,
+    "module:function": OwnData,
+}
+
+
+def register(kind: type[Dataset]) -> type[Dataset]:
+    """Enter a kind of data, so that configs may name it; also a decorator.
+
+    kind: a `Dataset` with its `name` and its `loader`; a name that is known already is an error.
+    """
+    name = kind.model_fields["name"].default
+    if DATASETS.get(name, kind) is not kind:
+        raise InputError(f"data set: got {name!r}, which {DATASETS[name].__name__} is called")
+    DATASETS[name] = kind
+    from grasp_tune.config.schema import Experiment, Problem
+
+    Problem.model_rebuild(force=True)
+    Experiment.model_rebuild(force=True)
+    return kind
