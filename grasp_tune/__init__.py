@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # what the table below says, in words that type checkers and 
     from grasp_tune.core.plan import Cell, Plan
     from grasp_tune.core.search import Search
     from grasp_tune.engine.problem import TorchProblem
+    from grasp_tune.loop.grasp import Grasp
     from grasp_tune.optimizers.unixgrad import UniXGrad
     from grasp_tune.runtime.result import Result
 
@@ -38,6 +39,7 @@ __all__ = [
     "Convex",
     "ConvexFree",
     "Deterministic",
+    "Grasp",
     "GraspError",
     "InputError",
     "LockedError",
@@ -65,6 +67,7 @@ _HOME = {
     "Convex": "grasp_tune.core.methods",
     "ConvexFree": "grasp_tune.core.methods",
     "Deterministic": "grasp_tune.core.methods",
+    "Grasp": "grasp_tune.loop.grasp",
     "GraspError": "grasp_tune.core.errors",
     "InputError": "grasp_tune.core.errors",
     "LockedError": "grasp_tune.core.errors",

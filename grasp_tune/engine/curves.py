@@ -2,6 +2,8 @@
 
 import math
 from collections import deque
+from collections.abc import Mapping
+from typing import Any
 
 from grasp_tune.core.tasks import Point, Segment, SegmentOutcome
 
@@ -43,6 +45,25 @@ class Curve:
         mean = Point(self.call, self._loss / self._count, self._norm / self._count)
         self._points.append(mean)
         self._loss, self._norm, self._count = 0.0, 0.0, 0
+
+    def state(self) -> dict[str, Any]:
+        """Return all that `load` needs to go on, as numbers and lists."""
+        return {
+            "window": [list(item) for item in self._window],
+            "late": [self._late, self._late_count],
+            "sums": [self._loss, self._norm, self._count],
+            "points": [[point.call, point.loss, point.norm] for point in self._points],
+            "call": self.call,
+            "finite": self.finite,
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` gave."""
+        self._window.extend((loss, norm) for loss, norm in state["window"])
+        self._late, self._late_count = state["late"]
+        self._loss, self._norm, self._count = state["sums"]
+        self._points = [Point(*point) for point in state["points"]]
+        self.call, self.finite = state["call"], state["finite"]
 
     def outcome(self) -> SegmentOutcome:
         """Return how the stretch went."""
