@@ -43,8 +43,8 @@ from grasp_tune.engine.curves import Curve
 from grasp_tune.engine.oracle import LossSums, MeanGradient
 from grasp_tune.engine.store import Store
 from grasp_tune.loop.model_point import ModelPoint
-from grasp_tune.optimizers.factories import find_base
 from grasp_tune.optimizers.preconditioner import Coordinates, typical_peak
+from grasp_tune.optimizers.registry import find_optimizer
 
 Tensors = dict[str, Tensor]
 State = tuple[Tensors, dict[str, Any]]  # tensors, and numbers that JSON can hold
@@ -305,7 +305,7 @@ class SegmentRun:
 
     def __init__(self, segment: Segment, task: TrainTask, bench: Bench) -> None:
         self._segment, self._task, self._bench = segment, task, bench
-        self._base = find_base(segment.arm.base, {})
+        self._base = find_optimizer(segment.arm.base, {})
         self._curve = Curve(segment)
         self._call = segment.start
         self._waiting = sorted({call for call in segment.keep if call < segment.stop})
@@ -313,8 +313,12 @@ class SegmentRun:
         bench.point.place(saved.tensors)
         arm = segment.arm
         params = bench.point.trained
-        self.optimizer: Optimizer = self._base.make(params, arm.value, bench.coordinates(arm.power))
-        self._knobs = [group.get(self._base.knob or "") for group in self.optimizer.param_groups]
+        self.optimizer: Optimizer = self._base.build(
+            params, dict(arm.values), bench.coordinates(arm.power)
+        )
+        self._knobs = [
+            group.get(self._base.group_entry or "") for group in self.optimizer.param_groups
+        ]
         self._averages = Averages(bench.point, segment.averages)  # type: ignore[arg-type]
         if segment.state is not None:
             load_optimizer(
@@ -339,7 +343,7 @@ class SegmentRun:
     def step_size(self) -> float:
         """The number that scales the optimizer's step now, NaN where it has none."""
         group = self.optimizer.param_groups[0]
-        size = group.get(self._base.knob or "", math.nan)
+        size = group.get(self._base.group_entry or "", math.nan)
         return float(size) * float(group.get("distance", 1.0) or 1.0)
 
     def feed(self, loss: Tensor) -> None:
@@ -427,11 +431,11 @@ class SegmentRun:
             self._scale(self._segment.step_share(call))
 
     def _scale(self, share: float) -> None:
-        if self._base.knob is None:
+        if self._base.group_entry is None:
             return
         for group, knob in zip(self.optimizer.param_groups, self._knobs, strict=True):
             if knob is not None:
-                group[self._base.knob] = knob * share
+                group[self._base.group_entry] = knob * share
 
     # -- saving in the middle --------------------------------------------------------------------
 
