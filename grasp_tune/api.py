@@ -92,7 +92,9 @@ def minimize(
         return run_ray(problem, spec, out=folder, workers=workers, bases=bases, progress=progress)
     from grasp_tune.optuna import run_optuna
 
-    return run_optuna(problem, spec, out=folder, workers=workers or 1, bases=bases)
+    return run_optuna(
+        problem, spec, out=folder, workers=workers or 1, bases=bases, progress=progress
+    )
 
 
 def run_local(

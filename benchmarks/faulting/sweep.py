@@ -203,10 +203,10 @@ def run(sweep: Sweep, death: Death | None = None, count: Path | None = None) -> 
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ["RAY_ADDRESS"] = "local"  # a session of its own, whatever runs on this machine
     if sweep.backend == "optuna":
-        from grasp_tune.optuna import pulse
+        from grasp_tune.executors import study
 
         # By default a minute of silence; here nobody is slow.
-        pulse.Timing.of = classmethod(lambda cls, study: cls(0.2, 3.0))  # type: ignore[method-assign,assignment]
+        study.Timing.of = classmethod(lambda cls, given: cls(0.2, 3.0))  # type: ignore[method-assign,assignment]
     return gt.minimize(
         problem(death, count, sweep.pause),
         sweep.budget,

@@ -7,11 +7,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from grasp_tune.optuna.backend import OptunaBackend
+    from grasp_tune.executors.study import Timing
     from grasp_tune.optuna.budget import Budget, grasp_budget
     from grasp_tune.optuna.figures import loss_figure, rung_figure, save_figures
-    from grasp_tune.optuna.pulse import Timing
-    from grasp_tune.optuna.runner import run, run_optuna
+    from grasp_tune.optuna.runner import OptunaBackend, run, run_optuna
     from grasp_tune.optuna.sampler import GraspSampler
     from grasp_tune.optuna.selection import select
 
@@ -32,8 +31,8 @@ __all__ = [
 _HOME = {
     "Budget": "budget",
     "GraspSampler": "sampler",
-    "OptunaBackend": "backend",
-    "Timing": "pulse",
+    "OptunaBackend": "runner",
+    "Timing": "runner",
     "grasp_budget": "budget",
     "loss_figure": "figures",
     "run": "runner",

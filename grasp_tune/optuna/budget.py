@@ -6,7 +6,7 @@ import optuna
 
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.plan import Cell
-from grasp_tune.optuna.attributes import CALLS, CELL, cell_on, is_surplus
+from grasp_tune.executors.study import CALLS, CELL, cell_on, is_surplus
 
 if TYPE_CHECKING:
     from optuna.artifacts._protocol import ArtifactStore

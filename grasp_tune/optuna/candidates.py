@@ -15,7 +15,7 @@ from grasp_tune.core.plan import Cell
 from grasp_tune.core.tasks import iterate_key
 from grasp_tune.engine.checkpoints import model_tensors
 from grasp_tune.engine.tensor_file import Content
-from grasp_tune.optuna.attributes import cell_on, trials_of
+from grasp_tune.executors.study import cell_on, trials_of
 
 MIMETYPE = "application/octet-stream"  # safetensors has no registered type
 _NAME = re.compile(r"grasp-candidate-(\d{9})\.safetensors")

@@ -20,7 +20,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from grasp_tune.core.plan import Cell
 from grasp_tune.core.records import Json
-from grasp_tune.optuna.attributes import CELL, end_trial, fail_stale, has_heartbeat, trials_of
+from grasp_tune.executors.study import CELL, end_trial, fail_stale, has_heartbeat, trials_of
 
 PATIENCE = 30.0  # seconds that a trial may take to say which cell it takes
 PAUSE = 0.02  # seconds between two looks, at first

@@ -13,8 +13,8 @@ from optuna.trial import FrozenTrial, TrialState
 
 from grasp_tune.core.errors import InputError, MissingExtra
 from grasp_tune.core.tasks import TrainOutcome, outcome_from_dict
-from grasp_tune.optuna.attributes import CALLS, CHOICE, cell_on, joined, study_json, trials_of
-from grasp_tune.optuna.ledger import OUTCOME, TASK
+from grasp_tune.executors.optuna import OUTCOME, TASK
+from grasp_tune.executors.study import CALLS, CHOICE, cell_on, joined, study_json, trials_of
 from grasp_tune.optuna.plans import stored_plan
 
 LOSS_ID = "grasp-loss"

@@ -8,7 +8,7 @@ from grasp_tune.core.errors import InputError
 from grasp_tune.core.plan import Plan
 from grasp_tune.core.records import Json, decode, encode
 from grasp_tune.core.tasks import ProbeOutcome
-from grasp_tune.optuna.attributes import PLAN, set_study_json, study_json
+from grasp_tune.executors.study import PLAN, set_study_json, study_json
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,17 +1,13 @@
 """The whole method as trials of one study: probe, search and ensemble.
 
-Any number of processes may call `run` on the same study, now or later. They share the storage and
+Any number of processes may run the same sweep on a study, now or later. They share the storage and
 an artifact store and nothing else; each replays the outcomes on the study, runs what is open, and
 returns the same result.
 """
 
-import logging
-import random
-import tempfile
-import time
-import uuid
+import math
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -21,39 +17,35 @@ from optuna.artifacts._protocol import ArtifactStore
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
-from grasp_tune.core.errors import CheckpointError, InputError, SearchError
-from grasp_tune.core.methods import Method, NonConvex
+from grasp_tune.core.errors import InputError, SearchError
+from grasp_tune.core.methods import Method
 from grasp_tune.core.records import encode
-from grasp_tune.core.search import Search
 from grasp_tune.core.spec import EnsembleName, ScheduleName, SweepSpec
-from grasp_tune.core.tasks import Task
-from grasp_tune.engine.checkpoints import model_tensors
 from grasp_tune.engine.fused import fusion_width
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.store import Store
 from grasp_tune.engine.worker import Worker
-from grasp_tune.optimizers.registry import Factory
-from grasp_tune.optuna.artifacts import ArtifactCheckpoints
-from grasp_tune.optuna.attributes import (
+from grasp_tune.executors.local import InProcess
+from grasp_tune.executors.optuna import StudyCalls, StudyExecutor, StudyLog
+from grasp_tune.executors.process_pool import ProcessPool
+from grasp_tune.executors.study import (
     CHOICE,
     SETTING,
+    Timing,
     fingerprint,
+    in_memory,
     set_study_json,
     study_json,
 )
-from grasp_tune.optuna.calls import CallFiles
-from grasp_tune.optuna.ledger import Claim, Ledger
-from grasp_tune.optuna.pulse import Pulse, Timing, Watch
-from grasp_tune.runtime.driver import Ledger as Running
-from grasp_tune.runtime.driver import place_chosen
+from grasp_tune.optimizers.registry import Factory
+from grasp_tune.optuna.artifacts import ArtifactCheckpoints
+from grasp_tune.runtime.driver import MakeWorker, run_sweep
+from grasp_tune.runtime.executor import Executor
+from grasp_tune.runtime.progress import reporter_for
 from grasp_tune.runtime.result import Result
-from grasp_tune.runtime.store import MemoryStore
-
-logger = logging.getLogger(__name__)
+from grasp_tune.runtime.sweep_folder import SweepFolder
 
 NAME = "grasp_tune"  # of the study that `run_optuna` makes
-FRONT = 8  # tasks from the front of the line among which a process picks one
-PAUSES = (0.02, 0.5)  # seconds between two looks at the study: the first, and the longest
 
 
 def run(
@@ -78,24 +70,23 @@ def run(
     timing: how often a worker says that it lives, and after how long a silence another takes its
         task over; by default the storage's heartbeat settings, or 5 and 60 seconds.
 
-    The other arguments are those of `grasp_tune.minimize`.
+    The other arguments are those of `grasp_tune.minimize`. After it the study's best trial is the
+    chosen run, with its step size among the parameters; all others have the value infinity.
     """
     if not isinstance(problem, TorchProblem):
         kind = type(problem).__name__
         raise InputError(f"problem: got {kind}, expected a grasp_tune.TorchProblem")
-    method = NonConvex() if method is None else method
-    spec = SweepSpec(
-        method=method,
-        budget=budget,
-        schedule=schedule,
-        seed=seed,
+    spec, bases = SweepSpec.assemble(
+        method,
+        budget,
+        schedule,
+        seed,
         ensemble=ensemble,
         width=fusion_width(problem, method, schedule, fused, seed),
         probe_parts=probe_parts,
-        challengers=tuple(challengers),
+        challengers=challengers,
     )
-    bases = _custom_bases(method, challengers)
-    return Member(study, problem, spec, artifact_store, bases, timing).run()
+    return run_on_study(study, problem, spec, artifact_store, bases=bases, timing=timing)
 
 
 def run_optuna(
@@ -105,209 +96,174 @@ def run_optuna(
     out: Path | None = None,
     workers: int = 1,
     bases: Mapping[str, Factory] | None = None,
+    progress: bool = False,
 ) -> Result:
     """Return the result of a sweep on a study of its own; with `out`, go on from what is there.
 
     The folder then holds `study.journal` (`optuna-dashboard` opens it), `artifacts/` and, at the
     end, `result.json` with the model.
     """
-    if out is None and workers == 1:
-        study = optuna.create_study(study_name=NAME)
-        return Member(study, problem, spec, None, bases or {}, None).run()
-    with ExitStack() as stack:
-        folder = out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="grasp-tune-")))
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "artifacts").mkdir(exist_ok=True)
-
-        def member() -> Member:
-            artifacts = FileSystemArtifactStore(folder / "artifacts")
-            study = open_study(folder)
-            return Member(study, problem, spec, artifacts, bases or {}, None, out=folder)
-
-        if workers > 1:
-            from grasp_tune.optuna.processes import run_members
-
-            run_members(member, workers)
-        result = member().run()
-        if out is not None:
-            result.save(out)
-        return result
+    backend = OptunaBackend(workers=workers)
+    return backend.run(problem, spec, out=out, bases=bases, progress=progress)
 
 
 def open_study(folder: Path) -> optuna.Study:
     """Return the study in a folder of `run_optuna`, new or as it was left."""
-    backend = JournalFileBackend(str(folder / "study.journal"))
-    return optuna.create_study(
-        study_name=NAME, storage=JournalStorage(backend), load_if_exists=True
-    )
+    return OptunaBackend(storage=str(folder / "study.journal")).open()
 
 
-class Member:
-    """One process of a sweep: replays what is known and runs what is open, until the choice."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptunaBackend:
+    """How to keep a sweep on an Optuna study, for `minimize(backend=...)`.
 
-    def __init__(
+    storage: a database URL, or the path of a journal file; None: a journal in the output folder,
+        or the memory of this process where there is none.
+    study: its name in the storage. Every process that runs the same sweep on it takes part.
+    workers: processes on this machine.
+    """
+
+    storage: str | None = None
+    study: str = NAME
+    workers: int = 1
+
+    def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise InputError(f"workers: got {self.workers!r}, expected a whole number >= 1")
+
+    def run(
         self,
-        study: optuna.Study,
         problem: TorchProblem,
         spec: SweepSpec,
-        artifact_store: ArtifactStore | None,
-        bases: Mapping[str, Factory],
-        timing: Timing | None,
         *,
         out: Path | None = None,
-    ) -> None:
-        if len(study.directions) > 1 or study.direction != optuna.study.StudyDirection.MINIMIZE:
-            raise InputError(
-                f"study {study.study_name!r} must have one objective, to be minimised; got "
-                f"{[direction.name.lower() for direction in study.directions]}"
-            )
-        alone = isinstance(study._storage, optuna.storages.InMemoryStorage)
-        if artifact_store is None and not alone:
-            raise InputError(
-                "artifact_store: got None, but checkpoints must outlive this process; give the "
-                "workers one, such as optuna.artifacts.FileSystemArtifactStore(folder)"
-            )
-        self.name = uuid.uuid4().hex[:12]
-        self._study, self._problem, self._setting, self._bases = study, problem, spec, bases
-        sweep = fingerprint(_agreed_setting(study, spec), study.study_name)
-        self._store: Store = MemoryStore()
-        if artifact_store is not None:
-            self._store = ArtifactCheckpoints(artifact_store, lambda key: f"grasp-{sweep}-{key}")
-        timing = timing or Timing.of(study)
-        self._pulse, self._watch = Pulse(study, timing), Watch(timing)
-        self._search = Search(spec)
-        self._ledger = Ledger(study, self._search, sweep, self.name)
-        self._worker: Worker | None = None
-        self._calls = None if out is None else CallFiles(out, sweep)
-
-    def run(self) -> Result:
-        """Take part until the search is done; return its result."""
-        pause, rested = PAUSES[0], False
-        while True:
-            self._ledger.refresh()
-            for key in self._search.discardable():
-                self._store.delete(key)
-            if self._search.choice is not None:
-                return self._result()
-            for trial in self._watch.silent(self._ledger.running()):
-                self._ledger.abandon(trial)
-            waiting = self._ledger.open()
-            if not waiting:
-                # Of uneven length, so that idle processes do not all look at the same moment.
-                time.sleep(pause * random.uniform(0.5, 1.5))
-                pause, rested = min(2 * pause, PAUSES[1]), True
-                continue
-            if rested:  # whoever ended the round takes its next task at once: look again
-                time.sleep(random.uniform(0.5, 1.5) * PAUSES[0])
-                pause, rested = PAUSES[0], False
-                continue
-            # Not all from the front: two processes that look at once should not both want it.
-            task = waiting[random.randrange(min(len(waiting), FRONT))]
-            claim = self._ledger.claim(task)
-            if claim is not None:
-                self._run(claim, task)
-
-    def release(self, worker: str) -> int:
-        """End the trials of a worker that is known to be dead; return how many there were."""
-        self._ledger.refresh()
-        held = [
-            trial
-            for trial in self._ledger.running()
-            if trial.system_attrs["grasp:task"]["worker"] == worker
-        ]
-        for trial in held:
-            self._ledger.abandon(trial)
-        return len(held)
-
-    def _run(self, claim: Claim, task: Task) -> None:
-        logger.debug("trial %d runs %s", claim.number, task.id)
-        try:
-            with self._pulse.beating(claim.trial_id):
-                outcome = self._own_worker().run(task)
-        except CheckpointError as error:
-            if error.key is None:
-                self._ledger.fail(claim, self._pulse.calls, error=repr(error))
-                raise
-            self._ledger.fail(claim, self._pulse.calls, lost=error.key)
-        except BaseException as error:
-            self._ledger.fail(claim, self._pulse.calls, error=repr(error))
-            raise
-        else:
-            self._ledger.complete(claim, outcome)
-
-    def _own_worker(self) -> Worker:
-        if self._worker is None:
-            seed = self._setting.seed
-            worker = Worker(self._problem, seed, self._store, self._bases, self._counting())
-            known = self._ledger.origin
-            if known is not None and worker.origin != known:
-                raise SearchError(
-                    f"this process starts from another point (digest {worker.origin}) than the "
-                    f"others ({known}): `model` must build the same model in every process; seed "
-                    "whatever it draws, or load its weights from a file"
+        bases: Mapping[str, Factory] | None = None,
+        progress: bool = False,
+    ) -> Result:
+        """Return the result of the sweep; the same study again goes on where it was cut off."""
+        store = None
+        if out is None:
+            if self.storage is not None:
+                raise InputError(
+                    "out: got None, but a study in a storage needs a folder for its checkpoints, "
+                    "one that every process of the study can reach"
                 )
-            self._worker = worker
-        return self._worker
-
-    def _counting(self) -> Callable[[int], None]:
-        if self._calls is None:
-            return self._pulse.count
-        add = self._calls.counter()
-
-        def count(calls: int) -> None:
-            self._pulse.count(calls)
-            add(calls)
-
-        return count
-
-    def _result(self) -> Result:
-        choice = self._search.partial()
-        worker = self._own_worker()
-        place_chosen(worker, Running(self._search))
-        if self._calls is not None:
-            spent = self._search.calls
-            budgeted = sum(spent.values()) - spent["repeated"]
-            self._search.repeated = max(spent["repeated"], self._calls.total - budgeted)
-        seed = self._setting.seed
-        result = Result.of(
-            self._search, model_tensors(worker.model), lambda: self._problem.build(seed)
-        )
-        note = {
-            "candidate": encode(choice.chosen),
-            "by": choice.by,
-            "calls": dict(result.calls),
-            "certificate": None if result.certificate is None else result.certificate.to_dict(),
-        }
-        if study_json(self._study, CHOICE) != note:
-            set_study_json(self._study, CHOICE, note)
+            study = optuna.create_study(study_name=self.study)
+        else:
+            (out / "artifacts").mkdir(parents=True, exist_ok=True)
+            study = self.open() if self.storage is not None else open_study(out)
+            store = FileSystemArtifactStore(out / "artifacts")
+        rest = {"bases": bases, "out": out, "workers": self.workers, "progress": progress}
+        result = run_on_study(study, problem, spec, store, **rest)  # type: ignore[arg-type]
+        if out is not None:
+            result.save(out)
         return result
 
+    def open(self) -> optuna.Study:
+        """Return the study, new or as it was left; SearchError where the storage cannot be used."""
+        assert self.storage is not None
+        try:
+            storage: str | JournalStorage = self.storage
+            if "://" not in self.storage:
+                storage = JournalStorage(JournalFileBackend(self.storage))
+            return optuna.create_study(study_name=self.study, storage=storage, load_if_exists=True)
+        except Exception as error:  # whatever the database's driver raises
+            # The message may quote the URL with its password, so only its kind is told.
+            raise SearchError(
+                f"the storage of the Optuna study {self.study!r} cannot be opened "
+                f"({type(error).__name__}): check that the database runs, that the account may "
+                "use it and that its driver is installed (pip install 'grasp_tune[storage]')"
+            ) from None
 
-def _agreed_setting(study: optuna.Study, spec: SweepSpec) -> dict[str, object]:
+
+def run_on_study(
+    study: optuna.Study,
+    problem: TorchProblem,
+    spec: SweepSpec,
+    artifact_store: ArtifactStore | None,
+    *,
+    bases: Mapping[str, Factory] | None = None,
+    timing: Timing | None = None,
+    out: Path | None = None,
+    workers: int = 1,
+    progress: bool = False,
+) -> Result:
+    """Take part in the sweep on the study until it is done, and return its result."""
+    if len(study.directions) > 1 or study.direction != optuna.study.StudyDirection.MINIMIZE:
+        raise InputError(
+            f"study {study.study_name!r} must have one objective, to be minimised; got "
+            f"{[direction.name.lower() for direction in study.directions]}"
+        )
+    if artifact_store is None and not in_memory(study):
+        raise InputError(
+            "artifact_store: got None, but checkpoints must outlive this process; give the "
+            "workers one, such as optuna.artifacts.FileSystemArtifactStore(folder)"
+        )
+    sweep = fingerprint(_agreed_spec(study, spec), study.study_name)
+    store: Store | None = None
+    if artifact_store is not None:
+        store = ArtifactCheckpoints(artifact_store, lambda key: f"grasp-{sweep}-{key}")
+    log = StudyLog(study, sweep)
+    # Several studies may keep their files in one folder.
+    calls = StudyCalls(None if out is None else out / "calls" / sweep, log)
+
+    def executor(folder: SweepFolder, make_worker: MakeWorker) -> Executor:
+        def checked_worker() -> Worker:
+            worker = make_worker()
+            if log.origin is not None and worker.origin != log.origin:
+                raise SearchError(
+                    f"this process starts from another point (digest {worker.origin}) than the "
+                    f"others ({log.origin}): `model` must build the same model in every process; "
+                    "seed whatever it draws, or load its weights from a file"
+                )
+            return worker
+
+        inner: Executor = (
+            InProcess(folder, checked_worker)
+            if workers == 1
+            else ProcessPool(workers, folder, checked_worker)
+        )
+        return StudyExecutor(log, inner, timing, calls)
+
+    result = run_sweep(
+        problem,
+        spec,
+        executor,
+        shared=workers > 1 and out is None,
+        store=store,
+        calls=calls if workers == 1 or out is not None else None,
+        bases=bases,
+        reporter=reporter_for(progress),
+    )
+    _publish(log, result)
+    return result
+
+
+def _publish(log: StudyLog, result: Result) -> None:
+    """Write the choice on the study, and the trial that makes it the best one."""
+    chosen = result.choice.chosen
+    note = {
+        "candidate": encode(chosen),
+        "by": result.choice.by,
+        "calls": dict(result.calls),
+        "certificate": None if result.certificate is None else result.certificate.to_dict(),
+    }
+    if study_json(log.study, CHOICE) != note:
+        set_study_json(log.study, CHOICE, note)
+    parameters: dict[str, float | str] = {}
+    if chosen.arm:
+        parameters = {"base": chosen.base, "value": chosen.value}
+    if math.isfinite(result.score):
+        log.publish(result.score, parameters)
+
+
+def _agreed_spec(study: optuna.Study, spec: SweepSpec) -> dict[str, object]:
     """Return the spec as it stands on the study; InputError where that is another one."""
-    wanted = spec.to_dict()
     found = study_json(study, SETTING)
     if found is None:
-        set_study_json(study, SETTING, wanted)
+        set_study_json(study, SETTING, spec.to_dict())
         found = study_json(study, SETTING)
-    if found != wanted:
-        pairs = [
-            f"{key} {found.get(key)!r} became {value!r}"
-            for key, value in wanted.items()
-            if found.get(key) != value
-        ]
+    if difference := spec.difference(found):
         raise InputError(
-            f"the sweep on study {study.study_name!r} differs from this one: {'; '.join(pairs)}"
+            f"the sweep on study {study.study_name!r} differs from this one: {difference}"
         )
-    return wanted
-
-
-def _custom_bases(
-    method: Method, challengers: Mapping[str, Callable[..., object]] | tuple[str, ...]
-) -> dict[str, Factory]:
-    found: dict[str, Factory] = {}
-    if callable(method.base):
-        found[method.base_name("promote")] = method.base
-    if isinstance(challengers, Mapping):
-        found.update({name: make for name, make in challengers.items() if callable(make)})
-    return found
+    return spec.to_dict()

@@ -15,7 +15,7 @@ from grasp_tune.core.methods import Method
 from grasp_tune.core.plan import Cell, Plan
 from grasp_tune.core.random_streams import trajectory_indices
 from grasp_tune.core.tasks import ProbeOutcome
-from grasp_tune.optuna.attributes import (
+from grasp_tune.executors.study import (
     CELL,
     cell_on,
     end_trial,

@@ -26,8 +26,8 @@ from grasp_tune.core.tasks import (
 from grasp_tune.engine.checkpoints import model_tensors
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.worker import Worker
+from grasp_tune.executors.study import CALLS, CHOICE, cell_on, set_study_json, trials_of
 from grasp_tune.optuna.artifacts import ArtifactCheckpoints
-from grasp_tune.optuna.attributes import CALLS, CHOICE, cell_on, set_study_json, trials_of
 from grasp_tune.optuna.candidates import Upload, uploads_of
 from grasp_tune.optuna.plans import StoredPlan, stored_plan
 from grasp_tune.runtime.result import Result, Run

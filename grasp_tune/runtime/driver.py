@@ -22,6 +22,7 @@ from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.store import Store
 from grasp_tune.engine.worker import Worker
 from grasp_tune.optimizers.registry import Factory
+from grasp_tune.runtime.call_counter import CallCounter
 from grasp_tune.runtime.executor import Died, Ended, Executor
 from grasp_tune.runtime.progress import Reporter
 from grasp_tune.runtime.result import Result
@@ -169,6 +170,7 @@ def run_sweep(
     out: Path | None = None,
     shared: bool = False,
     store: Store | None = None,
+    calls: CallCounter | None = None,
     bases: Mapping[str, Factory] | None = None,
     reporter: Reporter | None = None,
 ) -> Result:
@@ -177,11 +179,12 @@ def run_sweep(
     executor: makes the executor from the sweep's folder and a function that makes workers.
     shared: the executor has other processes, which need a folder to share checkpoints.
     store: where checkpoints go, if not into `out`.
+    calls: counts oracle calls, if not in `out`.
     """
     with contextlib.ExitStack() as stack:
         if reporter is not None:
             stack.callback(reporter.close)
-        folder = stack.enter_context(open_folder(out, shared=shared, store=store))
+        folder = stack.enter_context(open_folder(out, shared=shared, store=store, calls=calls))
         stack.enter_context(_stop_on_sigterm())
         driver = Driver(spec, folder, reporter)
         made: list[Worker] = []

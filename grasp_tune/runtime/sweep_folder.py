@@ -38,7 +38,14 @@ STATE, CHECKPOINTS, CALLS = "state.json", "checkpoints", "calls"
 class SweepFolder:
     """Where one sweep keeps what it knows; made by `open_folder`."""
 
-    def __init__(self, path: Path | None, store: Store | None = None, *, made: bool = False):
+    def __init__(
+        self,
+        path: Path | None,
+        store: Store | None = None,
+        calls: CallCounter | None = None,
+        *,
+        made: bool = False,
+    ) -> None:
         self.path = path
         self._made = made  # the folder did not exist before
         self._fresh = path is None or not (path / STATE).exists()  # no sweep had begun in it
@@ -46,7 +53,7 @@ class SweepFolder:
         self.store: Store = store or (
             SpillingStore() if path is None else CheckpointStore(path / CHECKPOINTS)
         )
-        self.calls = CallCounter(None if path is None else path / CALLS)
+        self.calls = calls or CallCounter(None if path is None else path / CALLS)
 
     def search(self, spec: SweepSpec) -> Search:
         """Return the search as an earlier run left it, or a new one.
@@ -112,19 +119,24 @@ class SweepFolder:
 
 @contextlib.contextmanager
 def open_folder(
-    path: Path | None, *, shared: bool = False, store: Store | None = None
+    path: Path | None,
+    *,
+    shared: bool = False,
+    store: Store | None = None,
+    calls: CallCounter | None = None,
 ) -> Iterator[SweepFolder]:
     """Hold the folder of a sweep, made where it is missing.
 
     shared: several processes will use it, so that memory does not do in place of a folder.
     store: where checkpoints go, if not into the folder.
+    calls: counts oracle calls, if not in the folder.
     """
     with contextlib.ExitStack() as stack:
         if path is None and shared:
             temporary = tempfile.TemporaryDirectory(prefix="grasp-tune-")
             path = Path(stack.enter_context(temporary))
         if path is None:
-            folder = SweepFolder(None, store)
+            folder = SweepFolder(None, store, calls)
             if isinstance(folder.store, SpillingStore):
                 stack.callback(folder.store.close)
             yield folder
@@ -137,4 +149,4 @@ def open_folder(
         stack.enter_context(folder_lock(path))
         for place in (path, path / CHECKPOINTS):  # what a killed run was writing
             remove_stale(place, alone=True)
-        yield SweepFolder(path, store, made=made)
+        yield SweepFolder(path, store, calls, made=made)

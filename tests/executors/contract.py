@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import optuna
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
 from torch import Tensor, nn
 
 import grasp_tune as gt
@@ -18,6 +21,7 @@ from grasp_tune.core.spec import ScheduleName, SweepSpec
 from grasp_tune.core.tasks import Task
 from grasp_tune.engine.store import Checkpoint
 from grasp_tune.executors.local import InProcess
+from grasp_tune.executors.optuna import StudyExecutor, StudyLog
 from grasp_tune.executors.process_pool import ProcessPool
 from grasp_tune.runtime.driver import MakeWorker, run_sweep
 from grasp_tune.runtime.executor import Ended, Executor
@@ -56,10 +60,25 @@ class Case:
         return Case(self.name, make, self.processes)
 
 
+def on_study(folder: SweepFolder, make_worker: MakeWorker) -> Executor:
+    """The trials of a study in memory, in this process."""
+    return StudyExecutor(StudyLog(optuna.create_study(), "s"), InProcess(folder, make_worker))
+
+
+def on_journal(folder: SweepFolder, make_worker: MakeWorker) -> Executor:
+    """The trials of a study in a journal file, run by two worker processes."""
+    assert folder.path is not None
+    storage = JournalStorage(JournalFileBackend(str(folder.path / "study.journal")))
+    study = optuna.create_study(study_name="s", storage=storage, load_if_exists=True)
+    return StudyExecutor(StudyLog(study, "s"), ProcessPool(2, folder, make_worker))
+
+
 CASES = (
     Case("in process", InProcess),
     Case("thread", ThreadExecutor),
     Case("process pool", partial(ProcessPool, 2), processes=True),
+    Case("study", on_study),
+    Case("study in a journal", on_journal, processes=True),
 )
 LOCAL = CASES[0]
 

@@ -8,8 +8,8 @@ from optuna.artifacts import FileSystemArtifactStore
 import grasp_tune as gt
 from grasp_tune.core.plan import Plan
 from grasp_tune.core.random_streams import trajectory_indices
+from grasp_tune.executors.study import CALLS, cell_on
 from grasp_tune.optuna import GraspSampler, grasp_budget
-from grasp_tune.optuna.attributes import CALLS, cell_on
 from grasp_tune.optuna.candidates import uploads_of
 
 

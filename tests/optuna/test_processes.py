@@ -15,9 +15,9 @@ from optuna.storages import RDBStorage
 from optuna.trial import TrialState
 
 from grasp_tune.core.plan import Plan
+from grasp_tune.executors.study import CELL, trials_of
 from grasp_tune.optuna import GraspSampler
 from grasp_tune.optuna import claims as claims_module
-from grasp_tune.optuna.attributes import CELL, trials_of
 
 pytestmark = pytest.mark.xdist_group("postgres")
 

@@ -21,8 +21,8 @@ from optuna.trial import TrialState
 
 import grasp_tune as gt
 from grasp_tune.core.spec import ScheduleName
+from grasp_tune.executors.study import Timing
 from grasp_tune.optuna import OptunaBackend, run
-from grasp_tune.optuna.pulse import Timing
 from grasp_tune.optuna.runner import open_study
 
 pytestmark = pytest.mark.xdist_group("optuna-run")
@@ -102,9 +102,17 @@ def test_one_process_gives_the_local_result(
 def test_four_processes_give_the_local_result(
     problem: gt.TorchProblem, schedule: ScheduleName, folder: Path
 ) -> None:
+    pids = folder / "pids"
+    pids.mkdir()
+
+    def signed(model: torch.nn.Module, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        (pids / str(os.getpid())).touch()
+        time.sleep(0.001)  # long enough for the others to get a task
+        return problem.loss(model, batch)
+
     found = gt.minimize(
-        problem, BUDGET, USED[schedule], schedule, seed=4, fused=False, backend="optuna",
-        workers=4, out=folder, progress=False,
+        with_loss(problem, signed), BUDGET, USED[schedule], schedule, seed=4, fused=False,
+        backend="optuna", workers=4, out=folder, progress=False,
     )  # fmt: skip
     assert_same(found, local(problem, schedule))
     study = open_study(folder)
@@ -112,8 +120,7 @@ def test_four_processes_give_the_local_result(
     tasks = [trial.user_attrs["task"] for trial in done]
     assert len(tasks) == len(set(tasks))  # no task was run twice
     assert {trial.state for trial in study.trials} <= {TrialState.COMPLETE, TrialState.PRUNED}
-    workers = {trial.system_attrs["grasp:task"]["worker"] for trial in done}
-    assert len(workers) > 1
+    assert len(list(pids.iterdir())) > 1  # several processes took part
     # The folder again: nothing is left to run, the result is read from the study.
     again = gt.minimize(
         problem, BUDGET, USED[schedule], schedule, seed=4, fused=False, backend="optuna",
@@ -359,6 +366,18 @@ def test_a_worker_thought_dead_does_no_harm(problem: gt.TorchProblem, folder: Pa
     assert len(results) == 2
     for result in results:
         assert_same(result, local(problem, "paper"), repeated=True)
+
+
+def test_the_best_trial_is_the_chosen_run(problem: gt.TorchProblem) -> None:
+    study = optuna.create_study()
+    found = run(study, problem, BUDGET, SEARCH, seed=4, fused=False)
+    chosen = found.choice.chosen
+    assert study.best_params == {"base": chosen.base, "value": chosen.value}
+    assert study.best_value == found.score
+    finite = [trial for trial in study.trials if trial.value is not None and trial.value < 1e300]
+    assert [trial.number for trial in finite] == [study.best_trial.number]
+    run(study, problem, BUDGET, SEARCH, seed=4, fused=False)  # says it once
+    assert [t.user_attrs["task"] for t in study.trials].count("result") == 1
 
 
 def test_a_study_keeps_its_setting(problem: gt.TorchProblem) -> None:

@@ -11,8 +11,9 @@ from optuna.trial import TrialState
 
 import grasp_tune as gt
 from grasp_tune.core.plan import Plan
+from grasp_tune.executors.study import CALLS, CELL
 from grasp_tune.optuna import GraspSampler, grasp_budget
-from grasp_tune.optuna.attributes import CALLS, CELL
+from grasp_tune.optuna.plans import StoredPlan, agree_on_plan, stored_plan
 
 
 def new_study(plan: Plan, **options: object) -> tuple[optuna.Study, GraspSampler]:
@@ -276,3 +277,12 @@ def test_for_problem_probes_once_and_others_join(problem: gt.TorchProblem, tmp_p
         GraspSampler.for_problem("mnist", 2000)  # type: ignore[arg-type]
     with pytest.raises(gt.InputError, match="no plan"):
         GraspSampler.from_study(optuna.create_study())
+
+
+def test_the_first_plan_on_a_study_stays(plan: Plan) -> None:
+    study = optuna.create_study()
+    assert stored_plan(study) is None
+    first, second = StoredPlan(plan, "lr", 1), StoredPlan(plan, "radius", 1)
+    assert agree_on_plan(study, first) == first
+    assert agree_on_plan(study, second) == first
+    assert first.difference(second) == "parameter 'lr' there, 'radius' here"

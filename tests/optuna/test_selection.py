@@ -12,8 +12,8 @@ from optuna.artifacts import FileSystemArtifactStore
 import grasp_tune as gt
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.plan import Plan
+from grasp_tune.executors.study import CHOICE, study_json
 from grasp_tune.optuna import GraspSampler, grasp_budget, select
-from grasp_tune.optuna.attributes import CHOICE, study_json
 from grasp_tune.optuna.candidates import uploads_of
 
 SEED = 6

@@ -10,8 +10,8 @@ from optuna.artifacts import FileSystemArtifactStore
 from optuna.trial import TrialState
 
 import grasp_tune as gt
+from grasp_tune.executors.study import CHOICE, study_json
 from grasp_tune.optuna import run
-from grasp_tune.optuna.attributes import CHOICE, study_json
 
 pytestmark = pytest.mark.xdist_group("postgres")
 

@@ -1,14 +1,22 @@
-"""What is written on a study and on its trials, under which names.
+"""What is written on a study and on its trials, under which names, and whether a worker lives.
 
-The only module that goes past Optuna's public interface to its storage: system attributes and
-trials that are born with them have no other door. Long texts are cut into pieces, since some
-databases hold 64 KB a value.
+The only module that goes past Optuna's public interface to its storage, and that knows how its
+versions differ: system attributes and trials that are born with them have no other door. Long
+texts are cut into pieces, since some databases hold 64 KB a value.
 """
 
 import hashlib
 import json
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import optuna
@@ -17,9 +25,13 @@ from optuna.trial import FrozenTrial, TrialState
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.plan import Cell
 from grasp_tune.core.records import Json
+from grasp_tune.runtime.files import alive
+
+logger = logging.getLogger(__name__)
 
 CELL = "grasp:cell"  # trial: the cell that it runs, or that there was none left
 CALLS = "grasp:calls"  # trial: the oracle calls that it used
+BEAT = "grasp:beat"  # trial: counts up while its worker lives
 PLAN = "grasp:plan"  # study: the plan of a sampler
 PROBE = "grasp:probe"  # study: what the probe saw at x0
 SETTING = "grasp:spec"  # study: the sweep that runs on it
@@ -48,6 +60,11 @@ def end_trial(
         return study._storage.set_trial_state_values(trial_id, state=state, values=values)
     except RuntimeError:  # UpdateFinishedTrialError
         return False
+
+
+def in_memory(study: optuna.Study) -> bool:
+    """Return whether no other process can see the study."""
+    return isinstance(study._storage, optuna.storages.InMemoryStorage)
 
 
 def has_heartbeat(study: optuna.Study) -> bool:
@@ -139,3 +156,119 @@ def _parsed(text: str, where: str) -> Json:
         return json.loads(text)
     except ValueError as error:
         raise InputError(f"{where}: damaged, or not written by grasp_tune: {error}") from None
+
+
+# -- who lives -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How often a worker says that it lives, and after how much silence it is thought dead."""
+
+    every: float = 5.0  # seconds
+    grace: float = 60.0  # seconds
+
+    @classmethod
+    def of(cls, study: optuna.Study) -> "Timing":
+        """Return the study's own timing where its storage has a heartbeat, else ours."""
+        asked = heartbeat_interval(study)
+        if asked is None:
+            return cls()
+        storage = study._storage
+        grace = getattr(getattr(storage, "_backend", storage), "grace_period", None)
+        return cls(float(asked), float(grace or 2 * asked))
+
+
+class Heartbeat:
+    """Says now and then, on the trials of a process, that it lives and how many calls it made.
+
+    Optuna's own heartbeat exists for relational databases alone and asks for equal clocks; this
+    one needs nothing but attributes.
+    """
+
+    def __init__(self, study: optuna.Study, timing: Timing, calls: Callable[[], int]) -> None:
+        self._study, self._every, self._calls = study, timing.every, calls
+        self._beats, self._last = 0, time.monotonic()
+
+    @contextmanager
+    def of(self, trials: Iterable[int], *, thread: bool) -> Iterator[None]:
+        """Beat for some trials while the block runs, or once after it, where it is short."""
+        if in_memory(self._study):
+            yield  # nobody else can see it
+            return
+        if not thread:
+            yield
+            if time.monotonic() - self._last > self._every:
+                self._beat(trials)
+            return
+        done = threading.Event()
+
+        def beat() -> None:
+            while not done.wait(self._every):
+                self._beat(trials)
+
+        beating = threading.Thread(target=beat, daemon=True)
+        beating.start()
+        try:
+            yield
+        finally:
+            done.set()
+            beating.join()
+
+    def _beat(self, trials: Iterable[int]) -> None:
+        self._beats, self._last = self._beats + 1, time.monotonic()
+        for trial_id in trials:
+            try:
+                set_trial(self._study, trial_id, BEAT, self._beats)
+                set_trial(self._study, trial_id, CALLS, self._calls())
+            except RuntimeError:
+                continue  # the trial was ended from outside; its worker will notice at the end
+            except (optuna.exceptions.StorageInternalError, OSError) as fault:
+                logger.info("a heartbeat could not be written: %s", fault)
+
+
+class Watch:
+    """Tells which of the others' trials have no worker any more, by this process's own clock."""
+
+    def __init__(self, timing: Timing) -> None:
+        self._grace = timing.grace
+        self._last: dict[int, tuple[object, float]] = {}
+
+    def silent(self, workers: Iterable[tuple[FrozenTrial, object]]) -> list[FrozenTrial]:
+        """Return the trials, given with their workers' names, that have been given up."""
+        now = time.monotonic()
+        found = []
+        current: dict[int, tuple[object, float]] = {}
+        for trial, worker in workers:
+            beat = trial.system_attrs.get(BEAT)
+            before = self._last.get(trial.number)
+            since = before[1] if before is not None and before[0] == beat else now
+            current[trial.number] = (beat, since)
+            if now - since > self._grace or is_dead(worker):
+                found.append(trial)
+        self._last = current
+        return found
+
+
+def process_name() -> str:
+    """Return a name for this process that says whether it lives to others on its machine."""
+    return f"{_MACHINE}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+
+
+def is_dead(worker: object) -> bool:
+    """Return whether a process of this machine is known to be gone, by its `process_name`."""
+    machine, _, rest = str(worker).rpartition(":")[0].rpartition(":")
+    return machine == _MACHINE and rest.isdigit() and not alive(int(rest))
+
+
+def _machine() -> str:
+    """Return a name for the machine and the space of its process numbers."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            boot = file.read().strip()
+        return fingerprint(boot, os.stat("/proc/self/ns/pid").st_ino)
+    except OSError:  # not Linux
+        return fingerprint(socket.gethostname())
+
+
+_MACHINE = _machine()

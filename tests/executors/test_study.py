@@ -4,9 +4,7 @@ import optuna
 import pytest
 
 from grasp_tune.core.errors import InputError
-from grasp_tune.core.plan import Plan
-from grasp_tune.optuna.attributes import PIECE, fingerprint, set_study_json, study_json
-from grasp_tune.optuna.plans import StoredPlan, agree_on_plan, stored_plan
+from grasp_tune.executors.study import PIECE, fingerprint, set_study_json, study_json
 
 
 def test_long_values_are_cut_and_joined() -> None:
@@ -32,12 +30,3 @@ def test_a_damaged_value_is_named() -> None:
 def test_fingerprints_tell_values_apart_and_not_their_order() -> None:
     assert fingerprint({"a": 1, "b": 2.5}) == fingerprint({"b": 2.5, "a": 1})
     assert fingerprint({"a": 1}) != fingerprint({"a": 2})
-
-
-def test_the_first_plan_on_a_study_stays(plan: Plan) -> None:
-    study = optuna.create_study()
-    assert stored_plan(study) is None
-    first, second = StoredPlan(plan, "lr", 1), StoredPlan(plan, "radius", 1)
-    assert agree_on_plan(study, first) == first
-    assert agree_on_plan(study, second) == first
-    assert first.difference(second) == "parameter 'lr' there, 'radius' here"

@@ -1,0 +1,382 @@
+"""Tasks as trials of an Optuna study: the study is the event log that all processes share.
+
+A task is claimed by creating a trial that bears its name and turn from birth. Storages number
+trials in the order in which they become visible, so of two trials with the same claim all processes
+agree on the first; the other one ends at once. What a task came to is written on its trial. Every
+process reads the same trials, so that its own search learns the same events and decides the same.
+"""
+
+import json
+import logging
+import math
+import random
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.distributions import CategoricalDistribution, FloatDistribution
+from optuna.trial import FrozenTrial, TrialState
+
+from grasp_tune.core.choice import best_seen
+from grasp_tune.core.errors import CheckpointError, GraspError, SearchError
+from grasp_tune.core.records import Json
+from grasp_tune.core.tasks import (
+    Outcome,
+    Task,
+    TrainOutcome,
+    TrainTask,
+    outcome_from_dict,
+    outcome_to_dict,
+    phase_of,
+)
+from grasp_tune.executors.local import InProcess
+from grasp_tune.executors.study import (
+    CALLS,
+    Heartbeat,
+    Timing,
+    Watch,
+    create_trial,
+    end_trial,
+    in_memory,
+    is_dead,
+    joined,
+    process_name,
+    set_trial,
+    set_trial_text,
+    trials_of,
+)
+from grasp_tune.runtime.call_counter import CallCounter
+from grasp_tune.runtime.executor import Died, Ended, Executor
+
+logger = logging.getLogger(__name__)
+
+TASK = "grasp:task"  # the claim of a trial
+OUTCOME = "grasp:outcome"
+LOST = "grasp:lost"  # the checkpoint that a task could not read
+ERROR = "grasp:error"  # what its worker raised
+DIED = "grasp:died"  # how its worker process ended
+
+RESULT = "result"  # the claim of the trial that holds the chosen run
+FRONT = 8  # tasks from the front of the line among which a process picks one
+PAUSES = (0.02, 0.5)  # seconds between two looks at the study: the first, and the longest
+MARKS = 8  # points of a training curve that are reported: each costs a write
+_SPAN = FloatDistribution(1e-300, 1e300, log=True)
+
+
+class StudyLog:
+    """The trials of one sweep on a study, as read last; its claims and what became of them.
+
+    study: where the trials are.
+    sweep: the name by which the processes of a sweep know its trials.
+    """
+
+    def __init__(self, study: optuna.Study, sweep: str) -> None:
+        self.study, self._sweep, self._worker = study, sweep, process_name()
+        self._turns: dict[tuple[str, int], FrozenTrial] = {}  # (task, turn) -> its first trial
+        self._outcomes: dict[int, Outcome] = {}  # by trial number: read once
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read the study."""
+        turns: dict[tuple[str, int], FrozenTrial] = {}
+        for trial in trials_of(self.study):
+            label = trial.system_attrs.get(TASK)
+            if isinstance(label, dict) and label.get("sweep") == self._sweep:
+                turns.setdefault((label["task"], label["turn"]), trial)
+        self._turns = turns
+
+    def at(self, task: str, turn: int) -> FrozenTrial | None:
+        """Return the trial that holds a turn of a task, None where it is free."""
+        return self._turns.get((task, turn))
+
+    def running(self) -> list[FrozenTrial]:
+        """Return the trials that hold a task now."""
+        return [trial for trial in self._turns.values() if not trial.state.is_finished()]
+
+    @property
+    def calls(self) -> int:
+        """Oracle calls of all tasks that have ended, well or not, as far as their trials say."""
+        done = [t for t in self._turns.values() if t.state == TrialState.COMPLETE]
+        failed = [t for t in self._turns.values() if t.state == TrialState.FAIL]
+        tasks = [t for t in done if t.system_attrs[TASK]["task"] != RESULT]
+        spent = sum(self.outcome(trial).calls for trial in tasks)
+        return spent + sum(int(trial.system_attrs.get(CALLS, 0)) for trial in failed)
+
+    @property
+    def origin(self) -> str | None:
+        """The digest of the start point that the others have, None before anyone has said."""
+        for trial in self._turns.values():
+            if trial.state == TrialState.COMPLETE and trial.system_attrs[TASK]["task"] != RESULT:
+                return self.outcome(trial).origin
+        return None
+
+    def outcome(self, trial: FrozenTrial) -> Outcome:
+        """Return what a completed trial says."""
+        if trial.number not in self._outcomes:
+            try:
+                found = outcome_from_dict(json.loads(joined(trial.system_attrs, OUTCOME)))
+            except (ValueError, GraspError) as error:
+                sentence = f"trial {trial.number} has no readable outcome: {error}"
+                raise SearchError(sentence) from None
+            self._outcomes[trial.number] = found
+        return self._outcomes[trial.number]
+
+    def ended(self, trial: FrozenTrial) -> Ended | None:
+        """Return how a finished trial's task ended; None where its worker raised an error.
+
+        Whoever raised it has said so to its user; whoever comes later tries again.
+        """
+        attributes = trial.system_attrs
+        if trial.state == TrialState.COMPLETE:
+            return self.outcome(trial)
+        if key := attributes.get(LOST):
+            return CheckpointError(f"checkpoint {key} cannot be read", str(key))
+        return None if ERROR in attributes else Died(attributes.get(DIED, "its worker died"))
+
+    def claim(self, task: str, turn: int, **template: Any) -> int | None:
+        """Return the id of a new trial that holds the turn, None where another was faster."""
+        label = {"sweep": self._sweep, "task": task, "turn": turn, "worker": self._worker}
+        attributes = {TASK: {**label, **template.pop("label", {})}}
+        trial_id = create_trial(
+            self.study,
+            optuna.trial.create_trial(
+                state=TrialState.RUNNING, system_attrs=attributes, **template
+            ),
+        )
+        self.refresh()
+        holder = self.at(task, turn)
+        if holder is not None and holder._trial_id == trial_id:
+            return trial_id
+        end_trial(self.study, trial_id, TrialState.PRUNED)
+        return None
+
+    def write(self, trial_id: int, task: Task, how: Ended, calls: int = 0) -> bool:
+        """End a trial of ours; False where it was taken from us meanwhile."""
+        study = self.study
+        try:
+            if not isinstance(how, Died | Exception):
+                text = json.dumps(outcome_to_dict(how), separators=(",", ":"))
+                set_trial_text(study, trial_id, OUTCOME, text)
+                for call, loss in _marks(how):
+                    study._storage.set_trial_intermediate_value(trial_id, call, loss)
+                # A part of a sweep is never the study's best trial: its loss is an attribute.
+                if math.isfinite(loss := best_seen([how])):
+                    study._storage.set_trial_user_attr(trial_id, "loss", loss)
+                return end_trial(study, trial_id, TrialState.COMPLETE, math.inf)
+            set_trial(study, trial_id, CALLS, calls)
+            if isinstance(how, Died):
+                set_trial(study, trial_id, DIED, how.reason)
+            elif isinstance(how, CheckpointError) and how.key is not None:
+                set_trial(study, trial_id, LOST, how.key)
+            else:
+                set_trial(study, trial_id, ERROR, repr(how)[:2000])
+            return end_trial(study, trial_id, TrialState.FAIL)
+        except RuntimeError:  # UpdateFinishedTrialError: it was thought dead
+            logger.warning("%s was given to another worker meanwhile", task.id)
+            return False
+
+    def publish(self, value: float, parameters: dict[str, float | str]) -> None:
+        """Add the one trial with a finite value: the study's best trial is the chosen run."""
+        self.refresh()
+        turn = 0
+        while (holder := self.at(RESULT, turn)) is not None:
+            running = holder.state == TrialState.RUNNING
+            if running and is_dead(holder.system_attrs[TASK]["worker"]):
+                end_trial(self.study, holder._trial_id, TrialState.FAIL)
+            elif holder.state != TrialState.FAIL:
+                return  # another process has said it, or is about to
+            turn += 1
+        kinds = {
+            name: _SPAN if isinstance(item, float) else CategoricalDistribution((item,))
+            for name, item in parameters.items()
+        }
+        attributes = {"task": RESULT, "phase": RESULT}
+        template = {"params": parameters, "distributions": kinds, "user_attrs": attributes}
+        if (trial_id := self.claim(RESULT, turn, **template)) is not None:
+            end_trial(self.study, trial_id, TrialState.COMPLETE, value)
+
+
+class StudyCalls(CallCounter):
+    """Counts the calls of this process, and knows those of the others from the study.
+
+    folder: where each process counts in a file too, so that what a killed one had asked is known
+        to the call; without it, it is known up to its last heartbeat.
+    log: the sweep on the study.
+    """
+
+    def __init__(self, folder: Path | None, log: StudyLog) -> None:
+        super().__init__(folder)
+        self._log, self.made = log, 0  # by this process
+
+    def counter(self) -> Callable[[int], None]:
+        """Return a function that adds to a count of its own."""
+        add = super().counter()
+
+        def count(calls: int) -> None:
+            self.made += calls
+            add(calls)
+
+        return count
+
+    @property
+    def total(self) -> int:
+        """All calls so far, as far as they are known."""
+        return max(super().total, self._log.calls)
+
+
+class StudyExecutor:
+    """Runs those tasks of a sweep that nobody else on the study holds, and hears of the others.
+
+    log: the sweep on the study.
+    inner: runs the tasks that are ours.
+    timing: how often a worker says that it lives, and how long a silence means that it does not.
+    calls: what the heartbeat says of the task under way, and a failed trial of the calls it made.
+    """
+
+    def __init__(
+        self,
+        log: StudyLog,
+        inner: Executor,
+        timing: Timing | None = None,
+        calls: StudyCalls | None = None,
+    ) -> None:
+        timing = timing or Timing.of(log.study)
+        self._log, self._inner = log, inner
+        self._watch, self._heartbeat = Watch(timing), Heartbeat(log.study, timing, self._made)
+        self._calls, self._begun = calls, 0
+        self._wanted: dict[str, Task] = {}  # submitted, and not ended as far as we have told
+        self._turns: dict[str, int] = {}  # task id -> its turn now
+        self._ours: dict[str, tuple[int, Task]] = {}  # by task id: what runs, and its trial
+        self._error: Exception = SearchError("its process was stopped")
+        self._pause = PAUSES[0]
+        self._alone = in_memory(log.study)
+
+    @property
+    def free(self) -> bool:
+        """Whether it wants to know of more tasks: those that others hold cost nothing."""
+        return len(self._open()) < FRONT
+
+    def submit(self, task: Task) -> None:
+        """Remember the task: some process on the study will run it."""
+        self._wanted[task.id] = task
+
+    def poll(self, timeout: float) -> Iterator[tuple[Task, Ended]]:
+        """Run what is ours, and yield what has ended on the study since, by whoever."""
+        try:
+            if not (ended := self._news()):
+                self._claim()
+                self._run(timeout)
+                ended = self._news()
+        except BaseException as error:
+            self._error = error if isinstance(error, Exception) else SearchError(repr(error))
+            raise
+        yield from ended
+
+    def cancel(self) -> None:
+        """Let go of all workers, and give back what they had."""
+        self._inner.cancel()
+        error = (
+            self._error if isinstance(self._error, Exception) else SearchError(repr(self._error))
+        )
+        for trial_id, task in self._ours.values():
+            self._log.write(trial_id, task, error, self._made())
+        self._ours.clear()
+
+    def _open(self) -> list[Task]:
+        """Return the tasks that nobody holds."""
+        return [task for task in self._wanted.values() if self._holder(task) is None]
+
+    def _holder(self, task: Task) -> FrozenTrial | None:
+        """Return the trial that decides how the task ends, None where it is still to be made."""
+        while True:
+            turn = self._turns.setdefault(task.id, 0)
+            trial = self._log.at(task.id, turn)
+            if trial is None or not trial.state.is_finished() or self._log.ended(trial) is not None:
+                return trial
+            self._turns[task.id] += 1
+
+    def _news(self) -> list[tuple[Task, Ended]]:
+        """Return what has ended, in the order of the trials: the same for whoever comes late."""
+        self._log.refresh()
+        found: list[tuple[int, Task, Ended]] = []
+        for task in self._wanted.values():
+            trial = self._holder(task)
+            if trial is not None and trial.state.is_finished():
+                how = self._log.ended(trial)
+                assert how is not None
+                found.append((trial.number, task, how))
+        for _, task, _ in found:
+            del self._wanted[task.id]
+            self._turns[task.id] += 1
+        return [(task, how) for _, task, how in sorted(found, key=lambda item: item[0])]
+
+    def _claim(self) -> None:
+        while self._inner.free and (
+            waiting := [task for task in self._open() if task.id not in self._ours]
+        ):
+            # Not all from the front: two processes that look at once should not both want it.
+            task = waiting[0 if self._alone else random.randrange(min(len(waiting), FRONT))]
+            trial_id = self._log.claim(
+                task.id,
+                self._turns[task.id],
+                label={"runs": _runs(task)},
+                user_attrs={"task": task.id, "phase": phase_of(task), "budget": task.calls},
+                **_parameters(task),
+            )
+            if trial_id is not None:
+                self._begun = 0 if self._calls is None else self._calls.made
+                self._ours[task.id] = trial_id, task
+                self._inner.submit(task)
+
+    def _run(self, timeout: float) -> None:
+        """Let our tasks go on; without one, wait for the others and look who of them is gone."""
+        if not self._ours:
+            held = [(trial, trial.system_attrs[TASK]["worker"]) for trial in self._log.running()]
+            for trial in self._watch.silent(held):
+                if end_trial(self._log.study, trial._trial_id, TrialState.FAIL):
+                    name = trial.system_attrs[TASK]["task"]
+                    logger.warning("the worker of %s is gone: it is run again", name)
+                    return
+            # Of uneven length, so that idle processes do not all look at the same moment.
+            time.sleep(min(timeout, self._pause * random.uniform(0.5, 1.5)))
+            self._pause = min(2 * self._pause, PAUSES[1])
+            return
+        self._pause = PAUSES[0]
+        beating = [trial_id for trial_id, _ in self._ours.values()]
+        with self._heartbeat.of(beating, thread=isinstance(self._inner, InProcess)):
+            for task, how in self._inner.poll(timeout):
+                trial_id, _ = self._ours.pop(task.id)
+                self._log.write(trial_id, task, how, self._made())
+                if isinstance(how, Exception) and getattr(how, "key", None) is None:
+                    raise how
+
+    def _made(self) -> int:
+        return 0 if self._calls is None else self._calls.made - self._begun
+
+
+def _runs(task: Task) -> list[Json]:
+    """Return the runs that a training task advances: (run, base, value, from, to)."""
+    if not isinstance(task, TrainTask):
+        return []
+    return [[s.arm.index, s.arm.base, s.arm.value, s.start, s.stop] for s in task.segments]
+
+
+def _parameters(task: Task) -> dict[str, Json]:
+    """Return the parameter to show for a task of one run."""
+    if not isinstance(task, TrainTask) or len(task.segments) > 1:
+        return {}
+    value = task.segments[0].arm.value
+    if not _SPAN.low <= value <= _SPAN.high:
+        return {}
+    return {"params": {"value": value}, "distributions": {"value": _SPAN}}
+
+
+def _marks(outcome: Outcome) -> list[tuple[int, float]]:
+    """Return a few points of the training curve of a task of one run."""
+    if not isinstance(outcome, TrainOutcome) or len(outcome.segments) > 1:
+        return []
+    points = [p for p in outcome.segments[0].curve if math.isfinite(p.loss)]
+    every = max(1, -(-len(points) // MARKS))
+    return [(p.call, p.loss) for p in points[::-1][::every][::-1]]
