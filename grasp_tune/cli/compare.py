@@ -41,6 +41,12 @@ def compare(
         ),
     ] = "",
     seeds: Annotated[int, typer.Option(min=1, max=1000, help="Runs of each method.")] = 3,
+    sort: Annotated[
+        str,
+        typer.Option(
+            metavar="KEY", help="What comes first: train_loss, test_loss, metric or seconds."
+        ),
+    ] = "train_loss",
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Remove an earlier comparison from DIR first.")
     ] = False,
@@ -58,12 +64,13 @@ def compare(
     """
     experiment = load_experiment(config, overrides=changes or ())
     from grasp_tune.report import compare as contest
-    from grasp_tune.report.comparison_page import HEAD, row, write_comparison
+    from grasp_tune.report.comparison_page import head, row, write_comparison
 
     names = tuple(name.strip() for name in methods.split(",") if name.strip())
     again = ["grasp-tune", "compare", str(config), "--out", str(out), "--seeds", str(seeds)]
     again += [word for change in changes or () for word in ("--set", change)]
     again += ["--methods", methods] if methods else []
+    again += ["--sort", sort] if sort != "train_loss" else []
     with resumable(shlex.join(again)):
         comparison = contest.compare(
             experiment,
@@ -71,6 +78,7 @@ def compare(
             methods=names,
             seeds=seeds,
             fresh=fresh,
+            sort=sort,
             tell=(lambda line: None) if quiet else say,
         )
     path = write_comparison(comparison)
@@ -78,11 +86,11 @@ def compare(
         print_json(comparison.to_dict())
         return
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in HEAD:
+    for name in head(comparison):
         side: Literal["left", "right"] = "left" if name.endswith(" ") else "right"
         table.add_column(name.strip(), justify=side, no_wrap=True)
-    for standing in comparison.standings:
-        table.add_row(*row(standing))
+    for item in comparison.methods:
+        table.add_row(*row(item, comparison.metric))
     console = printer()
     console.print(table)
     console.print(f"page: {path}")

@@ -14,7 +14,7 @@ from grasp_tune.config import load_experiment
 from grasp_tune.report.formatting import duration, number, plural, size
 
 if TYPE_CHECKING:
-    from grasp_tune.report.cost_estimate import Outlook
+    from grasp_tune.report.cost_estimate import CostEstimate
 
 _SHOWN = 12  # cells listed at either end of a long grid
 
@@ -44,90 +44,100 @@ def plan(
     Example: grasp-tune plan configs/quickstart.yaml
     """
     experiment = load_experiment(config, overrides=changes or ())
-    from grasp_tune.report.cost_estimate import look_ahead
+    from grasp_tune.report.cost_estimate import estimate_cost
 
-    outlook = look_ahead(experiment, grad_norm=grad_norm, value=value)
+    estimate = estimate_cost(experiment, grad_norm=grad_norm, value=value)
     if shown is Format.JSON:
-        print_json(outlook.to_dict())
+        print_json(estimate.to_dict())
     else:
-        printer().print(_page(outlook))
+        printer().print(_page(estimate))
 
 
-def _page(outlook: Outlook) -> Group:
-    experiment = outlook.experiment
+def _page(estimate: CostEstimate) -> Group:
+    experiment = estimate.experiment
     head = Table.grid(padding=(0, 2))
     head.add_column(style="dim", no_wrap=True)
     head.add_column()
-    if outlook.built is not None:
-        head.add_row("problem", _problem(outlook))
-    bases = ", ".join(outlook.rehearsal.bases) or "none"
+    if estimate.built is not None:
+        head.add_row("problem", _problem(estimate))
+    bases = ", ".join(estimate.run.bases) or "none"
     head.add_row(
         "method", f"{experiment.method.name}, schedule {experiment.schedule}, optimizer {bases}"
     )
-    head.add_row("start", _start(outlook))
-    if outlook.range is None:
+    head.add_row("start", _start(estimate))
+    if estimate.range is None:
         head.add_row("range", "nothing would be trained: the gradient at the start is zero")
     else:
-        low, high = outlook.range
-        runs = plural(len(outlook.rehearsal.values), "value")
-        found = f"{outlook.quantity} {number(low)} to {number(high)}, {runs}"
+        low, high = estimate.range
+        runs = plural(len(estimate.run.values), "value")
+        found = f"{estimate.quantity} {number(low)} to {number(high)}, {runs}"
         if low == high:
             found = f"none to search: runs measure their distance, and take {number(low)} of it"
         head.add_row("range", found)
     tail = Table.grid(padding=(0, 2))
     tail.add_column(style="dim", no_wrap=True)
     tail.add_column()
-    if outlook.disk is not None:
-        tail.add_row("disk", f"at most {size(outlook.disk)} of checkpoints at a time")
-    tail.add_row("time", _time(outlook))
-    for note in outlook.notes:
+    if estimate.disk is not None:
+        tail.add_row("disk", f"at most {size(estimate.disk)} of checkpoints at a time")
+    tail.add_row("time", _time(estimate))
+    tail.add_row("workers", _workers(estimate))
+    for note in estimate.notes:
         tail.add_row("note", note)
     title = Text(experiment.title or "An experiment", style="bold")
-    return Group(title, Text(), head, Text(), _phases(outlook), *_cells(outlook), Text(), tail)
+    return Group(title, Text(), head, Text(), _phases(estimate), *_cells(estimate), Text(), tail)
 
 
-def _problem(outlook: Outlook) -> str:
-    built = outlook.built
+def _problem(estimate: CostEstimate) -> str:
+    built = estimate.built
     assert built is not None
     rows = len(built.data.x)
     return (
         f"{built.data.name}, {rows:,} training rows in minibatches of {built.problem.batch_size}; "
-        f"{getattr(built.model, 'name', 'model')} with {outlook.start.parameters:,} parameters; "
+        f"{getattr(built.model, 'name', 'model')} with {estimate.start.parameters:,} parameters; "
         f"loss {built.loss}"
     )
 
 
-def _start(outlook: Outlook) -> str:
-    start = outlook.start
-    source = "from a few samples, not counted" if outlook.measured else "as given"
+def _start(estimate: CostEstimate) -> str:
+    start = estimate.start
+    source = "from a few samples, not counted" if estimate.measured else "as given"
     return f"loss {number(start.value)}, gradient norm {number(start.grad_norm)} ({source})"
 
 
-def _time(outlook: Outlook) -> str:
-    if outlook.seconds is None or outlook.speed is None:
+def _time(estimate: CostEstimate) -> str:
+    if estimate.seconds is None or estimate.speed is None:
         return "not measured: leave --grad-norm out to time a few steps"
-    steps = f"{outlook.speed.steps:,} timed oracle calls, thrown away and not counted"
-    kind = outlook.experiment.backend.kind
+    steps = f"{estimate.speed.steps:,} timed oracle calls, thrown away and not counted"
+    kind = estimate.experiment.backend.kind
     more = "" if kind == "local" else f", and what {kind} itself needs"
-    return f"about {duration(outlook.seconds)} on this machine{more} (from {steps})"
+    return f"about {duration(estimate.seconds)} on this machine{more} (from {steps})"
 
 
-def _phases(outlook: Outlook) -> Table:
+def _workers(estimate: CostEstimate) -> str:
+    from grasp_tune.report.cost_estimate import WORKERS
+
+    chain = f"{estimate.depth:,} of {estimate.run.calls:,} calls must follow each other"
+    times = [(count, estimate.seconds_on(count)) for count in WORKERS]
+    told = ", ".join(f"{count}: {duration(time)}" for count, time in times if time is not None)
+    return f"{chain}; time on {told}" if told else chain
+
+
+def _phases(estimate: CostEstimate) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("phase", no_wrap=True)
     table.add_column("what")
     table.add_column("calls", justify="right")
-    for phase in outlook.phases:
+    for phase in estimate.phases:
         table.add_row(phase.name, phase.what, f"{phase.calls:,}")
-    budget = outlook.experiment.budget
-    table.add_row("total", f"of {budget:,} allowed", f"{outlook.rehearsal.calls:,}", style="bold")
+    budget = estimate.experiment.budget
+    table.add_row("total", f"of {budget:,} allowed", f"{estimate.run.calls:,}", style="bold")
     return table
 
 
-def _cells(outlook: Outlook) -> list[Table | Text]:
+def _cells(estimate: CostEstimate) -> list[Table | Text]:
     """The grid of the schedule `paper`; the other one decides as it goes."""
-    plan = outlook.rehearsal.plan
-    if outlook.experiment.schedule != "paper" or plan is None or not plan.cells:
+    plan = estimate.run.plan
+    if estimate.experiment.schedule != "paper" or plan is None or not plan.cells:
         return []
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("cell", plan.quantity, "calls"):

@@ -31,7 +31,7 @@ def report(
 def _write(folder: Path) -> Path:
     from grasp_tune.config.run_folder import CONFIG, saved_config
     from grasp_tune.report.page import write_report
-    from grasp_tune.report.run_metadata import read_facts
+    from grasp_tune.report.run_metadata import read_metadata
     from grasp_tune.runtime.result import Result
     from grasp_tune.runtime.state_file import load_search
 
@@ -41,7 +41,7 @@ def _write(folder: Path) -> Path:
         raise ConfigError(str(folder), "", got, "the folder of a run, as given to --out")
     config = saved_config(folder)
     if (folder / "result.json").exists():
-        return write_report(folder, Result.load(folder), read_facts(folder), config)
+        return write_report(folder, Result.load(folder), read_metadata(folder), config)
     if not (folder / "state.json").exists():
         raise ConfigError(
             str(folder), "", "a run without any outcome yet", "one that has done its first task"

@@ -112,22 +112,22 @@ def resumable(command: str) -> Iterator[None]:
 
 
 def _print(finished: Finished) -> None:
-    result, facts = finished.result, finished.facts
+    result, metadata = finished.result, finished.metadata
     from grasp_tune.report.page import summary
 
     console = printer()
-    console.print(Text(summary(result, facts)))
+    console.print(Text(summary(result, metadata)))
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
     kind = "loss" if result.choice.by == "value" else "gradient norm"
     table.add_row("score", f"{kind} {number(result.score)} on fresh samples")
-    if (quality := facts.quality) is not None:
+    if (quality := metadata.quality) is not None:
         table.add_row("training rows", f"loss {number(quality.train_loss)}")
         if quality.test_loss is not None:
             right = "" if quality.test_accuracy is None else f", {percent(quality.test_accuracy)}"
             table.add_row("test rows", f"loss {number(quality.test_loss)}{right}")
-    table.add_row("time", duration(facts.seconds))
+    table.add_row("time", duration(metadata.seconds))
     for note in result.notes:
         table.add_row("note", note)
     table.add_row("report", str(finished.report))
@@ -145,8 +145,8 @@ def _as_json(finished: Finished) -> dict[str, Any]:
         "by": result.choice.by,
         "chosen": encode(result.choice.chosen),
         "calls": dict(result.calls),
-        "quality": encode(finished.facts.quality),
-        "seconds": finished.facts.seconds,
+        "quality": encode(finished.metadata.quality),
+        "seconds": finished.metadata.seconds,
         "certificate": None if result.certificate is None else result.certificate.text,
         "notes": list(result.notes),
     }

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from grasp_tune.config.build import Built, build_method, build_parts, build_problem
     from grasp_tune.config.run import Finished, load_model, load_run, run_experiment
     from grasp_tune.data.data import Data, DataSpec
-    from grasp_tune.report.cost_estimate import Outlook, look_ahead
+    from grasp_tune.report.cost_estimate import CostEstimate, estimate_cost
 
 _HOME = {
     "Built": "grasp_tune.config.build",
@@ -30,15 +30,16 @@ _HOME = {
     "Data": "grasp_tune.data.data",
     "DataSpec": "grasp_tune.data.data",
     "Finished": "grasp_tune.config.run",
-    "Outlook": "grasp_tune.report.cost_estimate",
+    "CostEstimate": "grasp_tune.report.cost_estimate",
     "load_model": "grasp_tune.config.run",
     "load_run": "grasp_tune.config.run",
-    "look_ahead": "grasp_tune.report.cost_estimate",
+    "estimate_cost": "grasp_tune.report.cost_estimate",
     "run_experiment": "grasp_tune.config.run",
 }
 __all__ = [
     "Built",
     "ConfigError",
+    "CostEstimate",
     "Data",
     "DataError",
     "DataSpec",
@@ -46,15 +47,14 @@ __all__ = [
     "Experiment",
     "Finished",
     "MissingDataError",
-    "Outlook",
     "build_method",
     "build_parts",
     "build_problem",
+    "estimate_cost",
     "experiment_from",
     "load_experiment",
     "load_model",
     "load_run",
-    "look_ahead",
     "run_experiment",
     "starter",
 ]

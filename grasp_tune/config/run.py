@@ -21,9 +21,9 @@ from grasp_tune.config.paths import masked_config, with_absolute_paths
 from grasp_tune.config.run_folder import REPORT, claim, saved_config
 from grasp_tune.config.schema import Experiment
 from grasp_tune.engine.fused import pays
-from grasp_tune.report.evaluation import judge
+from grasp_tune.report.evaluation import evaluate
 from grasp_tune.report.page import write_report
-from grasp_tune.report.run_metadata import Facts, describe, read_facts, write_facts
+from grasp_tune.report.run_metadata import RunMetadata, describe, read_metadata, write_metadata
 from grasp_tune.runtime.result import Result
 
 
@@ -32,7 +32,7 @@ class Finished:
     """A run that has ended, and where its files are."""
 
     result: Result
-    facts: Facts
+    metadata: RunMetadata
     folder: Path
 
     @property
@@ -60,16 +60,16 @@ class Prepared:
         found = minimize(self.built.problem, progress=progress, out=self.folder, **self.arguments)
         result = replace(found, build=lambda: self.model)
         seconds = time.monotonic() - clock
-        quality = judge(result.model, self.built)
+        quality = evaluate(result.model, self.built)
         trained = (item.numel() for item in self.model.parameters() if item.requires_grad)
-        facts = describe(self.built, sum(trained), quality, started, seconds)
-        earlier = read_facts(self.folder)
-        if earlier is not None and _same(earlier, facts):
+        metadata = describe(self.built, sum(trained), quality, started, seconds)
+        earlier = read_metadata(self.folder)
+        if earlier is not None and _same(earlier, metadata):
             # Nothing was left to do: keep the times of the run that did it.
-            facts = replace(facts, started=earlier.started, seconds=earlier.seconds)
-        write_facts(self.folder, facts)
-        write_report(self.folder, result, facts, masked_config(self.experiment))
-        return Finished(result, facts, self.folder)
+            metadata = replace(metadata, started=earlier.started, seconds=earlier.seconds)
+        write_metadata(self.folder, metadata)
+        write_report(self.folder, result, metadata, masked_config(self.experiment))
+        return Finished(result, metadata, self.folder)
 
 
 def prepare(
@@ -112,12 +112,12 @@ def load_run(folder: Path | str) -> Result:
     The data are not needed. Modules that the config names as `module:function` are imported.
     """
     folder = Path(folder)
-    facts = read_facts(folder)
-    if facts is None:
+    metadata = read_metadata(folder)
+    if metadata is None:
         raise ConfigError(str(folder), "", "no run.json", "the folder of a finished run")
     experiment = Experiment.model_validate(saved_config(folder))
-    options = experiment.problem.model or default_model(experiment.convex, facts.spec)
-    return Result.load(folder, ModelFactory(options, facts.spec, facts.outputs))
+    options = experiment.problem.model or default_model(experiment.convex, metadata.spec)
+    return Result.load(folder, ModelFactory(options, metadata.spec, metadata.outputs))
 
 
 def load_model(folder: Path | str) -> nn.Module:
@@ -125,5 +125,5 @@ def load_model(folder: Path | str) -> nn.Module:
     return load_run(folder).model
 
 
-def _same(before: Facts, after: Facts) -> bool:
+def _same(before: RunMetadata, after: RunMetadata) -> bool:
     return replace(before, started="", seconds=0.0) == replace(after, started="", seconds=0.0)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from grasp_tune.core.errors import ProblemError
+from grasp_tune.engine.metrics import Metric, find_metric
 
 Batch = Any  # whatever the data gives: a tuple of tensors as a rule
 Data = tuple[Tensor, ...] | torch.utils.data.Dataset[Any] | Callable[[], Iterable[Batch]]
@@ -28,6 +29,8 @@ class TorchProblem:
         `Dataset`, or a function that gives an endless iterable of batches.
     validation: like `data`; where given, the ensemble compares losses there, in evaluation mode.
     device: `None` picks CUDA, then MPS, then the CPU.
+    metric: what people judge the model by, larger is better: `accuracy`, `f1`, `auc`, `r2`, or a
+        function of (outputs, targets), where a batch is (inputs, targets).
     """
 
     model: Callable[[], nn.Module]
@@ -36,6 +39,7 @@ class TorchProblem:
     batch_size: int = 64
     validation: Data | None = None
     device: str | torch.device | None = None
+    metric: str | Metric | None = None
     rows: int | None = field(init=False, default=None)  # of `data`; None for an iterable
 
     def __post_init__(self) -> None:
@@ -51,6 +55,8 @@ class TorchProblem:
             kind = type(self.loss).__name__
             raise ProblemError(f"loss: got {kind}, expected a function of (model, batch)")
         _ = self.chosen_device
+        if self.metric is not None:
+            find_metric(self.metric)
         object.__setattr__(self, "data", _as_data(self.data))
         object.__setattr__(self, "rows", count_rows(self.data, "data", size))
         if self.validation is not None:

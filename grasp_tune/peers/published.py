@@ -1,5 +1,7 @@
 """Optimizers as their authors publish them, at their defaults; imported when they are used."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
@@ -24,53 +26,23 @@ def load_package(module: str, extra: str = "bench") -> Any:
         ) from error
 
 
-def dog(params: list[nn.Parameter]) -> Optimizer:
-    """Distance over gradients (Ivgi, Hinder, Carmon 2023)."""
-    made: Optimizer = load_package("dog").DoG(params)
-    return made
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A class of a package that makes the optimizer.
 
+    package: the module that holds it.
+    name: the class.
+    options: what is set beside the parameters; none for the authors' defaults.
+    """
 
-def ldog(params: list[nn.Parameter]) -> Optimizer:
-    """DoG with a step size of its own for every tensor."""
-    made: Optimizer = load_package("dog").LDoG(params)
-    return made
+    package: str
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
 
-
-def prodigy(params: list[nn.Parameter]) -> Optimizer:
-    """Prodigy (Mishchenko, Defazio 2023)."""
-    made: Optimizer = load_package("prodigyopt").Prodigy(params)
-    return made
-
-
-def prodigy_advised(params: list[nn.Parameter]) -> Optimizer:
-    """Prodigy with the options that its authors advise where the rate is annealed."""
-    package = load_package("prodigyopt")
-    made: Optimizer = package.Prodigy(params, safeguard_warmup=True, use_bias_correction=True)
-    return made
-
-
-def dadapt_sgd(params: list[nn.Parameter]) -> Optimizer:
-    """D-Adaptation of SGD (Defazio, Mishchenko 2023)."""
-    made: Optimizer = load_package("dadaptation").DAdaptSGD(params)
-    return made
-
-
-def dadapt_adam(params: list[nn.Parameter]) -> Optimizer:
-    """D-Adaptation of Adam."""
-    made: Optimizer = load_package("dadaptation").DAdaptAdam(params)
-    return made
-
-
-def cocob(params: list[nn.Parameter]) -> Optimizer:
-    """Coin betting per coordinate (Orabona, Tommasi 2017)."""
-    made: Optimizer = load_package("parameterfree").COCOB(params)
-    return made
-
-
-def kt(params: list[nn.Parameter]) -> Optimizer:
-    """The Krichevsky-Trofimov bettor (Orabona, Pal 2016); assumes gradients of norm at most 1."""
-    made: Optimizer = load_package("parameterfree").KT(params)
-    return made
+    def __call__(self, params: list[nn.Parameter]) -> Optimizer:
+        """Return the optimizer of these parameters."""
+        made: Optimizer = getattr(load_package(self.package), self.name)(params, **self.options)
+        return made
 
 
 def mechanic(params: list[nn.Parameter]) -> Optimizer:
@@ -78,28 +50,6 @@ def mechanic(params: list[nn.Parameter]) -> Optimizer:
     kind = load_package("mechanic_pytorch").mechanize(torch.optim.AdamW)
     made: Optimizer = kind(params, lr=1.0, weight_decay=0.0)
     return made
-
-
-def schedule_free_adamw(params: list[nn.Parameter]) -> Optimizer:
-    """Schedule-free AdamW (Defazio et al. 2024)."""
-    made: Optimizer = load_package("schedulefree").AdamWScheduleFree(params)
-    return made
-
-
-def schedule_free_sgd(params: list[nn.Parameter]) -> Optimizer:
-    """Schedule-free SGD."""
-    made: Optimizer = load_package("schedulefree").SGDScheduleFree(params)
-    return made
-
-
-def adamw(params: list[nn.Parameter]) -> Optimizer:
-    """AdamW with torch's defaults."""
-    return torch.optim.AdamW(params)
-
-
-def sgd(params: list[nn.Parameter]) -> Optimizer:
-    """SGD with torch's defaults: step 0.001, no momentum."""
-    return torch.optim.SGD(params)
 
 
 def momentum(params: list[nn.Parameter], rate: float = 0.1) -> Optimizer:

@@ -4,10 +4,12 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
+from typing import Any
 
 from grasp_tune.core.errors import InputError
 from grasp_tune.engine.problem import TorchProblem
-from grasp_tune.peers import published as by
+from grasp_tune.engine.threads import task_threads
+from grasp_tune.peers.published import Published, mechanic, momentum
 from grasp_tune.peers.result import PeerResult
 from grasp_tune.peers.session import Answer, Session
 from grasp_tune.peers.single import SingleRun
@@ -31,45 +33,59 @@ class Peer:
     def run(self, problem: TorchProblem, budget: int, seed: int) -> PeerResult:
         """Return what the peer makes of the problem with at most `budget` oracle calls.
 
+        It gets as many threads as a task of a sweep on the same model, so that times compare.
         Raises `MissingExtra` where its package is not installed.
         """
         session = Session(problem, budget, seed)
         start = time.perf_counter()
-        answer = self.work(session)
+        with task_threads(problem.build(seed)):
+            answer = self.work(session)
         seconds = time.perf_counter() - start
         return PeerResult(answer.tensors, session.calls, seconds, answer.diverged, answer.note)
 
 
+_ADVISED = {"safeguard_warmup": True, "use_bias_correction": True}  # where the rate is annealed
+
+
+def _single(
+    name: str, title: str, kind: str, options: Mapping[str, Any] | None = None, **how: bool
+) -> Peer:
+    """Return one run of `package.Class`."""
+    package, _, cls = kind.rpartition(".")
+    needed = None if package == "torch.optim" else package
+    return Peer(name, title, SingleRun(Published(package, cls, options or {}), **how), needed)
+
+
 _ALL = (
-    Peer("dog", "DoG, averaged", SingleRun(by.dog, average=True), "dog"),
-    Peer("ldog", "LDoG, averaged", SingleRun(by.ldog, average=True), "dog"),
-    Peer("prodigy", "Prodigy", SingleRun(by.prodigy), "prodigyopt"),
-    Peer(
+    # Distance over gradients (Ivgi, Hinder, Carmon 2023); LDoG has a step for every tensor.
+    _single("dog", "DoG, averaged", "dog.DoG", average=True),
+    _single("ldog", "LDoG, averaged", "dog.LDoG", average=True),
+    # Mishchenko, Defazio 2023.
+    _single("prodigy", "Prodigy", "prodigyopt.Prodigy"),
+    _single(
         "prodigy-cosine",
         "Prodigy, cosine, as advised",
-        SingleRun(by.prodigy_advised, cosine=True),
-        "prodigyopt",
+        "prodigyopt.Prodigy",
+        _ADVISED,
+        cosine=True,
     ),
-    Peer("dadapt-sgd", "D-Adaptation SGD", SingleRun(by.dadapt_sgd), "dadaptation"),
-    Peer("dadapt-adam", "D-Adaptation Adam", SingleRun(by.dadapt_adam), "dadaptation"),
-    Peer("cocob", "COCOB", SingleRun(by.cocob), "parameterfree"),
-    Peer("kt", "KT", SingleRun(by.kt), "parameterfree"),
-    Peer("mechanic", "Mechanic (AdamW)", SingleRun(by.mechanic), "mechanic_pytorch"),
-    Peer(
-        "schedule-free-adamw",
-        "Schedule-free AdamW",
-        SingleRun(by.schedule_free_adamw, modes=True),
-        "schedulefree",
+    # Defazio, Mishchenko 2023.
+    _single("dadapt-sgd", "D-Adaptation SGD", "dadaptation.DAdaptSGD"),
+    _single("dadapt-adam", "D-Adaptation Adam", "dadaptation.DAdaptAdam"),
+    # Coin betting per coordinate (Orabona, Tommasi 2017), and the Krichevsky-Trofimov bettor
+    # (Orabona, Pal 2016), which assumes gradients of norm at most 1.
+    _single("cocob", "COCOB", "parameterfree.COCOB"),
+    _single("kt", "KT", "parameterfree.KT"),
+    Peer("mechanic", "Mechanic (AdamW)", SingleRun(mechanic), "mechanic_pytorch"),
+    # Defazio et al. 2024.
+    _single(
+        "schedule-free-adamw", "Schedule-free AdamW", "schedulefree.AdamWScheduleFree", modes=True
     ),
-    Peer(
-        "schedule-free-sgd",
-        "Schedule-free SGD",
-        SingleRun(by.schedule_free_sgd, modes=True),
-        "schedulefree",
-    ),
-    Peer("adamw", "AdamW, defaults", SingleRun(by.adamw)),
-    Peer("sgd", "SGD, defaults", SingleRun(by.sgd)),
-    Peer("momentum", "SGD 0.1, momentum 0.9", SingleRun(by.momentum)),
+    _single("schedule-free-sgd", "Schedule-free SGD", "schedulefree.SGDScheduleFree", modes=True),
+    # torch's own defaults; SGD's are a step of 0.001 and no momentum.
+    _single("adamw", "AdamW, defaults", "torch.optim.AdamW"),
+    _single("sgd", "SGD, defaults", "torch.optim.SGD"),
+    Peer("momentum", "SGD 0.1, momentum 0.9", SingleRun(momentum)),
     Peer("range-test", "LR-range test, then SGD", RangeTest()),
     Peer("tpe", "Optuna TPE", Tpe(), "optuna"),
     Peer("asha", "Ray ASHA", Asha(), "ray"),

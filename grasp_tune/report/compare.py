@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
@@ -27,13 +27,20 @@ from grasp_tune.config.schema import Experiment
 from grasp_tune.core.errors import BudgetTooSmall, MissingExtra
 from grasp_tune.core.records import decode, encode
 from grasp_tune.engine.checkpoints import load_model
+from grasp_tune.engine.metrics import find_metric
 from grasp_tune.engine.problem import TorchProblem
+from grasp_tune.engine.threads import task_threads
+from grasp_tune.peers.published import momentum
 from grasp_tune.peers.registry import PEERS, Peer, find_peer, installed_peers
-from grasp_tune.report.evaluation import Quality, judge
+from grasp_tune.peers.session import Session
+from grasp_tune.report.evaluation import Quality, evaluate
+from grasp_tune.report.formatting import duration, plural
 from grasp_tune.runtime.files import read_json, write_json_atomic
 
 OURS = {"grasp-promote": "GRASP, promote", "grasp-paper": "GRASP, the paper's"}
+SORTS = ("train_loss", "test_loss", "metric", "seconds")
 _LIMIT = 2**20  # bytes of a record
+_TIMED = 10  # oracle calls for the estimate of the time
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +57,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class MethodSummary:
     """One method over its seeds."""
 
     method: str
@@ -60,21 +67,26 @@ class Standing:
     @property
     def losses(self) -> list[float]:
         """Training losses of the seeds that ended well."""
-        return [
-            item.quality.train_loss
-            for item in self.records
-            if item.quality is not None and math.isfinite(item.quality.train_loss)
-        ]
+        return self.values(lambda quality: quality.train_loss)
 
     @property
-    def middle(self) -> float:
+    def median_loss(self) -> float:
         """The median training loss; infinite where no seed ended well."""
         return median(self.losses) if self.losses else math.inf
 
+    @property
+    def seconds(self) -> float:
+        """The mean time of a seed."""
+        return mean(item.seconds for item in self.records) if self.records else 0.0
+
+    def values(self, read: Callable[[Quality], float | None]) -> list[float]:
+        """A number of the seeds that have it."""
+        found = [read(item.quality) for item in self.records if item.quality is not None]
+        return [value for value in found if value is not None and math.isfinite(value)]
+
     def mean_of(self, read: Callable[[Quality], float | None]) -> float | None:
         """The mean of a number over the seeds that have it."""
-        found = [read(item.quality) for item in self.records if item.quality is not None]
-        known = [value for value in found if value is not None and math.isfinite(value)]
+        known = self.values(read)
         return mean(known) if known else None
 
     @property
@@ -84,29 +96,48 @@ class Standing:
             return f"{failed} of {len(self.records)} diverged"
         return next((item.note for item in reversed(self.records) if item.note), "")
 
+    def rank(self, sort: str) -> float:
+        """What the methods are sorted by, the smallest first."""
+        if sort == "seconds":
+            return self.seconds
+        if sort == "train_loss":
+            return self.median_loss
+        value = self.mean_of(test_metric if sort == "metric" else lambda quality: quality.test_loss)
+        return math.inf if value is None else -value if sort == "metric" else value
+
+
+def test_metric(quality: Quality) -> float | None:
+    """The metric that was asked for on the test rows, or the accuracy there."""
+    return quality.test_accuracy if quality.metric is None else quality.test_metric
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All methods, the best median training loss first."""
+    """All methods, in the order that was asked for."""
 
     experiment: Experiment
     folder: Path
-    standings: tuple[Standing, ...]
+    methods: tuple[MethodSummary, ...]
     left_out: tuple[str, ...]  # peers that are not installed
+    metric: str  # the name of what `metric` sorts by
 
     def to_dict(self) -> dict[str, object]:
         """The comparison as JSON values."""
         return {
             "budget": self.experiment.budget,
             "left_out": list(self.left_out),
+            "metric": self.metric,
             "methods": [
                 {
                     "method": item.method,
                     "title": item.title,
-                    "train_loss": encode(item.middle),
+                    "train_loss": encode(item.median_loss),
+                    "test_loss": item.mean_of(lambda quality: quality.test_loss),
+                    "test_metric": item.mean_of(test_metric),
+                    "seconds": item.seconds,
                     "records": [encode(record) for record in item.records],
                 }
-                for item in self.standings
+                for item in self.methods
             ],
         }
 
@@ -136,10 +167,23 @@ def compare(
     methods: Sequence[str] = (),
     seeds: int = 3,
     fresh: bool = False,
+    sort: str = "train_loss",
     tell: Callable[[str], None] = lambda line: None,
 ) -> Comparison:
-    """Run what is missing of a comparison and return all of it; `tell` gets a line per record."""
+    """Run what is missing of a comparison and return all of it.
+
+    experiment: the problem, the budget of each method, and the first seed.
+    out: the folder of the comparison; the same folder again goes on with it.
+    methods: names as `chosen_methods` knows them; none means all that are installed.
+    seeds: how often each method runs.
+    fresh: remove an earlier comparison first.
+    sort: what comes first: the smallest `train_loss`, `test_loss` or `seconds`, or the largest
+        `metric` on the test rows.
+    tell: gets a line with the time that this will take, and one for each record.
+    """
     names = chosen_methods(methods)
+    if sort not in SORTS:
+        raise ConfigError("--sort", "", shown(sort), f"one of {', '.join(SORTS)}")
     if experiment.method.name == "deterministic":
         raise ConfigError(
             "compare", "method", "deterministic", "a method that samples, as the others do"
@@ -148,24 +192,46 @@ def compare(
     experiment = with_absolute_paths(experiment.model_copy(update={"out": str(folder)}))
     built = build_parts(experiment)
     claim(folder, experiment, fresh=fresh)
-    found: dict[str, list[Record]] = {name: [] for name in names}
     # Seed by seed, so that a comparison that is stopped has something to say of every method.
     pairs = [(experiment.seed + at, name) for at in range(seeds) for name in names]
-    for count, (seed, name) in enumerate(pairs, start=1):
-        path = folder / "records" / f"{name}-{seed}.json"
-        record = _read(path)
-        if record is None:
+    paths = {(seed, name): folder / "records" / f"{name}-{seed}.json" for seed, name in pairs}
+    if left := sum(not path.exists() for path in paths.values()):
+        tell(_time_words(left, experiment, built.problem))
+    found: dict[str, list[Record]] = {name: [] for name in names}
+    for count, ((seed, name), path) in enumerate(paths.items(), start=1):
+        if path.exists():
+            record = decode(Record, read_json(path, _LIMIT))
+        else:
             record = _run(experiment, built, name, seed)
             path.parent.mkdir(exist_ok=True)
             write_json_atomic(path, encode(record))
             tell(f"[{count}/{len(pairs)}] {_words(record)}")
         found[name].append(record)
-    standings = [Standing(name, title_of(name), tuple(items)) for name, items in found.items()]
-    standings.sort(key=lambda item: item.middle)
+    summaries = [MethodSummary(name, title_of(name), tuple(items)) for name, items in found.items()]
     missing = () if methods else tuple(p.title for p in PEERS.values() if not p.installed)
-    comparison = Comparison(experiment, folder, tuple(standings), missing)
+    metric = built.problem.metric
+    comparison = Comparison(
+        experiment,
+        folder,
+        tuple(sorted(summaries, key=lambda item: item.rank(sort))),
+        missing,
+        "accuracy" if metric is None else find_metric(metric)[0],
+    )
     write_json_atomic(folder / "comparison.json", comparison.to_dict())
     return comparison
+
+
+def _time_words(runs: int, experiment: Experiment, problem: TorchProblem) -> str:
+    """How long so many runs will take, from a few timed calls."""
+    run = Session(problem, _TIMED + 1, experiment.seed).run()
+    optimizer = momentum(run.oracle.parameters, 0.0)
+    with task_threads(run.oracle.model):
+        run.advance(optimizer, 1)  # sets things up
+        clock = time.perf_counter()
+        run.advance(optimizer, _TIMED)
+        each = (time.perf_counter() - clock) / _TIMED
+    total = duration(runs * experiment.budget * each)
+    return f"{plural(runs, 'run')} of {experiment.budget:,} calls each: about {total}"
 
 
 def title_of(method: str) -> str:
@@ -187,7 +253,7 @@ def _run(experiment: Experiment, built: Built, name: str, seed: int) -> Record:
         note = f"needs a budget of {error.smallest:,}"
         return Record(name, seed, 0, time.perf_counter() - clock, False, note, None)
     seconds = time.perf_counter() - clock
-    return Record(name, seed, calls, seconds, diverged, note, judge(model, built))
+    return Record(name, seed, calls, seconds, diverged, note, evaluate(model, built))
 
 
 def _run_ours(
@@ -213,18 +279,7 @@ def _run_peer(
     return model, result.calls, result.note, result.diverged
 
 
-def _read(path: Path) -> Record | None:
-    return decode(Record, read_json(path, _LIMIT)) if path.exists() else None
-
-
 def _words(record: Record) -> str:
     quality = record.quality
     what = record.note if quality is None else f"loss {quality.train_loss:.4g}"
     return f"{title_of(record.method)}, seed {record.seed}: {what}, {record.seconds:.1f} s"
-
-
-def spread(standing: Standing) -> Iterator[float]:
-    """The smallest and the largest training loss of a method's seeds."""
-    if losses := standing.losses:
-        yield min(losses)
-        yield max(losses)

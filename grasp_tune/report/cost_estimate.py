@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from grasp_tune.config.backends import challengers_of, fused_of
@@ -11,14 +11,16 @@ from grasp_tune.config.schema import Experiment
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import ScoreTask, TrainTask
 from grasp_tune.engine.fused import fusion_width
-from grasp_tune.report.dry_run import Rehearsal, Round, Start, rehearse
-from grasp_tune.report.formatting import quantities
-from grasp_tune.report.timing import Speed, TrialSteps
+from grasp_tune.report.dry_run import DryRun, Round, StartPoint, dry_run
+from grasp_tune.report.formatting import plural, quantities
+from grasp_tune.report.timing import Speed, Stopwatch
+
+WORKERS = (1, 2, 4, 8, 16)  # for which a time is told
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """One line of the outlook."""
+    """One line of the estimate."""
 
     name: str  # "probe", "train", "rung 3", "choose"
     what: str  # in words
@@ -27,13 +29,13 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class CostEstimate:
     """Everything that `plan` tells."""
 
     experiment: Experiment
-    start: Start
+    start: StartPoint
     measured: bool  # whether the start point was looked at, or only assumed
-    rehearsal: Rehearsal
+    run: DryRun
     phases: tuple[Phase, ...]
     quantity: str
     speed: Speed | None
@@ -50,186 +52,179 @@ class Outlook:
     @property
     def range(self) -> tuple[float, float] | None:
         """Smallest and largest value that is tried; None where nothing would be trained."""
-        values = self.rehearsal.values
+        values = self.run.values
         return (values[0], values[-1]) if values else None
 
+    @property
+    def depth(self) -> int:
+        """Oracle calls on the longest chain of tasks that wait for each other."""
+        return sum(max(_longest(task) for task in item.tasks) for item in self.run.rounds)
+
+    def seconds_on(self, workers: int) -> float | None:
+        """How long the sweep would take on so many workers of this machine's speed."""
+        if self.speed is None:
+            return None
+        return sum(_round_seconds(item, self.speed, workers) for item in self.run.rounds)
+
     def to_dict(self) -> dict[str, Any]:
-        """The outlook as JSON values."""
-        plan = self.rehearsal.plan
-        cells = _first_cells(self.rehearsal)
+        """The estimate as JSON values."""
         return {
             "title": self.experiment.title,
             "method": self.experiment.method.name,
             "schedule": self.experiment.schedule,
-            "base": list(self.rehearsal.bases),
+            "base": list(self.run.bases),
             "quantity": self.quantity,
             "range": None if self.range is None else list(self.range),
             "budget": self.experiment.budget,
-            "cells": [{"index": i, "value": v, "budget": b} for i, v, b in cells],
-            "phases": [
-                {"name": p.name, "what": p.what, "calls": p.calls, "seconds": p.seconds}
-                for p in self.phases
-            ],
+            "cells": _cells(self.run),
+            "phases": [asdict(phase) for phase in self.phases],
             "calls": {
-                "probe": self.rehearsal.calls_of("probe"),
-                "train": self.rehearsal.calls_of("train"),
-                "ensemble": self.rehearsal.calls_of("score"),
-                "total": self.rehearsal.calls,
+                "probe": self.run.calls_of("probe"),
+                "train": self.run.calls_of("train"),
+                "ensemble": self.run.calls_of("score"),
+                "total": self.run.calls,
             },
+            "depth": self.depth,
             "disk_bytes": self.disk,
             "seconds": self.seconds,
+            "seconds_on_workers": {str(count): self.seconds_on(count) for count in WORKERS},
             "start": {
                 "grad_norm": self.start.grad_norm,
                 "value": self.start.value,
                 "measured": self.measured,
             },
             "timed_calls": 0 if self.speed is None else self.speed.steps,
-            "paper_plan": None if plan is None else plan.to_dict(),
+            "paper_plan": None if self.run.plan is None else self.run.plan.to_dict(),
             "notes": list(self.notes),
         }
 
 
-def look_ahead(
+def estimate_cost(
     experiment: Experiment, *, grad_norm: float | None = None, value: float = 1.0
-) -> Outlook:
+) -> CostEstimate:
     """What a run of the experiment would do and cost.
 
     The data are read, and a few steps are timed and thrown away; they are no oracle calls of a
     run. With `grad_norm` (and `value`, the loss) at the start point given, neither happens.
     """
-    method = build_method(experiment)
-    built, width = None, 0
-    if grad_norm is None:
-        built = build_parts(experiment)
-        width = fusion_width(
-            built.problem, method, experiment.schedule, fused_of(experiment), experiment.seed
-        )
+    method, schedule = build_method(experiment), experiment.schedule
+    built = build_parts(experiment) if grad_norm is None else None
+    fused = fused_of(experiment)
     spec, bases = SweepSpec.assemble(
         method,
         experiment.budget,
-        experiment.schedule,
+        schedule,
         experiment.seed,
         ensemble=experiment.ensemble,
-        width=width,
+        width=fusion_width(built.problem, method, schedule, fused, experiment.seed) if built else 0,
         challengers=challengers_of(experiment),
     )
+    speed: Speed | None = None
     if built is None:
         assert grad_norm is not None
-        start, speed = Start(grad_norm, value), None
-        rehearsal = rehearse(spec, start)
+        start = StartPoint(grad_norm, value)
+        run = dry_run(spec, start)
     else:
-        steps = TrialSteps(built.problem, experiment.seed, bases)
-        start = steps.start(exact=method.exact)
-        rehearsal = rehearse(spec, start)
-        speed = steps.speed(rehearsal, spec)
-    workers = getattr(experiment.backend, "workers", None) or 1
-    return Outlook(
+        stopwatch = Stopwatch(built.problem, experiment.seed, bases)
+        start = stopwatch.start(exact=method.exact)
+        run = dry_run(spec, start)
+        speed = stopwatch.speed(run, spec)
+    return CostEstimate(
         experiment=experiment,
         start=start,
         measured=built is not None,
-        rehearsal=rehearsal,
-        phases=_phases(rehearsal, speed, workers),
-        quantity=quantities(rehearsal.bases),
+        run=run,
+        phases=_phases(run, speed, getattr(experiment.backend, "workers", None) or 1),
+        quantity=quantities(run.bases),
         speed=speed,
-        disk=_disk(rehearsal, speed),
+        disk=None if speed is None else _disk(run, speed),
         built=built,
         notes=experiment.notes(),
     )
 
 
-def _phases(rehearsal: Rehearsal, speed: Speed | None, workers: int) -> tuple[Phase, ...]:
+def _phases(run: DryRun, speed: Speed | None, workers: int) -> tuple[Phase, ...]:
     """A line for the probe, one for every change of the runs that go on, one for the choice."""
-    groups = _grouped(rehearsal.rounds)
+    groups: list[list[Round]] = []
+    before: object = None
+    for item in run.rounds:
+        kind = (item.phase, {segment.arm.index for segment in item.segments})
+        if kind != before:
+            groups.append([])
+        groups[-1].append(item)
+        before = kind
     trains = sum(group[0].phase == "train" for group in groups)
     found: list[Phase] = []
-    rung = 0
     for group in groups:
         calls = sum(item.calls for item in group)
-        times = [_seconds(item, speed, workers) for item in group]
-        seconds = None if speed is None else sum(time or 0.0 for time in times)
+        seconds = None
+        if speed is not None:
+            seconds = sum(_round_seconds(item, speed, workers) for item in group)
         if group[0].phase == "probe":
             found.append(Phase("probe", "samples at the start point", calls, seconds))
         elif group[0].phase == "score":
             found.append(Phase("choose", _scoring_words(group), calls, seconds))
         else:
-            rung += 1
+            rung = 1 + sum(phase.name.startswith("rung") for phase in found)
             name = "train" if trains == 1 else f"rung {rung}"
             found.append(Phase(name, _training_words(group), calls, seconds))
     return tuple(found)
 
 
-def _grouped(rounds: tuple[Round, ...]) -> list[list[Round]]:
-    """Rounds that belong together: all of one phase, and training of the same runs."""
-    groups: list[list[Round]] = []
-    before: object = None
-    for item in rounds:
-        runs = {s.arm.index for t in item.tasks if isinstance(t, TrainTask) for s in t.segments}
-        kind = (item.phase, frozenset(runs))
-        if kind != before:
-            groups.append([])
-        groups[-1].append(item)
-        before = kind
-    return groups
+def _round_seconds(item: Round, speed: Speed, workers: int) -> float:
+    """The time of a round: the longest tasks first, each to the worker that is free first."""
+    busy = [0.0] * min(workers, len(item.tasks))
+    for seconds in sorted(map(speed.seconds_of, item.tasks), reverse=True):
+        busy[busy.index(min(busy))] += seconds
+    return max(busy)
 
 
-def _seconds(item: Round, speed: Speed | None, workers: int) -> float | None:
-    if speed is None:
-        return None
-    total = sum(speed.seconds_of(task) for task in item.tasks)
-    return total / min(workers, len(item.tasks))
+def _longest(task: object) -> int:
+    """Oracle calls of a task that follow each other."""
+    if isinstance(task, TrainTask):
+        return max(segment.calls for segment in task.segments)
+    return int(task.calls)  # type: ignore[attr-defined]
 
 
 def _training_words(group: list[Round]) -> str:
-    tasks = [task for item in group for task in item.tasks if isinstance(task, TrainTask)]
-    segments = [segment for task in tasks for segment in task.segments]
+    segments = [segment for item in group for segment in item.segments]
     calls: dict[int, int] = {}
     for segment in segments:
         calls[segment.arm.index] = calls.get(segment.arm.index, 0) + segment.calls
     low, high = min(calls.values()), max(calls.values())
     amount = f"{low:,} calls" if low == high else f"{low:,} to {high:,} calls"
-    runs = "1 run" if len(calls) == 1 else f"{len(calls)} runs"
     share = " each" if len(calls) > 1 else ""
     goes_on = "" if segments[0].start == 0 else ", going on"
-    stretches = f", in {len(group)} stretches" if len(group) > 1 else ""
-    fused = ", side by side" if any(len(task.segments) > 1 for task in tasks) else ""
-    return f"{runs}, {amount}{share}{goes_on}{stretches}{fused}"
+    parts = f", in {len(group)} parts" if len(group) > 1 else ""
+    fused = any(
+        isinstance(task, TrainTask) and len(task.segments) > 1
+        for item in group
+        for task in item.tasks
+    )
+    side = ", side by side" if fused else ""
+    return f"{plural(len(calls), 'run')}, {amount}{share}{goes_on}{parts}{side}"
 
 
 def _scoring_words(scoring: list[Round]) -> str:
-    samples = [
-        sample
-        for item in scoring
-        for task in item.tasks
-        if isinstance(task, ScoreTask)
-        for sample in task.samples
-    ]
-    count = len({sample.key for sample in samples})
-    words = "1 candidate" if count == 1 else f"{count} candidates"
-    how = "exact values" if any(_exact(item) for item in scoring) else "fresh samples"
+    tasks = [task for item in scoring for task in item.tasks if isinstance(task, ScoreTask)]
+    count = len({sample.key for task in tasks for sample in task.samples})
+    how = "exact values" if any(task.exact for task in tasks) else "fresh samples"
     rounds = "" if len(scoring) == 1 else f", {len(scoring)} rounds"
-    return f"{words} on {how}{rounds}"
+    return f"{plural(count, 'candidate')} on {how}{rounds}"
 
 
-def _exact(item: Round) -> bool:
-    return any(getattr(task, "exact", False) for task in item.tasks)
+def _cells(run: DryRun) -> list[dict[str, Any]]:
+    """Every run once: its index, its value, and its calls in all."""
+    found: dict[int, dict[str, Any]] = {}
+    for segment in run.segments:
+        index, value = segment.arm.index, segment.arm.value
+        cell = found.setdefault(index, {"index": index, "value": value, "budget": 0})
+        cell["budget"] += segment.calls
+    return [found[index] for index in sorted(found)]
 
 
-def _first_cells(rehearsal: Rehearsal) -> list[tuple[int, float, int]]:
-    """Every run once: its index, its value, and the calls of all its stretches."""
-    found: dict[int, tuple[float, int]] = {}
-    for item in rehearsal.rounds:
-        for task in item.tasks:
-            for segment in task.segments if isinstance(task, TrainTask) else ():
-                value, calls = found.get(segment.arm.index, (segment.arm.value, 0))
-                found[segment.arm.index] = (value, calls + segment.calls)
-    return [(index, value, calls) for index, (value, calls) in sorted(found.items())]
-
-
-def _disk(rehearsal: Rehearsal, speed: Speed | None) -> int | None:
-    if speed is None:
-        return None
+def _disk(run: DryRun, speed: Speed) -> int:
     sizes = [
-        item.states * speed.state + (item.stored - item.states) * speed.point
-        for item in rehearsal.rounds
+        item.states * speed.state + (item.stored - item.states) * speed.point for item in run.rounds
     ]
     return max(sizes, default=0) + speed.point  # and the model that is returned

@@ -1,4 +1,4 @@
-"""A sweep on paper: the search is real, the outcomes are made up, nothing is trained.
+"""A sweep without training: the search is real, the outcomes are made up.
 
 What a schedule does depends on what its runs report. Here every run behaves: the loss falls with
 the calls and is lowest in the middle of the range. So the phases and their calls are typical; that
@@ -8,7 +8,6 @@ the calls never exceed the budget is certain.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from grasp_tune.core.plan import Plan
@@ -28,11 +27,11 @@ from grasp_tune.core.tasks import (
     phase_of,
 )
 
-_ORIGIN = "rehearsal"
+_ORIGIN = "dry run"
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartPoint:
     """What is known of the start point: measured, or assumed."""
 
     grad_norm: float  # of the mean gradient
@@ -50,9 +49,14 @@ class Round:
     stored: int  # checkpoints that exist when it ends, before anything is removed
     states: int  # those of them from which a run can go on
 
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The parts of runs that are trained in it."""
+        return tuple(s for t in self.tasks if isinstance(t, TrainTask) for s in t.segments)
+
 
 @dataclass(frozen=True, slots=True)
-class Rehearsal:
+class DryRun:
     """A sweep from its first to its last round."""
 
     plan: Plan | None
@@ -68,37 +72,42 @@ class Rehearsal:
         return sum(item.calls for item in self.rounds if item.phase == phase)
 
     @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The parts of runs, in the order in which they are trained."""
+        return tuple(segment for item in self.rounds for segment in item.segments)
+
+    @property
     def values(self) -> tuple[float, ...]:
         """The step sizes, radii or distances that runs start with, increasing."""
-        return tuple(sorted({segment.arm.value for segment in _segments(self.rounds)}))
+        return tuple(sorted({segment.arm.value for segment in self.segments}))
 
     @property
     def bases(self) -> tuple[str, ...]:
         """The optimizers that run, in the order in which they come up."""
-        return tuple(dict.fromkeys(segment.arm.base for segment in _segments(self.rounds)))
+        return tuple(dict.fromkeys(segment.arm.base for segment in self.segments))
 
 
-def rehearse(spec: SweepSpec, start: Start) -> Rehearsal:
+def dry_run(spec: SweepSpec, start: StartPoint) -> DryRun:
     """The rounds of a sweep from a start point; raises what the search raises, such as
     BudgetTooSmall."""
     search = Search(spec)
     rounds: list[Round] = []
     kept: set[str] = set()
     while tasks := search.round_tasks:
-        values = [s.arm.value for t in tasks if isinstance(t, TrainTask) for s in t.segments]
-        middle = math.exp(sum(map(math.log, values)) / len(values)) if values else 1.0
-        for task in tasks:
-            kept.update(task.writes)
+        kept.update(key for task in tasks for key in task.writes)
         states = sum(key.endswith("-state") for key in kept)
         calls = sum(task.calls for task in tasks)
         rounds.append(Round(phase_of(tasks[0]), tasks, calls, len(kept), states))
+        logs = [math.log(segment.arm.value) for segment in rounds[-1].segments]
+        middle = sum(logs) / len(logs) if logs else 0.0
         for task in tasks:
-            search.tell(task, _answer(task, start, middle))
+            search.tell(task, _made_up(task, start, middle))
         kept.difference_update(search.discardable())
-    return Rehearsal(search.plan, tuple(rounds))
+    return DryRun(search.plan, tuple(rounds))
 
 
-def _answer(task: Task, start: Start, middle: float) -> Outcome:
+def _made_up(task: Task, start: StartPoint, middle: float) -> Outcome:
+    """An outcome of the task; `middle` is the logarithm of the value that does best."""
     if isinstance(task, ProbeTask):
         gradients = max(1, task.gradients[1] - task.gradients[0])
         values = task.values[1] - task.values[0] or gradients
@@ -116,26 +125,13 @@ def _answer(task: Task, start: Start, middle: float) -> Outcome:
     if isinstance(task, TrainTask):
         results = []
         for segment in task.segments:
-            away = 1.0 - 0.5 * math.exp(-abs(math.log(segment.arm.value / middle)))
+            away = 1.0 - 0.5 * math.exp(-abs(math.log(segment.arm.value) - middle))
             loss = start.value * away / (1.0 + segment.stop) ** 0.1
-            results.append(
-                SegmentOutcome(
-                    segment.arm.index, segment.calls, True, loss, loss, start.grad_norm * away
-                )
-            )
+            norm = start.grad_norm * away
+            results.append(SegmentOutcome(segment.arm.index, segment.calls, True, loss, loss, norm))
         return TrainOutcome(task.calls, _ORIGIN, tuple(results))
     samples = [
         SampleOutcome(item.key, item.stop - item.start, start.value / 2, start.value**2)
         for item in task.samples
     ]
     return ScoreOutcome(task.calls, _ORIGIN, tuple(samples))
-
-
-def _segments(rounds: Iterable[Round]) -> Iterable[Segment]:
-    return (
-        segment
-        for item in rounds
-        for task in item.tasks
-        if isinstance(task, TrainTask)
-        for segment in task.segments
-    )

@@ -1,4 +1,4 @@
-"""How good a model is: losses over all training and test rows, and the share it gets right.
+"""How good a model is: its loss, accuracy and metric over all rows, beside a constant's.
 
 For people and for comparisons only. Nothing here is seen by the search, and none of it counts as
 oracle calls.
@@ -13,53 +13,103 @@ import torch
 from torch import Tensor, nn
 
 from grasp_tune.config.build import Built
+from grasp_tune.engine.metrics import accuracy, classes_of, find_metric
 
 _CHUNK = 1024  # rows at a time
+_NAMED = ("cross_entropy", "logistic", "mse")  # losses that a constant prediction makes sense for
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """A model over some rows; None where it has no classes, or no metric was asked for."""
+
+    rows: int
+    loss: float
+    accuracy: float | None = None
+    metric: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """A model over whole data sets; None where there are no test rows or no classes."""
+    """A model over whole data sets; None where there are no such rows or no classes."""
 
     train_loss: float
     test_loss: float | None = None
     train_accuracy: float | None = None
     test_accuracy: float | None = None
+    metric: str | None = None  # the name of the metric that the user asked for
+    train_metric: float | None = None
+    test_metric: float | None = None
+    validation: Scores | None = None
+    baseline: Scores | None = None  # the best constant prediction, over the rows that count most
 
 
-def judge(model: nn.Module, built: Built) -> Quality:
+def evaluate(model: nn.Module, built: Built) -> Quality:
     """The quality of the model in evaluation mode, in which it is left."""
-    model.eval()
-    data = built.data
-    train_loss, train_accuracy = _judge_rows(model, built, data.x, data.y)
-    if data.x_test is None or data.y_test is None:
-        return Quality(train_loss, None, train_accuracy, None)
-    test_loss, test_accuracy = _judge_rows(model, built, data.x_test, data.y_test)
-    return Quality(train_loss, test_loss, train_accuracy, test_accuracy)
+    data, held_out = built.data, built.problem.validation
+    own = built.problem.data
+    rows = (own[0], own[1]) if isinstance(own, tuple) else (data.x, data.y)
+    train = _evaluate_rows(model, built, *rows)
+    test = validation = None
+    if isinstance(held_out, tuple):
+        validation = _evaluate_rows(model, built, held_out[0], held_out[1])
+        rows = (held_out[0], held_out[1])
+    if data.x_test is not None and data.y_test is not None:
+        test = _evaluate_rows(model, built, data.x_test, data.y_test)
+        rows = (data.x_test, data.y_test)
+    constant = _Constant(built)
+    known = built.loss in _NAMED
+    return Quality(
+        train_loss=train.loss,
+        test_loss=None if test is None else test.loss,
+        train_accuracy=train.accuracy,
+        test_accuracy=None if test is None else test.accuracy,
+        metric=None if built.problem.metric is None else find_metric(built.problem.metric)[0],
+        train_metric=train.metric,
+        test_metric=None if test is None else test.metric,
+        validation=validation,
+        baseline=_evaluate_rows(constant, built, *rows) if known else None,
+    )
+
+
+class _Constant(nn.Module):
+    """The best prediction that looks at no input: class frequencies, or the mean."""
+
+    def __init__(self, built: Built) -> None:
+        super().__init__()
+        y = built.data.y
+        if built.data.labels is None:
+            value = y.mean(dim=0).reshape(-1)
+        else:
+            share = torch.bincount(y, minlength=len(built.data.labels)).double() / len(y)
+            value = share.clamp_min(1e-12).log().float()
+            value = value[1:] - value[:1] if built.outputs == 1 else value
+        self.value = nn.Parameter(value.to(built.problem.chosen_device))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.value.expand(len(x), -1)
 
 
 @torch.no_grad()
-def _judge_rows(model: nn.Module, built: Built, x: Tensor, y: Tensor) -> tuple[float, float | None]:
-    """Mean loss and share of right answers; the share is None where scores do not name a class."""
+def _evaluate_rows(model: nn.Module, built: Built, x: Tensor, y: Tensor) -> Scores:
+    """Mean loss and metrics; accuracy is None where outputs do not name a class."""
+    model.eval()
     device = next(model.parameters()).device
-    loss, right, known = 0.0, 0, built.data.labels is not None
+    loss, outputs = 0.0, []
     for start in range(0, len(x), _CHUNK):
-        rows = x[start : start + _CHUNK].to(device)
-        labels = y[start : start + _CHUNK].to(device)
+        rows, labels = x[start : start + _CHUNK].to(device), y[start : start + _CHUNK].to(device)
         loss += float(built.problem.loss(model, (rows, labels))) * len(rows)
-        answers = classes_of(model(rows)) if known else None
-        if answers is None:
-            known = False
-        else:
-            right += int((answers == labels).sum())
-    mean = loss / len(x)
-    return (mean if math.isfinite(mean) else math.nan), right / len(x) if known else None
-
-
-def classes_of(scores: object) -> Tensor | None:
-    """The class that each row of scores names, None where they have another shape."""
-    if not isinstance(scores, Tensor) or scores.ndim > 2:
-        return None
-    if scores.ndim == 1 or scores.shape[-1] == 1:
-        return (scores.reshape(-1) > 0).long()
-    return scores.argmax(dim=-1)
+        outputs.append(model(rows))
+    mean = loss / len(x) if math.isfinite(loss) else math.nan
+    tensors = [item for item in outputs if isinstance(item, Tensor)]
+    if len(tensors) < len(outputs):
+        return Scores(len(x), mean)
+    whole, right = torch.cat(tensors).cpu(), y.cpu()
+    classes = built.data.labels is not None and classes_of(whole) is not None
+    metric = built.problem.metric
+    return Scores(
+        len(x),
+        mean,
+        accuracy(whole, right) if classes else None,
+        None if metric is None else float(find_metric(metric)[1](whole, right)),
+    )

@@ -25,7 +25,7 @@ _PACKAGES = ("torch", "numpy", "ray", "optuna")
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class RunMetadata:
     """One run, in numbers and words for its report."""
 
     started: str  # UTC, to the second
@@ -44,10 +44,10 @@ class Facts:
 
 def describe(
     built: Built, parameters: int, quality: Quality | None, started: str, seconds: float
-) -> Facts:
-    """The facts of a run that has just ended; `parameters` are the trainable numbers."""
+) -> RunMetadata:
+    """The metadata of a run that has just ended; `parameters` are the trainable numbers."""
     test = built.data.x_test
-    return Facts(
+    return RunMetadata(
         started=started,
         seconds=seconds,
         versions=versions(),
@@ -74,17 +74,17 @@ def versions() -> tuple[tuple[str, str], ...]:
     return (*found, ("platform", platform.platform(terse=True)))
 
 
-def write_facts(folder: Path, facts: Facts) -> None:
+def write_metadata(folder: Path, metadata: RunMetadata) -> None:
     """Replace `run.json`."""
-    write_json_atomic(folder / FILE, encode(facts))
+    write_json_atomic(folder / FILE, encode(metadata))
 
 
-def read_facts(folder: Path) -> Facts | None:
-    """The facts in a folder, None where there are none."""
+def read_metadata(folder: Path) -> RunMetadata | None:
+    """The metadata in a folder, None where there is none."""
     path = folder / FILE
     if not path.exists():
         return None
     try:
-        return decode(Facts, read_json(path, _LIMIT))
+        return decode(RunMetadata, read_json(path, _LIMIT))
     except InputError as error:
         raise InputError(f"{path}: {error}") from None

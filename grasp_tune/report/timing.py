@@ -7,15 +7,15 @@ them counts as an oracle call of a run.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from grasp_tune.core.spec import SweepSpec
-from grasp_tune.core.tasks import ProbeOutcome, ProbeTask, TrainTask
+from grasp_tune.core.tasks import ProbeOutcome, ProbeTask, Task, TrainTask
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.worker import Worker
 from grasp_tune.optimizers.registry import Factory
-from grasp_tune.report.dry_run import Rehearsal, Start
+from grasp_tune.report.dry_run import DryRun, StartPoint
 from grasp_tune.runtime.store import MemoryStore
 
 SAMPLES = 8  # minibatch gradients at the start point
@@ -36,19 +36,18 @@ class Speed:
     state: int  # bytes of a run that can go on
     steps: int  # oracle calls that were made to find out
 
-    def seconds_of(self, task: object) -> float:
+    def seconds_of(self, task: Task) -> float:
         """The time that a task of the search takes."""
         if isinstance(task, TrainTask):
             return task.calls * (self.fused if len(task.segments) > 1 else self.single)
         if isinstance(task, ProbeTask):
             gradients = task.gradients[1] - task.gradients[0]
             return gradients * self.probe + (task.values[1] - task.values[0]) * self.value
-        samples = sum(item.stop - item.start for item in task.samples)  # type: ignore[attr-defined]
-        by_value = task.by == "value"  # type: ignore[attr-defined]
-        return samples * (self.value if by_value else self.probe)
+        samples = sum(item.stop - item.start for item in task.samples)
+        return samples * (self.value if task.by == "value" else self.probe)
 
 
-class TrialSteps:
+class Stopwatch:
     """The problem at its start point, in the memory of this process."""
 
     def __init__(self, problem: TorchProblem, seed: int, bases: Mapping[str, Factory]) -> None:
@@ -56,34 +55,37 @@ class TrialSteps:
         self._store = MemoryStore()
         self._worker = Worker(problem, seed, self._store, bases, self._count)
 
-    def start(self, *, exact: bool) -> Start:
+    def start(self, *, exact: bool) -> StartPoint:
         """The start point as a few samples show it."""
         task = ProbeTask("probe", (0, SAMPLES), (0, 0), moments=not exact, exact=exact)
         outcome = self._worker.run(task)
         assert isinstance(outcome, ProbeOutcome)
-        parameters = sum(item.numel() for item in self._worker.oracle.parameters)
-        return Start(outcome.gradient_norm, outcome.value, parameters)
+        return StartPoint(outcome.gradient_norm, outcome.value, outcome.parameters)
 
-    def speed(self, rehearsal: Rehearsal, spec: SweepSpec) -> Speed:
-        """The speed of what the rehearsed sweep would do."""
-        exact = spec.method.exact
-        probe = self._timed_probe(exact)
-        value = self._timed_values() if not exact else probe
-        trains = [
-            task for item in rehearsal.rounds for task in item.tasks if isinstance(task, TrainTask)
-        ]
+    def speed(self, run: DryRun, spec: SweepSpec) -> Speed:
+        """The speed of what the sweep would do."""
+        steps = 1 if spec.method.exact else STEPS
+        task = ProbeTask("probe", (0, steps), exact=spec.method.exact)
+        probe = value = _seconds(lambda: self._worker.run(task)) / steps
+        if not spec.method.exact:
+            self._values(1)  # sets things up
+            value = _seconds(lambda: self._values(STEPS)) / STEPS
+        trains = [t for item in run.rounds for t in item.tasks if isinstance(t, TrainTask)]
         if not trains:
             return Speed(probe, probe, probe, value, 0, 0, self._calls)
         first = trains[0]
         middle = first.segments[len(first.segments) // 2]
         single = self._timed(replace(first, segments=(middle,)))
         fused = self._timed(first) if len(first.segments) > 1 else single
-        return Speed(probe, single, fused, value, *self._sizes(), self._calls)
+        sizes = {key: self._store.size(key) for key in self._store.keys() if key[:3] == "run"}  # noqa: SIM118 - a store is no mapping
+        state = max((size for key, size in sizes.items() if key.endswith("-state")), default=0)
+        point = max((size for key, size in sizes.items() if not key.endswith("-state")), default=0)
+        return Speed(probe, single, fused, value, point, state, self._calls)
 
     def _timed(self, task: TrainTask) -> float:
         """Seconds of one call of a training task, from the start point.
 
-        The difference of a longer and a shorter run: a real stretch is so long that reading and
+        The difference of a longer and a shorter run: a real segment is so long that reading and
         writing its checkpoints hardly matters.
         """
         self._run(task, 1)  # the first call of all sets things up, which may take a second
@@ -102,30 +104,19 @@ class TrialSteps:
             replace(item, start=0, stop=stop, keep=(stop,), save=True, anneal=None)
             for item in task.segments
         )
-        clock = time.perf_counter()
-        outcome = self._worker.run(replace(task, segments=segments))
-        return time.perf_counter() - clock, max(1, outcome.calls)
+        before = self._calls
+        seconds = _seconds(lambda: self._worker.run(replace(task, segments=segments)))
+        return seconds, max(1, self._calls - before)
 
-    def _timed_probe(self, exact: bool) -> float:
-        task = ProbeTask("probe", (0, 1 if exact else STEPS), exact=exact)
-        clock = time.perf_counter()
-        self._worker.run(task)
-        return (time.perf_counter() - clock) / (1 if exact else STEPS)
-
-    def _timed_values(self) -> float:
-        self._worker.oracle.value("probe", 0)
-        clock = time.perf_counter()
-        for call in range(STEPS):
+    def _values(self, calls: int) -> None:
+        for call in range(calls):
             self._worker.oracle.value("probe", call)
-        return (time.perf_counter() - clock) / STEPS
-
-    def _sizes(self) -> tuple[int, int]:
-        point = state = 0
-        for key in self._store.keys():  # noqa: SIM118 - a store is no mapping
-            if key.startswith("run"):
-                size = self._store.size(key)
-                state, point = (size, point) if key.endswith("-state") else (state, size)
-        return point, state
 
     def _count(self, calls: int) -> None:
         self._calls += calls
+
+
+def _seconds(action: Callable[[], object]) -> float:
+    clock = time.perf_counter()
+    action()
+    return time.perf_counter() - clock

@@ -39,6 +39,7 @@ class Run:
     stretches: tuple[tuple[int, int], ...]  # (from, to) in the run's own calls
     curve: tuple[tuple[int, float, float], ...]  # (call, mean loss, mean gradient norm)
     losses: tuple[float, ...]  # mean loss at the end of each stretch
+    parent: int = 0  # the run from whose state it went on; 0 where it began at x0
 
     @property
     def last_loss(self) -> float:
@@ -239,6 +240,13 @@ def _runs(search: Search) -> tuple[Run, ...]:
         if isinstance(task, TrainTask) and isinstance(outcome, TrainOutcome):
             for at, item in enumerate(outcome.segments):
                 found.setdefault(item.arm, []).append((task, at, item))
+    writers = {
+        key: segment.arm.index
+        for task in search.tasks.values()
+        if isinstance(task, TrainTask)
+        for segment in task.segments
+        for key in segment.writes
+    }
     runs = []
     for arm, parts in sorted(found.items()):
         parts.sort(key=lambda part: part[0].segments[part[1]].start)
@@ -256,6 +264,7 @@ def _runs(search: Search) -> tuple[Run, ...]:
                 stretches=tuple((segment.start, segment.stop) for segment in segments),
                 curve=tuple(marks),
                 losses=tuple(item.loss for _, _, item in parts),
+                parent=writers.get(segments[0].origin or "", 0),
             )
         )
     return tuple(runs)

@@ -14,9 +14,10 @@ from grasp_tune.config import (
     load_run,
     run_experiment,
 )
-from grasp_tune.report.evaluation import classes_of, judge
+from grasp_tune.engine.metrics import classes_of
+from grasp_tune.report.evaluation import evaluate
 from grasp_tune.report.formatting import duration, number, percent, plural, size
-from grasp_tune.report.run_metadata import read_facts
+from grasp_tune.report.run_metadata import read_metadata
 
 
 def digits(**keys: Any) -> Experiment:
@@ -32,18 +33,18 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_folder_alone_gives_the_model_back(local: Path) -> None:
-    result, facts = load_run(local), read_facts(local)
-    assert facts is not None and facts.quality is not None
-    assert judge(result.model, build_parts(digits())) == facts.quality
-    assert (facts.rows, facts.test_rows, facts.parameters) == (1438, 359, 650)
-    assert (facts.model, facts.loss, facts.batch) == ("softmax", "cross_entropy", 16)
-    assert dict(facts.versions)["torch"] == torch.__version__
+    result, metadata = load_run(local), read_metadata(local)
+    assert metadata is not None and metadata.quality is not None
+    assert evaluate(result.model, build_parts(digits())) == metadata.quality
+    assert (metadata.rows, metadata.test_rows, metadata.parameters) == (1438, 359, 650)
+    assert (metadata.model, metadata.loss, metadata.batch) == ("softmax", "cross_entropy", 16)
+    assert dict(metadata.versions)["torch"] == torch.__version__
 
 
 def test_judging_by_hand() -> None:
     built = build_parts(digits())
     # Zero weights: every class is as likely, so the loss is ln 10, and class 0 is always named.
-    quality = judge(built.problem.build(0), built)
+    quality = evaluate(built.problem.build(0), built)
     assert quality.train_loss == pytest.approx(2.302585, abs=1e-5)
     assert quality.test_loss == pytest.approx(2.302585, abs=1e-5)
     zeros = int((built.data.y == 0).sum())
@@ -112,7 +113,7 @@ def test_regression_has_no_share_of_right_answers(tmp_path: Path) -> None:
         {"problem": {"dataset": dataset, "batch_size": 4}, "method": "convex", "budget": 300}
     )
     finished = run_experiment(experiment, tmp_path / "o", progress=False)
-    quality = finished.facts.quality
+    quality = finished.metadata.quality
     assert quality is not None and quality.train_accuracy is None and quality.test_loss is None
     assert "Its loss over all training rows is" in finished.report.read_text("utf-8")
 

@@ -1,6 +1,7 @@
 """Comparisons: the same calls for all, one record per method and seed, resumable."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,8 @@ import pytest
 
 from grasp_tune.config import ConfigError, Experiment, experiment_from
 from grasp_tune.peers.registry import installed_peers
-from grasp_tune.report.compare import OURS, Record, Standing, chosen_methods, compare
-from grasp_tune.report.comparison_page import comparison_text, loss_chart, write_comparison
+from grasp_tune.report.compare import OURS, MethodSummary, Record, chosen_methods, compare
+from grasp_tune.report.comparison_page import comparison_text, loss_figure, write_comparison
 from grasp_tune.report.evaluation import Quality
 
 METHODS = ("grasp-promote", "grasp-paper", "adamw", "range-test")
@@ -25,23 +26,26 @@ def experiment(**keys: Any) -> Experiment:
 def test_a_comparison_spends_the_same_calls_and_goes_on(tmp_path: Path) -> None:
     lines: list[str] = []
     first = compare(experiment(), tmp_path / "c", methods=METHODS, seeds=2, tell=lines.append)
+    assert re.match(r"8 runs of 500 calls each: about (< 1|\d+) s$", lines.pop(0))
     assert len(lines) == 8 and lines[0].startswith("[1/8] GRASP, promote, seed 0: loss ")
-    for standing in first.standings:
-        assert [record.seed for record in standing.records] == [0, 1]
-        assert all(0 < record.calls <= 500 for record in standing.records)
-    middles = [standing.middle for standing in first.standings]
-    assert middles == sorted(middles)
+    for item in first.methods:
+        assert [record.seed for record in item.records] == [0, 1]
+        assert all(0 < record.calls <= 500 for record in item.records)
+    medians = [item.median_loss for item in first.methods]
+    assert medians == sorted(medians)
 
     (tmp_path / "c" / "records" / "adamw-1.json").unlink()
     lines.clear()
     again = compare(experiment(), tmp_path / "c", methods=METHODS, seeds=2, tell=lines.append)
+    assert lines.pop(0).startswith("1 run of 500 calls each: about ")
     assert len(lines) == 1 and "AdamW, defaults, seed 1" in lines[0]
-    before = {s.method: [r.quality for r in s.records] for s in first.standings}
-    assert {s.method: [r.quality for r in s.records] for s in again.standings} == before
+    before = {s.method: [r.quality for r in s.records] for s in first.methods}
+    assert {s.method: [r.quality for r in s.records] for s in again.methods} == before
 
     page = write_comparison(again).read_text("utf-8")
     assert "&lt;b&gt;Digits&lt;/b&gt;" in page and "<b>" not in page
-    assert page.count("<circle") == 8
+    assert sum(len(trace.x) for trace in loss_figure(again).data) == 8
+    assert 'data-figure="losses"' in page
     stored = json.loads((tmp_path / "c" / "comparison.json").read_text())
     assert {item["method"] for item in stored["methods"]} == set(METHODS)
     with pytest.raises(ConfigError, match=r"the folder of another run \(budget was 500, now 600\)"):
@@ -50,10 +54,10 @@ def test_a_comparison_spends_the_same_calls_and_goes_on(tmp_path: Path) -> None:
 
 def test_a_budget_too_small_for_the_paper_is_a_remark(tmp_path: Path) -> None:
     found = compare(experiment(budget=60), tmp_path / "c", methods=("grasp-paper", "sgd"), seeds=1)
-    paper = next(item for item in found.standings if item.method == "grasp-paper")
+    paper = next(item for item in found.methods if item.method == "grasp-paper")
     assert paper.records[0].quality is None
     assert paper.remark.startswith("needs a budget of ")
-    assert found.standings[-1] is paper  # last: it has no loss
+    assert found.methods[-1] is paper  # last: it has no loss
     assert "needs a budget of" in comparison_text(found)
 
 
@@ -70,19 +74,37 @@ def test_exact_gradients_are_not_compared(tmp_path: Path) -> None:
         compare(exact, tmp_path / "c")
 
 
-def test_standings_by_hand(tmp_path: Path) -> None:
+def test_summaries_by_hand() -> None:
     def record(seed: int, loss: float, right: float | None, *, diverged: bool = False) -> Record:
         return Record("sgd", seed, 9, 1.0, diverged, "", Quality(loss, None, None, right))
 
     nan = float("nan")
     rows = (record(0, 3.0, 0.5), record(1, nan, None, diverged=True), record(2, 1.0, 0.75))
-    standing = Standing("sgd", "SGD", rows)
-    assert standing.middle == 2.0  # the median of 1 and 3
-    assert standing.mean_of(lambda quality: quality.test_accuracy) == 0.625
-    assert standing.remark == "1 of 3 diverged"
-    assert Standing("sgd", "SGD", (rows[1],)).middle == float("inf")
+    summary = MethodSummary("sgd", "SGD", rows)
+    assert summary.median_loss == 2.0  # the median of 1 and 3
+    assert summary.mean_of(lambda quality: quality.test_accuracy) == 0.625
+    assert summary.remark == "1 of 3 diverged"
+    assert MethodSummary("sgd", "SGD", (rows[1],)).median_loss == float("inf")
 
 
 def test_losses_of_one_size_are_drawn_on_a_plain_scale(tmp_path: Path) -> None:
     found = compare(experiment(), tmp_path / "c", methods=("sgd",), seeds=2)
-    assert loss_chart(found).count("<circle") == 2
+    figure = loss_figure(found)
+    assert sum(len(trace.x) for trace in figure.data) == 2
+    assert figure.layout.xaxis.type is None
+
+
+def test_the_order_is_what_the_user_asks_for(tmp_path: Path) -> None:
+    def order(sort: str) -> list[str]:
+        found = compare(experiment(), tmp_path / "c", methods=("sgd", "adamw"), seeds=1, sort=sort)
+        return [item.method for item in found.methods]
+
+    assert order("metric") == order("test_loss") == ["adamw", "sgd"]  # sgd's step is far too small
+    stored = json.loads((tmp_path / "c" / "comparison.json").read_text())
+    assert stored["metric"] == "accuracy"
+    first = stored["methods"][0]
+    assert first["test_metric"] == first["records"][0]["quality"]["test_accuracy"] > 0.5
+    seconds = {item["method"]: item["seconds"] for item in stored["methods"]}
+    assert order("seconds") == sorted(seconds, key=lambda name: seconds[name])
+    with pytest.raises(ConfigError, match="--sort: got 'name', expected one of train_loss, test_"):
+        order("name")

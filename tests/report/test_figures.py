@@ -9,8 +9,20 @@ from pathlib import Path
 import pytest
 
 import grasp_tune as gt
-from grasp_tune.report.figures import LARGE, TOP, call_figure, curve_figure, score_figure
-from grasp_tune.runtime.result import Result
+from grasp_tune.core.choice import Candidate, Choice
+from grasp_tune.report.figures import (
+    CHOSEN,
+    LARGE,
+    TOP,
+    axis_ends,
+    call_figure,
+    call_parts,
+    curve_figure,
+    curve_lines,
+    score_figure,
+    winning_curve,
+)
+from grasp_tune.runtime.result import Result, Run
 from tests.engine import workbench
 
 
@@ -53,8 +65,9 @@ def test_the_curves_are_those_of_the_best_runs(result: Result) -> None:
     by_name = {f"run {run.arm}:": run for run in result.runs}
     for trace in figure.data:
         run = by_name[" ".join(trace.name.split()[:2])]
-        assert list(trace.x) == [call for call, _, _ in run.curve]
-        assert list(trace.y) == [loss for _, loss, _ in run.curve]
+        curve = winning_curve(result) if run.arm == result.choice.chosen.arm else run.curve
+        assert list(trace.x) == [call for call, _, _ in curve]
+        assert list(trace.y) == [loss for _, loss, _ in curve]
     shown = {int(trace.name.split()[1].strip(":")) for trace in figure.data}
     ends = {run.arm: run.last_loss for run in result.runs if math.isfinite(run.last_loss)}
     assert not result.choice.chosen.arm or result.choice.chosen.arm in shown
@@ -96,3 +109,70 @@ def test_training_loads_no_plotly_and_its_absence_names_the_extra() -> None:
         cwd=Path(__file__).parents[2],
     )
     assert "pip install 'grasp_tune[report]'" in out.stdout
+
+
+def run_of(arm: int, begin: int, end: int, *, first_loss: float) -> Run:
+    curve = ((begin + 1, first_loss, 1.0), (end, 0.5, 1.0))
+    return Run(arm, "growing", 1.0, 0.0, end - begin, True, ((begin, end),), curve, (0.5,))
+
+
+def result_of(*runs: Run, chosen: int) -> Result:
+    row = Candidate("a", chosen, "growing", 1.0, 90, False, 0.5, 3, 0.3)
+    trained = sum(run.calls for run in runs)
+    calls = {"probe": 5, "train": trained, "ensemble": 5, "repeated": 0}
+    choice = Choice("a", "value", "race", (row,))
+    return Result({"budget": trained + 10}, choice, None, None, calls, runs, {})
+
+
+def test_the_calls_of_a_run_whose_step_changed_are_all_its_own() -> None:
+    # Run 1 begins at x0 and lasts 40 calls; after 30 of them its state goes on as run 3, up to 100.
+    runs = (
+        run_of(1, 0, 40, first_loss=2.0),
+        run_of(2, 0, 20, first_loss=2.0),
+        run_of(3, 30, 100, first_loss=0.6),
+    )
+    parts = {words: calls for _, words, calls, _ in call_parts(result_of(*runs, chosen=3))}
+    assert parts["training the run that won"] == 100
+    assert parts["training the runs that lost"] == 20 + 10  # run 2, and what was undone of run 1
+    assert sum(parts.values()) == 140
+
+
+def test_the_axis_is_set_by_runs_that_begin_at_the_start_point() -> None:
+    # Losses up to four times 2 are shown; 0.01, at which most runs begin in mid-way, sets nothing.
+    late = [run_of(arm, 50, 90, first_loss=0.01) for arm in range(2, 9)]
+    result = result_of(run_of(1, 0, 50, first_loss=2.0), *late, chosen=1)
+    low, high = axis_ends([2.0, 7.9, 8.1, 1e9, math.inf, 0.01], result.runs)
+    assert low <= 0.01 and 7.9 <= high < 100
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
+def test_an_axis_without_a_sound_first_loss_shows_what_is_known(loss: float) -> None:
+    first = replace(run_of(1, 0, 50, first_loss=2.0), curve=((1, loss, loss),))
+    low, high = axis_ends([1.0, 1e6, loss], [first])
+    assert low <= 1.0 and high >= 1e6
+
+
+def test_the_chosen_curve_goes_back_to_the_start_point() -> None:
+    # Run 1 begins at x0; from its state after 30 calls run 3 goes on, and from 60 of that run 5.
+    def part(arm: int, begin: int, end: int, parent: int) -> Run:
+        curve = tuple((call, 100.0 / call, 1.0) for call in range(begin + 10, end + 1, 10))
+        return Run(
+            arm, "growing", 1.0, 0.0, end - begin, True, ((begin, end),), curve, (1.0,), parent
+        )
+
+    runs = (part(1, 0, 40, 0), part(2, 0, 20, 0), part(3, 30, 80, 1), part(5, 60, 100, 3))
+    result = result_of(*runs, chosen=5)
+    assert [call for call, _, _ in winning_curve(result)] == list(range(10, 101, 10))
+    (chosen,) = [trace for trace in curve_figure(result).data if trace.line.color == CHOSEN]
+    assert list(chosen.x) == list(range(10, 101, 10))
+    lines = {line["title"]: line for line in curve_lines(result)["lines"]}  # type: ignore[index]
+    assert len(lines) == 4
+    (ours,) = [line for line in lines.values() if line["kind"] == "chosen"]
+    assert len(ours["points"].split()) == 10
+
+
+def test_a_loss_of_zero_leaves_the_axis_logarithmic() -> None:
+    run = replace(run_of(1, 0, 50, first_loss=2.0), curve=((1, 2.0, 1.0), (50, 0.0, 0.0)))
+    result = result_of(run, chosen=1)
+    assert curve_figure(result).layout.yaxis.type == "log"
+    assert len(curve_lines(result)["lines"][0]["points"].split()) == 1  # type: ignore[index]

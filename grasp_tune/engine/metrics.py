@@ -1,0 +1,96 @@
+"""Metrics of predictions, larger is better: what people judge a model by beside its loss.
+
+A metric is a function of the model's outputs over all rows and of what is right:
+`metric(outputs, targets) -> float`.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from grasp_tune.core.errors import ProblemError
+
+Metric = Callable[[Tensor, Tensor], float]
+
+
+def classes_of(outputs: object) -> Tensor | None:
+    """The class that each row of scores names, None where they have another shape."""
+    if not isinstance(outputs, Tensor) or outputs.ndim > 2:
+        return None
+    if outputs.ndim == 1 or outputs.shape[-1] == 1:
+        return (outputs.reshape(-1) > 0).long()
+    return outputs.argmax(dim=-1)
+
+
+def accuracy(outputs: Tensor, targets: Tensor) -> float:
+    """The share of rows whose largest score names the right class."""
+    return float((_named(outputs) == targets).double().mean())
+
+
+def f1(outputs: Tensor, targets: Tensor) -> float:
+    """The mean over classes of the harmonic mean of precision and recall; of class 1 for two."""
+    named, found = _named(outputs), []
+    kinds = torch.unique(torch.cat([targets, named])).tolist()
+    for kind in [1] if set(kinds) <= {0, 1} else kinds:
+        hits = int(((named == kind) & (targets == kind)).sum())
+        total = int((named == kind).sum()) + int((targets == kind).sum())
+        found.append(2.0 * hits / total if total else 0.0)
+    return sum(found) / len(found)
+
+
+def auc(outputs: Tensor, targets: Tensor) -> float:
+    """The chance that a row of a class scores above a row of another; ties count half.
+
+    For more than two classes, the mean over the classes that occur, each against all others.
+    """
+    if outputs.ndim == 1 or outputs.shape[-1] == 1:
+        return _area(outputs.reshape(-1), targets == 1)
+    if outputs.shape[-1] == 2:
+        return _area(outputs[:, 1] - outputs[:, 0], targets == 1)
+    shares = torch.softmax(outputs.double(), dim=-1)
+    areas = [_area(shares[:, kind], targets == kind) for kind in torch.unique(targets).tolist()]
+    return sum(areas) / len(areas)
+
+
+def r2(outputs: Tensor, targets: Tensor) -> float:
+    """The share of the targets' variance that is explained: 1 - residual / total."""
+    right = targets.double()
+    residual = (outputs.double().reshape(right.shape) - right).square().sum()
+    total = (right - right.mean(dim=0)).square().sum()
+    return float(1.0 - residual / total) if total > 0 else float("nan")
+
+
+METRICS: dict[str, Metric] = {"accuracy": accuracy, "f1": f1, "auc": auc, "r2": r2}
+
+
+def find_metric(metric: str | Metric) -> tuple[str, Metric]:
+    """Return the name and the function of a metric that is given by either."""
+    if callable(metric):
+        return getattr(metric, "__name__", type(metric).__name__), metric
+    if metric not in METRICS:
+        names = ", ".join(METRICS)
+        raise ProblemError(
+            f"metric: got {metric!r}, expected {names}, or a function of (outputs, targets)"
+        )
+    return metric, METRICS[metric]
+
+
+def _named(outputs: Tensor) -> Tensor:
+    found = classes_of(outputs)
+    if found is None:
+        shape = tuple(getattr(outputs, "shape", ()))
+        raise ProblemError(f"metric: outputs of shape {shape} name no class for each row")
+    return found
+
+
+def _area(scores: Tensor, positive: Tensor) -> float:
+    """The area under the ROC curve by mean ranks; 0.5 where one of the two kinds is missing."""
+    _, place, counts = torch.unique(scores.double(), return_inverse=True, return_counts=True)
+    ends = counts.cumsum(0).double()
+    ranks = (ends - (counts.double() - 1.0) / 2.0)[place]
+    ours = int(positive.sum())
+    others = len(positive) - ours
+    if not ours or not others:
+        return 0.5
+    return float((ranks[positive].sum() - ours * (ours + 1) / 2.0) / (ours * others))

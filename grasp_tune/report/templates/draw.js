@@ -1,0 +1,41 @@
+// Draws the figures whose data are in the page; what is already there stays if it cannot.
+(() => {
+  // The colours of the figures, by the names that the page's light and dark style has for them.
+  const names = ["ink", "soft", "line", "card", "accent", "mark", "warm"];
+  const used = { "#0b6e75": "accent", "#8fa1b3": "mark", "#b4532a": "warm", "#ffffff": "card" };
+  const draw = () => {
+    const style = getComputedStyle(document.documentElement);
+    const colour = {};
+    for (const name of names) colour[name] = style.getPropertyValue("--" + name).trim();
+    for (const box of document.querySelectorAll("[data-figure]")) {
+      const source = document.getElementById("figure-" + box.dataset.figure);
+      const figure = JSON.parse(source.textContent, (key, value) =>
+        colour[used[value]] ?? value);
+      const layout = Object.assign({}, figure.layout, {
+        template: {}, autosize: true,
+        paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+        margin: { l: 60, r: 16, t: 16, b: 48 },
+        font: { color: colour.soft, family: "system-ui, sans-serif", size: 13 },
+        hoverlabel: { bgcolor: colour.card, bordercolor: colour.line, font: { color: colour.ink } },
+      });
+      for (const key of Object.keys(layout)) {
+        if (/^[xy]axis/.test(key)) {
+          layout[key] = Object.assign({}, layout[key], {
+            gridcolor: colour.line, zerolinecolor: colour.line, linecolor: colour.line,
+            automargin: true,
+          });
+        }
+      }
+      box.classList.add("live");
+      try {
+        Plotly.react(box.querySelector(".plot"), figure.data, layout,
+          { responsive: true, displaylogo: false, displayModeBar: false });
+      } catch (error) {
+        box.classList.remove("live");
+        console.error(error);
+      }
+    }
+  };
+  draw();
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+})();
