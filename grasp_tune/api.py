@@ -10,6 +10,7 @@ from grasp_tune.core.methods import Method
 from grasp_tune.core.spec import EnsembleName, ScheduleName, SweepSpec
 from grasp_tune.engine.fused import fusion_width
 from grasp_tune.engine.problem import TorchProblem
+from grasp_tune.limits import Limits
 from grasp_tune.optimizers.registry import Factory
 from grasp_tune.runtime.result import Result
 
@@ -33,7 +34,7 @@ class Backend(Protocol):
 
 def minimize(
     problem: TorchProblem,
-    budget: int,
+    budget: int | None = None,
     method: Method | None = None,
     schedule: ScheduleName = "promote",
     seed: int = 0,
@@ -46,8 +47,14 @@ def minimize(
     ensemble: EnsembleName = "resample",
     challengers: Mapping[str, Callable[..., object]] | tuple[str, ...] = (),
     probe_parts: int = 1,
+    steps: int | None = None,
+    epochs: float | None = None,
+    minutes: float | None = None,
 ) -> Result:
     """Return the model that a sweep of at most `budget` oracle calls finds, and how it was found.
+
+    How long it may take is given by at least one of `budget`, `steps`, `epochs` and `minutes`; the
+    smallest counts.
 
     problem: the model, the loss and the data; see `TorchProblem`.
     budget: T, the oracle calls (minibatch gradients or losses) allowed in all.
@@ -61,6 +68,11 @@ def minimize(
     workers: tasks at the same time; by default one, and with Ray as many as the cluster holds.
     ensemble: `resample` scores candidates on fresh samples; `window` by the last minibatches.
     challengers: further base optimizers that join the race, by name or as functions.
+    probe_parts: tasks that share the probe.
+    steps: as many oracle calls as one plain training of so many steps makes.
+    epochs: as many oracle calls as one plain training makes in so many passes over the rows.
+    minutes: of the clock. Alone it is turned into calls by timing a few gradients. The backend
+        `local` stops when they are over, and returns the best point so far.
     """
     if not isinstance(problem, TorchProblem):
         kind = type(problem).__name__
@@ -71,9 +83,11 @@ def minimize(
         raise InputError(
             f"backend: got {backend!r}, expected 'local', 'ray', 'optuna' or an object with `run`"
         )
+    limits = Limits(budget, steps, epochs, minutes)
+    folder = None if out is None else Path(out)
     spec, bases = SweepSpec.assemble(
         method,
-        budget,
+        limits.calls(problem, seed, folder, exact=getattr(method, "exact", False)),
         schedule,
         seed,
         ensemble=ensemble,
@@ -81,11 +95,25 @@ def minimize(
         probe_parts=probe_parts,
         challengers=challengers,
     )
-    folder = None if out is None else Path(out)
     if not isinstance(backend, str):
         return backend.run(problem, spec, out=folder, bases=bases, progress=progress)
     if backend == "local":
-        return run_local(problem, spec, folder, bases, workers or 1, progress=progress)
+        from grasp_tune.executors.local import InProcess
+        from grasp_tune.executors.process_pool import ProcessPool
+        from grasp_tune.runtime.driver import run_sweep
+        from grasp_tune.runtime.progress import reporter_for
+
+        with limits.deadline(folder) as deadline:
+            return run_sweep(
+                problem,
+                spec,
+                InProcess if workers in (None, 1) else partial(ProcessPool, workers),
+                out=folder,
+                shared=workers not in (None, 1),
+                bases=bases,
+                reporter=reporter_for(progress),
+                deadline=deadline,
+            )
     if backend == "ray":
         from grasp_tune.ray import run_ray
 
@@ -94,26 +122,4 @@ def minimize(
 
     return run_optuna(
         problem, spec, out=folder, workers=workers or 1, bases=bases, progress=progress
-    )
-
-
-def run_local(
-    problem: TorchProblem,
-    spec: SweepSpec,
-    out: Path | None,
-    bases: Mapping[str, Factory],
-    workers: int,
-    *,
-    progress: bool,
-) -> Result:
-    """Return the result of a sweep in this process, or over a few worker processes."""
-    from grasp_tune.executors.local import InProcess
-    from grasp_tune.executors.process_pool import ProcessPool
-    from grasp_tune.runtime.driver import run_sweep
-    from grasp_tune.runtime.progress import reporter_for
-
-    executor = InProcess if workers == 1 else partial(ProcessPool, workers)
-    reporter = reporter_for(progress)
-    return run_sweep(
-        problem, spec, executor, out=out, shared=workers > 1, bases=bases, reporter=reporter
     )

@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from grasp_tune.cli.options import Config, Format, Set, Shown, print_json, printer
-from grasp_tune.config import load_experiment
+from grasp_tune.config import ConfigError, load_experiment
+from grasp_tune.config.schema import UNLIMITED
 from grasp_tune.report.formatting import duration, number, plural, size
 
 if TYPE_CHECKING:
@@ -44,6 +45,11 @@ def plan(
     Example: grasp-tune plan configs/quickstart.yaml
     """
     experiment = load_experiment(config, overrides=changes or ())
+    if grad_norm is not None and experiment.budget == UNLIMITED:
+        if experiment.steps is None:
+            wanted = "budget or steps; or no --grad-norm, so that the data are read"
+            raise ConfigError("--grad-norm", "", "a config with epochs or minutes", wanted)
+        experiment = experiment.model_copy(update={"budget": experiment.steps})
     from grasp_tune.report.cost_estimate import estimate_cost
 
     estimate = estimate_cost(experiment, grad_norm=grad_norm, value=value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,14 @@ from grasp_tune.config.entry_point import load_entry_point
 from grasp_tune.config.losses import settle_loss
 from grasp_tune.config.model_options import Backbone, Model
 from grasp_tune.config.models import ModelFactory, default_model
-from grasp_tune.config.schema import Experiment
+from grasp_tune.config.schema import UNLIMITED, Experiment
 from grasp_tune.config.section import is_entry_point
 from grasp_tune.core.errors import ProblemError
 from grasp_tune.core.methods import Method, method_from_dict
 from grasp_tune.data import Data, load_data
 from grasp_tune.data.backbone_features import with_features
 from grasp_tune.engine.problem import TorchProblem
+from grasp_tune.limits import Limits
 
 _VALIDATION_SEED = 7003  # the same rows whatever the experiment's seed, as for test rows
 _EXACT_CHUNK = 1024  # rows at a time where the whole data is one batch
@@ -75,6 +77,20 @@ def build_method(experiment: Experiment) -> Method:
     if is_entry_point(values["base"]):
         return method_from_dict(values, base=load_entry_point(values["base"], "method.base"))
     return method_from_dict(values)
+
+
+def settled(
+    experiment: Experiment, problem: TorchProblem, folder: Path | None = None
+) -> Experiment:
+    """The experiment with its limits turned into a budget of oracle calls.
+
+    folder: of a run that may have decided already.
+    """
+    given = None if experiment.budget == UNLIMITED else experiment.budget
+    limits = Limits(given, experiment.steps, experiment.epochs, experiment.minutes)
+    exact = experiment.batch_size == "full"
+    calls = limits.calls(problem, experiment.seed, folder, exact=exact)
+    return experiment.model_copy(update={"budget": calls})
 
 
 def chosen_device(name: str) -> torch.device:

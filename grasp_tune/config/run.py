@@ -14,7 +14,7 @@ from torch import nn
 from grasp_tune.api import minimize
 from grasp_tune.config.backend_options import Local
 from grasp_tune.config.backends import backend_of, sweep_arguments
-from grasp_tune.config.build import Built, build_parts
+from grasp_tune.config.build import Built, build_parts, settled
 from grasp_tune.config.errors import ConfigError
 from grasp_tune.config.models import ModelFactory, default_model
 from grasp_tune.config.paths import masked_config, with_absolute_paths
@@ -85,7 +85,9 @@ def prepare(
     folder = Path(place).expanduser().absolute()
     experiment = with_absolute_paths(experiment.model_copy(update={"out": str(folder)}))
     built = build_parts(experiment)
+    experiment = settled(experiment, built.problem, None if fresh else folder)
     arguments = {**sweep_arguments(experiment), "backend": backend_of(experiment)}
+    arguments["minutes"] = experiment.minutes
     if isinstance(experiment.backend, Local):
         arguments["workers"] = experiment.backend.workers
     model = built.problem.build(experiment.seed)

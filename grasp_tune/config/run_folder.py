@@ -29,6 +29,7 @@ _OURS = (
     "state.previous.json",
     "state.damaged.json",
     "calls",
+    "clock.json",
     "result.json",
     "model.safetensors",
     "run.json",

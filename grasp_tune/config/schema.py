@@ -19,6 +19,7 @@ from grasp_tune.config.section import (
     Batch,
     Count,
     OneOf,
+    Positive,
     Section,
     Seed,
     Share,
@@ -31,6 +32,7 @@ from grasp_tune.optimizers.registry import optimizer_names
 
 LOSSES = ("cross_entropy", "logistic", "mse", "hinge")
 DEFAULT_BATCH = 64
+UNLIMITED = 10**15  # the largest budget; with another limit: as that one says
 
 # Where a name decides which keys are allowed: path of the section -> its kinds.
 KINDS: dict[tuple[str, ...], OneOf] = {
@@ -73,8 +75,16 @@ class Experiment(Section):
         default_factory=lambda: METHODS["nonconvex"].model_validate({})
     )
     """The variant of the method and its inputs."""
-    budget: Annotated[Count, Field(le=10**15)] = 10_000
-    """Oracle calls allowed in all: gradients or values of one minibatch (the paper's T)."""
+    budget: Annotated[Count, Field(le=UNLIMITED)] = 10_000
+    """Oracle calls allowed in all: gradients or values of one minibatch (the paper's T). The
+    smallest of `budget`, `steps`, `epochs` and `minutes` counts."""
+    steps: Count | None = None
+    """As many oracle calls as one plain training of so many steps makes."""
+    epochs: Positive | None = None
+    """As many oracle calls as one plain training makes in so many passes over the training rows."""
+    minutes: Positive | None = None
+    """Minutes of the clock. Without `budget`, `steps` and `epochs` they are turned into calls by
+    timing a few gradients. The backend local stops when they are over, with the best so far."""
     schedule: Literal["promote", "paper"] = "promote"
     """`promote` searches briefly and gives the rest to the winner; `paper` is the paper's algorithm
     to the letter."""
@@ -94,6 +104,14 @@ class Experiment(Section):
     """Fixes everything that is random; the same seed gives the same result."""
     out: Text | None = None
     """Folder for checkpoints, results and the report; `--out` wins over it."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _other_limits(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or "budget" in given:
+            return given
+        others = [given.get(key) for key in ("steps", "epochs", "minutes")]
+        return given if others == [None] * 3 else {**given, "budget": UNLIMITED}
 
     @model_validator(mode="after")
     def _fits_together(self) -> Experiment:

@@ -31,8 +31,11 @@ problem:
 # The method: nonconvex for neural networks; convex for linear models (softmax, logistic, linear).
 method: nonconvex
 
-# How many minibatch gradients (or values) may be computed, in all. More is better and slower.
+# How long: so many minibatch gradients (or values) in all. More is better and slower.
 budget: 10000
+# Or, in place of it, one of:
+# epochs: 20               # as many as 20 passes over the training rows make
+# minutes: 10              # of the clock
 
 # schedule: promote          # or paper: the published algorithm to the letter
 # challengers: [adamw]       # other optimizers that may join the search

@@ -18,7 +18,7 @@ from torch import nn
 
 from grasp_tune.api import minimize
 from grasp_tune.config.backends import sweep_arguments
-from grasp_tune.config.build import Built, build_parts
+from grasp_tune.config.build import Built, build_parts, settled
 from grasp_tune.config.errors import ConfigError, shown
 from grasp_tune.config.explain import nearest
 from grasp_tune.config.paths import with_absolute_paths
@@ -191,6 +191,7 @@ def compare(
     folder = Path(out).expanduser().absolute()
     experiment = with_absolute_paths(experiment.model_copy(update={"out": str(folder)}))
     built = build_parts(experiment)
+    experiment = settled(experiment, built.problem)
     claim(folder, experiment, fresh=fresh)
     # Seed by seed, so that a comparison that is stopped has something to say of every method.
     pairs = [(experiment.seed + at, name) for at in range(seeds) for name in names]

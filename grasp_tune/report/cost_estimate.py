@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from grasp_tune.config.backends import challengers_of, fused_of
-from grasp_tune.config.build import Built, build_method, build_parts
+from grasp_tune.config.build import Built, build_method, build_parts, settled
 from grasp_tune.config.schema import Experiment
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import ScoreTask, TrainTask
@@ -110,6 +110,8 @@ def estimate_cost(
     method, schedule = build_method(experiment), experiment.schedule
     built = build_parts(experiment) if grad_norm is None else None
     fused = fused_of(experiment)
+    if built is not None:
+        experiment = settled(experiment, built.problem)
     spec, bases = SweepSpec.assemble(
         method,
         experiment.budget,

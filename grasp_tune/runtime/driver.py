@@ -41,6 +41,10 @@ class Stopped(KeyboardInterrupt):
     """The process was asked to end (SIGTERM); the folder can be resumed."""
 
 
+class TimeUp(BaseException):
+    """The deadline of a sweep has passed; no error, so that nothing on the way takes it for one."""
+
+
 class Ledger:
     """A search, and who runs which of its tasks: what every body shares."""
 
@@ -88,8 +92,14 @@ class Ledger:
 class Driver:
     """One sweep in this process: its search, its folder, and what is written when."""
 
-    def __init__(self, spec: SweepSpec, folder: SweepFolder, reporter: Reporter | None) -> None:
-        self._folder, self._reporter = folder, reporter
+    def __init__(
+        self,
+        spec: SweepSpec,
+        folder: SweepFolder,
+        reporter: Reporter | None,
+        deadline: float | None = None,
+    ) -> None:
+        self._folder, self._reporter, self._deadline = folder, reporter, deadline
         self.search = folder.search(spec)
         self._ledger = Ledger(self.search)
         self._lost = max(0, folder.calls.total - budgeted(self.search))  # what a crash undid
@@ -100,6 +110,7 @@ class Driver:
         """Run the search to its end; the order in which tasks end changes nothing."""
         with self._saving():
             while (step := self._ledger.next()) is not Step.DONE:
+                self.check_time()
                 self._folder.check_room(self.search)
                 if not isinstance(step, Step):
                     if executor.free:
@@ -127,6 +138,11 @@ class Driver:
         if self._reporter is not None and now - self._shown > 0.1:
             self._shown = now
             self._reporter.update(self.search.progress, self._folder.calls.total - self._lost)
+
+    def check_time(self) -> None:
+        """Raise `TimeUp` where the deadline has passed."""
+        if self._deadline is not None and time.monotonic() > self._deadline:
+            raise TimeUp
 
     def worth_keeping(self, error: Exception) -> bool:
         """Return whether what was done before this error is of use to a later run."""
@@ -173,6 +189,7 @@ def run_sweep(
     calls: CallCounter | None = None,
     bases: Mapping[str, Factory] | None = None,
     reporter: Reporter | None = None,
+    deadline: float | None = None,
 ) -> Result:
     """Run a whole sweep with an executor and return its result; with `out`, go on from there.
 
@@ -180,14 +197,16 @@ def run_sweep(
     shared: the executor has other processes, which need a folder to share checkpoints.
     store: where checkpoints go, if not into `out`.
     calls: counts oracle calls, if not in `out`.
+    deadline: the time of `time.monotonic` at which the sweep ends with its best point so far.
     """
     with contextlib.ExitStack() as stack:
         if reporter is not None:
             stack.callback(reporter.close)
         folder = stack.enter_context(open_folder(out, shared=shared, store=store, calls=calls))
         stack.enter_context(_stop_on_sigterm())
-        driver = Driver(spec, folder, reporter)
+        driver = Driver(spec, folder, reporter, deadline)
         made: list[Worker] = []
+        training = True
 
         def make_worker() -> Worker:
             add = folder.calls.counter()
@@ -195,6 +214,8 @@ def run_sweep(
             def count(calls: int) -> None:
                 add(calls)
                 driver.show()
+                if training:
+                    driver.check_time()
 
             made.append(Worker(problem, spec.seed, folder.store, bases, count=count))
             return made[-1]
@@ -203,7 +224,9 @@ def run_sweep(
             with contextlib.ExitStack() as running:
                 runner = executor(folder, make_worker)
                 running.callback(runner.cancel)
-                driver.run(runner)
+                with contextlib.suppress(TimeUp):
+                    driver.run(runner)
+            training = False  # what the choice still needs is done, whatever the time
             result = driver.result(made[0] if made else make_worker(), problem)
         except Exception as error:
             if not driver.worth_keeping(error):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -176,3 +177,57 @@ def test_resume_works_from_another_folder(
     assert ended.code == 0, ended.err
     model = load_model(place / "o")
     assert model(torch.zeros(2, 3)).shape == (2, 2)
+
+
+def budget_in(folder: Path) -> int:
+    budget: int = json.loads((folder / "result.json").read_text())["spec"]["budget"]
+    return budget
+
+
+def test_a_budget_may_be_given_in_epochs(command: Command, place: Path) -> None:
+    # 40 rows in minibatches of 4: ten calls an epoch. The smallest limit counts.
+    run = ["run", "small.yaml", "-q", "--set", "epochs=12"]
+    assert command(*run, "--out", "o").code == 0
+    assert budget_in(place / "o") == 120
+    saved = (place / "o" / "config.yaml").read_text()
+    assert "budget: 120" in saved and "epochs: 12.0" in saved
+    assert command("resume", "o", "-q").code == 0
+    assert command(*run, "--out", "o").code == 0  # the same command goes on with the same run
+    (place / "epochs.yaml").write_text(
+        (place / "small.yaml").read_text().replace("budget: 400", "")
+    )
+    plan = command("plan", "epochs.yaml", "--set", "epochs=30", "--format", "json").json
+    assert plan["budget"] == 300
+    refused = command("plan", "epochs.yaml", "--set", "epochs=30", "--grad-norm", "1")
+    assert refused.code == 2 and "expected budget or steps" in refused.err
+
+
+def test_minutes_are_decided_once_for_a_folder(command: Command, place: Path) -> None:
+    (place / "minutes.yaml").write_text(
+        (place / "small.yaml").read_text().replace("budget: 400", "minutes: 0.02")
+    )
+    run = ["run", "minutes.yaml", "--out", "o", "-q", "--format", "json"]
+    first = command(*run)
+    assert first.code == 0, first.err
+    assert first.json["seconds"] < 0.02 * 60 * 1.05 + 0.5
+    again = command(*run)
+    assert again.json["chosen"] == first.json["chosen"]
+    assert command("resume", "o", "-q", "--format", "json").json == again.json
+
+
+@pytest.mark.parametrize("schedule", ["promote", "paper"])
+@pytest.mark.parametrize("method", ["nonconvex", "convex", "convex-free"])
+def test_the_smallest_budget_that_an_error_names_works(
+    command: Command, place: Path, schedule: str, method: str
+) -> None:
+    change = ["--set", f"schedule={schedule}", "--set", f"method={method}", "--set"]
+    budget = 9
+    for attempt in range(2):
+        ended = command(
+            "run", "small.yaml", "--out", f"o{attempt}", "-q", *change, f"budget={budget}"
+        )
+        if ended.code == 0:
+            break
+        assert ended.code == 2 and attempt == 0, ended.err
+        budget = max(int(word) for word in re.findall(r"[0-9]+", ended.err.replace(",", "")))
+    assert ended.code == 0, ended.err

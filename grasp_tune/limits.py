@@ -1,0 +1,135 @@
+"""How long a sweep may be, in the units that people think in: calls, steps, epochs, minutes.
+
+Whatever is given becomes a number of oracle calls, once, before the sweep starts. Minutes are also
+a hard stop: the sweep ends when they are over and returns the best point so far. What was decided
+by the clock is kept in the sweep's folder, so that going on decides the same.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from grasp_tune.core.errors import InputError
+from grasp_tune.engine.oracle import Oracle
+from grasp_tune.engine.problem import TorchProblem
+from grasp_tune.engine.streams import untouched_randomness
+from grasp_tune.engine.threads import task_threads
+from grasp_tune.runtime.files import read_json, read_sealed, write_json_atomic
+from grasp_tune.runtime.state_file import STATE_LIMIT
+from grasp_tune.runtime.sweep_folder import STATE
+
+logger = logging.getLogger(__name__)
+
+FILE = "clock.json"
+_SHARE = 0.85  # of the minutes that the planned calls take: steps, scores and files take the rest
+_WARM, _TIMED = 2, 3  # calls that set things up, and the fewest that are timed
+_TIMING = 0.01, 2.0  # share of the minutes that timing takes, and its most in seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a person allows; the smallest of those given counts. None: not given.
+
+    budget: oracle calls. steps: steps of one plain training, each of which is a call.
+    epochs: passes over the training rows. minutes: of the clock, for training and choosing.
+    """
+
+    budget: int | None = None
+    steps: int | None = None
+    epochs: float | None = None
+    minutes: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "minutes"):
+            got = getattr(self, name)
+            good = isinstance(got, (int, float)) and not isinstance(got, bool)
+            if got is not None and not (good and 0 < got < math.inf):
+                raise InputError(f"{name}: got {got!r}, expected a number > 0")
+        if self.steps is not None and (not isinstance(self.steps, int) or self.steps < 1):
+            raise InputError(f"steps: got {self.steps!r}, expected a whole number >= 1")
+        if (self.budget, self.steps, self.epochs, self.minutes) == (None,) * 4:
+            raise InputError("budget: got nothing, expected budget, steps, epochs or minutes")
+
+    def calls(
+        self, problem: TorchProblem, seed: int, folder: Path | None = None, *, exact: bool = False
+    ) -> int:
+        """Return the oracle calls that are allowed.
+
+        Minutes alone are turned into calls by timing a few gradients at the start point, which are
+        thrown away and count nowhere; a decision that `folder` holds is taken as it is.
+
+        exact: whether one call sees all rows.
+        """
+        found = [item for item in (self.budget, self.steps) if item is not None]
+        if self.epochs is not None:
+            if problem.rows is None:
+                raise InputError(
+                    f"epochs: got {self.epochs:g} for data without a length, expected budget or "
+                    "steps"
+                )
+            batches = 1 if exact else math.ceil(problem.rows / problem.batch_size)
+            found.append(max(1, round(self.epochs * batches)))
+        if not found:
+            found.append(_begun(folder) or self._calls_by_time(problem, seed, exact))
+        return min(found)
+
+    @contextmanager
+    def deadline(self, folder: Path | None) -> Iterator[float | None]:
+        """Give the time of `time.monotonic` at which the sweep must end, None without minutes.
+
+        Time that an earlier process spent in the same folder counts, unless it was killed.
+        """
+        if self.minutes is None:
+            yield None
+            return
+        spent, begun = _spent(folder), time.monotonic()
+        try:
+            yield begun + 60 * self.minutes - spent
+        finally:
+            if folder is not None and folder.is_dir():
+                spent += time.monotonic() - begun
+                write_json_atomic(folder / FILE, {"seconds": spent})
+
+    def _calls_by_time(self, problem: TorchProblem, seed: int, exact: bool) -> int:
+        assert self.minutes is not None
+        allowed = 60 * self.minutes
+        enough = min(_TIMING[0] * allowed, _TIMING[1])
+        oracle, call = Oracle(problem, seed), 0
+        with untouched_randomness(), task_threads(oracle.model):
+            begun = time.perf_counter()
+            while call < _WARM + _TIMED or time.perf_counter() - begun < enough:
+                if call == _WARM:
+                    begun = time.perf_counter()
+                if exact:
+                    oracle.exact(gradient=True)
+                else:
+                    oracle.gradient("probe", call)
+                call += 1
+            each = (time.perf_counter() - begun) / (call - _WARM)
+        found = max(1, int(_SHARE * allowed / each))
+        logger.info(
+            "%g minutes are %d oracle calls of %.3g ms each", self.minutes, found, 1e3 * each
+        )
+        return found
+
+
+def _begun(folder: Path | None) -> int:
+    """The budget of the sweep that was begun in the folder, 0 where none was."""
+    if folder is None or not (folder / STATE).is_file():
+        return 0
+    return int(read_sealed(folder / STATE, STATE_LIMIT)["spec"]["budget"])
+
+
+def _spent(folder: Path | None) -> float:
+    """The seconds that were spent on the sweep in the folder before."""
+    if folder is None or not (folder / FILE).is_file():
+        return 0.0
+    found = read_json(folder / FILE, 2**12)
+    seconds = found.get("seconds") if isinstance(found, dict) else None
+    if not isinstance(seconds, (int, float)) or not seconds >= 0:
+        raise InputError(f"{folder / FILE}: got {found!r}, expected the seconds that were spent")
+    return float(seconds)

@@ -1,0 +1,95 @@
+"""Budgets in the units that people think in."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import grasp_tune as gt
+from grasp_tune.limits import Limits
+
+ROWS = 50
+
+
+def problem(pause: float = 0.0) -> gt.TorchProblem:
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(ROWS, 4, generator=generator)
+
+    def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        time.sleep(pause)
+        return F.cross_entropy(model(batch[0]), batch[1])
+
+    return gt.TorchProblem(
+        model=lambda: nn.Linear(4, 2), loss=loss, data=(x, (x[:, 0] > 0).long()), batch_size=8
+    )
+
+
+def budget_of(result: gt.Result) -> Any:
+    return result.spec["budget"]
+
+
+def test_epochs_and_steps_become_calls() -> None:
+    # 50 rows in minibatches of 8 are 7 calls; 12 epochs are 84. The smallest of all counts.
+    assert Limits(epochs=12).calls(problem(), 0) == 84
+    assert Limits(epochs=12).calls(problem(), 0, exact=True) == 12
+    assert Limits(epochs=0.5).calls(problem(), 0) == 4
+    assert Limits(steps=300, epochs=12, budget=90).calls(problem(), 0) == 84
+    result = gt.minimize(problem(), epochs=12, progress=False)
+    assert budget_of(result) == 84
+    assert sum(result.calls.values()) <= 84
+    assert budget_of(gt.minimize(problem(), steps=90, progress=False)) == 90
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({}, "budget: got nothing, expected budget, steps, epochs or minutes"),
+        ({"epochs": 0}, "epochs: got 0, expected a number > 0"),
+        ({"minutes": True}, "minutes: got True, expected a number > 0"),
+        ({"steps": 1.5}, "steps: got 1.5, expected a whole number >= 1"),
+    ],
+)
+def test_limits_that_make_no_sense_are_told(limits: dict[str, Any], message: str) -> None:
+    with pytest.raises(gt.InputError, match=message):
+        gt.minimize(problem(), progress=False, **limits)
+
+
+def test_epochs_need_rows() -> None:
+    endless = gt.TorchProblem(
+        model=lambda: nn.Linear(4, 2), loss=lambda m, b: m(b[0]).sum(), data=lambda: iter(())
+    )
+    with pytest.raises(gt.InputError, match="epochs: got 3 for data without a length"):
+        Limits(epochs=3).calls(endless, 0)
+
+
+def test_minutes_are_kept_and_used() -> None:
+    begun = time.monotonic()
+    result = gt.minimize(problem(pause=0.01), minutes=6 / 60, progress=False)
+    spent = time.monotonic() - begun
+    assert spent < 6 * 1.05 + 0.5  # and half a second for the timing and the result
+    assert sum(result.calls.values()) > 100  # of at most 600
+    assert torch.isfinite(torch.tensor(result.score))
+
+
+def test_a_deadline_returns_the_best_so_far_and_resuming_decides_the_same(tmp_path: Path) -> None:
+    begun = time.monotonic()
+    given: dict[str, Any] = {"budget": 100_000, "minutes": 2 / 60, "out": tmp_path / "o"}
+    first = gt.minimize(problem(pause=0.005), progress=False, **given)
+    assert time.monotonic() - begun < 4
+    assert first.partial
+    assert 0 < sum(first.calls.values()) < 500
+    again = gt.minimize(problem(), progress=False, **given)
+    assert again.choice == first.choice
+    for name, tensor in first.tensors.items():
+        assert torch.equal(again.tensors[name], tensor)
+
+
+def test_minutes_are_turned_into_calls_once(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"minutes": 1 / 60, "out": tmp_path / "o", "progress": False}
+    first = gt.minimize(problem(pause=0.01), **given)
+    # The second machine is ten times as fast; the decision is the first one's.
+    assert budget_of(gt.minimize(problem(pause=0.001), **given)) == budget_of(first)
