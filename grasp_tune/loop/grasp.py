@@ -32,6 +32,7 @@ from grasp_tune.runtime.store import MemoryStore
 FORMAT = 1
 TIMED = 12  # steps that are timed where the budget is given in minutes; the first ones warm up
 WARM = 4
+NO_RATE = 1.0  # what `param_groups` show as lr while no run is under way
 MARGIN = 0.97  # of the time that is planned for; the rest is for steps that take longer
 NEEDS_LOSS = (
     "step() needs the loss of this minibatch: call opt.step(loss), or opt.step(closure) with a "
@@ -97,7 +98,7 @@ class Grasp(Optimizer):
         self._calls = 0
         self._heard: list[Tensor] = []  # losses that the model's own output has told
         self._told: set[str] = set()  # warnings that were given
-        super().__init__(self._point.groups, {"lr": math.nan})
+        super().__init__(self._point.groups, {"lr": NO_RATE, "shown": NO_RATE})
         if budget is not None:
             self._start_search(budget)
         if self._point.model is not None:
@@ -111,24 +112,21 @@ class Grasp(Optimizer):
         return self._choice_placed
 
     @torch.no_grad()
-    def step(self, loss: Tensor | float | Callable[[], Any] | None = None) -> Any:
+    def step(self, closure: Tensor | float | Callable[[], Any] | None = None) -> Any:
         """Hand over one oracle call; returns the loss.
 
-        loss: the loss of this minibatch, whose gradients are in the parameters; or a closure that
-            computes them and returns it. Models whose output has a `loss` (Hugging Face) need
+        closure: the loss of this minibatch, whose gradients are in the parameters; or a closure
+            that computes them and returns it. Models whose output has a `loss` (Hugging Face) need
             neither.
         """
         if self.done:
-            self._warn(
-                "done",
-                "the budget is spent: this step changes nothing; stop where opt.done is true",
-            )
-            return loss() if callable(loss) else loss
-        if callable(loss):
+            self._warn("done", "the budget is spent: this step changes nothing; stop at opt.done")
+            return closure() if callable(closure) else closure
+        loss = closure
+        if callable(closure):
             with torch.enable_grad():
-                loss = loss()
-        value = self._checked(loss)
-        self._take(value)
+                loss = closure()
+        self._take(self._checked(loss))
         return loss
 
     def _take(self, loss: Tensor) -> None:
@@ -333,10 +331,10 @@ class Grasp(Optimizer):
         """Let `param_groups` say the present step, as loggers expect; warn where it was set."""
         run = self._run
         segment = run.segment if isinstance(run, TrainRun) else None
-        size = math.nan if segment is None else segment.step_size
+        size = NO_RATE if segment is None else segment.step_size
         for group in self.param_groups:
-            shown = group.get("shown", math.nan)
-            if group["lr"] != shown and not (math.isnan(group["lr"]) and math.isnan(shown)):
+            # A schedule that is constant sets what it found first, which does no harm.
+            if group["lr"] not in (group["shown"], NO_RATE):
                 self._warn(
                     "scheduler",
                     "something sets the learning rate of a Grasp optimizer (a learning-rate "

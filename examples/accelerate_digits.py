@@ -1,0 +1,40 @@
+"""Accelerate: one process or many. The lines marked `grasp` are all that changes.
+
+pip install accelerate; accelerate launch examples/accelerate_digits.py
+"""
+
+import torch
+import torch.nn.functional as F
+from accelerate import Accelerator
+from sklearn.datasets import load_digits
+from torch.utils.data import DataLoader, TensorDataset
+
+import grasp_tune as gt
+
+
+def main(budget: int = 1_500) -> float:
+    """Train on handwritten digits; return the share of right answers."""
+    torch.manual_seed(0)
+    accelerator = Accelerator(cpu=True)
+    x, y = load_digits(return_X_y=True)
+    data = TensorDataset(torch.tensor(x).float() / 16, torch.tensor(y))
+    loader = DataLoader(data, batch_size=32, shuffle=True)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
+    grasp = gt.Grasp(model, budget=budget)  # grasp: in place of torch.optim.Adam(..., lr=?)
+    model, opt, loader = accelerator.prepare(model, grasp, loader)
+
+    while not grasp.done:
+        for inputs, labels in loader:
+            opt.zero_grad()
+            loss = F.cross_entropy(model(inputs), labels)
+            accelerator.backward(loss)
+            opt.step(loss)  # grasp: the loss is handed over
+            if grasp.done:
+                break
+    accelerator.print(grasp.finish())
+    with torch.no_grad():
+        return float((model(data.tensors[0]).argmax(1) == data.tensors[1]).float().mean())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""Ray Train: a `TorchTrainer` loop over several workers. The lines marked `grasp` are the change.
+
+pip install 'grasp_tune[ray]'; python examples/ray_train_digits.py
+"""
+
+import ray.train
+import torch
+import torch.nn.functional as F
+from ray.train.torch import TorchTrainer, prepare_data_loader, prepare_model
+from sklearn.datasets import load_digits
+from torch.utils.data import DataLoader, TensorDataset
+
+import grasp_tune as gt
+
+
+def train(config: dict[str, int]) -> None:
+    """Train on handwritten digits, in each worker."""
+    torch.manual_seed(0)
+    x, y = load_digits(return_X_y=True)
+    data = TensorDataset(torch.tensor(x).float() / 16, torch.tensor(y))
+    loader = prepare_data_loader(DataLoader(data, batch_size=16, shuffle=True))
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
+    model = prepare_model(model)
+    opt = gt.Grasp(model, budget=config["budget"])  # grasp: all workers decide alike
+    while not opt.done:
+        for inputs, labels in loader:
+            opt.zero_grad()
+            loss = F.cross_entropy(model(inputs), labels)
+            loss.backward()
+            opt.step(loss)  # grasp
+            if opt.done:
+                break
+    opt.finish()
+    with torch.no_grad():
+        right = (model(data.tensors[0]).argmax(1) == data.tensors[1]).float().mean()
+    ray.train.report({"accuracy": float(right), "calls": opt.calls})
+
+
+def main(budget: int = 800, workers: int = 2) -> float:
+    """Return the share of right answers after training over the workers."""
+    scaling = ray.train.ScalingConfig(num_workers=workers, resources_per_worker={"CPU": 1})
+    trainer = TorchTrainer(train, train_loop_config={"budget": budget}, scaling_config=scaling)
+    metrics = trainer.fit().metrics or {}
+    print(metrics)
+    return float(metrics["accuracy"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""The examples, with the real packages: one file each, as a user would run it."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from grasp_tune.data.vision import torchvision
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def example(name: str) -> ModuleType:
+    torchvision("the examples")  # imported by others; a build for CUDA lacks its operators
+    spec = importlib.util.spec_from_file_location(f"examples_{name}", EXAMPLES / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.filterwarnings("default")  # other people's packages
+@pytest.mark.parametrize(
+    ("name", "budget", "least"),
+    [
+        ("plain_loop", 600, 0.93),
+        ("lightning_digits", 600, 0.93),
+        ("accelerate_digits", 600, 0.93),
+        ("transformers_text", 80, 0.4),  # a few steps: that it runs and ends, not that it is good
+    ],
+)
+def test_an_example_runs(name: str, budget: int, least: float) -> None:
+    assert example(name).main(budget) > least
