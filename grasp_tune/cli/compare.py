@@ -10,17 +10,18 @@ import typer
 from rich.table import Table
 
 from grasp_tune.cli.options import (
+    AllowOutside,
     Config,
     Format,
     Quiet,
     Set,
     Shown,
+    load_config,
     print_json,
     printer,
     say,
 )
 from grasp_tune.cli.run import resumable
-from grasp_tune.config import load_experiment
 
 
 def compare(
@@ -52,6 +53,7 @@ def compare(
     ] = False,
     quiet: Quiet = False,
     shown: Shown = Format.TABLE,
+    allow_outside: AllowOutside = False,
 ) -> None:
     """Compare with other optimizers on the same problem and the same number of oracle calls.
 
@@ -62,7 +64,7 @@ def compare(
 
     Example: grasp-tune compare configs/quickstart.yaml --out runs/compare --seeds 2
     """
-    experiment = load_experiment(config, overrides=changes or ())
+    experiment = load_config(config, changes, out, allow_outside=allow_outside)
     from grasp_tune.report import compare as contest
     from grasp_tune.report.comparison_page import head, row, write_comparison
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -10,6 +11,10 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+
+from grasp_tune.config import ConfigError, Experiment, load_experiment
+from grasp_tune.config.merge import ENVIRONMENT_PREFIX
+from grasp_tune.config.paths import outside
 
 
 class Format(StrEnum):
@@ -40,7 +45,47 @@ Set = Annotated[
 Shown = Annotated[
     Format, typer.Option("--format", help="A table for people, or JSON for programs.")
 ]
+AllowOutside = Annotated[
+    bool,
+    typer.Option(
+        "--allow-outside",
+        help="Let the config write files outside of the run's folder and open connections.",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+
+
+def load_config(
+    config: Path, changes: list[str] | None, out: Path | None, *, allow_outside: bool
+) -> Experiment:
+    """The experiment in a config; ConfigError where it reaches further than it may."""
+    experiment = load_experiment(config, overrides=changes or ())
+    check_reach(experiment, config, changes, out, allow_outside=allow_outside)
+    return experiment
+
+
+def check_reach(
+    experiment: Experiment,
+    config: Path,
+    changes: list[str] | None,
+    out: Path | None,
+    *,
+    allow_outside: bool,
+) -> None:
+    """Refuse a config that writes outside of `out` or connects, unless that is allowed.
+
+    What was typed with --set, or is in the environment, is the user's own.
+    """
+    typed = {change.partition("=")[0].strip() for change in changes or ()}
+    typed |= {
+        name.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".")
+        for name in os.environ
+        if name.startswith(ENVIRONMENT_PREFIX)
+    }
+    for key, what in outside(experiment, out).items():
+        if not allow_outside and key not in typed:
+            wanted = "what stays below --out, or --allow-outside"
+            raise ConfigError(str(config), key, what, wanted)
 
 
 def printer() -> Console:

@@ -9,7 +9,16 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from grasp_tune.cli.options import Config, Format, Set, Shown, print_json, printer
+from grasp_tune.cli.options import (
+    AllowOutside,
+    Config,
+    Format,
+    Set,
+    Shown,
+    load_config,
+    print_json,
+    printer,
+)
 from grasp_tune.config import ConfigError, load_experiment
 from grasp_tune.config.schema import UNLIMITED
 from grasp_tune.report.formatting import duration, number, plural, size
@@ -35,6 +44,7 @@ def plan(
         float, typer.Option(help="Loss at the start point, for use with --grad-norm.")
     ] = 1.0,
     shown: Shown = Format.TABLE,
+    allow_outside: AllowOutside = False,
 ) -> None:
     """Show what a run would do and cost. Trains nothing.
 
@@ -44,7 +54,10 @@ def plan(
 
     Example: grasp-tune plan configs/quickstart.yaml
     """
-    experiment = load_experiment(config, overrides=changes or ())
+    if grad_norm is None:
+        experiment = load_config(config, changes, None, allow_outside=allow_outside)
+    else:
+        experiment = load_experiment(config, overrides=changes or ())
     if grad_norm is not None and experiment.budget == UNLIMITED:
         if experiment.steps is None:
             wanted = "budget or steps; or no --grad-norm, so that the data are read"

@@ -14,17 +14,21 @@ from rich.table import Table
 from rich.text import Text
 
 from grasp_tune.cli.options import (
+    AllowOutside,
     Config,
     Folder,
     Format,
     Quiet,
     Set,
     Shown,
+    check_reach,
+    load_config,
     print_json,
     printer,
     say,
 )
-from grasp_tune.config import Experiment, load_experiment
+from grasp_tune.config import Experiment
+from grasp_tune.config.section import is_entry_point
 from grasp_tune.report.formatting import duration, number, percent
 
 if TYPE_CHECKING:
@@ -50,6 +54,7 @@ def run(
     ] = False,
     quiet: Quiet = False,
     shown: Shown = Format.TABLE,
+    allow_outside: AllowOutside = False,
 ) -> None:
     """Train, choose the best model, and write a report.
 
@@ -59,8 +64,9 @@ def run(
 
     Example: grasp-tune run configs/quickstart.yaml --out runs/quickstart
     """
-    experiment = load_experiment(config, overrides=changes or ())
-    _run(experiment, out, fresh=fresh, quiet=quiet, shown=shown)
+    experiment = load_config(config, changes, out, allow_outside=allow_outside)
+    again = " --allow-outside" if allow_outside else ""
+    _run(experiment, out, fresh=fresh, quiet=quiet, shown=shown, again=again)
 
 
 def resume(
@@ -68,6 +74,7 @@ def resume(
     changes: Set = None,
     quiet: Quiet = False,
     shown: Shown = Format.TABLE,
+    allow_outside: AllowOutside = False,
 ) -> None:
     """Go on with a run that was stopped, from any working directory.
 
@@ -76,26 +83,47 @@ def resume(
 
     Example: grasp-tune resume runs/quickstart
     """
-    from grasp_tune.config.run_folder import saved_experiment
+    from grasp_tune.config.run_folder import CONFIG, saved_experiment
 
     experiment = saved_experiment(folder, tuple(changes or ()))
-    _run(experiment, folder, fresh=False, quiet=quiet, shown=shown)
+    check_reach(experiment, folder / CONFIG, changes, folder, allow_outside=allow_outside)
+    again = " --allow-outside" if allow_outside else ""
+    _run(experiment, folder, fresh=False, quiet=quiet, shown=shown, again=again)
 
 
 def _run(
-    experiment: Experiment, out: Path | None, *, fresh: bool, quiet: bool, shown: Format
+    experiment: Experiment,
+    out: Path | None,
+    *,
+    fresh: bool,
+    quiet: bool,
+    shown: Format,
+    again: str,  # options that going on needs, too
 ) -> None:
     from grasp_tune.config.run import prepare
 
     for note in experiment.notes():
         say(f"note: {note}")
     prepared = prepare(experiment, out, fresh=fresh)
-    with resumable(f"grasp-tune resume {shlex.quote(str(prepared.folder))}"):
+    if not quiet:
+        for note in (*prepared.built.data.notes, *_own_code(experiment)):
+            say(f"note: {note}")
+    with resumable(f"grasp-tune resume {shlex.quote(str(prepared.folder))}{again}"):
         finished = prepared.run(progress=not quiet)
     if shown is Format.JSON:
         print_json(_as_json(finished))
     else:
         _print(finished)
+
+
+def _own_code(experiment: Experiment) -> list[str]:
+    """A line for the functions that a config names, and that were therefore imported."""
+    problem = experiment.problem
+    named = [problem.dataset.name, problem.model and problem.model.name, problem.loss]
+    named += [experiment.method.base, *experiment.challengers]
+    if own := sorted({name for name in named if name and is_entry_point(name)}):
+        return [f"The config runs code of its own: {', '.join(own)}."]
+    return []
 
 
 @contextmanager

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from grasp_tune.config.section import Count, FlagOrAuto, Real, Section, Text, Whole
+from grasp_tune.config.section import Count, FlagOrAuto, Real, Section, Text, Whole, expected
 
 Workers = Annotated[Count, Field(le=10_000)]
 Gpus = Annotated[Real, Field(ge=0, le=64)]
+
+
+def _one_line(value: str) -> str:
+    if not value.isprintable():
+        raise expected("text on one line without control characters")
+    return value
 
 
 class BackendSection(Section):
@@ -63,7 +69,7 @@ class Optuna(BackendSection):
     storage: Text | None = None
     """Database URL (sqlite:///study.db, postgresql://...) or the path of a journal file; empty: in
     memory."""
-    study: Annotated[Text, Field(max_length=512)] = "grasp_tune"
+    study: Annotated[Text, Field(max_length=512), AfterValidator(_one_line)] = "grasp_tune"
     """Name of the study in the storage."""
     workers: Workers = 1
     """Processes on this machine; more than one needs `storage`."""

@@ -20,6 +20,7 @@ MASK = "***"
 _PATHS = ("path", "test_path", "weights", "cache", "storage", "out")
 _PASSWORD = re.compile(r"(?<=://)([^/@:\s]*):([^/\s]*)@")
 _SQLITE = re.compile(r"(sqlite(?:\+\w+)?:///)(?!/)(?!:memory:)(.+)\Z", re.DOTALL)
+_SQLITE_FILE = re.compile(r"\Asqlite(\+\w+)?:///")
 _AnySection = TypeVar("_AnySection", bound=Section)
 
 
@@ -49,6 +50,36 @@ def absolute(text: str) -> str:
     if "://" in text:
         return text
     return str(Path(text).expanduser().absolute())
+
+
+def outside(experiment: Experiment, folder: Path | None) -> dict[str, str]:
+    """Every key by which a run would write outside of its folder or open a connection, and what.
+
+    folder: where the run writes; None: `out`, which must then lie below the working directory.
+    """
+    found: dict[str, str] = {}
+    home = Path.cwd() if folder is None else folder.expanduser().absolute()
+    if folder is None and experiment.out is not None:
+        home = Path(absolute(experiment.out))
+        if not home.resolve().is_relative_to(Path.cwd().resolve()):
+            found["out"] = f"{home}, outside of the working directory"
+    backend, problem = experiment.backend, experiment.problem
+    written = {
+        "backend.storage": getattr(backend, "storage", None),
+        "problem.model.cache": getattr(problem.model, "cache", None),
+    }
+    for key, text in written.items():
+        place = absolute(_SQLITE_FILE.sub("", text)) if text else str(home)
+        if "://" in place or place.startswith("sqlite"):
+            found[key] = f"{masked(place)}, a connection"
+        elif not Path(place).resolve().is_relative_to(home.resolve()):
+            found[key] = f"{place}, a file outside of {home}"
+    if getattr(backend, "address", None):
+        found["backend.address"] = f"{getattr(backend, 'address', '')}, a connection"
+    for key, section in (("dataset", problem.dataset), ("model", problem.model)):
+        if getattr(section, "download", False):
+            found[f"problem.{key}.download"] = "true, a connection"
+    return found
 
 
 def masked(url: str) -> str:

