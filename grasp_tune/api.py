@@ -115,9 +115,10 @@ def minimize(
                 deadline=deadline,
             )
     if backend == "ray":
-        from grasp_tune.ray import run_ray
+        from grasp_tune.executors.ray import RayBackend
 
-        return run_ray(problem, spec, out=folder, workers=workers, bases=bases, progress=progress)
+        ray = RayBackend(workers=workers)
+        return ray.run(problem, spec, out=folder, bases=bases, progress=progress)
     from grasp_tune.optuna import run_optuna
 
     return run_optuna(

@@ -67,10 +67,9 @@ def optuna_worker_killed(folder: Path) -> Row:
 
 
 def ray_driver_killed(folder: Path, phase: str) -> Row:
-    """A Tune run is killed half-way through a phase, its Ray too; the same command goes on.
+    """A sweep is killed half-way through a phase, its Ray too; the same command goes on.
 
-    With Ray left alive, workers end their tasks after the driver's death, and nothing is lost: that
-    is what tests/ray/test_restore.py looks at.
+    A Tune run whose driver is killed while Ray lives on: see tests/ray/test_restore.py.
     """
     sweep = Sweep(
         str(folder / "run"), backend="ray", schedule="paper", fused=True, workers=2, pause=0.02
@@ -101,7 +100,7 @@ def ray_driver_killed(folder: Path, phase: str) -> Row:
 
 
 def ray_worker_killed(folder: Path) -> Row:
-    """A worker of Ray is killed in mid-step; Tune starts its trial again."""
+    """A Ray worker is killed in mid-step; another one starts its task again."""
     sweep = Sweep(str(folder / "run"), backend="ray", schedule="paper", workers=2, fused=True)
     code, found = finish(sweep, Death(100, sign=str(folder / "sign")))
     expect(code == 0, f"it ended with code {code}: {found}")
@@ -151,7 +150,7 @@ def _descendants(process: int) -> list[int]:
 
 def _asked(folder: Path) -> int:
     """Return the oracle calls of all workers of a Ray run so far: eight bytes a process."""
-    files = folder.glob("ray/grasp/*/calls/*")
+    files = folder.glob("calls/*")
     return sum(int.from_bytes(path.read_bytes(), "little") for path in files)
 
 

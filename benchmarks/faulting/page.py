@@ -61,8 +61,8 @@ _TAIL = """
 - A full disk or a fault that does not pass ends the run with one sentence; nothing that was saved
   is lost. Faults that pass are tried again for some seconds. Before a round is trained, the disk
   is asked whether it can hold the round's checkpoints.
-- With `gt.minimize(..., out=...)` and the command line, a sweep through Ray is named after its
-  spec: what had ended is found in the storage, even before Tune's first snapshot.
+- With `gt.minimize(..., out=...)` and the command line, a sweep through Ray is saved and resumed
+  like a local one. Through Ray Tune, what had ended is found in the experiment's storage.
 - Memory holds one running vector for the candidate being scored. Without an output folder,
   checkpoints beyond 256 MB go to a temporary folder.
 

@@ -43,7 +43,7 @@ def backend_of(experiment: Experiment) -> str | Backend:
     """The backend that a config asks for, as `minimize` takes it."""
     values = experiment.backend.model_dump(exclude={"kind"})
     if experiment.backend.kind == "ray":
-        from grasp_tune.ray import RayBackend
+        from grasp_tune.executors.ray import RayBackend
 
         return RayBackend(**values)
     if experiment.backend.kind == "optuna":

@@ -8,7 +8,6 @@ a function of the user's makes of the last one.
 import math
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,43 +16,33 @@ from ray.tune import Stopper
 from ray.tune.experiment import Trial
 from ray.tune.search import Searcher
 
-from grasp_tune.core.choice import Candidate, Choice
-from grasp_tune.core.ensemble import best
-from grasp_tune.core.errors import InputError, SearchError
-from grasp_tune.core.methods import method_from_dict
+from grasp_tune.core.errors import InputError
 from grasp_tune.core.plan import Cell, Plan
-from grasp_tune.core.records import Json, decode, encode
-from grasp_tune.core.search import ATTEMPTS
-from grasp_tune.core.spec import SweepSpec
-from grasp_tune.core.tasks import START, iterate_key
-from grasp_tune.ray.host import Host, refuse_domains
+from grasp_tune.core.search import Step
+from grasp_tune.ray.trial_config import folder_name
+from grasp_tune.ray.tune_internals import TuneRun, refuse_domains
+from grasp_tune.runtime.driver import Ledger
 from grasp_tune.runtime.files import read_json, write_json_atomic
-from grasp_tune.runtime.result import Result, Run
+from grasp_tune.runtime.plan_cells import CellOutcome, PlanCells, cell_id
+from grasp_tune.runtime.result import Result
 from grasp_tune.runtime.state_file import STATE_LIMIT
 
 CELL = "cell"  # the config's key for the cell's index: work is known by it
-Score = Callable[[Mapping[str, Any]], float]
-
-
-@dataclass(frozen=True, slots=True)
-class CellOutcome:
-    """How one cell went."""
-
-    cell: int
-    trial: str
-    score: float  # the smaller the better; NaN where there was none
-    calls: int  # as the trainable counted them
 
 
 class BudgetStopper(Stopper):
-    """Ends a trial whose count has reached its budget: a guard, for a loop that does not end."""
+    """Ends a trial whose count has reached its budget: a guard, for a loop that does not end.
+
+    budget: the config's key for the cell's oracle calls.
+    count: what the trainable reports its oracle calls as.
+    """
 
     def __init__(self, budget: str = "budget", count: str = "training_iteration") -> None:
         self._budget, self._count = budget, count
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         """Return whether this trial is at its end."""
-        limit = (result.get("config") or {}).get(self._budget)
+        limit = _entry(result.get("config") or {}, self._budget)
         return limit is not None and result.get(self._count, 0) >= limit
 
     def stop_all(self) -> bool:
@@ -64,7 +53,8 @@ class BudgetStopper(Stopper):
 class PlanSearcher(Searcher):
     """Suggests the cells of a plan; made by `GraspSearcher.from_plan`.
 
-    parameter: the config's key for the cell's value, such as `lr`.
+    plan: its grid; the whole budget goes to training, see `training_only`.
+    parameter: the config's key for the cell's value, such as `lr` or `train_loop_config/lr`.
     metric, mode: what the trainable reports; where left out, those given to Tune.
     budget_key: the config's key for the cell's oracle calls.
     count: what the trainable reports its oracle calls as.
@@ -78,232 +68,174 @@ class PlanSearcher(Searcher):
         parameter: str = "lr",
         *,
         metric: str | None = None,
-        mode: str = "min",
+        mode: str | None = None,
         budget_key: str = "budget",
         count: str = "training_iteration",
         window: int = 1,
-        score: Score | None = None,
+        score: Callable[[Mapping[str, Any]], float] | None = None,
     ) -> None:
-        if mode not in ("min", "max"):
+        if mode not in ("min", "max", None):
             raise InputError(f"mode: got {mode!r}, expected 'min' or 'max'")
         if window < 1:
             raise InputError(f"window: got {window!r}, expected a whole number >= 1")
         if len({parameter, budget_key, CELL}) < 3:
             raise InputError(f"parameter, budget_key: {parameter!r}, {budget_key!r} are taken")
-        self.plan = plan
         self._parameter, self._budget_key, self._count = parameter, budget_key, count
         self._window, self._score = window, score
-        self._cells = {cell.index: cell for cell in plan.cells}
-        self._outcomes: dict[int, CellOutcome] = {}
-        self._failures: dict[int, int] = {}
-        self._issued: dict[int, str] = {}
-        self._reports: dict[int, deque[float]] = {}
-        self._last: dict[int, dict[str, Any]] = {}
-        self._met = False
-        super().__init__(metric=metric, mode=mode)
+        self._begin(PlanCells(plan))
+        self._own: set[str] = set()  # trials of this process, whose end Tune is sure to tell
+        self._met: object = None
+        super().__init__(metric=metric, mode=mode or ("min" if metric else None))
+
+    def _begin(self, cells: PlanCells) -> None:
+        self._cells, self._ledger = cells, Ledger(cells)  # type: ignore[arg-type]
+        self._reports: dict[str, deque[float]] = {}
+        self._steps: dict[str, int] = {}  # the last step that each cell reported
 
     @property
     def stopper(self) -> BudgetStopper:
         """A stopper for `stop=`, which ends trials at their budgets."""
         return BudgetStopper(self._budget_key, self._count)
 
-    # -- what Tune asks --------------------------------------------------------------------------
+    # -- what Tune asks -------------------------------------------------------------------------
 
     def set_search_properties(
         self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any
     ) -> bool:
         """Take metric and mode where none were given; refuse what would have to be sampled."""
         refuse_domains(config)
-        self._metric = self._metric or metric
-        self._mode = mode or self._mode
+        if self._metric in (None, metric):
+            self._metric, self._mode = metric, mode or self._mode
         return True
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:  # type: ignore[override]
         """Return the next cell as a config, None to be asked later, or that all have ended."""
-        host = Host.asking()
-        if host is not None:
-            self._meet(host)
-            self._look_around(host)
-        for index, cell in self._cells.items():
-            if index not in self._issued and not self._settled(index):
-                self._issued[index] = trial_id
-                return {
-                    self._parameter: cell.value,
-                    self._budget_key: cell.budget,
-                    CELL: index,
-                }
-        return None if self._issued else Searcher.FINISHED
+        if (tune := TuneRun.asking()) is not None:
+            self._meet(tune)
+            if (live := tune.live()) is not None:
+                found = {cell_id(config[CELL]): trial for trial, config in live.items()}
+                running = {key: t for key, t in found.items() if not self._cells.settled(key)}
+                self._own.update(running.values())
+                self._ledger.follow(running, self._own)
+        self._own.add(trial_id)
+        task: Any = self._ledger.next(trial_id)
+        if isinstance(task, Step):
+            return None if task is Step.WAIT else Searcher.FINISHED
+        config: dict[str, Any] = {CELL: task.cell.index}
+        for name, value in (
+            (self._parameter, task.cell.value),
+            (self._budget_key, task.cell.budget),
+        ):
+            *parents, last = name.split("/")
+            inner = config
+            for parent in parents:
+                inner = inner.setdefault(parent, {})
+            inner[last] = value
+        return config
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Remember a report for the window."""
-        index = self._index(trial_id, result)
-        if index is None or index in self._outcomes:
-            return
+        key = self._key(trial_id, result)
         step = int(result.get("training_iteration", 0))
-        if self._last.get(index, {}).get("training_iteration") == step:
+        if key is None or self._cells.settled(key) or self._steps.get(key) == step:
             return  # the last report comes twice
-        self._last[index] = dict(result)
+        self._steps[key] = step
         value = result.get(self._metric or "")
         if isinstance(value, int | float):
-            self._reports.setdefault(index, deque(maxlen=self._window)).append(float(value))
+            self._reports.setdefault(key, deque(maxlen=self._window)).append(float(value))
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
         """Score the cell; one that failed is tried again, three times in all."""
-        index = self._index(trial_id, result or {})
-        if index is None or self._settled(index):
+        key = self._key(trial_id, result or {})
+        if key is None or self._cells.settled(key):
             return
-        self._issued.pop(index, None)
         if error or result is None:
-            self._failures[index] = self._failures.get(index, 0) + 1
-            self._reports.pop(index, None)
-            self._last.pop(index, None)
+            self._ledger.gone(trial_id, "failed")
+            self._reports.pop(key, None)
+            self._steps.pop(key, None)
             return
         self.on_trial_result(trial_id, result)
-        self._outcomes[index] = CellOutcome(
-            index, trial_id, self._judge(index, result), int(result.get(self._count, 0))
-        )
+        score, index = self._judge(key, result), self._cells.cells[key].index
+        outcome = CellOutcome(index, trial_id, score, int(result.get(self._count, 0)))
+        self._ledger.ended(key, outcome)  # type: ignore[arg-type]
 
-    # -- inside ----------------------------------------------------------------------------------
-
-    def _meet(self, host: Host) -> None:
-        if self._met:
+    def _meet(self, tune: TuneRun) -> None:
+        if self._met is tune.generator:
             return
-        self._metric = self._metric or getattr(host.controller, "_metric", None)
-        if self._metric is None and self._score is None:
-            raise InputError("metric: got None, expected the name of what the trainable reports")
-        host.refuse_schedulers()
-        host.refuse_domains()
-        host.run_whole()
-        host.queue_ahead()
-        host.follow_storage()
-        host.name_trials(None, partial(_folder, self._parameter, self._budget_key))
-        self._met = True
+        if self._metric is None:  # Tune tells a searcher only where there is a config
+            self._metric, self._mode = tune.metric, tune.mode
+        if self._score is None and (self._metric is None or self._mode is None):
+            raise InputError(
+                f"metric, mode: got {self._metric!r}, {self._mode!r}; name what the trainable "
+                "reports: GraspSearcher.from_plan(plan, ..., metric='loss', mode='min')"
+            )
+        tune.set_up(None, partial(_folder, self._parameter, self._budget_key))
+        self._met = tune.generator
 
-    def _look_around(self, host: Host) -> None:
-        live = host.live()
-        if live is None:
-            return
-        running = {int(c[CELL]): trial for trial, c in live.items() if c.get(CELL) in self._cells}
-        self._issued = {index: running[index] for index in running if not self._settled(index)}
-
-    def _index(self, trial_id: str, result: Mapping[str, Any]) -> int | None:
+    def _key(self, trial_id: str, result: Mapping[str, Any]) -> str | None:
+        owners = [key for key, trial in self._ledger.running.items() if trial == trial_id]
         index = result.get(f"config/{CELL}")
-        if index is None:
-            owners = [key for key, trial in self._issued.items() if trial == trial_id]
-            index = owners[0] if owners else None
-        return index if index in self._cells else None
+        key = cell_id(index) if isinstance(index, int) else next(iter(owners), None)
+        return key if key in self._cells.cells else None
 
-    def _settled(self, index: int) -> bool:
-        return index in self._outcomes or self._failures.get(index, 0) >= ATTEMPTS
-
-    def _judge(self, index: int, result: Mapping[str, Any]) -> float:
+    def _judge(self, key: str, result: Mapping[str, Any]) -> float:
         if self._score is not None:
             return float(self._score(result))
-        reports = self._reports.get(index)
-        if not reports:
-            return math.nan
-        mean = sum(reports) / len(reports)
+        reports = self._reports.get(key)
+        mean = sum(reports) / len(reports) if reports else math.nan
         return -mean if self._mode == "max" else mean
 
-    # -- what users ask --------------------------------------------------------------------------
+    # -- what users ask -------------------------------------------------------------------------
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that runs: the given one, with its whole budget for training."""
+        return self._cells.plan
 
     @property
     def best(self) -> CellOutcome:
-        """The best cell so far: its index, its trial and its score."""
-        outcomes = list(self._outcomes.values())
-        if not outcomes:
-            raise SearchError("there is no result yet: no cell has been run to its end")
-        return outcomes[best([item.score for item in outcomes])]
+        """The best cell so far: its index, its trial and its score; raises where there is none."""
+        return self._cells.best
 
     @property
     def cell(self) -> Cell:
         """The best cell so far."""
-        return self._cells[self.best.cell]
+        return self._cells.cells[cell_id(self.best.cell)]
 
     @property
     def result(self) -> Result:
         """The result without a model: that is in the trial called `best.trial`."""
-        found = self.best
-        rows = [Candidate(START, 0, "", math.nan, 0, False, math.nan, 0, math.nan)]
-        runs, base = [], self.plan.method.base or "own"
-        for index, cell in self._cells.items():
-            outcome = self._outcomes.get(index)
-            score = math.nan if outcome is None else outcome.score
-            note = "" if math.isfinite(score) else ("diverged" if outcome else "lost")
-            key = iterate_key(index, cell.budget)
-            rows.append(
-                Candidate(
-                    key, index, base, cell.value, cell.budget, False, score, 0, math.nan, note
-                )
-            )
-            calls = 0 if outcome is None else outcome.calls
-            runs.append(
-                Run(
-                    arm=index,
-                    base=base,
-                    value=cell.value,
-                    power=0.0,
-                    calls=calls,
-                    finite=not note,
-                    stretches=((0, cell.budget),),
-                    curve=(),
-                    losses=(score,),
-                )
-            )
-        won = math.isfinite(found.score)
-        choice = Choice(
-            iterate_key(found.cell, self.cell.budget) if won else START,
-            "value",
-            "window",
-            tuple(rows),
-            covered=False,
-            partial=not all(self._settled(index) for index in self._cells),
-            notes=() if won else ("no run reported a finite metric, so x0 is returned",),
-        )
-        record = encode(self.plan.method)
-        if ":" in (record["base"] or ""):
-            record["base"] = None  # a function: known by its name only
-        spec = SweepSpec(
-            method_from_dict(record), self.plan.budget, schedule="paper", ensemble="window"
-        )
-        spent = sum(run.calls for run in runs)
-        return Result(
-            spec=spec.to_dict(),
-            choice=choice,
-            plan=self.plan,
-            certificate=None,
-            calls={"probe": 0, "train": spent, "ensemble": 0, "repeated": 0},
-            runs=tuple(runs),
-            tensors={},
-        )
+        return self._cells.result()
 
-    # -- saving and restoring --------------------------------------------------------------------
+    # -- saving and restoring -------------------------------------------------------------------
 
     def save(self, checkpoint_path: str) -> None:
         """Write the state as JSON, atomically."""
-        state: dict[str, Json] = {
-            "format": 1,
-            "plan": self.plan.to_dict(),
-            "outcomes": encode(tuple(self._outcomes.values())),
-            "failures": {str(key): count for key, count in self._failures.items()},
-        }
-        write_json_atomic(Path(checkpoint_path), state)
+        reports = {key: list(window) for key, window in self._reports.items()}
+        own = {"running": self._ledger.running, "reports": reports, "steps": self._steps}
+        write_json_atomic(Path(checkpoint_path), {"format": 2, **self._cells.state(), **own})
 
     def restore(self, checkpoint_path: str) -> None:
-        """Go on from a state; running cells are known again from their trials."""
+        """Go on from a state; cells that were running are not issued again while they live."""
         state = read_json(checkpoint_path, STATE_LIMIT)
-        if Plan.from_dict(state["plan"]) != self.plan:
-            raise InputError("the saved sweep has another plan than this one")
-        found = [decode(CellOutcome, item) for item in state["outcomes"]]
-        self._outcomes = {item.cell: item for item in found}
-        self._failures = {int(key): int(count) for key, count in state["failures"].items()}
+        self._begin(PlanCells.from_state(state, self.plan))
+        self._ledger.running.update(state["running"])
+        self._steps = {key: int(step) for key, step in state["steps"].items()}
+        for key, window in state["reports"].items():
+            self._reports[key] = deque(map(float, window), maxlen=self._window)
+
+
+def _entry(config: Mapping[str, Any], name: str) -> Any:
+    """Return what a name such as `train_loop_config/lr` stands for; None where nothing does."""
+    for part in name.split("/"):
+        config = config.get(part) if isinstance(config, Mapping) else None  # type: ignore[assignment]
+    return config
 
 
 def _folder(parameter: str, budget: str, trial: Trial) -> str:
     """Return the name of a trial's folder, such as `cell07_lr_0.0123_120calls_2b9c1f04`."""
-    config = trial.config
-    value, calls = config.get(parameter, math.nan), config.get(budget)
-    cell = f"cell{config.get(CELL, 0):02d}"
-    return f"{cell}_{parameter}_{value:.3g}_{calls}calls_{trial.trial_id}"
+    value, calls = _entry(trial.config, parameter), _entry(trial.config, budget)
+    name = f"cell{trial.config.get(CELL, 0):02d}_{parameter}_{value:.3g}_{calls}calls"
+    return folder_name(f"{name}_{trial.trial_id}")

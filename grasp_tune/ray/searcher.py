@@ -1,33 +1,29 @@
 """`GraspSearcher`: the ask/tell core in Ray Tune's words.
 
 Every task of the search is a trial; a last one, `select`, leaves the chosen model as a Tune
-checkpoint. Nothing here decides anything about the method.
+checkpoint. Nothing here decides anything: see `runtime.shared_sweep`.
 """
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ray.tune.search import Searcher, SearchGenerator
+from ray.tune.search import Searcher
 
 from grasp_tune.core.errors import GraspError, InputError, SearchError
-from grasp_tune.core.methods import Method, NonConvex
+from grasp_tune.core.methods import Method
 from grasp_tune.core.plan import Plan
 from grasp_tune.core.search import Progress, Step
 from grasp_tune.core.spec import EnsembleName, ScheduleName, SweepSpec
-from grasp_tune.core.tasks import START
-from grasp_tune.engine.checkpoints import model_tensors
 from grasp_tune.engine.fused import WIDTH
-from grasp_tune.optimizers.registry import Factory
-from grasp_tune.ray.depot import Depot
-from grasp_tune.ray.host import Host, refuse_domains
-from grasp_tune.ray.sweep import Sweep
-from grasp_tune.ray.trainable import CHOSEN, GraspTrainable, count_repeated
-from grasp_tune.ray.work import Work, trial_folder, trial_name
+from grasp_tune.ray.trainable import GraspTrainable
+from grasp_tune.ray.trial_config import FOLDER, to_config, trial_folder, trial_name, work_in
+from grasp_tune.ray.tune_internals import TuneRun, refuse_domains
 from grasp_tune.runtime.files import read_json, write_json_atomic
 from grasp_tune.runtime.result import Result
+from grasp_tune.runtime.shared_storage import SharedStorage
+from grasp_tune.runtime.shared_sweep import SharedSweep
 from grasp_tune.runtime.state_file import STATE_LIMIT
 
 if TYPE_CHECKING:
@@ -45,11 +41,13 @@ class GraspSearcher(Searcher):
     budget: T, the oracle calls allowed in all.
     schedule: `promote` spends most calls on the leaders; `paper` is the paper's to the letter.
     seed: fixes everything: start point, minibatches, candidates.
+    ensemble: `resample` scores candidates on fresh samples; `window` by the last minibatches.
     fused: batch the runs of a small model into one task; `auto` decides by the model's shape, as
         `grasp_tune.minimize` does, so that both give the same bits. False spreads the runs over
         the cluster.
     probe_parts: tasks that share the probe.
     challengers: further base optimizers that join the race, by name or as functions.
+    metric, mode: `score` or `loss`, and `min`.
     """
 
     def __init__(
@@ -68,77 +66,38 @@ class GraspSearcher(Searcher):
     ) -> None:
         if fused not in (True, False, "auto"):
             raise InputError(f"fused: got {fused!r}, expected True, False or 'auto'")
-        method = NonConvex() if method is None else method
-        bases: dict[str, Factory] = {}
-        if callable(method.base):
-            bases[method.base_name(schedule)] = method.base
-        if isinstance(challengers, Mapping):
-            bases.update({name: make for name, make in challengers.items() if callable(make)})
-        spec = SweepSpec(
-            method=method,
-            budget=budget,
-            schedule=schedule,
-            seed=seed,
+        spec, bases = SweepSpec.assemble(
+            method,
+            budget,
+            schedule,
+            seed,
             ensemble=ensemble,
             width=WIDTH if fused is True else 0,
             probe_parts=probe_parts,
-            challengers=tuple(challengers),
+            challengers=challengers,
         )
-        self._begin(spec, bases, width_known=fused != "auto")
+        self._begin(SharedSweep(spec, bases, width_known=fused != "auto"))
         self._check_metric(metric, mode)
         super().__init__(metric=metric, mode=mode)
 
-    @classmethod
-    def from_setting(
-        cls,
-        spec: SweepSpec,
-        bases: Mapping[str, Factory] | None = None,
-        run: str | None = None,
-    ) -> "GraspSearcher":
-        """Return a searcher for a spec whose width is already decided.
-
-        run: the sweep's name, where an earlier process may have begun it; what that one left in
-            the storage is used. None: a name of its own.
-        """
-        searcher = cls(spec.method, spec.budget, spec.schedule, spec.seed, fused=False)
-        searcher._begin(spec, dict(bases or {}), width_known=True)
-        searcher._sweep.run = searcher._sweep.run if run is None else run
-        return searcher
-
     @staticmethod
-    def from_plan(
-        plan: Plan,
-        parameter: str = "lr",
-        *,
-        metric: str | None = None,
-        mode: str = "min",
-        budget_key: str = "budget",
-        count: str = "training_iteration",
-        window: int = 1,
-        score: Callable[[Mapping[str, Any]], float] | None = None,
-    ) -> "PlanSearcher":
-        """Return a searcher that gives the plan's cells to a trainable of the user's own."""
+    def from_plan(plan: Plan, parameter: str = "lr", **options: Any) -> "PlanSearcher":
+        """Return a searcher that gives the plan's cells to a trainable of the user's own.
+
+        plan, parameter, options: see `PlanSearcher`.
+        """
         from grasp_tune.ray.plan_searcher import PlanSearcher
 
-        return PlanSearcher(
-            plan,
-            parameter,
-            metric=metric,
-            mode=mode,
-            budget_key=budget_key,
-            count=count,
-            window=window,
-            score=score,
-        )
+        return PlanSearcher(plan, parameter, **options)
 
-    def _begin(self, spec: SweepSpec, bases: dict[str, Factory], *, width_known: bool) -> None:
-        self._sweep = Sweep(spec, width_known=width_known)
-        self._bases = bases
+    def _begin(self, sweep: SharedSweep) -> None:
+        self._sweep = sweep
+        self._own: set[str] = set()  # trials of this process, whose end Tune is sure to tell
         self._failure: Exception | None = None  # raised by the next `suggest`
-        self._met: SearchGenerator | None = None  # the run that was set up
+        self._met: object = None  # the run that was set up
         self._build: Callable[[], nn.Module] | None = None
 
-    # -- what Tune asks --------------------------------------------------------------------------
+    # -- what Tune asks -------------------------------------------------------------------------
 
     def set_search_properties(
         self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any
@@ -153,15 +112,16 @@ class GraspSearcher(Searcher):
         """Return the next task as a config, None to be asked again later, or that all is done."""
         if self._failure is not None:
             raise self._failure
-        host = Host.asking()
-        if host is not None:
-            self._meet(host)
-            if (live := host.live()) is not None:
-                self._sweep.compare(live)
-        work = self._sweep.next_work(trial_id)
-        if isinstance(work, Work):
-            return work.to_config(self._bases)
-        return None if work is Step.WAIT else Searcher.FINISHED
+        if (tune := TuneRun.asking()) is not None:
+            self._meet(tune)
+            if (live := tune.live()) is not None:
+                works = {trial: work_in(config) for trial, config in live.items()}
+                self._sweep.follow(works, self._own)
+        self._own.add(trial_id)
+        work = self._sweep.next(trial_id)
+        if isinstance(work, Step):
+            return None if work is Step.WAIT else Searcher.FINISHED
+        return to_config(work)
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Learn from a report: how far a task is, or how it ended."""
@@ -175,43 +135,45 @@ class GraspSearcher(Searcher):
         with self._kept_for_later():
             if result is not None and not error:
                 self._sweep.hear(result)
-                self._sweep.fail(trial_id, f"trial {trial_id} was stopped before its end")
-                return
-            host = Host.asking()
-            reason = f"trial {trial_id} failed" if host is None else host.error_of(trial_id)
-            self._sweep.fail(trial_id, reason)
+                if result.get("status") == "running" and result.get("run") == self.run:
+                    raise InputError(
+                        f"stop: it ended trial {trial_id} in the middle of {result.get('task')}; "
+                        "leave `stop` out, since the budget ends every trial, or stop the whole "
+                        "run with time_budget_s"
+                    )
+            tune = TuneRun.asking()
+            reason = "it failed" if tune is None else tune.error_of(trial_id)
+            last = reason.strip().splitlines()[-1]
+            if "failed to import on the worker" in reason:
+                raise SearchError(f"the trainable cannot be loaded in a worker process: {last}")
+            self._sweep.gone(trial_id, last)
 
     @contextlib.contextmanager
     def _kept_for_later(self) -> Iterator[None]:
         # Tune turns an error here into text inside a TuneError, or loses it: `suggest` raises it.
         try:
             yield
-        except GraspError as error:
+        except Exception as error:
             self._failure = error
 
-    def _meet(self, host: Host) -> None:
+    def _meet(self, tune: TuneRun) -> None:
         """Set the run up for a sweep, when it asks for the first time."""
-        if self._met is host.generator:
+        if self._met is tune.generator:
             return
-        host.refuse_schedulers()
-        host.refuse_domains()
-        host.run_whole()
-        host.keep_actors()
-        host.queue_ahead()
-        host.follow_storage()
-        host.name_trials(trial_name, trial_folder)
-        trainable = host.trainable
+        tune.set_up(trial_name, trial_folder)
+        trainable = tune.trainable
         if trainable is not None and not issubclass(trainable, GraspTrainable):
             raise InputError(
                 f"trainable: got {trainable.__name__}, expected grasp_trainable(make_problem); "
                 "for a trainable of your own use GraspSearcher.from_plan(plan, parameter=...)"
             )
-        if trainable is not None:
-            source, constants, seed = trainable.source, host.constants, self.spec.seed
-            self._build = lambda: source.problem(constants).build(seed)
-        if host.storage is not None:
-            self._sweep.depot = Depot(*host.storage, self._sweep.run)
-        self._met = host.generator
+        # One with parameters needs them: its model can be built in its own processes only.
+        if trainable is not None and "setup" not in vars(trainable):
+            make, constants, seed = trainable.problem, tune.constants, self.spec.seed
+            self._build = lambda: make(constants, {}).build(seed)
+        if (found := tune.storage) is not None:
+            self._sweep.storage = SharedStorage(found[0], f"{found[1]}/{FOLDER}/{self.run}")
+        self._met = tune.generator
 
     def _check_metric(self, metric: str | None, mode: str | None) -> None:
         if metric not in METRICS or mode != "min":
@@ -220,7 +182,7 @@ class GraspSearcher(Searcher):
                 "only the last trial, which holds the chosen model, reports them as numbers"
             )
 
-    # -- what users ask --------------------------------------------------------------------------
+    # -- what users ask -------------------------------------------------------------------------
 
     @property
     def run(self) -> str:
@@ -230,13 +192,12 @@ class GraspSearcher(Searcher):
     @property
     def spec(self) -> SweepSpec:
         """Everything that fixes the sweep; `width` is known from the first report on."""
-        return self._sweep.spec
+        return self._sweep.search.spec
 
     @property
     def progress(self) -> Progress:
         """Where the search stands; calls of running tasks are counted as last reported."""
-        found = self._sweep.search.progress
-        return replace(found, calls=found.calls + sum(self._sweep.under_way.values()))
+        return self._sweep.progress
 
     @property
     def plan(self) -> Plan | None:
@@ -253,16 +214,9 @@ class GraspSearcher(Searcher):
         """The result; the best so far, marked partial, where the run was stopped early."""
         if self._failure is not None:
             raise self._failure
-        search, depot = self._sweep.search, self._sweep.open_depot()
-        if depot is None:
-            raise SearchError("there is no result yet: nothing has been run")
-        key = CHOSEN if self._sweep.selected else search.partial().key
-        count_repeated(search, depot)
-        if key == START and not depot.store.exists(START) and self._build is not None:
-            return Result.of(search, model_tensors(self._build()), self._build)  # nothing ended
-        return Result.of(search, depot.store.read(key).tensors, self._build)
+        return self._sweep.result(self._build)
 
-    # -- saving and restoring --------------------------------------------------------------------
+    # -- saving and restoring -------------------------------------------------------------------
 
     def save(self, checkpoint_path: str) -> None:
         """Write the state as JSON, atomically."""
@@ -277,11 +231,13 @@ class GraspSearcher(Searcher):
             self._failure = error
 
     def __getstate__(self) -> dict[str, Any]:
-        own = {"metric": self._metric, "mode": self._mode, "bases": self._bases}
-        return {**own, "spec": self.spec, "state": self._sweep.state()}
+        state, sweep = self._sweep.state(), self._sweep
+        own = {"metric": self._metric, "mode": self._mode, "state": state}
+        return {**own, "spec": sweep.search.spec, "bases": sweep.bases}
 
     def __setstate__(self, kept: dict[str, Any]) -> None:
         state = kept["state"]
-        self._begin(kept["spec"], kept["bases"], width_known=state["width_known"])
+        sweep = SharedSweep(kept["spec"], kept["bases"], width_known=state["width_known"])
+        self._begin(sweep)
         Searcher.__init__(self, metric=kept["metric"], mode=kept["mode"])
-        self._sweep.load(state)
+        sweep.load(state)

@@ -10,7 +10,7 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from pathlib import Path
 
 from grasp_tune.core.errors import CheckpointError, InputError, SearchError
@@ -34,7 +34,47 @@ SAVE_EVERY = 1.0  # seconds between two writes of the state: what a crash may ha
 SAVE_SHARE = 0.01  # of the time at most; a long run's state is large
 POLL = 0.5  # seconds to wait for a task to end before looking around
 
+
 MakeWorker = Callable[[], Worker]
+
+
+class WorkerFactory:
+    """Makes workers for one sweep, in this process or, pickled, in another.
+
+    problem, seed, store, bases: as `Worker` takes them.
+    calls: where the oracle calls are counted.
+    watch: called after each call in this process.
+    """
+
+    def __init__(
+        self,
+        problem: TorchProblem,
+        seed: int,
+        store: Store,
+        bases: Mapping[str, Factory] | None,
+        calls: CallCounter,
+        watch: Callable[[], None],
+    ) -> None:
+        self._problem, self._seed, self._bases = problem, seed, bases
+        self.store, self.calls = store, calls
+        self._watch: Callable[[], None] | None = watch
+        self.made: list[Worker] = []
+
+    def __call__(self) -> Worker:
+        """Return a new worker."""
+        add = self.calls.counter()
+
+        def count(calls: int) -> None:
+            add(calls)
+            if self._watch is not None:
+                self._watch()
+
+        worker = Worker(self._problem, self._seed, self.store, self._bases, count=count)
+        self.made.append(worker)
+        return worker
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_watch": None, "made": []}  # both belong to this process
 
 
 class Stopped(KeyboardInterrupt):
@@ -83,6 +123,18 @@ class Ledger:
         """An owner is no more: whatever it had not ended has failed."""
         for key in [key for key, who in self.running.items() if who == owner]:
             self.ended(key, Died(reason))
+
+    def follow(self, live: Mapping[str, str], own: Container[str]) -> None:
+        """Compare with what really runs: a task whose owner has vanished is issued again.
+
+        live: the owner of every task that runs.
+        own: owners whose end is sure to be told.
+        """
+        for key, owner in list(self.running.items()):
+            if key not in live and owner not in own:
+                logger.info("%s is gone without a word: it is issued again", key)
+                self.give_back(key)
+        self.running.update(live)
 
     def settle(self, calls: int) -> None:
         """Tell work that was done twice apart from budget, by the calls that really happened."""
@@ -205,21 +257,14 @@ def run_sweep(
         folder = stack.enter_context(open_folder(out, shared=shared, store=store, calls=calls))
         stack.enter_context(_stop_on_sigterm())
         driver = Driver(spec, folder, reporter, deadline)
-        made: list[Worker] = []
         training = True
 
-        def make_worker() -> Worker:
-            add = folder.calls.counter()
+        def watch() -> None:
+            driver.show()
+            if training:
+                driver.check_time()
 
-            def count(calls: int) -> None:
-                add(calls)
-                driver.show()
-                if training:
-                    driver.check_time()
-
-            made.append(Worker(problem, spec.seed, folder.store, bases, count=count))
-            return made[-1]
-
+        make_worker = WorkerFactory(problem, spec.seed, folder.store, bases, folder.calls, watch)
         try:
             with contextlib.ExitStack() as running:
                 runner = executor(folder, make_worker)
@@ -227,7 +272,8 @@ def run_sweep(
                 with contextlib.suppress(TimeUp):
                     driver.run(runner)
             training = False  # what the choice still needs is done, whatever the time
-            result = driver.result(made[0] if made else make_worker(), problem)
+            worker = make_worker.made[0] if make_worker.made else make_worker()
+            result = driver.result(worker, problem)
         except Exception as error:
             if not driver.worth_keeping(error):
                 folder.clear()

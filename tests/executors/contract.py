@@ -23,6 +23,7 @@ from grasp_tune.engine.store import Checkpoint
 from grasp_tune.executors.local import InProcess
 from grasp_tune.executors.optuna import StudyExecutor, StudyLog
 from grasp_tune.executors.process_pool import ProcessPool
+from grasp_tune.executors.ray import RayBackend, RayExecutor
 from grasp_tune.runtime.driver import MakeWorker, run_sweep
 from grasp_tune.runtime.executor import Ended, Executor
 from grasp_tune.runtime.store import CheckpointStore
@@ -79,6 +80,7 @@ CASES = (
     Case("process pool", partial(ProcessPool, 2), processes=True),
     Case("study", on_study),
     Case("study in a journal", on_journal, processes=True),
+    Case("ray", partial(RayExecutor, RayBackend(workers=2, max_failures=0)), processes=True),
 )
 LOCAL = CASES[0]
 

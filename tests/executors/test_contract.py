@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import signal
 import threading
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -26,10 +27,22 @@ from tests.executors.contract import (
 )
 from tests.executors.sweeps import fingerprint
 
-every = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-mortal = pytest.mark.parametrize(
-    "case", [case for case in CASES if case.processes], ids=lambda case: case.name
-)
+
+def over(cases: Iterable[Case]) -> pytest.MarkDecorator:
+    """Run a test over these; what needs Ray shares one process of the suite."""
+    ray = pytest.mark.xdist_group("ray")
+    marked = [pytest.param(c, id=c.name, marks=[ray] if c.name == "ray" else []) for c in cases]
+    return pytest.mark.parametrize("case", marked)
+
+
+every = over(CASES)
+mortal = over(case for case in CASES if case.processes)
+
+
+@pytest.fixture(autouse=True)
+def session(case: Case, request: pytest.FixtureRequest) -> None:
+    if case.name == "ray":
+        request.getfixturevalue("ray_session")
 
 
 @cache

@@ -10,8 +10,10 @@ from ray.tune.search import Searcher
 
 import grasp_tune as gt
 from grasp_tune.ray import BudgetStopper, GraspSearcher, PlanSearcher, quiet_disk
+from grasp_tune.runtime.plan_cells import training_only
 
-PLAN = gt.NonConvex(L_eps=3.0, F_eps=3.0).plan(budget=2000, grad_norm=2.0)
+GIVEN = gt.NonConvex(L_eps=3.0, F_eps=3.0).plan(budget=2000, grad_norm=2.0)
+PLAN = training_only(GIVEN)
 
 
 def row(config: dict[str, Any], step: int, loss: float) -> dict[str, Any]:
@@ -20,7 +22,7 @@ def row(config: dict[str, Any], step: int, loss: float) -> dict[str, Any]:
 
 
 def searcher(**how: Any) -> PlanSearcher:
-    return GraspSearcher.from_plan(PLAN, parameter="lr", **{"metric": "loss", **how})
+    return GraspSearcher.from_plan(GIVEN, parameter="lr", **{"metric": "loss", **how})
 
 
 def finish(found: PlanSearcher, losses: dict[int, list[float]]) -> None:
@@ -96,6 +98,7 @@ def test_failures_unknown_trials_and_restoring_are_harmless(tmp_path: Path) -> N
     found.save(str(tmp_path / "state.json"))
     again = cloudpickle.loads(cloudpickle.dumps(searcher()))
     again.restore(str(tmp_path / "state.json"))
+    again.on_trial_complete("t2", row(first, 1, 9.0))  # it was running all the time
     finish(again, {})
     assert again.best.cell == second["cell"]
     assert again.best.score == 0.25
@@ -147,8 +150,10 @@ def test_a_trainable_of_the_user_s_own_through_tune(tmp_path: Path) -> None:
             point -= config["lr"] * point
             tune.report({"loss": point * point})
 
-    plan = gt.NonConvex(L_eps=20.0, F_eps=20.0).plan(budget=300, grad_norm=2.0)
-    found = GraspSearcher.from_plan(plan, parameter="lr")
+    given = gt.NonConvex(L_eps=20.0, F_eps=20.0).plan(budget=300, grad_norm=2.0)
+    found = GraspSearcher.from_plan(given, parameter="lr")
+    plan = found.plan
+    assert plan.training_calls > 300 - len(plan.cells)  # all of the budget, but for rounding
     with quiet_disk():
         analysis = tune.run(
             train,

@@ -81,7 +81,7 @@ def kill_in_the_middle(folder: Path, way: str) -> dict[Path, int]:
         stderr=log,
     )
     try:
-        while len(ended := list(folder.glob("killed/grasp/*/outcomes/train-*.json"))) < 2:
+        while len(ended := list(folder.glob("killed/grasp/*/outcomes/train-*.safetensors"))) < 2:
             assert driver.poll() is None, (folder / "driver.log").read_text()
             time.sleep(0.05)
     finally:

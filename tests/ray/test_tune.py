@@ -104,7 +104,7 @@ def test_a_tuner_with_constants_a_split_probe_a_stopper_and_fractions_of_cpus(
     searcher = GraspSearcher(budget=400, probe_parts=3)
     with quiet_disk():
         grid = tune.Tuner(
-            grasp_trainable(make_problem, cpus=0.5),
+            grasp_trainable(make_problem, cpus=0.5, heartbeat=300.0),
             param_space={"rows": 96},
             tune_config=tune.TuneConfig(
                 search_alg=searcher,
@@ -215,7 +215,11 @@ def test_a_trial_that_fails_is_tried_again(
         ).fit()
     assert same(searcher.result, local(**FEW, ensemble="window"))
     assert len(grid.errors) == 1
-    told = [item.getMessage() for item in caplog.records if item.name == "grasp_tune.ray.sweep"]
+    told = [
+        item.getMessage()
+        for item in caplog.records
+        if item.name == "grasp_tune.runtime.shared_sweep"
+    ]
     assert len(told) == 1
     assert "probe failed" in told[0]
     assert "RuntimeError: the network is down" in told[0]  # the driver says why

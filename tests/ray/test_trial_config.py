@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from grasp_tune.ray.work import trial_folder
+from grasp_tune.ray.trial_config import trial_folder
 
 
 def folder(**words: Any) -> str:

@@ -6,15 +6,15 @@ reader sees the old content or the new one there too.
 
 import io
 from collections.abc import Mapping
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from pyarrow import fs as arrow
 from torch import Tensor
 
-from grasp_tune.core.errors import CheckpointError
-from grasp_tune.engine.store import Checkpoint
+from grasp_tune.core.errors import CheckpointError, InputError
+from grasp_tune.engine.store import Checkpoint, Store
 from grasp_tune.engine.tensor_file import Content, DamagedFile, Meta, read_tensors
-from grasp_tune.runtime.store import SUFFIX, MemoryStore
+from grasp_tune.runtime.store import SUFFIX, CheckpointStore, MemoryStore
 
 
 class RemoteStore:
@@ -86,3 +86,16 @@ class RemoteStore:
 
 def _missing(key: str, path: str) -> CheckpointError:
     return CheckpointError(f"checkpoint {key} is missing: there is no file {path}", key)
+
+
+def store_at(storage: str, name: str) -> Store:
+    """Return the store called `name` in a folder, or in a bucket such as s3://bucket/runs."""
+    if "://" not in storage:
+        return CheckpointStore(Path(storage).resolve() / name)
+    try:
+        filesystem, path = arrow.FileSystem.from_uri(storage)
+    except (OSError, ValueError) as fault:
+        raise InputError(f"storage: got {storage!r}, expected a folder or URI: {fault}") from fault
+    if isinstance(filesystem, arrow.LocalFileSystem):
+        return CheckpointStore(Path(path) / name)
+    return RemoteStore(filesystem, f"{path}/{name}")

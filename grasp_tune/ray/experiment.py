@@ -1,0 +1,94 @@
+"""What a finished experiment holds, and a Tune run without its own files."""
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ray import tune
+
+from grasp_tune.core.errors import SearchError
+from grasp_tune.engine.problem import TorchProblem
+from grasp_tune.ray.trial_config import FOLDER
+from grasp_tune.runtime.files import read_json
+from grasp_tune.runtime.plan_cells import PlanCells
+from grasp_tune.runtime.result import Result
+from grasp_tune.runtime.shared_sweep import SELECT
+from grasp_tune.runtime.state_file import STATE_LIMIT
+
+
+def load_result(experiment: Any, make_problem: Callable[[], TorchProblem] | None = None) -> Result:
+    """Return the result of a finished experiment: a `ResultGrid`, an analysis, or a local folder.
+
+    make_problem: as for `grasp_trainable`, for `result.model`; without it, use `result.restore`.
+    """
+    checkpoint = _chosen_checkpoint(experiment)
+    if checkpoint is not None:
+        with checkpoint.as_directory() as folder:
+            result = Result.load(folder)
+    else:
+        path = Path(str(getattr(experiment, "experiment_path", experiment)))
+        found, states = path.glob(f"{FOLDER}/*/result.json"), path.glob("searcher-state-*")
+        if (last := _newest(found)) is not None:
+            result = Result.load(last.parent)
+        elif (state := _newest(states)) and "plan" in (saved := read_json(state, STATE_LIMIT)):
+            return PlanCells.from_state(saved).result()  # a plan for the user's own trainable
+        else:
+            raise SearchError(f"{path}: there is no result in it; was it stopped before its end?")
+    if make_problem is None:
+        return result
+    make, seed = make_problem, int(result.spec["seed"])
+    return replace(result, build=lambda: make().build(seed))
+
+
+def _newest(paths: Iterable[Path]) -> Path | None:
+    return max(paths, key=lambda path: path.stat().st_mtime, default=None)
+
+
+def _chosen_checkpoint(experiment: Any) -> tune.Checkpoint | None:
+    """Return what the last trial left, where the experiment is one of Tune's objects."""
+    if isinstance(experiment, tune.ResultGrid):
+        items = [experiment[at] for at in range(len(experiment))]
+        rows = [(item.metrics or {}, item.checkpoint) for item in items]
+    else:
+        trials = getattr(experiment, "trials", None) or []
+        rows = [(trial.last_result or {}, trial.checkpoint) for trial in trials]
+    return next((kept for row, kept in rows if row.get("task") == SELECT and kept), None)
+
+
+@contextlib.contextmanager
+def quiet_disk() -> Iterator[None]:
+    """Run Tune without its CSV, JSON and TensorBoard files; the sweep itself needs none of them."""
+    with (
+        _environment("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1"),
+        # It misses the files that nobody wanted.
+        _level("ray.tune.analysis.experiment_analysis", logging.ERROR),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _level(name: str, level: int) -> Iterator[None]:
+    log = logging.getLogger(name)
+    before = log.level
+    log.setLevel(level)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
+
+
+@contextlib.contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before

@@ -1,0 +1,191 @@
+"""Everything here that is private to Ray Tune, each with what happens on the day it is gone.
+
+Tune tells a searcher nothing of the run around it, and two of its defaults would ruin a sweep:
+`num_samples=1` cuts it to one trial, and `reuse_actors=False` pays a new process for every task.
+The run is found among the callers of `suggest`. Where Tune has changed inside, nothing breaks: a
+warning names the public option to pass by hand.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import FIFOScheduler
+from ray.tune.search import SearchGenerator
+from ray.tune.search.sample import Domain
+
+from grasp_tune.core.errors import InputError
+
+logger = logging.getLogger(__name__)
+
+TRIALS = 1_000_000  # more than any sweep has; Tune prints the number, so not the largest integer
+PENDING = 64  # trials queued ahead at most: enough to fill a cluster, few enough to stay cheap
+_DEPTH = 32  # callers looked at; a limiter around the searcher is a few of them
+_RUN = "ray.tune.tune"  # the module of `tune.run`
+
+
+@dataclass(frozen=True, eq=False)
+class TuneRun:
+    """The run whose `suggest` is being answered."""
+
+    generator: SearchGenerator
+    controller: Any  # None where it was not found
+    metric: str | None = None
+    mode: str | None = None
+
+    @classmethod
+    def asking(cls) -> "TuneRun | None":
+        """Return the run that called; None where nobody from Tune did."""
+        generator, controller, given = None, None, {}
+        frame = sys._getframe(1)
+        for _ in range(_DEPTH):
+            owner = frame.f_locals.get("self")
+            if isinstance(owner, SearchGenerator):
+                generator = owner
+            elif generator is not None and hasattr(owner, "get_trials"):
+                controller = owner
+            elif generator is not None and frame.f_globals.get("__name__") == _RUN:
+                given = frame.f_locals
+                break
+            if frame.f_back is None:
+                break
+            frame = frame.f_back
+        if generator is None:
+            return None
+        return cls(generator, controller, given.get("metric"), given.get("mode"))
+
+    # -- what it is asked to do -----------------------------------------------------------------
+
+    def set_up(self, name: Callable[[Trial], str] | None, folder: Callable[[Trial], str]) -> None:
+        """Have the whole sweep run, in processes that are reused, under names that say what it is.
+
+        name, folder: what trials and their folders are called, unless the user has decided.
+        """
+        self.refuse_schedulers()
+        refuse_domains(self.constants)
+        if self.generator.total_samples < TRIALS:
+            self._set("generator", "_total_samples", TRIALS, "num_samples=-1, or the sweep is cut")
+        advice = "reuse_actors=True, or every task starts a process of its own"
+        self._set("controller", "_reuse_actors", True, advice)
+        grow = getattr(self.controller, "update_max_pending_trials", None)
+        if grow is not None and "TUNE_MAX_PENDING_TRIALS_PG" not in os.environ:
+            cpus = int(ray.cluster_resources().get("CPU", 1.0))
+            now = getattr(self.controller, "_max_pending_trials", 1)
+            grow(max(now, min(PENDING, 2 * cpus)))  # without it the cluster fills up one by one
+        spec = self._spec  # empty: trials keep Tune's own names
+        if spec and name is not None and spec.get("trial_name_creator") is None:
+            spec["trial_name_creator"] = name
+        if spec and spec.get("trial_dirname_creator") is None:
+            spec["trial_dirname_creator"] = folder
+        if spec and (storage := getattr(self.controller, "_storage", None)) is not None:
+            spec["storage"] = storage  # a restored experiment may have been moved
+
+    def _set(self, owner: str, field: str, value: object, advice: str) -> None:
+        found = getattr(self, owner)
+        if found is None or not hasattr(found, field):
+            logger.warning("Ray %s is not known here inside: pass %s", ray.__version__, advice)
+            return
+        setattr(found, field, value)
+
+    # -- what it tells --------------------------------------------------------------------------
+
+    def refuse_schedulers(self) -> None:
+        """Raise unless trials run to their end in the order in which they were asked for."""
+        scheduler = getattr(self.controller, "_scheduler_alg", None)
+        # Not isinstance: those that stop trials early are made from this one, too.
+        if scheduler is not None and type(scheduler) is not FIFOScheduler:
+            raise InputError(
+                f"scheduler: got {type(scheduler).__name__}, which stops or pauses trials and so "
+                "breaks the plan's budgets; leave `scheduler` out (schedule='promote' already "
+                "stops weak runs early)"
+            )
+
+    def live(self) -> dict[str, Mapping[str, Any]] | None:
+        """Return the configs of the trials that have not ended, by trial id; None if unknown."""
+        if self.controller is None:
+            return None
+        over, trials = (Trial.TERMINATED, Trial.ERROR), self.controller.get_trials()
+        return {item.trial_id: item.config for item in trials if item.status not in over}
+
+    def error_of(self, trial_id: str) -> str:
+        """Return what a trial died of, as far as it is known."""
+        get = getattr(self.controller, "get_trial", lambda trial_id: None)
+        path = getattr(get(trial_id), "error_file", None)
+        if path is None or not os.path.exists(path):
+            return f"trial {trial_id} ended with an error"
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+
+    @property
+    def storage(self) -> tuple[Any, str] | None:
+        """The experiment's file system (pyarrow) and its folder there; None: workers say it."""
+        return storage_of(self._spec.get("storage"))
+
+    @property
+    def trainable(self) -> type | None:
+        """The trainable's class; None if unknown."""
+        name = self._spec.get("run")
+        try:
+            from ray.tune.registry import get_trainable_cls
+        except ImportError:  # a trainable of another kind is then not refused beforehand
+            return None
+        return get_trainable_cls(name) if isinstance(name, str) else None
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        """What the user put into the config."""
+        return dict(self._spec.get("config") or {})
+
+    @property
+    def _spec(self) -> dict[str, Any]:
+        return getattr(getattr(self.generator, "_experiment", None), "spec", {})
+
+
+def storage_of(context: Any) -> tuple[Any, str] | None:
+    """Return file system and folder of Tune's own record of an experiment's storage."""
+    try:
+        return context.storage_filesystem, context.experiment_fs_path
+    except AttributeError:
+        return None
+
+
+def sees_storage(context: Any) -> bool:
+    """Return whether this machine sees the folder of the driver; True if Tune cannot say."""
+    try:
+        context._check_validation_file()
+    except AttributeError:
+        return True
+    except RuntimeError:
+        return False
+    return True
+
+
+def no_checkpoint() -> Any:
+    """Return Tune's answer of a trial that has nothing to save; None: save as Tune does."""
+    try:
+        from ray.train._internal.session import _TrainingResult
+    except ImportError:
+        return None
+    return _TrainingResult(None, {})
+
+
+def refuse_domains(config: Any, path: str = "") -> None:
+    """Raise where something in the config would still have to be sampled, naming its key."""
+    unresolved = isinstance(config, Domain) or (
+        isinstance(config, Mapping) and len(config) == 1 and {"grid_search", "eval"} & set(config)
+    )
+    if unresolved:
+        domain = isinstance(config, Domain)
+        shown = f"{type(config).__name__} {config.domain_str}" if domain else repr(config)
+        raise InputError(
+            f"config[{path!r}]: got {shown}, which is to be sampled, but the plan decides every "
+            "trial; give it a fixed value"
+        )
+    rows = dict(enumerate(config)) if isinstance(config, list | tuple) else config
+    for key, value in rows.items() if isinstance(rows, Mapping) else ():
+        refuse_domains(value, f"{path}/{key}" if path else str(key))

@@ -1,0 +1,122 @@
+"""A sweep whose workers are started by somebody else, such as Ray Tune: the worker's side."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from grasp_tune.core.errors import CheckpointError, GraspError
+from grasp_tune.core.search import Search
+from grasp_tune.core.tasks import START, Outcome, ProbeOutcome, ProbeTask, Task, TrainOutcome
+from grasp_tune.engine.checkpoints import model_tensors
+from grasp_tune.engine.fused import fusion_width
+from grasp_tune.engine.problem import TorchProblem
+from grasp_tune.engine.worker import Worker
+from grasp_tune.runtime.driver import Ledger
+from grasp_tune.runtime.result import Result
+from grasp_tune.runtime.shared_storage import CHOSEN, SharedStorage
+from grasp_tune.runtime.shared_sweep import Selection, Work
+
+
+class Cancelled(BaseException):
+    """The task was given up; not an Exception, so that no user code swallows it."""
+
+
+class CancellableCount:
+    """Oracle calls of the task under way; stops it at its next call when told to."""
+
+    def __init__(self, total: Callable[[int], None]) -> None:
+        self._total = total
+        self.calls = 0
+        self.cancelled = False
+
+    def __call__(self, calls: int) -> None:
+        """Add calls."""
+        if self.cancelled:
+            raise Cancelled
+        self.calls += calls
+        self._total(calls)
+
+
+class SharedWorker:
+    """One problem and one storage: does one piece of work after the other.
+
+    problem: what is trained.
+    storage: the sweep's folder.
+    work: the first piece of work, for what all have in common.
+    """
+
+    def __init__(self, problem: TorchProblem, storage: SharedStorage, work: Work) -> None:
+        self._problem, self._storage = problem, storage
+        self._width: int | None = None
+        self.count = CancellableCount(storage.calls.counter())
+        seed = work.spec.seed
+        self._worker = Worker(problem, seed, storage.store, work.bases, count=self.count)
+        self.result: Result | None = None  # of the last piece of work
+
+    def perform(self, work: Work) -> dict[str, Any]:
+        """Return what to report: the status and, where it ended, calls and metrics."""
+        self.count.calls, self.result = 0, None
+        task = work.task
+        reads = (task.key,) if isinstance(task, Selection) else task.reads
+        try:
+            found = self._select(work) if isinstance(task, Selection) else self._run(work, task)
+            return {"status": "ended", "folder": self._storage.path, **found}
+        except CheckpointError as error:
+            if error.key not in reads:
+                raise  # a full disk: another try, elsewhere perhaps
+            return {"status": "lost checkpoint", "checkpoint": error.key}
+        except GraspError as error:
+            return refusal(error)
+
+    def _run(self, work: Work, task: Task) -> dict[str, Any]:
+        storage, known = self._storage, None
+        if not work.attempt and (known := storage.read_outcome(task)) is not None:
+            return {"oracle_calls": known[0].calls, **_metrics(known[0])}
+        outcome = self._worker.run(task)
+        if isinstance(task, ProbeTask) and not storage.store.exists(START):
+            # Whoever stops the sweep early may be given x0, and the driver has no model.
+            storage.store.write(START, self._worker.start, {})
+        if self._width is None:
+            spec = work.spec
+            self._width = fusion_width(self._problem, spec.method, spec.schedule, "auto", spec.seed)
+        storage.write_outcome(task, outcome, self._width)
+        return {"oracle_calls": outcome.calls, **_metrics(outcome)}
+
+    def _select(self, work: Work) -> dict[str, Any]:
+        storage = self._storage
+        ledger = Ledger(Search.from_state(storage.read_search(), work.spec))
+        self._worker.place(ledger.search.partial().key)
+        tensors = model_tensors(self._worker.model)
+        storage.store.write(CHOSEN, tensors, {})
+        ledger.settle(storage.calls.total)
+        self.result = Result.of(ledger.search, tensors)
+        if storage.folder is not None:
+            self.result.save(storage.folder)
+        return {"score": self.result.score, "loss": _chosen_loss(self.result, ledger.search)}
+
+
+def refusal(error: GraspError) -> dict[str, Any]:
+    """Return the report of what is wrong on every machine: the driver is to say so."""
+    return {"status": "refused", "reason": f"{type(error).__name__}: {error}"}
+
+
+def _metrics(outcome: Outcome) -> dict[str, float]:
+    if isinstance(outcome, ProbeOutcome):
+        return {"train_loss": outcome.value, "gradient_norm": outcome.gradient_norm}
+    if isinstance(outcome, TrainOutcome):
+        finite = [item for item in outcome.segments if item.finite and math.isfinite(item.loss)]
+        if finite:
+            best = min(finite, key=lambda item: item.loss)
+            return {"train_loss": best.loss, "gradient_norm": best.window_norm}
+    return {}
+
+
+def _chosen_loss(result: Result, search: Search) -> float:
+    """Return the best estimate of the chosen point's loss that costs no further oracle call."""
+    if result.choice.by == "value":
+        return result.score
+    arm = result.choice.chosen.arm
+    losses = [run.losses[-1] for run in result.runs if run.arm == arm and run.losses]
+    outcomes = search.outcomes.values()
+    start = [item.value for item in outcomes if isinstance(item, ProbeOutcome) and item.values]
+    return losses[-1] if losses else (start or [math.nan])[-1]
