@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from benchmarks.faulting.patches import quiet, replaced
 from benchmarks.faulting.row import Row, expect
 from benchmarks.faulting.sweep import Sweep, finish, in_the_books, in_the_middle, row, run, same
-from grasp_tune.core.errors import CheckpointError, DamagedState
+from grasp_tune.core.errors import DamagedState, InputError
 from grasp_tune.engine.store import Checkpoint
 from grasp_tune.runtime import sweep_folder as runner
 from grasp_tune.runtime.files import previous, read_sealed
@@ -170,8 +170,8 @@ def foreign_state(folder: Path) -> Row:
     path.write_text('{"version": 3}')
     try:
         run(Sweep(str(folder / "run")))
-    except CheckpointError as error:
-        expect("is no state file of grasp_tune" in str(error), str(error))
+    except InputError as error:
+        expect("holds state.json" in str(error), str(error))
     else:
         expect(False, "a foreign state file was taken for ours")
     expect(path.read_text() == '{"version": 3}', "the foreign file was changed")

@@ -26,7 +26,7 @@ from grasp_tune.core.errors import GraspError
 from grasp_tune.core.search import Search
 from grasp_tune.optuna.artifacts import ArtifactCheckpoints
 from grasp_tune.report.page import report_text
-from grasp_tune.runtime.files import read_sealed
+from grasp_tune.runtime.files import read_json, read_sealed, write_json_atomic
 from grasp_tune.runtime.state_file import STATE_LIMIT, load_search
 from grasp_tune.runtime.store import CheckpointStore
 
@@ -118,13 +118,13 @@ def random_configs(folder: Path, seconds: float, seed: int = 0) -> Row:
 def hostile_results(folder: Path, seconds: float, seed: int = 0) -> Row:
     """Results and states whose JSON was tampered with: refused, or harmless."""
     result = run(Sweep(str(folder / "run")))
-    good = json.loads((folder / "run" / "result.json").read_text())
+    good = read_json(folder / "run" / "result.json", STATE_LIMIT, seal=True)
     state = read_sealed(folder / "run" / "state.json", STATE_LIMIT)
     chance, count, refused = random.Random(seed), 0, 0
     end = time.monotonic() + seconds
     while time.monotonic() < end or count < 50:
         changed = _tampered(good, chance)
-        (folder / "run" / "result.json").write_text(json.dumps(changed))
+        write_json_atomic(folder / "run" / "result.json", changed, seal=isinstance(changed, dict))
         refused += _survives(lambda: repr(gt.Result.load(folder / "run")))
         other = _tampered(state, chance)
         refused += _survives(lambda other=other: Search.from_state(other))  # type: ignore[misc]
@@ -289,9 +289,9 @@ def hostile_report(folder: Path) -> Row:
     """Markup in every string that a report shows: shown as text, never as markup."""
     result = run(Sweep(str(folder / "run")))
     plain = _Elements(report_text(folder / "run", result, None, {"title": "plain", "a": "b"}))
-    data = json.loads((folder / "run" / "result.json").read_text())
+    data = read_json(folder / "run" / "result.json", STATE_LIMIT, seal=True)
     for payload in PAYLOADS:
-        (folder / "run" / "result.json").write_text(json.dumps(_infected(data, payload)))
+        write_json_atomic(folder / "run" / "result.json", _infected(data, payload), seal=True)
         infected = gt.Result.load(folder / "run")
         config = {"title": payload, payload: payload, "list": [payload], "deep": {"x": payload}}
         found = _Elements(report_text(folder / "run", infected, None, config))

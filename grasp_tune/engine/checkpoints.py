@@ -45,13 +45,12 @@ def finite(model: nn.Module) -> bool:
     return all(bool(torch.isfinite(item).all()) for item in model.parameters())
 
 
-def digest(model: nn.Module) -> str:
-    """Return a short fingerprint of the model's parameters and buffers."""
+def digest(tensors: Tensors) -> str:
+    """Return a short fingerprint of a model's parameters and buffers."""
     found = hashlib.blake2b(digest_size=8)
-    for name, item in model_tensors(model).items():
+    for name, item in sorted(tensors.items()):
         found.update(f"{name}:{item.dtype}:{tuple(item.shape)};".encode())
-        raw = item.cpu().contiguous().flatten().view(torch.uint8).numpy() if item.numel() else b""
-        found.update(bytes(raw) if isinstance(raw, bytes) else raw.tobytes())
+        found.update(item.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return found.hexdigest()
 
 

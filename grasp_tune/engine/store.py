@@ -6,7 +6,6 @@ code. Where the bytes are is decided elsewhere.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 from torch import Tensor
@@ -39,9 +38,3 @@ class Store(Protocol):
 
     def keys(self) -> tuple[str, ...]:
         """All keys, sorted."""
-
-    def size(self, key: str) -> int:
-        """Bytes of the checkpoint as a file; `CheckpointError` where it is missing."""
-
-    def path(self, key: str) -> Path | None:
-        """The file of the key, there or not; None for a store without files."""

@@ -66,7 +66,7 @@ class Worker:
         self.start: Tensors = {
             name: item.clone() for name, item in model_tensors(self.model).items()
         }
-        self.origin = digest(self.model)
+        self.origin = digest(self.start)
         self.obstacles: set[str] = set()  # reasons against batching that the log has seen
 
     def run(self, task: Task) -> Outcome:

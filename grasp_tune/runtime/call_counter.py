@@ -12,7 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from grasp_tune.core.errors import CheckpointError
-from grasp_tune.runtime.files import retried, write_fault
+from grasp_tune.runtime.files import read_bytes, write_fault
+
+NAMES = "[0-9a-f]" * 32  # of the files, as a pattern
 
 _COUNT = struct.Struct("<q")
 
@@ -20,17 +22,19 @@ _COUNT = struct.Struct("<q")
 class CallCounter:
     """The calls of every process that ever worked on a sweep: a small file each in `folder`.
 
-    Without a folder the calls of this process alone are counted.
+    folder: where the files are; without it the calls of this process alone are counted.
+    check: called before a file is made; raises where the folder is another's by now.
     """
 
-    def __init__(self, folder: Path | None) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path | None, check: Callable[[], None] = lambda: None) -> None:
+        self._folder, self._check = folder, check
         self._own = 0
 
     def counter(self) -> Callable[[int], None]:
         """Return a function that adds to a count of its own."""
         if self._folder is None:
             return self._add
+        self._check()
         path = self._folder / uuid.uuid4().hex
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -58,8 +62,8 @@ class CallCounter:
         if self._folder is None or not self._folder.is_dir():
             return self._own
         total = 0
-        for path in sorted(self._folder.iterdir()):
-            content = retried(path.read_bytes)
+        for path in self._folder.glob(NAMES):
+            content = read_bytes(path, _COUNT.size)
             if len(content) == _COUNT.size:  # else its process is just making it
                 total += _COUNT.unpack(content)[0]
         return total

@@ -12,6 +12,7 @@ import logging
 import os
 import re
 import socket
+import stat
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -31,8 +32,9 @@ TRANSIENT = frozenset(
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 PAUSES = (0.02, 0.1, 0.5, 2.0)  # seconds between attempts: five attempts, 2.6 s in all
 
-_SEAL, _SEALED = b'{"blake2b":"', b'","content":'  # the checksum stands between them
+_SEAL, _SEALED = b'{"blake2b":"', b'",'  # the checksum stands between them
 _DIGEST = 64  # characters of the checksum
+_HEAD = len(_SEAL) + _DIGEST + len(_SEALED)
 _BYTES_A_VALUE = 8  # our files have more than this for each of their values
 _FEW = 1000  # values that no limit forbids
 _DAY = 86_400.0  # seconds
@@ -60,8 +62,10 @@ def replace_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Put what `write` writes in the place of `path`, whole, and on the disk before it returns.
 
     Whatever goes wrong, an interrupt included, `path` keeps its old content and the temporary file
-    is removed.
+    is removed. What is no regular file is never replaced.
     """
+    with suppress(FileNotFoundError):
+        _check_regular(os.lstat(path))
     temporary = _temporary(path)
     try:
         with open(temporary, "xb") as file:
@@ -102,58 +106,56 @@ def remove_stale(folder: Path, *, alone: bool = False) -> int:
     return removed
 
 
-def write_json_atomic(path: Path | str, obj: object) -> None:
+def write_json_atomic(path: Path | str, obj: object, *, seal: bool = False) -> None:
     """Put `obj` as JSON in the place of `path`, whole. NaN and infinities are written as such.
 
+    seal: with a checksum; `obj` must be a dict that is not empty.
     Raises `CheckpointError` where the file cannot be written.
     """
-    path = Path(path)
-    content = json.dumps(obj, separators=(",", ":")).encode()
-    try:
-        retried(lambda: replace_atomically(path, lambda file: file.write(content)))
-    except OSError as fault:
-        raise CheckpointError(write_fault(path, fault, len(content))) from fault
+    _write(Path(path), _sealed(obj) if seal else _dumped(obj))
 
 
-def read_json(path: Path | str, limit: int) -> Any:
+def read_json(path: Path | str, limit: int, *, seal: bool = False) -> Any:
     """What the JSON file `path` holds.
 
-    Raises `CheckpointError` where it is missing, longer than `limit` bytes, or not JSON. A value
-    takes some 60 bytes of memory, so a file of nothing but brackets is refused by their number.
+    limit: bytes beyond which it is no file of ours.
+    seal: it was written with a checksum, which is verified; `DamagedState` where it does not match.
+
+    Raises `CheckpointError` where it is missing, too long, or not JSON. A value takes some 60 bytes
+    of memory, so a file of nothing but brackets is refused by their number.
     """
-    return _parsed(Path(path), _content(Path(path), limit), limit)
+    path = Path(path)
+    content = read_bytes(path, limit)
+    if seal:
+        digest, body = content[len(_SEAL) : len(_SEAL) + _DIGEST], b"{" + content[_HEAD:]
+        # The checksum is over the bytes as they stand, before anything is parsed.
+        if content != _SEAL + digest + _SEALED + body[1:] or digest != _digest(body):
+            raise DamagedState(f"{path} is damaged: its checksum does not match its content")
+        content = body
+    if sum(content.count(mark) for mark in (b"[", b"{", b",")) > max(_FEW, limit // _BYTES_A_VALUE):
+        raise CheckpointError(f"{path} is damaged, or no JSON file of ours: too many values")
+    try:
+        return json.loads(content.decode())
+    except (ValueError, RecursionError) as fault:
+        raise CheckpointError(f"{path} is damaged, or no JSON file: {fault}") from None
 
 
 def write_sealed(path: Path, obj: object) -> None:
-    """Put `obj` as JSON with a checksum in the place of `path`; the file before stays beside it.
-
-    Raises `CheckpointError` where the file cannot be written.
-    """
-    body = json.dumps(obj, separators=(",", ":")).encode()
-    content = _SEAL + _digest(body) + _SEALED + body + b"}"
-
-    def write() -> None:
-        _keep_previous(path)
-        replace_atomically(path, lambda file: file.write(content))
-
-    try:
-        retried(write)
-    except OSError as fault:
-        raise CheckpointError(write_fault(path, fault, len(content))) from fault
+    """Put `obj` as JSON with a checksum in the place of `path`; the file before stays beside it."""
+    _write(path, _sealed(obj), before=lambda: _keep_previous(path))
 
 
 def read_sealed(path: Path, limit: int) -> Any:
     """What `write_sealed` wrote last; where that file is damaged, what it wrote before.
 
-    Raises `DamagedState` where both are damaged, `CheckpointError` where `path` cannot be read or
-    is no such file.
+    Raises `DamagedState` where both are damaged, `CheckpointError` where `path` cannot be read.
     """
     try:
-        return _unsealed(path, limit)
+        return read_json(path, limit, seal=True)
     except DamagedState as damaged:
         before = previous(path)
         try:
-            found = _unsealed(before, limit)
+            found = read_json(before, limit, seal=True)
         except CheckpointError:
             raise damaged from None
         logger.warning("%s; going on from %s, which was saved just before", damaged, before.name)
@@ -165,18 +167,43 @@ def previous(path: Path) -> Path:
     return path.with_name(f"{path.stem}.previous{path.suffix}")
 
 
-def _unsealed(path: Path, limit: int) -> Any:
-    content = _content(path, limit)
-    head = len(_SEAL) + _DIGEST + len(_SEALED)
-    if not (content.startswith(_SEAL) or _SEAL.startswith(content)):
-        raise CheckpointError(
-            f"{path} is no state file of grasp_tune: use another folder, or remove it"
-        )
-    digest, body = content[len(_SEAL) : len(_SEAL) + _DIGEST], content[head:-1]
-    # The checksum is over the bytes as they stand, before anything is parsed.
-    if content != _SEAL + digest + _SEALED + body + b"}" or digest != _digest(body):
-        raise DamagedState(f"{path} is damaged: its checksum does not match its content")
-    return _parsed(path, body, limit)
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file of ours for reading: no link is followed, and a pipe is an error, not a wait."""
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        _check_regular(os.fstat(handle))
+    except BaseException:
+        os.close(handle)
+        raise
+    return open(handle, "rb")
+
+
+def _check_regular(found: os.stat_result) -> None:
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "it is no regular file")
+
+
+def _write(path: Path, content: bytes, before: Callable[[], object] = lambda: None) -> None:
+    def write() -> None:
+        before()
+        replace_atomically(path, lambda file: file.write(content))
+
+    try:
+        retried(write)
+    except OSError as fault:
+        raise CheckpointError(write_fault(path, fault, len(content))) from fault
+
+
+def _dumped(obj: object) -> bytes:
+    return json.dumps(obj, separators=(",", ":")).encode()
+
+
+def _sealed(obj: object) -> bytes:
+    assert isinstance(obj, dict) and obj
+    body = _dumped(obj)
+    return _SEAL + _digest(body) + _SEALED + body[1:]
 
 
 def _keep_previous(path: Path) -> None:
@@ -196,10 +223,11 @@ def _digest(body: bytes) -> bytes:
     return hashlib.blake2b(body, digest_size=_DIGEST // 2).hexdigest().encode()
 
 
-def _content(path: Path, limit: int) -> bytes:
+def read_bytes(path: Path, limit: int) -> bytes:
+    """All of a file of ours; `CheckpointError` where it cannot be read or has more than `limit`."""
 
     def read() -> bytes:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             return file.read(limit + 1)  # the size may lie, or change: the reading is bounded
 
     try:
@@ -207,26 +235,22 @@ def _content(path: Path, limit: int) -> bytes:
     except FileNotFoundError:
         raise CheckpointError(f"{path}: there is no such file") from None
     except OSError as fault:
-        raise CheckpointError(f"{path} cannot be read: {fault.strerror or fault}") from fault
+        raise CheckpointError(f"{path} cannot be read: {reason(fault)}") from fault
     if len(content) > limit:
         raise CheckpointError(f"{path} has more than {limit} bytes, which is no file of ours")
     return content
 
 
-def _parsed(path: Path, content: bytes, limit: int) -> Any:
-    if sum(content.count(mark) for mark in (b"[", b"{", b",")) > max(_FEW, limit // _BYTES_A_VALUE):
-        raise CheckpointError(f"{path} is damaged, or no JSON file of ours: too many values")
-    try:
-        return json.loads(content.decode())
-    except (ValueError, RecursionError) as fault:
-        raise CheckpointError(f"{path} is damaged, or no JSON file: {fault}") from None
+def reason(fault: OSError) -> str:
+    """Why the system refused, in its words or better ones."""
+    return "it is a link" if fault.errno == errno.ELOOP else fault.strerror or str(fault)
 
 
 def write_fault(path: Path, fault: OSError, needed: int) -> str:
     """The sentence for a write that failed; `needed` is the size of the file in bytes."""
     if fault.errno in FULL:
         return f"{path} cannot be written: it needs {needed} bytes and the disk is full"
-    return f"{path} cannot be written: {fault.strerror or fault}"
+    return f"{path} cannot be written: {reason(fault)}"
 
 
 def _sync_folder(folder: Path) -> None:

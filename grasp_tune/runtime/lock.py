@@ -1,74 +1,134 @@
-"""One driver for one folder: a lock that a crash releases and that names its holder."""
+"""Whose folder it is: a marker file that owns it, names its sweep, and is locked while it is used.
+
+The lock is the kernel's: it goes with the process and the workers that it forked, so one left by a
+crash is never in the way. The text in the file holds the sweep's name, and tells people who holds
+the lock. The library `filelock` knows neither the holder nor whether the file that it locked is
+still the one in the folder, which is why this is not it.
+"""
 
 import contextlib
 import fcntl
 import json
 import os
 import socket
+import stat
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from grasp_tune.core.errors import CheckpointError, LockedError
+from grasp_tune.core.errors import CheckpointError, InputError, LockedError
 from grasp_tune.runtime.files import alive, write_fault
 
-NAME = "lock"
-LOOKS = 100  # at a lock whose holder is gone or not yet named, before giving up
+NAME = ".grasp_tune.json"
+# What a sweep or a saved result writes. In a folder without the marker they are somebody else's.
+OURS = (
+    "state.json",
+    "state.previous.json",
+    "state.damaged.json",
+    "checkpoints",
+    "calls",
+    "result.json",
+    "model.safetensors",
+)
+LOOKS = 30  # at a lock whose holder is gone or not yet named, before it is taken over
 PAUSE = 0.1  # seconds between two looks
+_SIZE = 256  # bytes of the marker: always as many, so that rewriting it needs no room on the disk
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
-    """Who wrote the lock."""
+class FolderLock:
+    """A folder that this process holds, and the name of the sweep in it."""
 
-    process: int
-    host: str
+    folder: Path
+    sweep: str
+    identity: (
+        tuple[int, int] | None
+    )  # device and inode of the marker, which stays open: they are unique
 
-    @property
-    def gone(self) -> bool:
-        """Whether it is known to have ended."""
-        return self.host == socket.gethostname() and not alive(self.process)
+    def check(self) -> None:
+        """Raise `CheckpointError` where the folder is no longer the one that was locked."""
+        if _identity(self.folder / NAME) != self.identity:
+            raise CheckpointError(
+                f"{self.folder} was removed or taken over by another run while this one used it: "
+                "nothing more is written there"
+            )
+
+
+def claim(folder: Path) -> None:
+    """Mark the folder as ours; `InputError` where it holds files of these names without a mark."""
+    path = folder / NAME
+    if os.path.lexists(path):
+        return
+    if names := [name for name in OURS if os.path.lexists(folder / name)]:
+        raise InputError(
+            f"out: {folder} holds {', '.join(names)}, but no {NAME}: they may be somebody else's "
+            "and would be overwritten; use an empty or new folder"
+        )
+    try:
+        with open(path, "xb") as file:
+            file.write(_record(os.urandom(16).hex(), 0))
+    except FileExistsError:
+        pass  # another process was faster
+    except OSError as fault:
+        raise CheckpointError(write_fault(path, fault, _SIZE)) from fault
 
 
 @contextlib.contextmanager
-def folder_lock(folder: Path) -> Iterator[None]:
-    """Hold the folder for this process; raise `LockedError` naming who has it otherwise.
+def folder_lock(folder: Path) -> Iterator[FolderLock]:
+    """Hold the folder for this process, claiming it first where nobody has.
 
-    The kernel drops the lock with the process and the workers that it forked, so one left by a
-    crash is never in the way; the text in the file only tells people who holds it.
+    Raises `LockedError` naming who has it, `InputError` where it holds files that are not ours.
     """
     path = folder / NAME
+    while True:
+        claim(folder)
+        file = _open(path)
+        try:
+            if _acquire(file, path) and _identity(path) == _identity(file):
+                break
+        except BaseException:
+            os.close(file)
+            raise
+        os.close(file)  # it was replaced meanwhile, or its holder is gone: there is another now
     try:
-        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as fault:
-        raise CheckpointError(write_fault(path, fault, 100)) from fault
-    try:
-        _acquire(file, path)
-        text = json.dumps(
-            {"pid": os.getpid(), "host": socket.gethostname(), "since": int(time.time())}
-        )
-        with contextlib.suppress(OSError):  # a full disk: the lock holds without its text
-            os.ftruncate(file, 0)
-            os.pwrite(file, text.encode(), 0)
-        yield
+        sweep = str(_read(file).get("sweep") or os.urandom(16).hex())
+        with contextlib.suppress(OSError):  # the lock holds without its text
+            os.pwrite(file, _record(sweep, os.getpid()), 0)
+        yield FolderLock(folder, sweep, _identity(file))
         with contextlib.suppress(OSError):
-            os.ftruncate(file, 0)
+            os.pwrite(file, _record(sweep, 0), 0)
     finally:
         os.close(file)
 
 
-def _acquire(file: int, path: Path) -> None:
-    """Take the lock; wait for the workers of a dead holder, which end within a second."""
+def _open(path: Path) -> int:
+    """Return a handle of the marker, which must be a file of its own: no link, no pipe."""
+    try:
+        file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as fault:
+        raise CheckpointError(write_fault(path, fault, _SIZE)) from fault
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise CheckpointError(f"{path} cannot be locked: it is no regular file")
+    return file
+
+
+def _acquire(file: int, path: Path) -> bool:
+    """Take the lock; False where it is held by what a dead process left, and was set aside.
+
+    The workers of a dead driver end within a second. What lives on holds a marker that is no
+    longer the folder's, and writes nothing more.
+    """
     for _ in range(LOOKS):
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = _holder(path)
-            if holder is not None and not holder.gone:
+            holder = _read(file)
+            if (process := holder.get("pid")) and not _gone(process, holder.get("host")):
                 raise LockedError(
-                    f"{path.parent} is in use by process {holder.process} on {holder.host}; wait "
-                    "for it to end"
+                    f"{path.parent} is in use by process {process} on "
+                    f"{str(holder.get('host'))[:80]}; wait for it to end"
                 ) from None
         except OSError as fault:
             raise LockedError(
@@ -76,16 +136,37 @@ def _acquire(file: int, path: Path) -> None:
                 "locks"
             ) from None
         else:
-            return
+            return True
         time.sleep(PAUSE)
-    raise LockedError(f"{path.parent} is in use by what another process left running")
+    if not holder.get("pid"):
+        raise LockedError(f"{path.parent} is in use by a process that has not said its name")
+    fresh = path.with_name(f"{NAME}.{os.getpid()}")
+    fresh.write_bytes(_record(str(holder.get("sweep")), 0))
+    os.replace(fresh, path)
+    return False
 
 
-def _holder(path: Path) -> Holder | None:
-    """Return who says to hold the lock, None where nobody does (yet)."""
+def _gone(process: object, host: object) -> bool:
+    return host == socket.gethostname() and isinstance(process, int) and not alive(process)
+
+
+def _identity(file: Path | int) -> tuple[int, int] | None:
     try:
-        with path.open() as file:
-            found = json.loads(file.read(4096))
-        return Holder(int(found["pid"]), str(found["host"])[:80])
-    except (OSError, ValueError, KeyError, TypeError):
+        found = os.fstat(file) if isinstance(file, int) else os.lstat(file)
+    except OSError:
         return None
+    return found.st_dev, found.st_ino
+
+
+def _record(sweep: str, process: int) -> bytes:
+    holder = {"pid": process, "host": socket.gethostname()[:80], "since": int(time.time())}
+    return json.dumps({"sweep": sweep, **holder}).encode().ljust(_SIZE - 1) + b"\n"
+
+
+def _read(file: int) -> dict[str, object]:
+    """Return what the marker says; nothing where it says nothing (yet)."""
+    try:
+        found = json.loads(os.pread(file, _SIZE, 0))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -12,15 +12,16 @@ from torch import nn
 from grasp_tune.core.certificate import Certificate
 from grasp_tune.core.certification import certify
 from grasp_tune.core.choice import Candidate, Choice
-from grasp_tune.core.errors import InputError
+from grasp_tune.core.errors import CheckpointError, InputError
 from grasp_tune.core.plan import Cell, Plan
 from grasp_tune.core.records import Json, decode, encode
 from grasp_tune.core.search import Search
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import SegmentOutcome, TrainOutcome, TrainTask
-from grasp_tune.engine.checkpoints import Tensors, load_model
+from grasp_tune.engine.checkpoints import Tensors, digest, load_model
 from grasp_tune.runtime.files import read_json, write_json_atomic
-from grasp_tune.runtime.store import CheckpointStore
+from grasp_tune.runtime.lock import NAME as MARKER
+from grasp_tune.runtime.store import SUFFIX, CheckpointStore, read_checkpoint
 
 MODEL = "model"  # the chosen model's checkpoint, in the folder of a saved result
 LIMIT = 64 * 2**20  # bytes of a result file that is still read
@@ -156,7 +157,8 @@ class Result:
     def to_dict(self) -> dict[str, Json]:
         """Return everything but the model's tensors as JSON values."""
         return {
-            "format": 1,
+            "format": 2,
+            "model": digest(self.tensors),
             "spec": self.spec,
             "choice": encode(self.choice),
             "plan": None if self.plan is None else self.plan.to_dict(),
@@ -169,25 +171,38 @@ class Result:
         }
 
     def save(self, folder: Path | str) -> None:
-        """Write `result.json` and the model's tensors to a folder."""
+        """Write `result.json` and the model's tensors to a folder.
+
+        folder: a new or empty one, or one that already holds a result or a sweep of ours; files of
+            the same names that are somebody else's are an `InputError`.
+        """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
+        _check_place(folder)
         CheckpointStore(folder).write(MODEL, self.tensors, {})
-        write_json_atomic(folder / "result.json", self.to_dict())
+        write_json_atomic(folder / "result.json", self.to_dict(), seal=True)
 
     @classmethod
     def load(cls, folder: Path | str, model: Callable[[], nn.Module] | None = None) -> "Result":
-        """Return the result that `save` wrote; `model` builds the module for `result.model`."""
-        folder = Path(folder)
-        data = read_json(folder / "result.json", LIMIT)
-        if not isinstance(data, dict) or data.get("format") != 1:
-            raise InputError(f"{folder / 'result.json'}: not a result of format 1")
+        """Return the result that `save` wrote, its checksums verified.
+
+        folder: the one given to `save`, or to a sweep as `out`.
+        model: builds the module for `result.model`.
+        """
+        path = Path(folder) / "result.json"
+        data = read_json(path, LIMIT, seal=True)
+        if data.get("format") != 2:
+            raise InputError(f"{path}: not a result of format 2")
         plan, certificate = data.get("plan"), data.get("certificate")
         calls, runs = data.get("calls"), data.get("runs")
         if not isinstance(calls, dict) or not all(type(n) is int for n in calls.values()):
-            raise InputError(f"{folder / 'result.json'}: calls must be whole numbers by purpose")
+            raise InputError(f"{path}: calls must be whole numbers by purpose")
         if not isinstance(runs, list):
-            raise InputError(f"{folder / 'result.json'}: runs must be a list")
+            raise InputError(f"{path}: runs must be a list")
+        file = path.with_name(f"{MODEL}{SUFFIX}")
+        tensors = read_checkpoint(file, MODEL).tensors
+        if data.get("model") != digest(tensors):
+            raise CheckpointError(f"{file} is not the model of {path.name}: their digests differ")
         return cls(
             spec=SweepSpec.checked(data.get("spec")),
             choice=decode(Choice, data.get("choice")),
@@ -195,7 +210,7 @@ class Result:
             certificate=None if certificate is None else decode(Certificate, certificate),
             calls=dict(calls),
             runs=tuple(decode(Run, item) for item in runs),
-            tensors=CheckpointStore(folder).read(MODEL).tensors,
+            tensors=tensors,
             build=model,
         )
 
@@ -220,6 +235,19 @@ class Result:
         from grasp_tune.report.figures import result_figures
 
         return result_figures(self)
+
+
+def _check_place(folder: Path) -> None:
+    """Raise `InputError` where a result would replace files that are not known to be ours."""
+    names = [name for name in ("result.json", f"{MODEL}{SUFFIX}") if (folder / name).exists()]
+    if names and not (folder / MARKER).exists():
+        try:
+            read_json(folder / "result.json", LIMIT, seal=True)
+        except CheckpointError:
+            raise InputError(
+                f"{folder} holds {' and '.join(names)}, which may be somebody else's: save to "
+                "another folder, or remove them"
+            ) from None
 
 
 def _standing(run: Run) -> tuple[bool, int, float]:

@@ -1,5 +1,6 @@
 """The folder of a sweep: its lock, its state, its checkpoints, its count of calls.
 
+    .grasp_tune.json  says that the folder is ours, and who uses it; see `lock`
     state.json      the outcomes so far; going on after a crash is reading it and asking again
     checkpoints/    what tasks leave for each other
     calls/          oracle calls as they happen, one small file a process
@@ -10,7 +11,6 @@ or several processes share them.
 
 import contextlib
 import logging
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -21,39 +21,52 @@ from grasp_tune.core.search import Search
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import ProbeOutcome
 from grasp_tune.engine.store import Store
-from grasp_tune.runtime.call_counter import CallCounter
+from grasp_tune.runtime.call_counter import NAMES, CallCounter
 from grasp_tune.runtime.disk_space import Room, check_room
 from grasp_tune.runtime.files import previous, remove_stale, write_fault
-from grasp_tune.runtime.lock import NAME as LOCK
-from grasp_tune.runtime.lock import folder_lock
-from grasp_tune.runtime.spilling_store import SpillingStore
+from grasp_tune.runtime.lock import NAME as MARKER
+from grasp_tune.runtime.lock import FolderLock, folder_lock
 from grasp_tune.runtime.state_file import load_search, save_search
-from grasp_tune.runtime.store import CheckpointStore
+from grasp_tune.runtime.store import SUFFIX, CheckpointStore, MemoryStore
 
 logger = logging.getLogger(__name__)
 
 STATE, CHECKPOINTS, CALLS = "state.json", "checkpoints", "calls"
+IN_MEMORY = 256 * 2**20  # bytes of checkpoints, where there is no folder
 
 
 class SweepFolder:
-    """Where one sweep keeps what it knows; made by `open_folder`."""
+    """Where one sweep keeps what it knows; made by `open_folder`.
+
+    path: the folder, None for memory.
+    store: where checkpoints go, if not into the folder.
+    calls: where oracle calls are counted, if not in the folder.
+    lock: the folder's, held by this process.
+    made: the folder did not exist before.
+    """
 
     def __init__(
         self,
         path: Path | None,
         store: Store | None = None,
         calls: CallCounter | None = None,
+        lock: FolderLock | None = None,
         *,
         made: bool = False,
     ) -> None:
-        self.path = path
-        self._made = made  # the folder did not exist before
+        self.path, self._lock = path, lock
+        self._made = made
         self._fresh = path is None or not (path / STATE).exists()  # no sweep had begun in it
         self._checked = 0  # rounds whose need for disk was looked at
         self.store: Store = store or (
-            SpillingStore() if path is None else CheckpointStore(path / CHECKPOINTS)
+            MemoryStore(IN_MEMORY) if path is None else CheckpointStore(path / CHECKPOINTS, lock)
         )
-        self.calls = calls or CallCounter(None if path is None else path / CALLS)
+        self.calls = calls or CallCounter(None if path is None else path / CALLS, self.check)
+
+    def check(self) -> None:
+        """Raise `CheckpointError` where the folder was removed, or taken over by another run."""
+        if self._lock is not None:
+            self._lock.check()
 
     def search(self, spec: SweepSpec) -> Search:
         """Return the search as an earlier run left it, or a new one.
@@ -84,6 +97,7 @@ class SweepFolder:
     def save(self, search: Search) -> None:
         """Replace the state file, where there is a folder."""
         if self.path is not None:
+            self.check()
             save_search(search, self.path / STATE)
 
     def discard(self, keys: tuple[str, ...]) -> None:
@@ -108,13 +122,13 @@ class SweepFolder:
         if not self._fresh or self.path is None:
             return
         state = self.path / STATE
-        for file in (state, previous(state), self.path / LOCK):
+        ours = [state, previous(state), self.path / MARKER, *(self.path / CALLS).glob(NAMES)]
+        ours += (self.path / CHECKPOINTS).glob(f"*{SUFFIX}")
+        for file in ours:
             file.unlink(missing_ok=True)
-        for folder in (CHECKPOINTS, CALLS):
-            shutil.rmtree(self.path / folder, ignore_errors=True)
-        if self._made:
-            with suppress(OSError):  # somebody else has put something there
-                self.path.rmdir()
+        for folder in (self.path / CHECKPOINTS, self.path / CALLS, *[self.path] * self._made):
+            with suppress(OSError):  # somebody else has put something there, or it was never made
+                folder.rmdir()
 
 
 @contextlib.contextmanager
@@ -137,7 +151,7 @@ def open_folder(
             path = Path(stack.enter_context(temporary))
         if path is None:
             folder = SweepFolder(None, store, calls)
-            if isinstance(folder.store, SpillingStore):
+            if isinstance(folder.store, MemoryStore):
                 stack.callback(folder.store.close)
             yield folder
             return
@@ -146,7 +160,7 @@ def open_folder(
             path.mkdir(parents=True, exist_ok=True)
         except OSError as fault:
             raise CheckpointError(write_fault(path, fault, 1)) from fault
-        stack.enter_context(folder_lock(path))
+        lock = stack.enter_context(folder_lock(path))
         for place in (path, path / CHECKPOINTS):  # what a killed run was writing
             remove_stale(place, alone=True)
-        yield SweepFolder(path, store, calls, made=made)
+        yield SweepFolder(path, store, calls, lock, made=made)

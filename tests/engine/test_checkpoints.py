@@ -17,6 +17,11 @@ from grasp_tune.engine.checkpoints import (
 from tests.engine import workbench
 
 
+def of(model: nn.Module) -> str:
+    """The digest of a model as it stands."""
+    return digest(model_tensors(model))
+
+
 def test_a_model_goes_out_and_comes_back() -> None:
     torch.manual_seed(0)
     model, other = workbench.batch_norm(), workbench.batch_norm()
@@ -25,7 +30,7 @@ def test_a_model_goes_out_and_comes_back() -> None:
     assert "buffer.1.running_mean" in saved
     load_model(other, saved, "key")
     assert workbench.same_bits(model_tensors(other), saved)
-    assert digest(model) == digest(other)
+    assert of(model) == of(other)
 
 
 @pytest.mark.parametrize("change", ["missing", "shape", "dtype"])
@@ -43,13 +48,13 @@ def test_a_checkpoint_of_another_model_is_named(change: str) -> None:
 def test_the_digest_tells_points_shapes_and_names_apart() -> None:
     torch.manual_seed(0)
     model = workbench.linear()
-    before = digest(model)
+    before = of(model)
     with torch.no_grad():
         next(model.parameters())[0, 0] += 1e-6
-    assert digest(model) != before
-    assert digest(nn.Linear(2, 3, bias=False)) != digest(nn.Linear(3, 2, bias=False))
+    assert of(model) != before
+    assert of(nn.Linear(2, 3, bias=False)) != of(nn.Linear(3, 2, bias=False))
     half = nn.Linear(2, 2).to(torch.bfloat16)
-    assert digest(half) == digest(half)
+    assert of(half) == of(half)
 
 
 class Odd(torch.optim.SGD):

@@ -20,14 +20,14 @@ SMALL = {"w": torch.tensor([[1.5, -2.0, 0.25]]), "n": torch.tensor(7), "b": torc
 META: Meta = {"step": 12, "loss": 0.1, "name": "cell é 1"}
 
 
-def encode(tensors: dict[str, Tensor], meta: Meta) -> bytes:
+def encode(tensors: dict[str, Tensor], meta: Meta, key: str = "", sweep: str = "") -> bytes:
     file = io.BytesIO()
-    Content.of(tensors, meta).write(file)
+    Content.of(tensors, meta, key, sweep).write(file)
     return file.getvalue()
 
 
-def decode(data: bytes) -> tuple[dict[str, Tensor], Meta]:
-    return read_tensors(io.BytesIO(data), len(data))
+def decode(data: bytes, key: str = "", sweep: str = "") -> tuple[dict[str, Tensor], Meta]:
+    return read_tensors(io.BytesIO(data), len(data), key, sweep)
 
 
 def test_safetensors_reads_the_file(tmp_path: Path) -> None:
@@ -56,6 +56,15 @@ def test_safetensors_reads_the_file(tmp_path: Path) -> None:
 def test_the_same_content_gives_the_same_bytes_in_any_order() -> None:
     assert encode(SMALL, META) == encode(dict(reversed(SMALL.items())), META)
     assert Content.of(SMALL, META).size == len(encode(SMALL, META))
+
+
+def test_a_file_knows_its_key_and_its_sweep() -> None:
+    whole = encode(SMALL, META, "run001-state", "4f3a")
+    assert decode(whole, "run001-state", "4f3a")[1] == META
+    with pytest.raises(DamagedFile, match="its key is 'run001-state', expected 'run002-state'"):
+        decode(whole, "run002-state", "4f3a")
+    with pytest.raises(DamagedFile, match="its sweep is '4f3a', expected '77b0'"):
+        decode(whole, "run001-state", "77b0")
 
 
 def test_every_flipped_bit_is_noticed() -> None:
@@ -107,7 +116,7 @@ def test_any_bytes_are_refused(data: bytes, cut: int) -> None:
 )
 def test_a_header_that_lies_allocates_nothing(shape: object, offsets: object) -> None:
     fields = {
-        "__metadata__": {"blake2b": "0" * 64, "made_by": "grasp_tune-1", "meta": "{}"},
+        "__metadata__": {"blake2b": "0" * 64, "made_by": "grasp_tune-2", "meta": "{}"},
         "x": {"dtype": "F32", "shape": shape, "data_offsets": offsets},
     }
     header = json.dumps(fields, separators=(",", ":")).encode()
@@ -126,13 +135,13 @@ def test_files_of_others_are_refused_and_run_no_code() -> None:
     archive = io.BytesIO()
     torch.save({"w": torch.ones(300)}, archive)
     plain = safetensors.torch.save({"w": torch.ones(300)}, {"format": "pt"})
-    newer = encode(SMALL, META).replace(b"grasp_tune-1", b"grasp_tune-9")
+    newer = encode(SMALL, META).replace(b"grasp_tune-2", b"grasp_tune-9")
     for data in (pickle.dumps(Bomb()), pickle.dumps(Bomb(), 0) * 50, archive.getvalue(), b""):
         with pytest.raises(DamagedFile, match="no checkpoint of grasp_tune"):
             decode(data)
     with pytest.raises(DamagedFile, match="is no checkpoint of grasp_tune"):
         decode(plain)
-    with pytest.raises(DamagedFile, match="has format 'grasp_tune-9', expected 'grasp_tune-1'"):
+    with pytest.raises(DamagedFile, match="has format 'grasp_tune-9', expected 'grasp_tune-2'"):
         decode(newer)
 
 

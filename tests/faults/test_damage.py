@@ -48,19 +48,34 @@ def test_a_sealed_file_is_never_read_with_a_byte_missing_or_a_bit_changed(tmp_pa
         changed[place] ^= 1 << (place % 8)
         for content in (whole[:place], bytes(changed)):
             path.write_bytes(content)
-            # The first bytes say whose file it is; changed ones make it a stranger's.
-            with pytest.raises(RuntimeError, match=r"is damaged|no state file of grasp_tune"):
+            with pytest.raises(DamagedState, match=r"is damaged"):
                 read_sealed(path, 1000)
+
+
+@pytest.mark.parametrize("place", [*range(12), 100])
+def test_a_state_that_is_damaged_anywhere_falls_back_to_its_spare(
+    tmp_path: Path, place: int
+) -> None:
+    path = tmp_path / "state.json"
+    for number in range(2):
+        write_sealed(path, {"number": number, "text": "x" * 100})
+    whole = bytearray(path.read_bytes())
+    whole[place] ^= 1
+    for content in (bytes(whole), b"\0" * len(whole), b""):
+        path.write_bytes(content)
+        with quiet():
+            assert read_sealed(path, 1000)["number"] == 0
 
 
 def test_the_spare_is_what_was_written_before(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     for number in range(3):
-        write_sealed(path, number)
-    assert (read_sealed(path, 1000), read_sealed(previous(path), 1000)) == (2, 1)
+        write_sealed(path, {"number": number})
+    numbers = [read_sealed(file, 1000)["number"] for file in (path, previous(path))]
+    assert numbers == [2, 1]
     path.write_bytes(path.read_bytes()[:-1])
     with quiet():
-        assert read_sealed(path, 1000) == 1
+        assert read_sealed(path, 1000) == {"number": 1}
     previous(path).unlink()
     with pytest.raises(DamagedState, match="checksum does not match"):
         read_sealed(path, 1000)

@@ -9,7 +9,7 @@ from benchmarks.faulting import memory
 from grasp_tune.core.errors import CheckpointError
 from grasp_tune.core.tasks import Arm, Segment, TrainTask
 from grasp_tune.runtime.disk_space import Room, check_room
-from grasp_tune.runtime.spilling_store import SpillingStore
+from grasp_tune.runtime.store import MemoryStore
 
 pytestmark = pytest.mark.xdist_group("faults")
 
@@ -19,7 +19,7 @@ def test_peak_memory_is_flat_in_the_number_of_candidates(tmp_path: Path) -> None
 
 
 def test_checkpoints_beyond_the_limit_are_files_that_go_away() -> None:
-    store = SpillingStore(limit=3000)
+    store = MemoryStore(limit=3000)
     for number in range(5):
         store.write(f"point{number}", {"x": torch.full((200,), float(number))}, {"n": number})
     paths = list(map(store.path, store.keys()))

@@ -36,3 +36,17 @@ def test_the_death_of_the_holder_frees_the_folder(tmp_path: Path) -> None:
     os.waitpid(process, 0)
     with folder_lock(tmp_path):
         pass
+
+
+def test_a_grandchild_that_outlives_its_driver_is_not_in_the_way(tmp_path: Path) -> None:
+    def hold() -> None:
+        with folder_lock(tmp_path):
+            if os.fork() == 0:
+                time.sleep(60)
+            (tmp_path / "held").write_text(str(os.getpid()))
+            os._exit(0)
+
+    process = forked(hold)
+    os.waitpid(process, 0)
+    with folder_lock(tmp_path) as lock:
+        lock.check()

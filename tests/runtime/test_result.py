@@ -85,6 +85,7 @@ def test_save_and_load_are_lossless(result: Result, tmp_path: Path) -> None:
     assert repr(loaded) == repr(result)
     x, _ = workbench.rows()
     assert torch.equal(loaded.model(x), result.model(x))
+    loaded.save(tmp_path)  # over one of ours
     assert {path.name for path in tmp_path.iterdir()} == {"result.json", "model.safetensors"}
 
 

@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from grasp_tune.core.errors import CheckpointError, InputError
-from grasp_tune.engine.store import Store
 from grasp_tune.engine.tensor_file import Content
 from grasp_tune.runtime import files
 from grasp_tune.runtime.store import CheckpointStore, MemoryStore
+
+Kept = CheckpointStore | MemoryStore
 
 SHARED = torch.arange(12.0).reshape(3, 4)
 ALL_KINDS: dict[str, Tensor] = {
@@ -57,7 +58,7 @@ def bits(tensor: Tensor) -> bytes:
 
 
 @pytest.fixture(params=["file", "memory"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Kept:
     return CheckpointStore(tmp_path / "points") if request.param == "file" else MemoryStore()
 
 
@@ -66,7 +67,7 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "PAUSES", (0.0,) * len(files.PAUSES))
 
 
-def test_every_kind_of_tensor_comes_back_bit_for_bit(store: Store) -> None:
+def test_every_kind_of_tensor_comes_back_bit_for_bit(store: Kept) -> None:
     meta: dict[str, str | int | float] = {
         "text": "é\n\"'",
         "big": 2**80,
@@ -86,7 +87,7 @@ def test_every_kind_of_tensor_comes_back_bit_for_bit(store: Store) -> None:
     assert found.meta == meta
 
 
-def test_what_was_read_belongs_to_the_reader(store: Store) -> None:
+def test_what_was_read_belongs_to_the_reader(store: Kept) -> None:
     source = torch.ones(3)
     store.write("point", {"x": source, "y": source}, {"a": 1})
     source.zero_()
@@ -98,14 +99,14 @@ def test_what_was_read_belongs_to_the_reader(store: Store) -> None:
     assert second.meta == {"a": 1}
 
 
-def test_keys_sizes_and_deletion(store: Store) -> None:
+def test_keys_sizes_and_deletion(store: Kept) -> None:
     assert store.keys() == ()
     assert not store.exists("b.2")
     store.write("b.2", {"x": torch.ones(10)}, {})
     store.write("a_1-z", {}, {"only": "meta"})
     assert store.keys() == ("a_1-z", "b.2")
     assert store.exists("b.2")
-    assert store.size("b.2") == Content.of({"x": torch.ones(10)}, {}).size
+    assert store.size("b.2") == Content.of({"x": torch.ones(10)}, {}, "b.2").size
     store.write("b.2", {"x": torch.ones(1000)}, {})  # replaces
     assert store.size("b.2") > 4000
     assert store.read("b.2").tensors["x"].shape == (1000,)
@@ -122,7 +123,7 @@ BAD_KEYS = ["", ".a", "..", "a/b", "../a", "a\\b", "A", "a b", "a\0", "a\n", "é
 
 
 @pytest.mark.parametrize("key", BAD_KEYS)
-def test_keys_that_could_leave_the_folder_are_refused(store: Store, key: str) -> None:
+def test_keys_that_could_leave_the_folder_are_refused(store: Kept, key: str) -> None:
     for action in (store.read, store.exists, store.delete, store.size, store.path):
         with pytest.raises(InputError, match="must be 1 to 120 of"):
             action(key)
@@ -252,7 +253,7 @@ def test_a_full_disk_is_not_tried_again_and_leaves_the_old_checkpoint(
     store = CheckpointStore(tmp_path)
     store.write("point", {"x": torch.zeros(4)}, {})
     disk = FaultyDisk(monkeypatch, {1: errno.ENOSPC})
-    size = Content.of({"x": torch.ones(1000)}, {}).size
+    size = Content.of({"x": torch.ones(1000)}, {}, "point").size
     assert size > 4000
     with pytest.raises(CheckpointError, match=f"needs {size} bytes and the disk is full"):
         store.write("point", {"x": torch.ones(1000)}, {})

@@ -1,0 +1,169 @@
+"""The folder of a sweep: nothing of others is touched, and every file of ours knows who it is."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+import grasp_tune as gt
+from grasp_tune.core.errors import CheckpointError, InputError
+from grasp_tune.runtime.lock import NAME, OURS, folder_lock
+from grasp_tune.runtime.store import CheckpointStore
+from tests.executors.sweeps import fingerprint, problem, sweep
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("finished") / "out"
+    sweep(folder)
+    return folder
+
+
+@pytest.fixture
+def copied(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "copied"))
+
+
+def broken() -> None:
+    raise ValueError("a mistake in the loss")
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_files_of_others_are_neither_deleted_nor_overwritten(name: str, tmp_path: Path) -> None:
+    file = tmp_path / name if "." in name else tmp_path / name / "mine.safetensors"
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(b"the user's own")
+    for given in (problem(), problem(broken)):
+        with pytest.raises(InputError, match=rf"holds {name}, but no {NAME}.*use an empty or new"):
+            sweep(tmp_path, given)
+    if name in ("result.json", "model.safetensors"):
+        with pytest.raises(InputError, match=f"holds {name}, which may be somebody else's"):
+            sweep(None).save(tmp_path)
+    assert file.read_bytes() == b"the user's own"
+    assert os.listdir(tmp_path) == [name]
+
+
+def test_a_mistake_in_the_loss_removes_only_what_the_run_wrote(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+
+    def before() -> None:
+        if (tmp_path / "calls").exists():
+            (tmp_path / "calls/notes").mkdir(exist_ok=True)
+        broken()
+
+    with pytest.raises(ValueError, match="a mistake in the loss"):
+        sweep(tmp_path, problem(before))
+    found = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
+    assert found == ["calls", "calls/notes", "notes.txt"]
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    target = tmp_path / "precious"
+    target.write_bytes(b"the user's own")
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / NAME).symlink_to(target)
+    with pytest.raises(CheckpointError, match="it is a link"):
+        sweep(folder)
+    assert target.read_bytes() == b"the user's own"
+
+
+FILES = ["result.json", "model.safetensors", "state.json", NAME, "checkpoints"]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_pipe_in_place_of_a_file_is_an_error_and_not_a_wait(name: str, copied: Path) -> None:
+    path = copied / name
+    if name == "checkpoints":  # the chosen one
+        path = copied / name / f"{gt.Result.load(copied).choice.key}.safetensors"
+    path.unlink()
+    os.mkfifo(path)
+    use = "gt.Result.load(folder)" if name in FILES[:2] else "sweep(folder)"
+    code = (
+        "import sys; from pathlib import Path; import grasp_tune as gt\n"
+        "from tests.executors.sweeps import sweep\n"
+        "folder = Path(sys.argv[1])\n"
+        f"try: {use}\n"
+        "except gt.GraspError as error: print(error)\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code, str(copied)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert "no regular file" in ended.stdout
+
+
+def moved(folder: Path, other: Path) -> None:
+    shutil.rmtree(folder)
+    shutil.copytree(other, folder)
+
+
+@pytest.mark.parametrize("removal", [lambda folder, other: shutil.rmtree(folder), moved])
+def test_a_folder_taken_by_another_run_stops_the_first(
+    removal: Callable[[Path, Path], None], finished: Path, tmp_path: Path
+) -> None:
+    out, seen = tmp_path / "out", 0
+
+    def before() -> None:
+        nonlocal seen
+        seen += 1
+        if seen == 200:
+            removal(out, finished)
+
+    with pytest.raises(CheckpointError, match="removed or taken over by another run"):
+        sweep(out, problem(before))
+    if removal is moved:
+        files = sorted(path.relative_to(out) for path in out.rglob("*"))
+        assert files == sorted(path.relative_to(finished) for path in finished.rglob("*"))
+        assert fingerprint(gt.Result.load(out)) == fingerprint(gt.Result.load(finished))
+
+
+def test_a_checkpoint_of_another_key_or_another_sweep_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    with folder_lock(tmp_path / "one") as one, folder_lock(tmp_path / "two") as two:
+        ours = CheckpointStore(tmp_path / "one/points", one)
+        other = CheckpointStore(tmp_path / "two/points", two)
+        for store in (ours, other):
+            store.write("a", {"x": torch.zeros(2)}, {})
+            store.write("b", {"x": torch.ones(2)}, {})
+        shutil.copy(ours.path("a"), ours.path("b"))
+        with pytest.raises(CheckpointError, match=r"its key is 'a', expected 'b'") as caught:
+            ours.read("b")
+        assert caught.value.key == "b"
+        shutil.copy(other.path("a"), ours.path("a"))
+        with pytest.raises(CheckpointError, match=r"its sweep is '.*', expected") as caught:
+            ours.read("a")
+        assert caught.value.key == "a"
+
+
+def test_every_flipped_bit_of_a_result_is_noticed(copied: Path) -> None:
+    path = copied / "result.json"
+    whole = path.read_bytes()
+    for place in range(0, len(whole), 23):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << (place % 8)
+        path.write_bytes(damaged)
+        with pytest.raises(CheckpointError, match=r"result\.json is damaged"):
+            gt.Result.load(copied)
+
+
+def test_the_model_of_another_result_is_refused_and_loading_deletes_nothing(
+    copied: Path, tmp_path: Path
+) -> None:
+    sweep(tmp_path / "other", budget=400)
+    shutil.copy(tmp_path / "other/model.safetensors", copied)
+    stale = copied / ".state.json.somewhere.1.0123456789abcdef.tmp"
+    stale.touch()
+    os.utime(stale, (0, 0))
+    with pytest.raises(CheckpointError, match=r"is not the model of result\.json"):
+        gt.Result.load(copied)
+    assert stale.exists()
