@@ -1,18 +1,15 @@
-"""Each ingredient's effect: the default schedule with one ingredient changed or taken away.
+"""Each ingredient's effect: the default schedule with one option changed or taken away.
 
-A variant is a set of names of the schedule's modules and the values put in their places for the
-length of one run. The default itself is the contest's `grasp-promote`.
+The default itself is the contest's `grasp-promote`.
 """
 
-import importlib
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
-from unittest.mock import patch
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
-from grasp_tune.schedules.rungs import GROWTH
+from grasp_tune.schedules.promote import Promote
 
-_HOME = "grasp_tune.schedules.promote"
+_DEFAULT = Promote()
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,59 +18,43 @@ class Variant:
 
     name: str  # of its results: `ablation-<name>`
     title: str
-    values: Mapping[str, object] = field(default_factory=dict)  # "module:NAME" or "NAME" -> value
+    schedule: Promote = _DEFAULT
     base: str | None = None  # another base optimizer
-
-    @contextmanager
-    def applied(self) -> Iterator[None]:
-        """Put the values in place, and back afterwards.
-
-        Raises `ValueError` for a name that the module does not have: a variant that changes
-        nothing would be reported as an ingredient that does not matter.
-        """
-        # All modules first: one that is imported while another is changed would keep the change.
-        keys = [key.rpartition(":") for key in self.values]
-        homes = [importlib.import_module(module or _HOME) for module, _, _ in keys]
-        with ExitStack() as stack:
-            for home, (_, _, name), value in zip(homes, keys, self.values.values(), strict=True):
-                if not hasattr(home, name):
-                    raise ValueError(f"variant {self.name}: {home.__name__} has no {name}")
-                stack.enter_context(patch.object(home, name, value))
-            yield
 
 
 DEFAULT = Variant("none", "the default")
-
-
-def _constant_step(segment: object, call: int) -> float:
-    return 1.0
-
-
-_FLOOR = "grasp_tune.schedules.paper_sweep"
-_PACE, _GROWING = "grasp_tune.schedules.step_control", "grasp_tune.optimizers.distance_adam"
-_ANNEALED = ("grasp_tune.engine.fused:annealed", "grasp_tune.engine.segment:annealed")
+_RUNG = _DEFAULT.comparison
+_NO_SEEK = (("doublings", 0.0), ("more", 0.0))
 _ALL: tuple[Variant, ...] = (
-    Variant("power-0", "one kind: all coordinates alike", {"KINDS": (0.0,), "SHORT": 1e9}),
-    Variant("power-half", "one kind: power 1/2", {"KINDS": (0.5,), "SHORT": 1e9}),
-    Variant("no-handicap", "the kind of the lower loss goes on", {"CLEARLY": 1.0}),
-    Variant("three-kinds", "powers 0, 1/2 and 1", {"KINDS": (0.0, 0.5, 1.0)}),
-    Variant("no-floor", "without the paper's sweep (no theorem)", {f"{_FLOOR}:SHARES": ()}),
-    Variant("large-probe", "probe T/4", {"PROBE": 1 / 4}),
-    Variant("small-probe", "probe T/256", {"PROBE": 1 / 256}),
-    Variant("no-looks", "kinds ranked without fresh samples", {"GROWTH": replace(GROWTH, looks=0)}),
-    Variant("thin-rung", "the kinds' rung with T/20", {"GROWTH": replace(GROWTH, share=0.05)}),
-    Variant("whole", "the whole measured distance as the step", {"WHOLE_POWER": 0.0}),
-    Variant("half", "half of the usual part of it", {"WHOLE_LENGTH": 37.5}),
-    Variant("constant-step", "no annealing", dict.fromkeys(_ANNEALED, _constant_step)),
-    Variant("no-undo", "a jump of the loss is not undone", {f"{_PACE}:JUMP": float("inf")}),
-    Variant("no-calm", "the step is never halved for noise", {f"{_PACE}:NOISY": float("inf")}),
-    Variant("no-bold", "the step never grows", {f"{_PACE}:SOLVED": 0.0}),
+    Variant("power-0", "one kind: all coordinates alike", Promote(powers=(0.0,))),
+    Variant("power-half", "one kind: power 1/2", Promote(powers=(0.5,))),
+    Variant("no-handicap", "the kind of the lower loss goes on", Promote(clear_lead=1.0)),
+    Variant("three-kinds", "powers 0, 1/2 and 1", Promote(powers=(0.0, 0.5, 1.0))),
+    Variant("no-floor", "without the paper's sweep (no theorem)", Promote(paper_shares=())),
+    Variant("large-probe", "probe T/4", Promote(probe_share=1 / 4)),
+    Variant("small-probe", "probe T/256", Promote(probe_share=1 / 256)),
     Variant(
-        "no-seek",
-        "a tiny first distance",
-        {f"{_GROWING}:DOUBLINGS": 0, f"{_GROWING}:MORE": 0},
+        "no-looks",
+        "kinds ranked without fresh samples",
+        Promote(comparison=replace(_RUNG, samples=0.0)),
     ),
-    Variant("seek-less", "a first distance after ten steps at most", {f"{_GROWING}:MORE": 0}),
+    Variant(
+        "thin-rung",
+        "the kinds' rung with T/20",
+        Promote(comparison=replace(_RUNG, share=0.05)),
+    ),
+    Variant("whole", "the whole measured distance as the step", Promote(whole_power=0.0)),
+    Variant("half", "half of the usual part of it", Promote(whole_length=37.5)),
+    Variant("constant-step", "no annealing", Promote(anneal=False)),
+    Variant("no-undo", "a jump of the loss is not undone", Promote(jump=math.inf)),
+    Variant("no-calm", "the step is never halved for noise", Promote(noisy=math.inf)),
+    Variant("no-bold", "the step never grows", Promote(solved=0.0)),
+    Variant("no-seek", "a tiny first distance", Promote(measuring_values=_NO_SEEK)),
+    Variant(
+        "seek-less",
+        "a first distance after ten steps at most",
+        Promote(measuring_values=(("more", 0.0),)),
+    ),
     Variant("search", "base: Adam on the self-bounded grid, with rungs", base="adam"),
     Variant("adagrad", "base: diagonal AdaGrad", base="adagrad"),
     Variant("momentum", "base: SGD with momentum", base="momentum"),

@@ -21,11 +21,11 @@ from torch.nn import functional
 import grasp_tune as gt
 from grasp_tune.core.ensemble import (
     Tally,
-    absorb,
     best,
     halving,
     paired_samples,
     survivors,
+    tallied,
     uniform_samples,
 )
 from grasp_tune.core.tasks import Arm, Sample, ScoreOutcome, ScoreTask, Segment, TrainTask
@@ -170,7 +170,7 @@ class Choosing:
             Segment(Arm.of(at + 1, "adam", 1e-4 * 1.5**at), 0, 150, keep=(150,)) for at in range(24)
         )
         self._worker.run(TrainTask("train", segments))
-        self.keys = [segment.candidates[0] for segment in segments]
+        self.keys = [str(segment.candidates[0]) for segment in segments]
         self.truth = dict(zip(self.keys, self._exact(data), strict=True))
 
     def _exact(self, data: tuple[Tensor, Tensor]) -> list[float]:
@@ -184,8 +184,7 @@ class Choosing:
     def _tally(self, tallies: dict[str, Tally], samples: tuple[Sample, ...]) -> int:
         outcome = self._worker.run(ScoreTask("score", "value", samples))
         assert isinstance(outcome, ScoreOutcome)
-        for item in outcome.samples:
-            absorb(tallies, item, "value")
+        tallied(outcome.samples, tallies)
         return outcome.calls
 
     def uniform(self, samples: int) -> tuple[int, float]:

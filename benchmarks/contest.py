@@ -88,15 +88,14 @@ def _sweep(job: Job, bundle: Bundle) -> PeerResult:
         method = replace(method, base=variant.base)
     begun = time.perf_counter()
     try:
-        with variant.applied():
-            result = gt.minimize(
-                bundle.problem,
-                budget=workload.budget,
-                method=method,
-                schedule=GRASP.get(job.method, "promote"),  # type: ignore[arg-type]
-                seed=job.seed,
-                progress=False,
-            )
+        result = gt.minimize(
+            bundle.problem,
+            budget=workload.budget,
+            method=method,
+            schedule=GRASP.get(job.method, variant.schedule),
+            seed=job.seed,
+            progress=False,
+        )
     except gt.BudgetTooSmall as error:
         # The method refuses: what the user has is the start point, and the table says so.
         tensors = model_tensors(bundle.problem.build(job.seed))

@@ -192,7 +192,7 @@ def _sweep(table: Table, bundle: Bundle, cell: Cell) -> dict[str, Any]:
             bundle.problem,
             budget=table.budget,
             method=table.method(cell.pair, cell.share),
-            schedule=cell.schedule,  # type: ignore[arg-type]
+            schedule=cell.schedule,
             seed=cell.seed,
             ensemble="window",
             progress=False,

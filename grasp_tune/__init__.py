@@ -31,6 +31,8 @@ if TYPE_CHECKING:  # what the table below says, in words that type checkers and 
     from grasp_tune.loop.grasp import Grasp
     from grasp_tune.optimizers.unixgrad import UniXGrad
     from grasp_tune.runtime.result import Result
+    from grasp_tune.schedules.paper import Paper
+    from grasp_tune.schedules.promote import Promote
 
 __all__ = [
     "BudgetTooSmall",
@@ -45,9 +47,11 @@ __all__ = [
     "LockedError",
     "MissingExtra",
     "NonConvex",
+    "Paper",
     "Plan",
     "PlanError",
     "ProblemError",
+    "Promote",
     "Result",
     "Search",
     "SearchError",
@@ -73,9 +77,11 @@ _HOME = {
     "LockedError": "grasp_tune.core.errors",
     "MissingExtra": "grasp_tune.core.errors",
     "NonConvex": "grasp_tune.core.methods",
+    "Paper": "grasp_tune.schedules.paper",
     "Plan": "grasp_tune.core.plan",
     "PlanError": "grasp_tune.core.errors",
     "ProblemError": "grasp_tune.core.errors",
+    "Promote": "grasp_tune.schedules.promote",
     "Result": "grasp_tune.runtime.result",
     "Search": "grasp_tune.core.search",
     "SearchError": "grasp_tune.core.errors",

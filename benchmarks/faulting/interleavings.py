@@ -7,19 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.faulting.row import Row, expect
+from grasp_tune.core.checkpoint_keys import START
 from grasp_tune.core.choice import Choice
 from grasp_tune.core.errors import GraspError, InputError
 from grasp_tune.core.methods import Convex, ConvexFree, Deterministic, NonConvex
 from grasp_tune.core.search import ATTEMPTS, Search, Step
 from grasp_tune.core.spec import SweepSpec
-from grasp_tune.core.tasks import (
-    START,
-    Outcome,
-    ProbeOutcome,
-    ScoreOutcome,
-    Task,
-    TrainOutcome,
-)
+from grasp_tune.core.tasks import Outcome, ProbeOutcome, ScoreOutcome, Task, TrainOutcome
 from tests.core.simulation import answer
 
 SETTINGS = [

@@ -211,7 +211,7 @@ def run(sweep: Sweep, death: Death | None = None, count: Path | None = None) -> 
         problem(death, count, sweep.pause),
         sweep.budget,
         searching(sweep.method, sweep.schedule),
-        schedule=sweep.schedule,  # type: ignore[arg-type]
+        schedule=sweep.schedule,
         seed=sweep.seed,
         backend=sweep.backend,
         fused=sweep.fused,

@@ -4,9 +4,9 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from grasp_tune.core.checkpoint_keys import START
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.tasks import (
-    START,
     Outcome,
     ProbeOutcome,
     Score,
@@ -68,30 +68,36 @@ class Choice:
         value = start[0].value if start else math.nan
         count = start[0].values if start else 0
         rows = [Candidate(START, 0, "", math.nan, 0, False, value, count, math.nan)]
-        for key, task in tasks.items():
-            outcome = outcomes.get(key)
+        for name, task in tasks.items():
+            outcome = outcomes.get(name)
             if not isinstance(task, TrainTask) or not isinstance(outcome, TrainOutcome):
                 continue
             for segment, result in zip(task.segments, outcome.segments, strict=True):
-                arm, names = segment.arm, segment.writes
+                arm = segment.arm
                 rows.extend(
                     Candidate(
-                        name,
+                        str(key),
                         arm.index,
                         arm.base,
                         arm.value,
                         segment.stop,
-                        "average" in name,
+                        key.what == "average",
                         result.loss if result.finite else math.nan,
                         0,
                         math.nan,
                         "" if result.finite else "diverged",
                     )
-                    for name in names
+                    for key in segment.writes
                 )
         notes = ["stopped before the end: the best so far by training loss"]
         notes += (f"{key} was lost: {reason}" for key, reason in lost.items())
         return cls(leader, "value", "partial", tuple(rows), partial=True, notes=tuple(notes))
+
+
+def stationary_start(start: Candidate, by: Score) -> Choice:
+    """Return the choice of x0 where its mean gradient is zero."""
+    note = "the mean gradient at x0 is zero: as far as the probe can see, x0 is stationary"
+    return Choice(start.key, by, "stationary", (start,), notes=(note,))
 
 
 def best_seen(outcomes: Iterable[Outcome]) -> float:

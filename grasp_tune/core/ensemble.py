@@ -68,14 +68,14 @@ def paired_samples(keys: Iterable[str], start: int, stop: int) -> tuple[Sample, 
 
 
 @dataclass(frozen=True, slots=True)
-class Rung:
+class HalvingRound:
     """One round of a race: how many are still in it, and how many samples each gets."""
 
     survivors: int
     samples: int
 
 
-def halving(candidates: int, calls: int, finalists: int = 1) -> tuple[Rung, ...]:
+def halving(candidates: int, calls: int, finalists: int = 1) -> tuple[HalvingRound, ...]:
     r"""Return the rounds of sequential halving for a total of at most `calls` samples.
 
     (1) $R = \lceil \log_2(n/f) \rceil$ rounds, at least one, each with the same share of the calls;
@@ -90,11 +90,11 @@ def halving(candidates: int, calls: int, finalists: int = 1) -> tuple[Rung, ...]
     while sizes[-1] > max(2, finalists):  # two candidates need one round, not a round of one
         sizes.append(max(finalists, (sizes[-1] + 1) // 2))  # (2)
     share = calls // len(sizes)  # (1)
-    rungs = [Rung(size, share // size) for size in sizes]
-    if rungs[0].samples >= 1:
-        return tuple(rungs)
+    rounds = [HalvingRound(size, share // size) for size in sizes]
+    if rounds[0].samples >= 1:
+        return tuple(rounds)
     # Too few calls to halve: one uniform round, or none.
-    return (Rung(candidates, calls // candidates),) if calls >= candidates else ()
+    return (HalvingRound(candidates, calls // candidates),) if calls >= candidates else ()
 
 
 def survivors(keys: Sequence[str], tallies: Mapping[str, Tally], count: int) -> list[str]:
@@ -104,13 +104,17 @@ def survivors(keys: Sequence[str], tallies: Mapping[str, Tally], count: int) -> 
     return [key for at, key in enumerate(keys) if at in chosen]
 
 
-def absorb(tallies: dict[str, Tally], outcome: SampleOutcome, by: Score) -> None:
-    """Add one candidate's new samples to its tally.
+def tallied(
+    items: Iterable[SampleOutcome], tallies: dict[str, Tally] | None = None, by: Score = "value"
+) -> dict[str, Tally]:
+    """Return the tallies with these new samples added, by candidate; given ones are changed.
 
     Losses are averaged over all rounds. The norm of a mean gradient is that of the last round:
     keeping the vector between rounds would cost a checkpoint a candidate, and the last round has
     the most samples anyway.
     """
-    new = Tally(outcome.count, outcome.mean, outcome.square)
-    old = tallies.get(outcome.key)
-    tallies[outcome.key] = old.merged(new) if by == "value" and old is not None else new
+    tallies = {} if tallies is None else tallies
+    for item in items:
+        new, old = Tally(item.count, item.mean, item.square), tallies.get(item.key)
+        tallies[item.key] = old.merged(new) if by == "value" and old is not None else new
+    return tallies

@@ -24,6 +24,7 @@ from grasp_tune.core.plan_builder import (
 from grasp_tune.core.records import Json
 from grasp_tune.optimizers import registry
 from grasp_tune.optimizers.registry import Base, Factory
+from grasp_tune.schedules import find_schedule
 
 
 class _Variant:
@@ -43,14 +44,12 @@ class _Variant:
         """The optimizer that the paper's theorem is about."""
         return registry.theorem_optimizer(self.name)
 
-    def base_name(self, schedule: str) -> str:
-        """Return the name of the base optimizer that `schedule` runs."""
+    def base_name(self, schedule: object) -> str:
+        """Return the name of the base optimizer that a schedule, or one of that name, runs."""
         name = registry.written_base(self.base)
-        if name is not None:
-            return name
-        return self.paper_base if schedule == "paper" else registry.PROMOTED
+        return name or find_schedule(schedule).default_base or self.paper_base
 
-    def covered(self, schedule: str) -> bool:
+    def covered(self, schedule: object) -> bool:
         """Return whether the paper's theorem is about the base that `schedule` runs."""
         return self.name in registry.described(self.base_name(schedule)).theorem
 

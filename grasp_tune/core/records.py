@@ -13,6 +13,7 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, TypeVar
 
+from grasp_tune.core.checkpoint_keys import Key
 from grasp_tune.core.errors import InputError
 
 Json = Any  # what json.loads gives
@@ -23,7 +24,9 @@ _WORDS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 def encode(value: object) -> Json:
-    """Return `value` as JSON values: dataclasses as dicts, tuples as lists."""
+    """Return `value` as JSON values: dataclasses as dicts, tuples as lists, keys as text."""
+    if isinstance(value, Key):
+        return str(value)
     if is_dataclass(value) and not isinstance(value, type):
         return {item.name: encode(getattr(value, item.name)) for item in fields(value)}
     if isinstance(value, tuple | list):
@@ -56,6 +59,9 @@ def _decode(kind: Any, value: Json, where: str) -> object:
     if origin is typing.Literal:
         if value in typing.get_args(kind):
             return value
+    elif kind is Key:
+        if isinstance(value, str):
+            return Key.parse(value)
     elif is_dataclass(kind):
         return _decode_record(typing.cast(type, kind), value, where)
     elif kind is float:

@@ -2,24 +2,32 @@
 
 A schedule yields a `Round`, receives the outcome of every task in it (None for one that is lost)
 and ends by returning a `Choice`. It may keep no state but its own local variables, and may look at
-nothing but its spec and those outcomes: that is what makes replay exact.
+nothing but its options, its spec and those outcomes: that is what makes replay exact.
 """
+
+from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
+from grasp_tune.core.checkpoint_keys import X0, Key
 from grasp_tune.core.choice import Choice
 from grasp_tune.core.plan import Plan
 from grasp_tune.core.tasks import (
-    START,
     Outcome,
     Sample,
+    SampleOutcome,
     Score,
+    ScoreOutcome,
     ScoreTask,
     Segment,
     Task,
     TrainTask,
 )
+
+if TYPE_CHECKING:
+    from grasp_tune.core.spec import SweepSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +36,30 @@ class Round:
 
     tasks: tuple[Task, ...]
     plan: Plan | None = None  # known from the end of the probe
-    leader: str = START  # the checkpoint to return if everything stopped now
-    discard: tuple[str, ...] = ()  # checkpoints that nobody will read again
+    leader: Key = X0  # the checkpoint to return if everything stopped now
+    discard: tuple[Key, ...] = ()  # checkpoints that nobody will read again
 
 
 Known = Mapping[str, Outcome | None]  # None: lost
-Schedule = Generator[Round, Known, Choice]
+Rounds = Generator[Round, Known, Choice]
+
+
+class Schedule(Protocol):
+    """How a budget is spent: a frozen dataclass whose fields are options with defaults."""
+
+    @property
+    def name(self) -> str:
+        """What people call it; a class variable."""
+
+    def __hash__(self) -> int: ...
+
+    @property
+    def default_base(self) -> str | None:
+        """The optimizer that it runs where the method names none; None: the theorem's own."""
+
+    def rounds(self, spec: SweepSpec) -> Rounds:
+        """Yield the rounds of a sweep; return its choice."""
+
 
 LEAST_BATCH = 8  # fewer runs than this gain nothing from being batched
 SCORE_TASKS = 8  # a round of scoring is cut into at most so many tasks, whoever runs them
@@ -65,3 +91,9 @@ def score_tasks(
         ScoreTask(f"{name}-part{part:02d}", by, chunk, exact=exact)
         for part, chunk in enumerate(chunks)
     )
+
+
+def scores(tasks: Sequence[ScoreTask], known: Known) -> list[SampleOutcome]:
+    """Return what a round of scoring found; candidates whose samples were lost are left out."""
+    told = [known[task.id] for task in tasks]
+    return [item for out in told if isinstance(out, ScoreOutcome) for item in out.samples]

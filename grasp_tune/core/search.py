@@ -27,7 +27,7 @@ from grasp_tune.core.tasks import (
     outcome_to_dict,
     phase_of,
 )
-from grasp_tune.schedules import start
+from grasp_tune.schedules import find_schedule
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class Search:
         self._error: GraspError | None = None  # why the schedule cannot go on
         self._discarded: list[str] = []
         self._origin: str | None = None
-        self._schedule = start(spec)
+        self._schedule = find_schedule(spec.schedule).rounds(spec)
         self._round = next(self._schedule)
         self.rounds = 0  # begun so far
         self._enter(self._round)
@@ -177,7 +177,7 @@ class Search:
             calls=self.calls["probe"] + self.calls["train"] + self.calls["ensemble"],
             budget=self.spec.budget,
             pending=len(pending),
-            leader=self._round.leader,
+            leader=str(self._round.leader),
             best=best_seen(self._outcomes.values()),
         )
 
@@ -210,13 +210,13 @@ class Search:
     @property
     def leader(self) -> str:
         """The checkpoint to return if everything stopped now."""
-        return self.choice.key if self.choice is not None else self._round.leader
+        return self.choice.key if self.choice is not None else str(self._round.leader)
 
     def partial(self) -> Choice:
         """Return the choice, or the best so far marked partial where the search is not done."""
         if self.choice is not None:
             return self.choice
-        return Choice.stopped_early(self._round.leader, self._outcomes, self._tasks, self.lost)
+        return Choice.stopped_early(self.leader, self._outcomes, self._tasks, self.lost)
 
     @property
     def lost(self) -> dict[str, str]:
@@ -341,7 +341,7 @@ class Search:
         self._round = step
         self.rounds += 1
         self.plan = step.plan if step.plan is not None else self.plan
-        self._discarded.extend(step.discard)
+        self._discarded.extend(map(str, step.discard))
         for task in step.tasks:
             if task.id in self._tasks:
                 raise SearchError(f"the schedule used the task id {task.id} twice")

@@ -8,9 +8,11 @@ from grasp_tune.core.errors import InputError
 from grasp_tune.core.methods import Method, NonConvex, method_from_dict
 from grasp_tune.core.plan import Plan
 from grasp_tune.core.records import Json, encode
+from grasp_tune.core.rounds import Schedule
 from grasp_tune.optimizers.registry import Factory, own_functions
+from grasp_tune.schedules import find_schedule, written_schedule
 
-ScheduleName = Literal["paper", "promote"]
+ScheduleName = str | Schedule  # a schedule with its options, or the name of one
 EnsembleName = Literal["resample", "window"]
 
 
@@ -23,7 +25,7 @@ class SweepSpec:
 
     method: Method
     budget: int  # T, oracle calls allowed in all
-    schedule: ScheduleName = "promote"
+    schedule: ScheduleName = "promote"  # the object, whatever was given
     seed: int = 0
     ensemble: EnsembleName = "resample"
     width: int = 0  # runs that are batched into one computation; 0: each by itself
@@ -39,8 +41,7 @@ class SweepSpec:
                 raise InputError(f"{name}: got {got!r}, expected at most {high}")
         if not isinstance(self.seed, int) or isinstance(self.seed, bool):
             raise InputError(f"seed: got {self.seed!r}, expected a whole number")
-        if self.schedule not in ("paper", "promote"):
-            raise InputError(f"schedule: got {self.schedule!r}, expected 'paper' or 'promote'")
+        object.__setattr__(self, "schedule", find_schedule(self.schedule))
         if self.ensemble not in ("resample", "window"):
             raise InputError(f"ensemble: got {self.ensemble!r}, expected 'resample' or 'window'")
 
@@ -103,7 +104,7 @@ class SweepSpec:
         return {
             "method": self.method.to_dict(),
             "budget": self.budget,
-            "schedule": self.schedule,
+            "schedule": written_schedule(find_schedule(self.schedule)),
             "seed": self.seed,
             "ensemble": self.ensemble,
             "width": self.width,

@@ -2,8 +2,7 @@
 
 A task says everything a worker needs besides the problem itself, and names every checkpoint that
 it reads or writes; an outcome holds numbers only. Both are JSON through `records`, so a task can
-travel to another machine and an outcome can be replayed years later. Checkpoint keys are decided
-here, in one place, so that a repeated task writes the same files again.
+travel to another machine and an outcome can be replayed years later.
 """
 
 from __future__ import annotations
@@ -11,14 +10,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from grasp_tune.core.checkpoint_keys import (
+    MOMENTS,
+    START,
+    Key,
+    average_key,
+    iterate_key,
+    part_key,
+    state_key,
+)
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.records import Json, decode, encode
 from grasp_tune.optimizers.registry import described
 
 Score = Literal["gradient", "value"]  # what the ensemble compares: |mean gradient| or mean loss
-
-START = "x0"  # the candidate that costs nothing
-MOMENTS = "probe-moments"  # the largest gradient of each coordinate in the probe
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +65,7 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One stretch of one run, counted in its own oracle calls: from `start` up to `stop`."""
+    """A part of one run, counted in its own oracle calls: from `start` up to `stop`."""
 
     arm: Arm
     start: int
@@ -71,7 +76,7 @@ class Segment:
     save: bool = False  # leave the state at `stop`, so that the run can go on
     anneal: tuple[int, int] | None = None  # the step falls linearly to 0 between these two calls
     shrink: float = 0.0  # and also with this power of the run's age since the first of them
-    origin: str | None = None  # the state to start from, where it is another run's
+    origin: Key | None = None  # the state to start from, where it is another run's
     ceiling: float | None = None  # a loss above this counts as divergence
 
     def __post_init__(self) -> None:
@@ -82,7 +87,7 @@ class Segment:
 
     @property
     def calls(self) -> int:
-        """Oracle calls that the stretch may use."""
+        """Oracle calls that the segment may use."""
         return self.stop - self.start
 
     def step_share(self, call: int) -> float:
@@ -99,20 +104,14 @@ class Segment:
         return linear * (begin / call) ** self.shrink if self.shrink and begin else linear
 
     @property
-    def reads(self) -> tuple[str, ...]:
-        """Checkpoints that must exist before it starts."""
-        state = () if self.state is None else (self.state,)
-        return (*state, *((MOMENTS,) if self.arm.power else ()))
-
-    @property
-    def state(self) -> str | None:
+    def state(self) -> Key | None:
         """The state to go on from, None for x0."""
         if self.origin is not None:
             return self.origin
         return state_key(self.arm.index, self.start) if self.start else None
 
     @property
-    def candidates(self) -> tuple[str, ...]:
+    def candidates(self) -> tuple[Key, ...]:
         """Checkpoints of candidates that it leaves."""
         index = self.arm.index
         points = tuple(iterate_key(index, call) for call in sorted(set(self.keep)))
@@ -121,7 +120,13 @@ class Segment:
         return points + tuple(average_key(index, self.stop, gamma) for gamma in self.averages)
 
     @property
-    def writes(self) -> tuple[str, ...]:
+    def reads(self) -> tuple[Key, ...]:
+        """Checkpoints that must exist before it starts."""
+        state = () if self.state is None else (self.state,)
+        return (*state, *((MOMENTS,) if self.arm.power else ()))
+
+    @property
+    def writes(self) -> tuple[Key, ...]:
         """All checkpoints that it leaves."""
         state = (state_key(self.arm.index, self.stop),) if self.save else ()
         return (*self.candidates, *state)
@@ -149,14 +154,14 @@ class ProbeTask:
     @property
     def reads(self) -> tuple[str, ...]:
         """Checkpoints that must exist before it starts."""
-        return tuple(part_key(part) for part in range(self.merge))
+        return tuple(str(part_key(part)) for part in range(self.merge))
 
     @property
     def writes(self) -> tuple[str, ...]:
         """Checkpoints that it leaves."""
         if self.part is not None:
-            return (part_key(self.part),)
-        return (MOMENTS,) if self.moments else ()
+            return (str(part_key(self.part)),)
+        return (str(MOMENTS),) if self.moments else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,12 +181,12 @@ class TrainTask:
     @property
     def reads(self) -> tuple[str, ...]:
         """Checkpoints that must exist before it starts."""
-        return tuple(dict.fromkeys(key for segment in self.segments for key in segment.reads))
+        return tuple(dict.fromkeys(str(key) for run in self.segments for key in run.reads))
 
     @property
     def writes(self) -> tuple[str, ...]:
         """Checkpoints that it leaves."""
-        return tuple(key for segment in self.segments for key in segment.writes)
+        return tuple(str(key) for run in self.segments for key in run.writes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,12 +249,12 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class SegmentOutcome:
-    """How one stretch went."""
+    """How one segment went."""
 
     arm: int
     calls: int  # oracle calls it used; fewer than asked for where it stopped being finite
     finite: bool
-    loss: float  # mean loss over the last quarter of the stretch
+    loss: float  # mean loss over the last quarter of the segment
     window_loss: float  # mean over the last 100 minibatches, or as many as there were
     window_norm: float
     curve: tuple[Point, ...] = ()
@@ -328,23 +333,3 @@ def _kind(table: dict[str, type], data: Json) -> type:
     if not isinstance(phase, str) or phase not in table:
         raise InputError(f"phase: got {phase!r}, expected one of {sorted(table)}")
     return table[phase]
-
-
-def iterate_key(arm: int, call: int) -> str:
-    """Return the name of the iterate of run `arm` after `call` oracle calls."""
-    return f"run{arm:03d}-{call:09d}"
-
-
-def average_key(arm: int, call: int, gamma: float) -> str:
-    """Return the name of the running average with exponent `gamma` after `call` calls."""
-    return f"run{arm:03d}-{call:09d}-average{gamma:g}"
-
-
-def state_key(arm: int, call: int) -> str:
-    """Return the name of the state from which run `arm` goes on after `call` calls."""
-    return f"run{arm:03d}-{call:09d}-state"
-
-
-def part_key(part: int) -> str:
-    """Return the name of the sums that one part of a split probe leaves."""
-    return f"probe-part{part:03d}"

@@ -15,17 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from grasp_tune.core.checkpoint_keys import START, average_key, iterate_key, state_key
 from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.core.methods import Method
-from grasp_tune.core.tasks import (
-    START,
-    Segment,
-    SegmentOutcome,
-    TrainTask,
-    average_key,
-    iterate_key,
-    state_key,
-)
+from grasp_tune.core.tasks import Segment, SegmentOutcome, TrainTask
 from grasp_tune.engine.averaging import AverageState, PolynomialAverage
 from grasp_tune.engine.checkpoints import (
     Meta,
@@ -173,7 +166,7 @@ class _Batch:
         worker, optimizers, starts = self._worker, [], []
         averages: dict[float, list[AverageState]] = {g: [] for g in self._segments[0].averages}
         for segment in self._segments:
-            saved = worker.place(segment.state or START)
+            saved = worker.place(str(segment.state or START))
             starts.append([item.detach().clone() for item in worker.oracle.parameters])
             optimizer = self._optimizer(segment, starts[-1])
             if saved is not None:
@@ -211,7 +204,7 @@ class _Batch:
         return zip(self._names, stack, strict=True)
 
     def _write_iterate(self, row: int, call: int) -> None:
-        key = iterate_key(self._segments[self._rows[row]].arm.index, call)
+        key = str(iterate_key(self._segments[self._rows[row]].arm.index, call))
         self._worker.store.write(key, self._point(row), {})
 
     def _average(self, row: int, gamma: float) -> Tensors:
@@ -231,7 +224,8 @@ class _Batch:
             self._write_iterate(row, segment.stop)
         if segment.keep_averages:
             for gamma in segment.averages:
-                store.write(average_key(index, segment.stop, gamma), self._average(row, gamma), {})
+                key = str(average_key(index, segment.stop, gamma))
+                store.write(key, self._average(row, gamma), {})
         if not segment.save:
             return
         tensors = self._point(row)
@@ -247,7 +241,7 @@ class _Batch:
                 for name, item in (self._frozen | found).items():
                     wide = torch.promote_types(item.dtype, torch.float32)
                     tensors[f"average.{gamma:g}.{name}"] = item.to(wide)
-        store.write(state_key(index, segment.stop), tensors, meta)
+        store.write(str(state_key(index, segment.stop)), tensors, meta)
 
     # -- running --------------------------------------------------------------------------------
 

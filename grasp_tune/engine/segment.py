@@ -1,4 +1,4 @@
-"""One stretch of one run by the ordinary loop of the framework."""
+"""One segment of one run by the ordinary loop of the framework."""
 
 import math
 from typing import TYPE_CHECKING
@@ -7,16 +7,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from grasp_tune.core.checkpoint_keys import START, average_key, iterate_key, state_key
 from grasp_tune.core.errors import InputError
-from grasp_tune.core.tasks import (
-    START,
-    Segment,
-    SegmentOutcome,
-    TrainTask,
-    average_key,
-    iterate_key,
-    state_key,
-)
+from grasp_tune.core.tasks import Segment, SegmentOutcome, TrainTask
 from grasp_tune.engine.checkpoints import (
     Averages,
     Meta,
@@ -36,10 +29,10 @@ LAG = 16  # losses that may be under way on a GPU: looking at each would make it
 
 
 class _OutOfCalls(Exception):
-    """A closure asked for more oracle calls than the stretch has."""
+    """A closure asked for more oracle calls than the segment has."""
 
 
-class Stretch:
+class SegmentRunner:
     """Model, optimizer and averages, from a checkpoint to the next."""
 
     def __init__(self, worker: "Worker", segment: Segment, task: TrainTask, skip: int) -> None:
@@ -50,7 +43,7 @@ class Stretch:
         self._call = self._curve.call
         self._seen: list[tuple[Tensor, Tensor | float]] = []  # not yet in the curve
         self._lag = 1 if worker.oracle.device.type == "cpu" else LAG
-        origin = segment.state or START
+        origin = str(segment.state or START)
         saved = worker.place(origin)
         arm = segment.arm
         params: list[Tensor] = list(worker.oracle.parameters)
@@ -86,7 +79,7 @@ class Stretch:
             self._write_iterate(segment.stop)
         if segment.keep_averages:
             for gamma in segment.averages:
-                key = average_key(segment.arm.index, segment.stop, gamma)
+                key = str(average_key(segment.arm.index, segment.stop, gamma))
                 self._worker.store.write(key, self._averages.candidate(gamma), {})
         if segment.save:
             self._write_state()
@@ -136,7 +129,7 @@ class Stretch:
                 group[self._base.group_entry] = full * share
 
     def _write_iterate(self, call: int) -> None:
-        key = iterate_key(self._segment.arm.index, call)
+        key = str(iterate_key(self._segment.arm.index, call))
         self._worker.store.write(key, model_tensors(self._worker.model), {})
 
     def _write_state(self) -> None:
@@ -144,5 +137,5 @@ class Stretch:
         tensors.update(model_tensors(self._worker.model))
         meta: Meta = {"optimizer": numbers}
         self._averages.save(tensors, meta)
-        key = state_key(self._segment.arm.index, self._segment.stop)
+        key = str(state_key(self._segment.arm.index, self._segment.stop))
         self._worker.store.write(key, tensors, meta)

@@ -12,9 +12,8 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import nn
 
+from grasp_tune.core.checkpoint_keys import MOMENTS, START, part_key
 from grasp_tune.core.tasks import (
-    MOMENTS,
-    START,
     Outcome,
     ProbeOutcome,
     ProbeTask,
@@ -27,7 +26,6 @@ from grasp_tune.core.tasks import (
     Task,
     TrainOutcome,
     TrainTask,
-    part_key,
 )
 from grasp_tune.engine.checkpoints import (
     Tensors,
@@ -38,7 +36,7 @@ from grasp_tune.engine.checkpoints import (
 from grasp_tune.engine.fused import run_fused
 from grasp_tune.engine.oracle import LossSums, MeanGradient, Oracle
 from grasp_tune.engine.problem import TorchProblem
-from grasp_tune.engine.segment import Stretch
+from grasp_tune.engine.segment import SegmentRunner
 from grasp_tune.engine.store import Checkpoint, Store
 from grasp_tune.engine.streams import untouched_randomness
 from grasp_tune.engine.threads import task_threads
@@ -140,18 +138,18 @@ class Worker:
         tensors.update({f"peak.{at}": item for at, item in enumerate(mean.peaks or [])})
         numbers = [mean.count, mean.square, *values.numbers, *losses.numbers]
         tensors["numbers"] = torch.tensor(numbers, dtype=torch.float64)
-        self._store.write(part_key(part), tensors, {})
+        self._store.write(str(part_key(part)), tensors, {})
 
     def _write_moments(self, mean: MeanGradient) -> None:
         assert mean.peaks is not None
         peaks = {f"peak.{at}": item for at, item in enumerate(mean.peaks)}
-        self._store.write(MOMENTS, peaks, {"typical": typical_peak(mean.peaks)})
+        self._store.write(str(MOMENTS), peaks, {"typical": typical_peak(mean.peaks)})
 
     def _merge(self, task: ProbeTask) -> ProbeOutcome:
         mean = MeanGradient(self.oracle.parameters, moments=task.moments)
         values, losses = LossSums(), LossSums()
         for part in range(task.merge):
-            tensors = self._store.read(part_key(part)).tensors
+            tensors = self._store.read(str(part_key(part))).tensors
             numbers = [float(item) for item in tensors["numbers"]]
             mean.count += int(numbers[0])
             mean.square += numbers[1]
@@ -208,17 +206,17 @@ class Worker:
         return TrainOutcome(sum(item.calls for item in results), self.origin, tuple(results))
 
     def run_segment(self, segment: Segment, task: TrainTask, skip: int = 0) -> SegmentOutcome:
-        """Train one run over one stretch, by the ordinary loop of the framework.
+        """Train one segment of a run, by the ordinary loop of the framework.
 
         `skip` calls at its beginning are already spent, and count as used.
         """
-        return Stretch(self, segment, task, skip).outcome()
+        return SegmentRunner(self, segment, task, skip).outcome()
 
     def coordinates(self, power: float) -> Coordinates | None:
         """Return what the probe saw of each coordinate for a run, None where it does not matter."""
         if not power:
             return None
-        saved = self._store.read(MOMENTS)
+        saved = self._store.read(str(MOMENTS))
         peaks = [saved.tensors[f"peak.{at}"] for at in range(len(self.oracle.parameters))]
         moved = [item.to(self.oracle.device) for item in peaks]
         return Coordinates(power, moved, float(saved.meta["typical"]))

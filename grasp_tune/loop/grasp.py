@@ -17,11 +17,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from grasp_tune.core.checkpoint_keys import START
 from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.core.methods import Method, NonConvex
 from grasp_tune.core.search import Search, Step
 from grasp_tune.core.spec import ScheduleName, SweepSpec
-from grasp_tune.core.tasks import START, phase_of
+from grasp_tune.core.tasks import phase_of
 from grasp_tune.engine.checkpoints import model_tensors
 from grasp_tune.loop.model_point import Groups, ModelPoint
 from grasp_tune.loop.task_runs import Bench, TaskRun, TrainRun, begin

@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from grasp_tune.core.checkpoint_keys import MOMENTS, START, average_key, iterate_key, state_key
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.tasks import (
-    MOMENTS,
-    START,
     Outcome,
     ProbeOutcome,
     ProbeTask,
@@ -29,9 +28,6 @@ from grasp_tune.core.tasks import (
     Task,
     TrainOutcome,
     TrainTask,
-    average_key,
-    iterate_key,
-    state_key,
 )
 from grasp_tune.engine.checkpoints import (
     Averages,
@@ -66,7 +62,7 @@ class Bench:
         """Return what the probe saw of each coordinate, None where it does not matter."""
         if not power:
             return None
-        saved = self.store.read(MOMENTS)
+        saved = self.store.read(str(MOMENTS))
         pairs = enumerate(self.point.trained)
         peaks = [saved.tensors[f"peak.{at}"].to(item.device) for at, item in pairs]
         return Coordinates(power, peaks, float(saved.meta["typical"]))
@@ -133,7 +129,7 @@ class ProbeRun:
         mean = self._mean
         if self._task.moments and mean.peaks is not None:
             peaks = {f"peak.{at}": item for at, item in enumerate(mean.peaks)}
-            self._bench.store.write(MOMENTS, peaks, {"typical": typical_peak(mean.peaks)})
+            self._bench.store.write(str(MOMENTS), peaks, {"typical": typical_peak(mean.peaks)})
         seen = self._values if self._values.count else self._losses
         return ProbeOutcome(
             calls=self._fed,
@@ -309,22 +305,20 @@ class SegmentRun:
         self._curve = Curve(segment)
         self._call = segment.start
         self._waiting = sorted({call for call in segment.keep if call < segment.stop})
-        saved = bench.store.read(segment.state or START)
+        saved = bench.store.read(str(segment.state or START))
         bench.point.place(saved.tensors)
         arm = segment.arm
         params = bench.point.trained
         self.optimizer: Optimizer = self._base.build(
             params, dict(arm.values), bench.coordinates(arm.power)
         )
-        self._knobs = [
-            group.get(self._base.group_entry or "") for group in self.optimizer.param_groups
-        ]
+        entry = self._base.group_entry or ""
+        self._full = [group.get(entry) for group in self.optimizer.param_groups]
         self._averages = Averages(bench.point, segment.averages)  # type: ignore[arg-type]
         if segment.state is not None:
-            load_optimizer(
-                self.optimizer, saved.tensors, str(saved.meta["optimizer"]), segment.state
-            )
-            self._averages.load(saved.tensors, saved.meta, segment.state)
+            origin = str(segment.state)
+            load_optimizer(self.optimizer, saved.tensors, str(saved.meta["optimizer"]), origin)
+            self._averages.load(saved.tensors, saved.meta, origin)
             self._scale(1.0)  # the saved one may have been annealed, or another run's
         # A step of several calls (UniXGrad) is made again from its beginning when the next
         # gradient is there: where it began, and the gradients that it has been given.
@@ -412,18 +406,18 @@ class SegmentRun:
             self._write_iterate(segment.stop)
         if segment.keep_averages:
             for gamma in segment.averages:
-                key = average_key(segment.arm.index, segment.stop, gamma)
+                key = str(average_key(segment.arm.index, segment.stop, gamma))
                 store.write(key, self._averages.candidate(gamma), {})
         if segment.save:
             tensors, numbers = optimizer_tensors(self.optimizer)
             tensors.update(point.tensors())
             meta: dict[str, str | int | float] = {"optimizer": numbers}
             self._averages.save(tensors, meta)
-            store.write(state_key(segment.arm.index, segment.stop), tensors, meta)
+            store.write(str(state_key(segment.arm.index, segment.stop)), tensors, meta)
         return self._curve.outcome()
 
     def _write_iterate(self, call: int) -> None:
-        key = iterate_key(self._segment.arm.index, call)
+        key = str(iterate_key(self._segment.arm.index, call))
         self._bench.store.write(key, self._bench.point.tensors(), {})
 
     def _anneal(self, call: int) -> None:
@@ -433,9 +427,9 @@ class SegmentRun:
     def _scale(self, share: float) -> None:
         if self._base.group_entry is None:
             return
-        for group, knob in zip(self.optimizer.param_groups, self._knobs, strict=True):
-            if knob is not None:
-                group[self._base.group_entry] = knob * share
+        for group, full in zip(self.optimizer.param_groups, self._full, strict=True):
+            if full is not None:
+                group[self._base.group_entry] = full * share
 
     # -- saving in the middle --------------------------------------------------------------------
 

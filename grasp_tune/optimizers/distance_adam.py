@@ -22,10 +22,7 @@ from grasp_tune.optimizers.preconditioner import Coordinates
 MEMORY = math.sqrt(0.999)  # decay of what the distance is measured by
 FIRST_GAIN = 1e-2  # share of the loss that the very first distance could gain, to first order
 EDGE = 1.5  # the search for a first distance ends at two of so many times the lowest loss so far
-# It ends after so many steps as well, where the gradients promise this share of the loss by then: a
-# minibatch that a huge step happens to fit says nothing. Where they promise less, they are mostly
-# noise, and it goes on for a few steps more.
-DOUBLINGS, PROMISE, MORE = 10, 0.2, 6
+PROMISE = 0.2  # share of the loss that gradients promise unless they are mostly noise
 RETREAT = 4.0  # the first distance is that of the lowest loss, divided by this
 NOISY_RETREAT = 2.0  # that of the largest promise, where gradients are mostly noise, by this
 
@@ -48,6 +45,10 @@ class DistanceAdam(CoordinateWise):
     With $c_i = p_i^{-q}$ the multipliers of the coordinates, as in `CoordinateAdam`,
     $x_i \leftarrow x_i - \eta\, d_t\, c_i\, \mathrm{clip}(m_i/\sqrt{v_i}, -1, 1)$, and distances
     are measured in units of $c_i$. `lr` is $\eta$, a pure number near 1.
+
+    The search for a first distance ends after `doublings` steps at the latest where the gradients
+    promise a part of the loss by then: a minibatch that a huge step happens to fit says nothing.
+    Where they promise less, they are mostly noise, and it goes on for `more` steps.
     """
 
     def __init__(
@@ -55,8 +56,11 @@ class DistanceAdam(CoordinateWise):
         params: Iterable[Tensor] | Iterable[dict[str, Any]],
         *,
         lr: float = 1.0,
+        doublings: float = 10,
+        more: float = 6,
         coordinates: Coordinates | None = None,
     ) -> None:
+        self._doublings, self._more = doublings, more
         numbers = {"steps": 0, "distance": 0.0, "gained": 0.0}
         search = {"seeking": True, "doubt": False, "entry": 0.0, "promise": 0.0}
         finds = {"lowest": 0.0, "valley": 0.0, "highest": 0.0, "summit": 0.0}
@@ -101,7 +105,7 @@ class DistanceAdam(CoordinateWise):
             group["doubt"], group["steps"] = True, group["steps"] - 1
             return
         elif self._risen(loss) or self._enough():
-            noisy = group["steps"] > DOUBLINGS + 1 and group["highest"] > 0.0
+            noisy = group["steps"] > self._doublings + 1 and group["highest"] > 0.0
             by_promise, by_loss = group["summit"] / NOISY_RETREAT, group["valley"] / RETREAT
             group["distance"] = by_promise if noisy else by_loss
             self._go_back()
@@ -124,16 +128,16 @@ class DistanceAdam(CoordinateWise):
     def _may_be_chance(self, loss: float) -> bool:
         """Return whether one more minibatch is asked at the same point before the search ends.
 
-        Not after `DOUBLINGS` steps, when losses do not choose the distance any more.
+        Not after `doublings` steps, when losses do not choose the distance any more.
         """
         group = self.param_groups[0]
-        return math.isfinite(loss) and not group["doubt"] and group["steps"] <= DOUBLINGS
+        return math.isfinite(loss) and not group["doubt"] and group["steps"] <= self._doublings
 
     def _enough(self) -> bool:
         """Return whether larger distances are not worth a look, whatever the loss is."""
         group = self.param_groups[0]
         promised = group["promise"] > PROMISE * abs(group["entry"])
-        return group["steps"] > DOUBLINGS + (0 if promised else MORE)
+        return group["steps"] > self._doublings + (0 if promised else self._more)
 
     def _descent(
         self, points: list[Tensor], moves: list[Tensor], scales: list[Tensor] | None

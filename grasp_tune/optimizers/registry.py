@@ -99,8 +99,6 @@ def _loaded(address: str) -> Any:
     return getattr(import_module(module), name)
 
 
-GROWING, PROMOTED = "growing", "adam"  # what the default schedule runs, and searches with
-
 _HOME, _RULES = "grasp_tune.optimizers", "grasp_tune.engine.fused_rules"
 _ENTRIES: dict[str, BaseOptimizer] = {}
 

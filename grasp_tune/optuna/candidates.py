@@ -11,8 +11,8 @@ from optuna.artifacts._protocol import ArtifactStore
 from optuna.trial import FrozenTrial, TrialState
 from torch import nn
 
+from grasp_tune.core.checkpoint_keys import iterate_key
 from grasp_tune.core.plan import Cell
-from grasp_tune.core.tasks import iterate_key
 from grasp_tune.engine.checkpoints import model_tensors
 from grasp_tune.engine.tensor_file import Content
 from grasp_tune.executors.study import cell_on, trials_of
@@ -57,7 +57,7 @@ def uploads_of(study: optuna.Study) -> list[Upload]:
         if cell is None or trial.state != TrialState.COMPLETE:
             continue
         for call, artifact in _artifacts(study, trial):
-            key = iterate_key(cell.index, call)
+            key = str(iterate_key(cell.index, call))
             found.setdefault(key, Upload(key, cell, call, trial.number, artifact))
     return [found[key] for key in sorted(found)]
 

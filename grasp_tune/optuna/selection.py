@@ -8,21 +8,15 @@ from optuna.artifacts._protocol import ArtifactStore
 from optuna.trial import TrialState
 
 from grasp_tune.core.certification import certify
+from grasp_tune.core.checkpoint_keys import START
 from grasp_tune.core.choice import Candidate, Choice
-from grasp_tune.core.ensemble import Tally, absorb, best, uniform_samples
+from grasp_tune.core.ensemble import Tally, best, tallied, uniform_samples
 from grasp_tune.core.errors import CheckpointError, InputError
 from grasp_tune.core.methods import Method, method_from_dict
 from grasp_tune.core.plan import Plan
 from grasp_tune.core.records import encode
 from grasp_tune.core.spec import SweepSpec
-from grasp_tune.core.tasks import (
-    START,
-    ProbeOutcome,
-    ProbeTask,
-    SampleOutcome,
-    ScoreOutcome,
-    ScoreTask,
-)
+from grasp_tune.core.tasks import ProbeOutcome, ProbeTask, SampleOutcome, ScoreOutcome, ScoreTask
 from grasp_tune.engine.checkpoints import model_tensors
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.worker import Worker
@@ -148,7 +142,7 @@ def _score(plan: Plan, worker: Worker, rows: list[Candidate]) -> tuple[list[Cand
         assert isinstance(outcome, ScoreOutcome)
         calls += outcome.calls
         result: SampleOutcome = outcome.samples[0]
-        absorb(tallies, result, plan.score)
+        tallied([result], tallies, plan.score)
     return [rows[0], *(scored(row, tallies) for row in rows[1:])], calls
 
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from grasp_tune.core.checkpoint_keys import Key
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import ProbeOutcome, ProbeTask, Task, TrainTask
 from grasp_tune.engine.problem import TorchProblem
@@ -77,9 +78,10 @@ class Stopwatch:
         middle = first.segments[len(first.segments) // 2]
         single = self._timed(replace(first, segments=(middle,)))
         fused = self._timed(first) if len(first.segments) > 1 else single
-        sizes = {key: self._store.size(key) for key in self._store.keys() if key[:3] == "run"}  # noqa: SIM118 - a store is no mapping
-        state = max((size for key, size in sizes.items() if key.endswith("-state")), default=0)
-        point = max((size for key, size in sizes.items() if not key.endswith("-state")), default=0)
+        names = self._store.keys()
+        sizes = [(Key.parse(name).what, self._store.size(name)) for name in names]
+        state = max((size for what, size in sizes if what == "state"), default=0)
+        point = max((size for what, size in sizes if what in ("iterate", "average")), default=0)
         return Speed(probe, single, fused, value, point, state, self._calls)
 
     def _timed(self, task: TrainTask) -> float:

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from grasp_tune.core.checkpoint_keys import START, iterate_key
 from grasp_tune.core.choice import Candidate, Choice
 from grasp_tune.core.ensemble import best
 from grasp_tune.core.errors import InputError, SearchError
@@ -16,7 +17,6 @@ from grasp_tune.core.plan import Cell, Plan
 from grasp_tune.core.records import Json, decode, encode
 from grasp_tune.core.search import ATTEMPTS, Step
 from grasp_tune.core.spec import SweepSpec
-from grasp_tune.core.tasks import START, iterate_key
 from grasp_tune.runtime.result import Result, Run
 
 
@@ -128,7 +128,7 @@ class PlanCells:
             outcome = self.outcomes.get(key)
             score = math.nan if outcome is None else outcome.score
             note = "" if math.isfinite(score) else ("diverged" if outcome else "lost")
-            point, index = iterate_key(cell.index, cell.budget), cell.index
+            point, index = str(iterate_key(cell.index, cell.budget)), cell.index
             rows.append(
                 Candidate(
                     point, index, base, cell.value, cell.budget, False, score, 0, math.nan, note
@@ -140,7 +140,7 @@ class PlanCells:
             )
         chosen = self.cells[cell_id(self.best.cell)] if won else None
         choice = Choice(
-            START if chosen is None else iterate_key(chosen.index, chosen.budget),
+            START if chosen is None else str(iterate_key(chosen.index, chosen.budget)),
             "value",
             "window",
             tuple(rows),

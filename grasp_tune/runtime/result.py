@@ -281,6 +281,7 @@ def _runs(search: Search) -> tuple[Run, ...]:
         segments = [task.segments[at] for task, at, _ in parts]
         first = segments[0].arm
         marks = [(p.call, p.loss, p.norm) for _, _, item in parts for p in item.curve]
+        origin = segments[0].origin
         runs.append(
             Run(
                 arm=arm,
@@ -292,7 +293,7 @@ def _runs(search: Search) -> tuple[Run, ...]:
                 stretches=tuple((segment.start, segment.stop) for segment in segments),
                 curve=tuple(marks),
                 losses=tuple(item.loss for _, _, item in parts),
-                parent=writers.get(segments[0].origin or "", 0),
+                parent=0 if origin is None else writers.get(origin, 0),
             )
         )
     return tuple(runs)

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from pyarrow import fs as arrow
 
+from grasp_tune.core.checkpoint_keys import START
 from grasp_tune.core.errors import CheckpointError, InputError, SearchError
 from grasp_tune.core.records import Json
 from grasp_tune.core.search import ATTEMPTS, Progress, Search, Step
 from grasp_tune.core.spec import SweepSpec
-from grasp_tune.core.tasks import START, Outcome, Task
+from grasp_tune.core.tasks import Outcome, Task
 from grasp_tune.engine.checkpoints import model_tensors
 from grasp_tune.optimizers.registry import Factory
 from grasp_tune.runtime.driver import Ledger

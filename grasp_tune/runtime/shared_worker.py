@@ -4,9 +4,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from grasp_tune.core.checkpoint_keys import START
 from grasp_tune.core.errors import CheckpointError, GraspError
 from grasp_tune.core.search import Search
-from grasp_tune.core.tasks import START, Outcome, ProbeOutcome, ProbeTask, Task, TrainOutcome
+from grasp_tune.core.tasks import Outcome, ProbeOutcome, ProbeTask, Task, TrainOutcome
 from grasp_tune.engine.checkpoints import model_tensors
 from grasp_tune.engine.fused import fusion_width
 from grasp_tune.engine.problem import TorchProblem

@@ -1,11 +1,76 @@
-"""The schedules by name: how the budget is spent."""
+"""The registry of schedules: how the budget is spent, by name or as an object with options.
 
-from grasp_tune.core.rounds import Schedule
-from grasp_tune.core.spec import SweepSpec
-from grasp_tune.schedules.paper import paper
-from grasp_tune.schedules.promote import promote
+A schedule is a frozen dataclass: its fields are its options, its class variable `name` is what
+people call it. Loading this module loads none of them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from importlib import import_module
+from typing import TYPE_CHECKING, TypeVar
+
+from grasp_tune.core.errors import InputError
+from grasp_tune.core.records import Json, decode, encode
+
+if TYPE_CHECKING:
+    from grasp_tune.core.rounds import Schedule
+
+Kind = TypeVar("Kind", bound="type[Schedule]")
+
+# Classes, or where they are: `module:name` is loaded when it is first used.
+_KINDS: dict[str, "str | type[Schedule]"] = {
+    "paper": "grasp_tune.schedules.paper:Paper",
+    "promote": "grasp_tune.schedules.promote:Promote",
+}
 
 
-def start(spec: SweepSpec) -> Schedule:
-    """Return the spec's schedule, at its beginning."""
-    return paper(spec) if spec.schedule == "paper" else promote(spec)
+def register(kind: Kind) -> Kind:
+    """Add a schedule's class to the registry; usable as a decorator. Its name must be new."""
+    name = str(kind.name)  # a class variable
+    if name in _KINDS:
+        raise InputError(f"schedule: the name {name!r} is taken")
+    _KINDS[name] = kind
+    return kind
+
+
+def schedule_names() -> tuple[str, ...]:
+    """Return the names of all registered schedules."""
+    return tuple(sorted(_KINDS))
+
+
+def find_schedule(given: object) -> "Schedule":
+    """Return the schedule that is meant by a name, by what `written_schedule` gave, or by itself.
+
+    Raises `InputError`, naming the known ones, where it is none of these.
+    """
+    if isinstance(given, Mapping):
+        options = dict(given)
+        kind = _kind(options.pop("name", None), given)
+        return decode(kind, {**encode(kind()), **options})
+    if isinstance(given, str):
+        return _kind(given, given)()
+    name = getattr(given, "name", None)
+    if not isinstance(given, _kind(name, given)):
+        raise InputError(f"schedule: got {given!r}, which is not the registered {name!r}")
+    return given
+
+
+def written_schedule(schedule: "Schedule") -> Json:
+    """Return a schedule as JSON values: its name, with the options that are not the defaults."""
+    usual = type(schedule)()
+    names = [item.name for item in fields(schedule)]  # type: ignore[arg-type]
+    given = {n: encode(getattr(schedule, n)) for n in names}
+    changed = {n: value for n, value in given.items() if value != encode(getattr(usual, n))}
+    return {"name": schedule.name, **changed} if changed else schedule.name
+
+
+def _kind(name: object, given: object) -> "type[Schedule]":
+    found = _KINDS.get(name) if isinstance(name, str) else None
+    if found is None:
+        known = " or ".join(map(repr, schedule_names()))
+        raise InputError(f"schedule: got {given!r}, expected {known}")
+    if isinstance(found, str):
+        module, _, attribute = found.partition(":")
+        found = getattr(import_module(module), attribute)
+        _KINDS[str(name)] = found
+    return found

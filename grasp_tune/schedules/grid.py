@@ -1,9 +1,10 @@
-r"""The runs that `promote` starts: a self-bounded grid of distances, times the powers of the scale.
+r"""The runs that a search starts with: a self-bounded grid of distances, times the powers.
 
 The range of the distance $d_0 = |x^* - x_0|$ is the paper's: below `low` nothing is gained, above
-`high` the start point is already as good as the promise. Each distance becomes the one number of
-the base optimizer. The grid is coarse, since the rungs after it put new runs between the best of
-its points; runs that are far too bold diverge at their second call and cost no more.
+`high` the start point is already as good as the promise. Each distance becomes the value of the
+base optimizer by its own rule. The grid is coarse, since the rungs after it put new runs between
+the best of its points; runs whose steps are far too large diverge at their second call and cost no
+more.
 """
 
 import math
@@ -13,10 +14,8 @@ from grasp_tune.core import bounds
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import Arm, ProbeOutcome
 from grasp_tune.optimizers.registry import described
+from grasp_tune.schedules.promote_options import PromoteOptions
 
-SPACINGS = (16.0, 256.0)  # from one distance to the next: the finest that can be paid for
-FIXED_SPACINGS = (4.0, 16.0, 64.0, 256.0)  # for bases between whose runs no new ones can begin
-POWERS = (0.0, 0.5, 1.0)  # how much the size of a coordinate's gradients divides its step
 _DEFAULT_EPS = 1e-2  # for the methods without that input
 _LARGEST = 1e300  # distance; no model has numbers near it
 
@@ -46,21 +45,21 @@ def distance_range(spec: SweepSpec, start: ProbeOutcome) -> tuple[float, float]:
     return low, min(high, _LARGEST)
 
 
-def first_grid(spec: SweepSpec, start: ProbeOutcome, most: int, first: int = 1) -> Grid:
+def first_grid(
+    options: PromoteOptions, spec: SweepSpec, start: ProbeOutcome, most: int, first: int = 1
+) -> Grid:
     """Return the runs of the first rung: at most `most` where a coarser grid allows it.
 
     Where even the coarsest grid is too much for all kinds of runs, the last kinds are left out.
     """
     low, high = distance_range(spec, start)
-    base = spec.method.base_name("promote")
+    base = spec.method.base_name(spec.schedule)
     entry = described(base)
-    powers = POWERS if entry.uses_power and not entry.measures_distance else (0.0,)
+    divided = entry.uses_power and not entry.measures_distance
+    powers = options.search_powers if divided else (0.0,)
     names = [(base, power) for power in powers] + [(name, 0.0) for name in spec.challengers]
-    spacings = SPACINGS if entry.changes_step else FIXED_SPACINGS
-    spacing = spacings[0]
-    for spacing in spacings:
-        if len(names) * _count(low, high, spacing) <= most:
-            break
+    spacings = options.spacings if entry.changes_step else options.fixed_spacings
+    spacing = next((s for s in spacings if len(names) * _count(low, high, s) <= most), spacings[-1])
     count = _count(low, high, spacing)
     asked = len(spec.challengers)  # what the user asked for always runs
     while len(names) > 1 + asked and len(names) * count > most:

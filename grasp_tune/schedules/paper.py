@@ -5,20 +5,20 @@ only in their plans, so they share this schedule. The plan decides every number;
 """
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
-from grasp_tune.core.choice import Candidate, Choice
-from grasp_tune.core.ensemble import Tally, absorb, best, uniform_samples
+from grasp_tune.core.checkpoint_keys import START, X0, Key
+from grasp_tune.core.choice import Candidate, Choice, stationary_start
+from grasp_tune.core.ensemble import Tally, best, tallied, uniform_samples
 from grasp_tune.core.plan import Plan
 from grasp_tune.core.random_streams import trajectory_indices
-from grasp_tune.core.rounds import Known, Round, Schedule, score_tasks, train_tasks
+from grasp_tune.core.rounds import Known, Round, Rounds, score_tasks, scores, train_tasks
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import (
-    START,
     Arm,
     ProbeOutcome,
     Score,
-    ScoreOutcome,
     Segment,
     TrainOutcome,
     TrainTask,
@@ -26,45 +26,47 @@ from grasp_tune.core.tasks import (
 from grasp_tune.schedules.probe import probing
 
 
-def paper(spec: SweepSpec) -> Schedule:
-    """Yield the paper's rounds; return its choice."""
-    method = spec.method
-    exact = method.exact
-    gradients, values = method.probe_counts(spec.budget)
-    start = yield from probing(gradients, values, parts=spec.probe_parts, exact=exact)
-    plan = method.plan(
-        spec.budget,
-        grad_norm=start.gradient_norm if start.gradients else None,
-        value=start.value if start.values else None,
-        ensemble=spec.ensemble,
-    )
-    rows = [start_candidate(start, plan.score)]
-    if plan.stationary:
-        note = "the mean gradient at x0 is zero: as far as the probe can see, x0 is stationary"
-        return Choice(START, plan.score, "stationary", tuple(rows), notes=(note,))
+@dataclass(frozen=True, slots=True)
+class Paper:
+    """The paper's algorithm to the letter; it has no options."""
 
-    segments = paper_segments(spec, plan, spec.method.base_name("paper"))
-    norms = plan.score == "gradient"
-    tasks = train_tasks("train", segments, spec.width, exact=exact, norms=norms)
-    known = yield Round(tasks, plan=plan)
-    rows += train_candidates(tasks, known, plan.score)
-    if spec.ensemble == "window":
-        return _choose(spec, plan, rows, "window")
+    name: ClassVar[str] = "paper"
+    default_base: ClassVar[str | None] = None  # the optimizer that the method's theorem is about
 
-    rows = [rows[0], *(replace(row, score=math.nan, samples=0) for row in rows[1:])]
-    alive = [row.key for row in rows[1:] if not row.note]
-    samples = uniform_samples(alive, 1 if exact else plan.samples_per_candidate)
-    tallies: dict[str, Tally] = {}
-    if samples:
-        scoring = score_tasks("score", samples, plan.score, exact=exact)
-        known = yield Round(scoring, plan=plan, leader=leader_of(tasks, known))
-        for task in scoring:
-            outcome = known[task.id]
-            if isinstance(outcome, ScoreOutcome):
-                for item in outcome.samples:
-                    absorb(tallies, item, plan.score)
-    rows = [rows[0], *(scored(row, tallies) for row in rows[1:])]
-    return _choose(spec, plan, rows, "exact" if exact else "resample")
+    def rounds(self, spec: SweepSpec) -> Rounds:
+        """Yield the paper's rounds; return its choice."""
+        method = spec.method
+        exact = method.exact
+        gradients, values = method.probe_counts(spec.budget)
+        start = yield from probing(gradients, values, parts=spec.probe_parts, exact=exact)
+        plan = method.plan(
+            spec.budget,
+            grad_norm=start.gradient_norm if start.gradients else None,
+            value=start.value if start.values else None,
+            ensemble=spec.ensemble,
+        )
+        rows = [start_candidate(start, plan.score)]
+        if plan.stationary:
+            return stationary_start(rows[0], plan.score)
+
+        segments = paper_segments(spec, plan, method.base_name(self))
+        norms = plan.score == "gradient"
+        tasks = train_tasks("train", segments, spec.width, exact=exact, norms=norms)
+        known = yield Round(tasks, plan=plan)
+        rows += train_candidates(tasks, known, plan.score)
+        if spec.ensemble == "window":
+            return _choose(spec, plan, rows, "window")
+
+        rows = [rows[0], *(replace(row, score=math.nan, samples=0) for row in rows[1:])]
+        alive = [row.key for row in rows[1:] if not row.note]
+        samples = uniform_samples(alive, 1 if exact else plan.samples_per_candidate)
+        tallies: dict[str, Tally] = {}
+        if samples:
+            scoring = score_tasks("score", samples, plan.score, exact=exact)
+            known = yield Round(scoring, plan=plan, leader=leader_of(tasks, known))
+            tallies = tallied(scores(scoring, known), by=plan.score)
+        rows = [rows[0], *(scored(row, tallies) for row in rows[1:])]
+        return _choose(spec, plan, rows, "exact" if exact else "resample")
 
 
 def paper_segments(spec: SweepSpec, plan: Plan, base: str, first_arm: int = 1) -> list[Segment]:
@@ -93,33 +95,36 @@ def start_candidate(start: ProbeOutcome, by: Score) -> Candidate:
     return Candidate(START, 0, "", math.nan, 0, False, score, count, square)
 
 
-def train_candidates(
-    tasks: tuple[TrainTask, ...], known: Known, by: Score, note: str = ""
-) -> list[Candidate]:
+def train_candidates(tasks: tuple[TrainTask, ...], known: Known, by: Score) -> list[Candidate]:
     """Return every point that the runs were told to keep, with its window as the score."""
     rows = []
     for task in tasks:
         outcome = known[task.id]
         for at, segment in enumerate(task.segments):
             result = outcome.segments[at] if isinstance(outcome, TrainOutcome) else None
-            for key in segment.candidates:
-                average = "-average" in key
-                call = segment.stop if average else int(key.split("-")[1])
-                score, word = math.nan, "lost"
-                if result is not None:
+            score, note = math.nan, "lost"
+            if result is not None:
+                # A run that stopped being finite loses the points that it reached, too.
+                note = "" if result.finite else "diverged"
+                if result.finite:
                     score = result.window_norm if by == "gradient" else result.window_loss
-                    # A run that stopped being finite loses the points that it reached, too.
-                    word = note if result.finite else "diverged"
-                arm = segment.arm
-                row = Candidate(
-                    key, arm.index, arm.base, arm.value, call, average, score, 0, math.nan, word
+            arm = segment.arm
+            rows += [
+                Candidate(
+                    str(key),
+                    arm.index,
+                    arm.base,
+                    arm.value,
+                    key.call,
+                    key.what == "average",
+                    score,
+                    0,
+                    math.nan,
+                    note,
                 )
-                rows.append(row if not word or result is None or result.finite else _lose(row))
+                for key in segment.candidates
+            ]
     return rows
-
-
-def _lose(row: Candidate) -> Candidate:
-    return replace(row, score=math.nan)
 
 
 def scored(row: Candidate, tallies: dict[str, Tally]) -> Candidate:
@@ -130,9 +135,9 @@ def scored(row: Candidate, tallies: dict[str, Tally]) -> Candidate:
     return replace(row, score=tally.mean, samples=tally.count, square=tally.square)
 
 
-def leader_of(tasks: tuple[TrainTask, ...], known: Known) -> str:
+def leader_of(tasks: tuple[TrainTask, ...], known: Known) -> Key:
     """Return the last kept point of the run with the smallest finite training loss."""
-    best_key, best_loss = START, math.inf
+    best_key, best_loss = X0, math.inf
     for task in tasks:
         outcome = known[task.id]
         if not isinstance(outcome, TrainOutcome):
@@ -157,6 +162,6 @@ def _choose(spec: SweepSpec, plan: Plan, rows: list[Candidate], way: str) -> Cho
         plan.score,
         way,
         tuple(rows),
-        covered=spec.method.covered("paper"),
+        covered=spec.method.covered(spec.schedule),
         notes=tuple(notes),
     )

@@ -9,67 +9,60 @@ from collections.abc import Generator
 from dataclasses import dataclass
 
 from grasp_tune.core.choice import Candidate
-from grasp_tune.core.ensemble import Tally, best, uniform_samples
-from grasp_tune.core.errors import BudgetTooSmall, InputError
+from grasp_tune.core.ensemble import best, tallied, uniform_samples
+from grasp_tune.core.errors import InputError
 from grasp_tune.core.plan import Plan
-from grasp_tune.core.rounds import Known, Round, score_tasks, train_tasks
-from grasp_tune.core.spec import SweepSpec
-from grasp_tune.core.tasks import ProbeOutcome, TrainTask
+from grasp_tune.core.rounds import Known, Round, score_tasks, scores, train_tasks
+from grasp_tune.core.tasks import TrainTask
 from grasp_tune.schedules.paper import paper_segments, scored, train_candidates
-from grasp_tune.schedules.race import collect
-
-SHARES = (1 / 64, 1 / 32, 1 / 16)  # of T: the first that pays for one sample a candidate
+from grasp_tune.schedules.promote_state import PromoteState
 
 
 @dataclass(frozen=True, slots=True)
-class Floor:
+class PaperSweep:
     """The paper's plan for its share of the budget, ready to run."""
 
     share: float  # of T
     plan: Plan
     tasks: tuple[TrainTask, ...]
 
-    @property
-    def samples(self) -> int:
-        """Samples of the ensemble's stream that its choice uses."""
-        return self.plan.ensemble_calls
 
-    @property
-    def calls(self) -> int:
-        """Oracle calls that training and choosing may use."""
-        return self.plan.training_calls + self.plan.ensemble_calls
-
-
-def floor_plan(spec: SweepSpec, start: ProbeOutcome, first_arm: int) -> Floor | None:
-    """Return the floor, None where every share is too small for one sample a candidate.
+def plan_paper_sweep(state: PromoteState) -> PaperSweep | None:
+    """Return the sweep, its calls set aside; None where no share pays for a sample a candidate.
 
     The probe is shared: it has at least as many samples as the small plan would take.
     """
-    for share in SHARES:
+    spec, start = state.spec, state.start
+    for share in state.options.paper_shares:
+        calls = int(spec.budget * share)
         try:
-            norm, value = start.gradient_norm, start.value
-            plan = spec.method.plan(int(spec.budget * share), grad_norm=norm, value=value)
-        except (BudgetTooSmall, InputError):
+            plan = spec.method.plan(calls, grad_norm=start.gradient_norm, value=start.value)
+        except InputError:  # too small a budget among them
             continue
-        segments = paper_segments(spec, plan, spec.method.paper_base, first_arm)
+        segments = paper_segments(spec, plan, spec.method.paper_base, state.next_run)
         norms, exact = plan.score == "gradient", spec.method.exact
-        tasks = train_tasks("floor", segments, spec.width, exact=exact, norms=norms)
-        return Floor(share, plan, tasks)
+        tasks = train_tasks("paper", segments, spec.width, exact=exact, norms=norms)
+        state.left -= plan.training_calls + plan.ensemble_calls
+        state.next_run += len(plan.cells)
+        return PaperSweep(share, plan, tasks)
     return None
 
 
-def floor_choice(
-    spec: SweepSpec, floor: Floor, known: Known, plan: Plan, leader: str
+def paper_choice(
+    state: PromoteState, sweep: PaperSweep, known: Known
 ) -> Generator[Round, Known, Candidate | None]:
-    """Yield the floor's ensemble; return the paper's choice, None where no cell stayed finite."""
-    exact, by = spec.method.exact, floor.plan.score
-    rows = [row for row in train_candidates(floor.tasks, known, by) if not row.note]
-    if not rows:
-        return None
-    samples = uniform_samples([row.key for row in rows], floor.plan.samples_per_candidate or 1)
-    tasks = score_tasks("floor-score", samples, by, exact=exact)
-    told = yield Round(tasks, plan=plan, leader=leader)
-    tallies: dict[str, Tally] = {}
-    collect(tasks, told, tallies)
-    rows = [scored(row, tallies) for row in rows]
-    return rows[best([row.score for row in rows])]
+    """Yield the sweep's ensemble; return the paper's choice, None where no cell stayed finite.
+
+    What comes later samples behind both this ensemble and whatever was sampled before it.
+    """
+    exact, by = state.spec.method.exact, sweep.plan.score
+    rows = [row for row in train_candidates(sweep.tasks, known, by) if not row.note]
+    if rows:
+        count = sweep.plan.samples_per_candidate or 1
+        samples = uniform_samples([row.key for row in rows], count)
+        tasks = score_tasks("paper-score", samples, by, exact=exact)
+        known = yield state.round(tasks)
+        tallies = tallied(scores(tasks, known), by=by)
+        rows = [scored(row, tallies) for row in rows]
+    state.sampled = max(state.sampled, sweep.plan.ensemble_calls)
+    return rows[best([row.score for row in rows])] if rows else None

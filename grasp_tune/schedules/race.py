@@ -5,45 +5,35 @@ from collections.abc import Generator, Sequence
 from dataclasses import replace
 
 from grasp_tune.core.choice import Candidate
-from grasp_tune.core.ensemble import Tally, absorb, halving, paired_samples, survivors
-from grasp_tune.core.plan import Plan
-from grasp_tune.core.rounds import Known, Round, score_tasks
-from grasp_tune.core.tasks import ScoreOutcome, ScoreTask
-
-Racing = Generator[Round, Known, list[Candidate]]
+from grasp_tune.core.ensemble import Tally, halving, paired_samples, survivors, tallied
+from grasp_tune.core.rounds import Known, Round, score_tasks, scores
+from grasp_tune.schedules.promote_state import PromoteState
 
 
-def racing(
-    rows: Sequence[Candidate], calls: int, *, plan: Plan, leader: str, exact: bool, first: int = 0
-) -> Racing:
+def race(
+    state: PromoteState, rows: Sequence[Candidate], calls: int
+) -> Generator[Round, Known, list[Candidate]]:
     """Yield the rounds of a race by losses; return the candidates with what they scored.
 
     All that a round scores, it scores on the same minibatches. Candidates that drop out keep their
     score and say after which round; only the others can be chosen.
     """
+    exact = state.spec.method.exact
     keys = [row.key for row in rows if not row.note]
     tallies: dict[str, Tally] = {}
     dropped: dict[str, int] = {}
-    for number, rung in enumerate(halving(len(keys), len(keys) if exact else calls), start=1):
+    rounds = halving(len(keys), len(keys) if exact else calls)
+    for number, halved in enumerate(rounds, start=1):
         if tallies:
-            kept = survivors(keys, tallies, rung.survivors)
+            kept = survivors(keys, tallies, halved.survivors)
             dropped.update({key: number - 1 for key in keys if key not in kept})
             keys = kept
-        samples = paired_samples(keys, first, first + rung.samples)
-        first += rung.samples
+        samples = paired_samples(keys, state.sampled, state.sampled + halved.samples)
+        state.sampled += halved.samples
         tasks = score_tasks(f"race{number}", samples, "value", exact=exact)
-        known = yield Round(tasks, plan=plan, leader=leader)
-        collect(tasks, known, tallies)
+        known = yield state.round(tasks)
+        tallied(scores(tasks, known), tallies)
     return [_scored(row, tallies, dropped) for row in rows]
-
-
-def collect(tasks: Sequence[ScoreTask], known: Known, tallies: dict[str, Tally]) -> None:
-    """Add what a round of scoring found."""
-    for task in tasks:
-        outcome = known[task.id]
-        if isinstance(outcome, ScoreOutcome):
-            for item in outcome.samples:
-                absorb(tallies, item, task.by)
 
 
 def _scored(row: Candidate, tallies: dict[str, Tally], dropped: dict[str, int]) -> Candidate:

@@ -1,9 +1,8 @@
-"""Variants of the default schedule: each changes something, and only while it runs."""
+"""Variants of the default schedule: each changes something."""
 
 import pytest
 
 from benchmarks import ablation
-from benchmarks.ablation import Variant
 from benchmarks.contest import Job, run_job
 from benchmarks.records import Table, read_records
 from grasp_tune.core.methods import NonConvex
@@ -11,27 +10,11 @@ from grasp_tune.core.spec import SweepSpec
 from tests.core.simulation import run
 
 
-def test_a_variant_changes_its_values_and_puts_them_back() -> None:
-    before = ablation._HOME
-    variant = Variant("x", "x", {"benchmarks.ablation:_HOME": "elsewhere"})
-    with variant.applied():
-        assert ablation._HOME == "elsewhere"
-    assert before == ablation._HOME
-
-
-def test_a_variant_of_nothing_is_refused() -> None:
-    variant = Variant("x", "x", {"benchmarks.ablation:NO_SUCH": 1})
-    with (
-        pytest.raises(ValueError, match=r"benchmarks.ablation has no NO_SUCH"),
-        variant.applied(),
-    ):
-        pass
-
-
 @pytest.mark.parametrize("name", list(ablation.VARIANTS))
-def test_every_variant_still_finds_what_it_changes(name: str) -> None:
-    with ablation.VARIANTS[name].applied():
-        pass
+def test_every_variant_changes_something(name: str) -> None:
+    # One that changes nothing would be reported as an ingredient that does not matter.
+    variant = ablation.VARIANTS[name]
+    assert variant.base is not None or variant.schedule != ablation.DEFAULT.schedule
 
 
 @pytest.mark.parametrize(
@@ -55,10 +38,8 @@ def test_every_variant_still_finds_what_it_changes(name: str) -> None:
     ],
 )
 def test_every_variant_of_the_rungs_changes_what_runs(name: str) -> None:
-    spec = SweepSpec(NonConvex(), 20_000)
-    with ablation.VARIANTS[name].applied():
-        _, changed = run(spec)
-    assert changed != run(spec)[1]
+    _, changed = run(SweepSpec(NonConvex(), 20_000, ablation.VARIANTS[name].schedule))
+    assert changed != run(SweepSpec(NonConvex(), 20_000))[1]
 
 
 def test_a_variant_is_another_run_of_the_schedule(peers: Table) -> None:

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from grasp_tune.core.certificate import gradient_choice, value_choice, value_choice_interpolation
 from grasp_tune.core.ensemble import (
-    Rung,
+    HalvingRound,
     Tally,
-    absorb,
     best,
     halving,
     paired_samples,
     ranking,
     survivors,
+    tallied,
     uniform_samples,
 )
 from grasp_tune.core.errors import InputError
@@ -42,19 +42,24 @@ def test_a_tally_by_hand() -> None:
 
 def test_losses_add_up_over_rounds_and_gradient_norms_do_not() -> None:
     tallies: dict[str, Tally] = {}
-    absorb(tallies, SampleOutcome("a", 2, 4.0, 20.0), "value")
-    absorb(tallies, SampleOutcome("a", 1, 1.0, 1.0), "value")
+    tallied([SampleOutcome("a", 2, 4.0, 20.0)], tallies, "value")
+    tallied([SampleOutcome("a", 1, 1.0, 1.0)], tallies, "value")
     assert (tallies["a"].count, tallies["a"].mean) == (3, pytest.approx(3.0))
-    absorb(tallies, SampleOutcome("a", 5, 0.7, 1.0), "gradient")
+    tallied([SampleOutcome("a", 5, 0.7, 1.0)], tallies, "gradient")
     assert tallies["a"] == Tally(5, 0.7, 1.0)
 
 
 def test_halving_by_hand() -> None:
     # 11 candidates: rounds of 11, 6, 3, 2; 240 calls are 60 a round: 60 // 11 = 5, 10, 20, 30.
-    assert halving(11, 240) == (Rung(11, 5), Rung(6, 10), Rung(3, 20), Rung(2, 30))
-    assert halving(1, 7) == (Rung(1, 7),)
+    assert halving(11, 240) == (
+        HalvingRound(11, 5),
+        HalvingRound(6, 10),
+        HalvingRound(3, 20),
+        HalvingRound(2, 30),
+    )
+    assert halving(1, 7) == (HalvingRound(1, 7),)
     assert halving(5, 4) == ()  # not one sample each
-    assert halving(5, 9) == (Rung(5, 1),)  # 9 calls are 3 a round, too few for 5: one round
+    assert halving(5, 9) == (HalvingRound(5, 1),)  # 9 calls are 3 a round, too few for 5: one round
 
 
 @given(st.integers(1, 300), st.integers(0, 10_000), st.integers(1, 4))
@@ -150,7 +155,7 @@ def test_racing_on_paired_samples_needs_a_fifth_of_the_calls_for_the_same_choice
             keys = survivors(keys, tallies, rung.survivors) if tallies else keys
             for key in keys:
                 mean = loss(int(key), used, used + rung.samples)
-                absorb(tallies, SampleOutcome(key, rung.samples, mean, mean * mean), "value")
+                tallied([SampleOutcome(key, rung.samples, mean, mean * mean)], tallies, "value")
             used += rung.samples
             spent += rung.samples * len(keys)
         assert spent <= calls // 5

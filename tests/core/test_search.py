@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from grasp_tune.core.checkpoint_keys import START
 from grasp_tune.core.choice import Choice
 from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.core.methods import Convex, ConvexFree, Deterministic, Method, NonConvex
 from grasp_tune.core.search import ATTEMPTS, Search, Step
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import (
-    START,
     Outcome,
     ProbeOutcome,
     ProbeTask,
@@ -32,6 +32,7 @@ from grasp_tune.core.tasks import (
 )
 from grasp_tune.runtime.files import read_sealed
 from grasp_tune.runtime.state_file import load_search, save_search
+from grasp_tune.schedules import find_schedule
 from tests.core.simulation import answer
 
 METHODS: tuple[Method, ...] = (
@@ -67,7 +68,7 @@ def drive(search: Search, order: random.Random | None = None) -> Choice:
 
 def name_of(spec: SweepSpec) -> str:
     option = getattr(spec.method, "option", "")
-    return f"{spec.method.name}{option}-{spec.schedule}-{spec.width}"
+    return f"{spec.method.name}{option}-{find_schedule(spec.schedule).name}-{spec.width}"
 
 
 @pytest.mark.parametrize("spec", SETTINGS, ids=name_of)
@@ -338,8 +339,8 @@ def test_without_fresh_samples_the_end_of_the_final_stretch_is_chosen() -> None:
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 @pytest.mark.parametrize("schedule", ["paper", "promote"])
 def test_a_split_probe_counts_against_the_budget(schedule: str, method: Method) -> None:
-    whole = Search(SweepSpec(method, 4000, schedule=schedule))  # type: ignore[arg-type]
-    split = Search(SweepSpec(method, 4000, schedule=schedule, probe_parts=3))  # type: ignore[arg-type]
+    whole = Search(SweepSpec(method, 4000, schedule=schedule))
+    split = Search(SweepSpec(method, 4000, schedule=schedule, probe_parts=3))
     drive(whole)
     drive(split)
     assert split.calls == whole.calls

@@ -10,16 +10,8 @@ import sys
 import torch
 from torch import Tensor, nn
 
-from grasp_tune.core.tasks import (
-    START,
-    Arm,
-    ProbeTask,
-    Sample,
-    ScoreTask,
-    Segment,
-    Task,
-    TrainTask,
-)
+from grasp_tune.core.checkpoint_keys import START
+from grasp_tune.core.tasks import Arm, ProbeTask, Sample, ScoreTask, Segment, Task, TrainTask
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.worker import Worker
 from grasp_tune.runtime.store import CheckpointStore
@@ -71,7 +63,7 @@ def main() -> None:
     sgd = Segment(Arm.of(1, "sgd", 0.01), 0, 3)
     kept = Segment(Arm.of(2, "sgd", 0.01), 0, 3, keep=(1, 2, 3))
     worker.run(TrainTask("t", (kept,)))
-    samples = tuple(Sample(key, 0, 3) for key in kept.candidates)
+    samples = tuple(Sample(str(key), 0, 3) for key in kept.candidates)
     tasks: dict[str, Task] = {
         "probe of 2": ProbeTask("p", (0, 2)),
         "probe of 8": ProbeTask("p", (0, 8)),

@@ -15,10 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from grasp_tune.core.checkpoint_keys import MOMENTS, START
 from grasp_tune.core.errors import CheckpointError, InputError
 from grasp_tune.core.tasks import (
-    MOMENTS,
-    START,
     Arm,
     ProbeOutcome,
     ProbeTask,
@@ -60,7 +59,7 @@ def test_a_run_cut_at_any_step_has_the_same_bits(base: str) -> None:
     for start, stop in pairwise(places):
         last = stop == 20
         cut.train(replace(run, start=start, stop=stop, keep=(20,) if last else ()))
-    for key in run.writes:
+    for key in map(str, run.writes):
         one, other = whole.store.read(key), cut.store.read(key)
         assert same_bits(one.tensors, other.tensors), key
         assert one.meta == other.meta
@@ -117,10 +116,10 @@ def test_noise_of_the_loss_is_addressed_and_the_callers_is_left_alone() -> None:
     bench = Bench(workbench.problem(workbench.dropout, numpy_noise))
     run = Segment(Arm.of(1, "sgd", 0.1), 0, 5, keep=(5,))
     first = bench.train(run)
-    point = bench.point(run.candidates[0])
+    point = bench.point(str(run.candidates[0]))
     assert (torch.rand(1), np.random.rand(), random.random()) == expected  # noqa: NPY002
     assert str(bench.train(run)) == str(first)  # NaN, where no norm was asked for, equals nothing
-    assert same_bits(point, bench.point(run.candidates[0]))
+    assert same_bits(point, bench.point(str(run.candidates[0])))
 
 
 def test_the_probe_is_the_mean_over_its_minibatches() -> None:
@@ -159,7 +158,7 @@ def test_a_probe_in_parts_sees_the_same_minibatches() -> None:
     assert (merged.gradients, merged.values) == (expected.gradients, expected.values)
     for name in ("gradient_norm", "gradient_square", "value", "value_square"):
         assert getattr(merged, name) == pytest.approx(getattr(expected, name), rel=1e-6), name
-    one, other = (bench.store.read(MOMENTS) for bench in (whole, parts))
+    one, other = (bench.store.read(str(MOMENTS)) for bench in (whole, parts))
     assert same_bits(one.tensors, other.tensors)
     assert one.meta == other.meta
 
@@ -168,7 +167,7 @@ def test_probing_and_scoring_leave_the_buffers_alone() -> None:
     bench = Bench(workbench.problem(workbench.batch_norm))
     run = Segment(Arm.of(1, "sgd", 0.05), 0, 6, keep=(6,))
     bench.train(run)
-    key = run.candidates[0]
+    key = str(run.candidates[0])
     for point in (START, key):
         before = bench.point(point)
         bench.run(ProbeTask("probe", (0, 3), (0, 3)))
@@ -183,7 +182,7 @@ def test_each_candidate_carries_its_buffers() -> None:
     bench = Bench(workbench.problem(workbench.batch_norm))
     run = Segment(Arm.of(1, "sgd", 0.05), 0, 6, keep=(2, 6), averages=(0.0,), keep_averages=True)
     bench.train(run)
-    points = [bench.point(key) for key in run.candidates]
+    points = [bench.point(str(key)) for key in run.candidates]
     assert [int(point["buffer.1.num_batches_tracked"]) for point in points] == [2, 6, 6]
     means = [point["buffer.1.running_mean"] for point in points]
     assert not torch.equal(means[0], means[1])
@@ -214,8 +213,8 @@ def test_a_buffer_that_is_replaced_is_put_back_too() -> None:
     assert float(bench.start()["buffer.seen"]) == 0.0
     run = Segment(Arm.of(1, "sgd", 0.05), 0, 4, keep=(4,))
     bench.train(run)
-    assert float(bench.point(run.candidates[0])["buffer.seen"]) == 4.0
-    bench.run(ScoreTask("score", "value", (Sample(run.candidates[0], 0, 3),)))
+    assert float(bench.point(str(run.candidates[0]))["buffer.seen"]) == 4.0
+    bench.run(ScoreTask("score", "value", (Sample(str(run.candidates[0]), 0, 3),)))
     assert float(bench.worker.model.seen) == 4.0  # type: ignore[arg-type]
 
 
@@ -261,7 +260,8 @@ def test_exact_tasks_use_all_data_and_count_training_only() -> None:
     run = Segment(Arm.of(1, "unixgrad", 0.5), 0, 6, keep=(6,))
     bench.run(TrainTask("train", (run,), exact=True))
     assert bench.calls == 6
-    scored = bench.run(ScoreTask("score", "value", (Sample(run.candidates[0], 0, 1),), exact=True))
+    sample = Sample(str(run.candidates[0]), 0, 1)
+    scored = bench.run(ScoreTask("score", "value", (sample,), exact=True))
     assert isinstance(scored, ScoreOutcome)
     assert scored.calls == 0
     assert scored.samples[0].mean < outcome.value
@@ -284,7 +284,7 @@ def test_an_endless_iterable_gives_the_same_bits_in_one_piece_or_two() -> None:
     cut.train(replace(run, stop=4, keep=()))
     cut.run(ProbeTask("probe", (0, 4), (0, 2)))
     cut.train(replace(run, start=4))
-    assert same_bits(whole.point(run.candidates[0]), cut.point(run.candidates[0]))
+    assert same_bits(whole.point(str(run.candidates[0])), cut.point(str(run.candidates[0])))
 
 
 def test_the_wrong_base_says_so() -> None:

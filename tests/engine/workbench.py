@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from grasp_tune.core.tasks import START, Arm, Outcome, ProbeTask, Segment, Task, TrainTask
+from grasp_tune.core.checkpoint_keys import START
+from grasp_tune.core.tasks import Arm, Outcome, ProbeTask, Segment, Task, TrainTask
 from grasp_tune.engine.checkpoints import model_tensors
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.store import Store

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks.faulting import interleavings
+from grasp_tune.core.checkpoint_keys import MOMENTS
 from grasp_tune.core.errors import CheckpointError, InputError, ProblemError, SearchError
 from grasp_tune.core.methods import Convex, NonConvex
 from grasp_tune.core.search import ATTEMPTS, Search, Step
 from grasp_tune.core.spec import SweepSpec
-from grasp_tune.core.tasks import MOMENTS, ProbeOutcome, ProbeTask, Task, TrainOutcome, TrainTask
+from grasp_tune.core.tasks import ProbeOutcome, ProbeTask, Task, TrainOutcome, TrainTask
 from tests.core.simulation import answer
 
 
@@ -44,10 +45,10 @@ def test_numbers_of_any_size_end_in_a_choice_or_in_one_line(tmp_path: Path) -> N
 
 def test_a_checkpoint_that_many_miss_at_once_is_one_loss() -> None:
     search, running = started()
-    readers = [task for task in running if MOMENTS in task.reads]
+    readers = [task for task in running if str(MOMENTS) in task.reads]
     assert len(readers) > 2 * ATTEMPTS
     for task in readers:
-        search.lost_checkpoint(task, MOMENTS)
+        search.lost_checkpoint(task, str(MOMENTS))
     probe = search.ask()
     assert isinstance(probe, ProbeTask)
     assert search.ask() is Step.WAIT  # all readers wait for it; none is run in vain, none fails

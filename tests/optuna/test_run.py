@@ -20,7 +20,6 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
 import grasp_tune as gt
-from grasp_tune.core.spec import ScheduleName
 from grasp_tune.executors.study import Timing
 from grasp_tune.optuna import OptunaBackend, run
 from grasp_tune.optuna.runner import open_study
@@ -30,15 +29,15 @@ pytestmark = pytest.mark.xdist_group("optuna-run")
 BUDGET = 500
 METHOD = gt.Convex(L_eps=1.0, d_eps=0.1)
 SEARCH = replace(METHOD, base="adam")  # with no base, so small a budget would go to one run
-USED: dict[ScheduleName, gt.Convex] = {"promote": SEARCH, "paper": METHOD}
-SCHEDULES: tuple[ScheduleName, ...] = ("paper", "promote")
+USED: dict[str, gt.Convex] = {"promote": SEARCH, "paper": METHOD}
+SCHEDULES: tuple[str, ...] = ("paper", "promote")
 QUICK = Timing(every=0.2, grace=3.0)
 NAME = "sweep"
 
 _local: dict[str, gt.Result] = {}
 
 
-def local(problem: gt.TorchProblem, schedule: ScheduleName) -> gt.Result:
+def local(problem: gt.TorchProblem, schedule: str) -> gt.Result:
     """The undisturbed result, worked out once; not fused, so that there are many tasks."""
     if schedule not in _local:
         _local[schedule] = gt.minimize(
@@ -62,7 +61,7 @@ def assert_same(found: gt.Result, expected: gt.Result, *, repeated: bool = False
 def sweep(
     study: optuna.Study,
     problem: gt.TorchProblem,
-    schedule: ScheduleName,
+    schedule: str,
     folder: Path,
     timing: Timing = QUICK,
 ) -> gt.Result:
@@ -81,9 +80,7 @@ def sweep(
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_one_process_gives_the_local_result(
-    problem: gt.TorchProblem, schedule: ScheduleName
-) -> None:
+def test_one_process_gives_the_local_result(problem: gt.TorchProblem, schedule: str) -> None:
     found = gt.minimize(
         problem,
         BUDGET,
@@ -100,7 +97,7 @@ def test_one_process_gives_the_local_result(
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_four_processes_give_the_local_result(
-    problem: gt.TorchProblem, schedule: ScheduleName, folder: Path
+    problem: gt.TorchProblem, schedule: str, folder: Path
 ) -> None:
     pids = folder / "pids"
     pids.mkdir()
@@ -176,7 +173,7 @@ def journal_storage(folder: Path) -> JournalStorage:
 )
 def test_a_killed_worker_changes_nothing(
     make_storage: Callable[[Path], optuna.storages.BaseStorage],
-    schedule: ScheduleName,
+    schedule: str,
     timing: Timing | None,
     problem: gt.TorchProblem,
     folder: Path,
@@ -290,7 +287,7 @@ def test_an_error_in_one_of_several_workers_ends_the_others(
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_lost_checkpoints_are_made_again(
-    problem: gt.TorchProblem, schedule: ScheduleName, folder: Path
+    problem: gt.TorchProblem, schedule: str, folder: Path
 ) -> None:
     """Every checkpoint is thrown away whenever scoring or a new rung begins, once each."""
     artifacts, study = folder / "artifacts", optuna.create_study()

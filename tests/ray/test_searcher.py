@@ -308,7 +308,7 @@ def test_a_metric_that_would_not_find_the_model_is_refused(metric: str, mode: st
     [
         (lambda: GraspSearcher(budget=0), "budget: got 0"),
         (lambda: GraspSearcher(fused="yes"), "fused: got 'yes'"),  # type: ignore[arg-type]
-        (lambda: GraspSearcher(schedule="fast"), "schedule: got 'fast'"),  # type: ignore[arg-type]
+        (lambda: GraspSearcher(schedule="fast"), "schedule: got 'fast'"),
     ],
 )
 def test_bad_input_is_named(make: Callable[[], GraspSearcher], words: str) -> None:

@@ -26,7 +26,7 @@ METHODS = (gt.NonConvex(), gt.Convex(), gt.Convex(option="universal"), gt.Convex
 def test_a_dry_run_ends_and_never_exceeds_the_budget(
     method: gt.NonConvex, schedule: str, budget: int, norm: float, value: float, width: int
 ) -> None:
-    spec = SweepSpec(method=method, budget=budget, schedule=schedule, width=width)  # type: ignore[arg-type]
+    spec = SweepSpec(method=method, budget=budget, schedule=schedule, width=width)
     try:
         run = dry_run(spec, StartPoint(norm, value))
     except BudgetTooSmall:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grasp_tune.core.checkpoint_keys import average_key
 from grasp_tune.core.methods import Convex, Method, NonConvex
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import (
@@ -19,11 +20,11 @@ from grasp_tune.core.tasks import (
     Task,
     TrainOutcome,
     TrainTask,
-    average_key,
 )
-from grasp_tune.optimizers.registry import GROWING, PROMOTED
-from grasp_tune.schedules.promote import SHORT
+from grasp_tune.schedules.promote import Promote
 from tests.core.simulation import answer, checked_run, run, segments
+
+GROWING, PROMOTED, SHORT = Promote().measuring, Promote().searching, Promote().short_budget
 
 
 def growing(tasks: list[Task]) -> list[Segment]:
@@ -48,7 +49,7 @@ def test_a_short_budget_goes_to_one_run_that_measures_its_distance(
     # The whole distance at 300 calls; at 1000 (10 / 3) ** (-1 / 3) = 0.669 of it.
     expected = {300: 1.0, 1000: 0.66943}.get(budget, (budget / 300) ** (-1 / 3))
     assert alone[0].arm.value == pytest.approx(expected, rel=1e-4)
-    floor = segments(tasks, "floor")
+    floor = segments(tasks, "paper")
     assert [s.arm.index for s in floor] == list(range(1, len(floor) + 1))  # the paper's come first
 
 
@@ -103,7 +104,7 @@ def test_losses_above_the_average_of_the_first_part_calm_the_run(
 
     def reply(task: Task) -> Outcome:
         outcome = answer(task)
-        if isinstance(task, ScoreTask) and task.id.startswith("pace"):
+        if isinstance(task, ScoreTask) and task.id.startswith("final0-score"):
             looked.append(task)
             assert isinstance(outcome, ScoreOutcome)
             level = tuple(replace(item, mean=1.0) for item in outcome.samples)
@@ -119,7 +120,7 @@ def test_losses_above_the_average_of_the_first_part_calm_the_run(
     assert values == pytest.approx([values[0]] * 3 + [factor * values[0]] * 5)
     assert sum(item.stop - item.start for task in looked for item in task.samples) == 100  # 0.5 %
     assert {item.key for task in looked for item in task.samples} == {
-        average_key(final[0].arm.index, final[0].stop, 8.0)
+        str(average_key(final[0].arm.index, final[0].stop, 8.0))
     }
 
 
@@ -170,8 +171,8 @@ def test_another_kind_must_be_clearly_better_than_divided_steps(
     def reply(task: Task) -> Outcome:
         outcome = answer(task)
         if isinstance(task, TrainTask) and task.id.startswith("rung1"):
-            powers.update({s.writes[-1]: s.arm.power for s in task.segments})
-        if task.id.startswith("look1-") and isinstance(outcome, ScoreOutcome):
+            powers.update({str(s.writes[-1]): s.arm.power for s in task.segments})
+        if task.id.startswith("rung1-score-") and isinstance(outcome, ScoreOutcome):
             return replace(
                 outcome,
                 samples=tuple(
@@ -189,7 +190,7 @@ def test_two_kinds_begin_and_one_gets_the_rest() -> None:
     begun, final = segments(tasks, "rung1"), segments(tasks, "final")
     assert [(s.arm.base, s.arm.power) for s in begun] == [(GROWING, 0.0), (GROWING, 0.5)]
     assert len({s.arm.value for s in begun}) == 1 and len({s.stop for s in begun}) == 1
-    assert any(task.id.startswith("look1-") for task in tasks)
+    assert any(task.id.startswith("rung1-score-") for task in tasks)
     assert len({s.arm for s in final}) == 1  # with the step that it began with
     assert final[0].state in {s.writes[-1] for s in begun}
     assert sum(s.calls for s in final) > 0.75 * 20_000
@@ -205,13 +206,13 @@ def test_the_last_race_uses_no_sample_that_chose_before(method: Method) -> None:
         assert found, names
         return {at for t in found for s in t.samples for at in range(s.start, s.stop)}
 
-    assert not used("race") & (used("look1-") | used("floor-score"))
+    assert not used("race") & (used("rung1-score-") | used("paper-score"))
 
 
 def test_where_neither_kind_gets_below_the_start_the_rest_is_searched() -> None:
     def high(task: Task) -> Outcome:
         outcome = answer(task)
-        if task.id.startswith("look1-") and isinstance(outcome, ScoreOutcome):
+        if task.id.startswith("rung1-score-") and isinstance(outcome, ScoreOutcome):
             items = tuple(replace(item, mean=1e3, square=1e6) for item in outcome.samples)
             return replace(outcome, samples=items)
         return outcome

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grasp_tune.core.checkpoint_keys import state_key
 from grasp_tune.core.errors import BudgetTooSmall
 from grasp_tune.core.methods import Convex, Method, NonConvex
 from grasp_tune.core.search import Search, Step
@@ -23,17 +24,16 @@ from grasp_tune.core.tasks import (
     Task,
     TrainOutcome,
     TrainTask,
-    state_key,
 )
-from grasp_tune.optimizers.registry import GROWING
 from grasp_tune.schedules.grid import (
-    POWERS,
     distance_range,
     first_grid,
     thinned,
 )
-from grasp_tune.schedules.paper_sweep import SHARES
+from grasp_tune.schedules.promote import Promote
 from tests.core.simulation import ORIGIN, answer, run, segments
+
+GROWING, SHARES = Promote().measuring, Promote().paper_shares
 
 PROBE = ProbeOutcome(100, ORIGIN, 100, 2.0, 5.0, 400, 100, 2.3, 5.4)
 
@@ -48,19 +48,19 @@ def test_distances_by_hand() -> None:
 
 
 def test_every_power_has_every_distance_and_runs_are_numbered_from_one() -> None:
-    grid = first_grid(SweepSpec(Convex(), 10_000), PROBE, most=10_000)
+    grid = first_grid(Promote(), SweepSpec(Convex(), 10_000), PROBE, most=10_000)
     # log_16(2 * 10^8 / 0.01 / 0.01) = 12.28 / 1.204 = 10.2: 11 distances.
     assert grid.spacing == 16.0
-    assert len(grid.arms) == 11 * len(POWERS)
+    assert len(grid.arms) == 11 * len(Promote().search_powers)
     assert [arm.index for arm in grid.arms] == list(range(1, 34))
-    assert {arm.power for arm in grid.arms} == set(POWERS)
+    assert {arm.power for arm in grid.arms} == set(Promote().search_powers)
     assert all(arm.base == "adam" for arm in grid.arms)
     values = [arm.value for arm in grid.arms[:11]]
     assert values == pytest.approx([values[0] * 16**step for step in range(11)])
 
 
 def test_a_base_whose_number_is_fixed_gets_a_finer_grid() -> None:
-    grid = first_grid(SweepSpec(Convex(base="unixgrad"), 10_000), PROBE, most=10_000)
+    grid = first_grid(Promote(), SweepSpec(Convex(base="unixgrad"), 10_000), PROBE, most=10_000)
     # log_4(2 * 10^12) = 20.4: 21 distances.
     assert grid.spacing == 4.0 and len(grid.arms) == 21
     assert grid.arms[0].value == pytest.approx(4 * 0.01)
@@ -69,7 +69,7 @@ def test_a_base_whose_number_is_fixed_gets_a_finer_grid() -> None:
 @given(most=st.integers(1, 200))
 def test_a_coarser_grid_makes_room_and_then_fewer_kinds_do(most: int) -> None:
     # 0.005 to 2 * 10^10: log_256(4 * 10^12) = 5.2, so 6 distances of one kind at the least.
-    arms = first_grid(SweepSpec(NonConvex(), 10_000), PROBE, most=most).arms
+    arms = first_grid(Promote(), SweepSpec(NonConvex(), 10_000), PROBE, most=most).arms
     assert 6 <= len(arms) <= max(most, 6)
     assert arms[0].power == 0.0
 
@@ -135,23 +135,23 @@ def end_loss(tasks: list[Task], number: int, segment: Segment) -> float | None:
     assert isinstance(trained, TrainOutcome)
     if not trained.segments[0].finite:
         return None
-    looks = [task for task in tasks if task.id.startswith(f"look{number}-")]
+    looks = [task for task in tasks if task.id.startswith(f"rung{number}-score-")]
     assert bool(looks) == (number >= 2)
     told = [out for task in looks if isinstance(out := answer(task), ScoreOutcome)]
     means = {item.key: item.mean for out in told for item in out.samples}
-    return means[segment.writes[-1]] if looks else trained.segments[0].loss
+    return means[str(segment.writes[-1])] if looks else trained.segments[0].loss
 
 
 def test_fresh_samples_of_a_rung_are_paired_and_serve_nobody_else() -> None:
     _, tasks = run(SweepSpec(NonConvex(base="adam"), 40_000))
     ranges: dict[str, set[int]] = {}
-    for name in ("floor-score", "look2", "look3", "look4", "race1", "race2"):
+    for name in ("paper-score", "rung2-score", "rung3-score", "rung4-score", "race1", "race2"):
         scores = [t for t in tasks if isinstance(t, ScoreTask) and t.id.startswith(f"{name}-")]
         of_key: dict[str, set[int]] = {}
         for sample in (sample for task in scores for sample in task.samples):
             of_key.setdefault(sample.key, set()).update(range(sample.start, sample.stop))
         assert of_key, name
-        if name != "floor-score":  # the paper's are independent
+        if name != "paper-score":  # the paper's are independent
             assert len(set(map(frozenset, of_key.values()))) == 1
         ranges[name] = set().union(*of_key.values())
     for one, other in itertools.combinations(ranges.values(), 2):
@@ -217,7 +217,7 @@ def test_the_paper_runs_on_its_share_and_its_choice_is_in_the_race(
         with pytest.raises(BudgetTooSmall, match="too small"):
             method.plan(int(budget * smaller), measured.gradient_norm, measured.value)
     plan = method.plan(int(budget * share), measured.gradient_norm, measured.value)
-    floor = segments(tasks, "floor-run")
+    floor = segments(tasks, "paper-run")
     assert [(s.arm.value, s.stop) for s in floor] == [(c.value, c.budget) for c in plan.cells]
     assert {s.arm.base for s in floor} == {method.paper_base}
     assert probe.calls >= plan.probe_calls // (1 if method.score == "gradient" else 2)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grasp_tune.core.checkpoint_keys import state_key
 from grasp_tune.core.methods import NonConvex
 from grasp_tune.core.rounds import Round
 from grasp_tune.core.search import Search, Step
@@ -23,9 +24,11 @@ from grasp_tune.core.tasks import (
     Task,
     TrainOutcome,
     TrainTask,
-    state_key,
 )
-from grasp_tune.schedules.rungs import BLOCKS, Ranked, Rung, Stand, climb, entrants
+from grasp_tune.schedules.promote import Promote
+from grasp_tune.schedules.promote_options import Rung
+from grasp_tune.schedules.promote_state import PromoteState
+from grasp_tune.schedules.rungs import RungResult, entrants, run_rung
 from tests.core.simulation import ORIGIN, answer
 
 PROBE = ProbeOutcome(100, ORIGIN, 100, 2.0, 5.0, 400, 100, 2.3, 5.4)
@@ -33,15 +36,16 @@ FIVE = Rung(0.04, 3, (1 / 16, 1 / 4, 1.0, 4.0, 16.0))
 THREE = Rung(0.05, 1, (1 / 4, 1.0, 4.0))
 
 
-def stand(budget: int = 10_000, fresh: int = 50) -> Stand:
+def standing(budget: int = 10_000, next_run: int = 50) -> PromoteState:
     spec = SweepSpec(NonConvex(), budget)
-    return Stand(spec, PROBE, spec.method.plan(budget, 2.0), left=budget, fresh=fresh)
+    plan = spec.method.plan(budget, 2.0)
+    return PromoteState(Promote(), spec, PROBE, plan, left=budget, next_run=next_run)
 
 
-def ranked(age: int, *arms: Arm, lost: tuple[Arm, ...] = ()) -> Ranked:
+def ranked(age: int, *arms: Arm, lost: tuple[Arm, ...] = ()) -> RungResult:
     """The ends of a rung: `arms` from the best to the worst, and those that diverged."""
     losses = {arm: 0.1 * place for place, arm in enumerate(arms, start=1)}
-    return Ranked(age, list(arms), losses | dict.fromkeys(lost, math.nan), 0.0)
+    return RungResult(age, list(arms), losses | dict.fromkeys(lost, math.nan), 0.0)
 
 
 # ---- entrants ------------------------------------------------------------------------------------
@@ -50,16 +54,16 @@ def ranked(age: int, *arms: Arm, lost: tuple[Arm, ...] = ()) -> Ranked:
 def test_neighbours_that_exist_are_reused_and_missing_ones_begin_from_the_best() -> None:
     # Steps 16 apart, best 0.8: 0.05 and 12.8 are there, 0.2 and 3.2 are not.
     low, top, high = (Arm.of(i, "adam", v) for i, v in ((1, 0.05), (2, 0.8), (3, 12.8)))
-    place = stand()
+    place = standing()
     arms, origins = entrants(place, FIVE, ranked(30, top, low, high))
     assert arms == [low, Arm.of(50, "adam", 0.2), top, Arm.of(51, "adam", 3.2), high]
-    assert origins == {50: "run002-000000030-state", 51: "run002-000000030-state"}
-    assert place.fresh == 52
+    assert origins == {50: state_key(2, 30), 51: state_key(2, 30)}
+    assert place.next_run == 52
 
 
 def test_a_neighbour_that_diverged_is_tried_again_from_the_best() -> None:
     top, gone = Arm.of(1, "adam", 0.8), Arm.of(2, "adam", 3.2)
-    arms, origins = entrants(stand(), THREE, ranked(30, top, lost=(gone,)))
+    arms, origins = entrants(standing(), THREE, ranked(30, top, lost=(gone,)))
     assert gone not in arms
     assert [arm.value for arm in arms] == pytest.approx([0.2, 0.8, 3.2])
     assert set(origins.values()) == {state_key(1, 30)}
@@ -67,7 +71,7 @@ def test_a_neighbour_that_diverged_is_tried_again_from_the_best() -> None:
 
 def test_new_runs_are_of_the_kind_of_the_best() -> None:
     top, other = Arm.of(1, "adam", 0.8, power=0.5), Arm.of(2, "adam", 0.2, power=1.0)
-    arms, _ = entrants(stand(), replace(THREE, kinds=2), ranked(30, top, other))
+    arms, _ = entrants(standing(), replace(THREE, kinds=2), ranked(30, top, other))
     assert [(arm.value, arm.power) for arm in arms] == [
         (0.2, 0.5), (0.8, 0.5), (3.2, 0.5), (0.05, 1.0), (0.2, 1.0), (0.8, 1.0),
     ]  # fmt: skip
@@ -77,20 +81,20 @@ def test_only_the_best_kinds_enter() -> None:
     # Best first: power 1, power 0, power 0, power 0.5.
     best, second = Arm.of(7, "adam", 0.3, power=1.0), Arm.of(8, "adam", 0.3, power=0.0)
     rest = (Arm.of(9, "adam", 1.2, power=0.0), Arm.of(10, "adam", 0.3, power=0.5))
-    arms, _ = entrants(stand(), replace(THREE, kinds=2), ranked(30, best, second, *rest))
+    arms, _ = entrants(standing(), replace(THREE, kinds=2), ranked(30, best, second, *rest))
     assert {arm.power for arm in arms} == {1.0, 0.0}
 
 
 def test_unixgrad_gets_no_new_runs() -> None:
     low, top = Arm.of(1, "unixgrad", 0.2), Arm.of(2, "unixgrad", 0.8)
-    place = stand()
+    place = standing()
     assert entrants(place, FIVE, ranked(30, top, low)) == ([low, top], {})
-    assert place.fresh == 50
+    assert place.next_run == 50
 
 
 def test_a_step_that_no_number_holds_is_left_out() -> None:
     top = Arm.of(1, "adam", 1e308)
-    arms, _ = entrants(stand(), THREE, ranked(30, top))
+    arms, _ = entrants(standing(), THREE, ranked(30, top))
     assert [arm.value for arm in arms] == [0.25e308, 1e308]
 
 
@@ -98,7 +102,7 @@ def test_states_nobody_needs_are_discarded() -> None:
     top, near, far, gone = (
         Arm.of(i, "adam", v) for i, v in ((1, 0.8), (2, 3.2), (3, 100.0), (4, 1e4))
     )
-    place = stand()
+    place = standing()
     first, _ = entrants(place, THREE, ranked(30, top, near, far, lost=(gone,)))
     assert place.discard == (state_key(3, 30), state_key(4, 30))
     assert [arm.index for arm in first] == [50, 1, 2]
@@ -131,10 +135,10 @@ def looked(task: ScoreTask, means: dict[str, list[float]]) -> ScoreOutcome:
 @pytest.mark.parametrize("unit", [1.0, 2.0**600, 2.0**-600])  # squares of which overflow
 def test_fresh_samples_outvote_the_losses_of_training(unit: float) -> None:
     top, bold = Arm.of(1, "adam", 0.8), Arm.of(2, "adam", 3.2)
-    place = stand(budget=3200)
+    place = standing(budget=3200)
     # 0.1 * 3200 / 2 = 160 calls each; 0.01 * 3200 / 2 = 16 samples each, 2 a block.
-    rung = Rung(0.1, 1, (1.0, 4.0), looks=0.01)
-    steps = climb(place, rung, 3, ranked(30, top, bold))
+    rung = Rung(0.1, 1, (1.0, 4.0), samples=0.01)
+    steps = run_rung(place, rung, 3, ranked(30, top, bold))
     training = next(steps)
     assert {s.stop - s.start for t in training.tasks if isinstance(t, TrainTask)
             for s in t.segments} == {160}  # fmt: skip
@@ -147,8 +151,8 @@ def test_fresh_samples_outvote_the_losses_of_training(unit: float) -> None:
     # The differences are 0.2 and 0.4 by turns: mean 0.3, squared deviations 8 * 0.01, so that the
     # variance is 0.08 / 7 and the standard error sqrt(0.08 / 7 / 8) = 0.0378.
     blocks = {
-        state_key(1, 190): [0.5 * unit, 0.7 * unit] * 4,
-        state_key(2, 190): [0.3 * unit] * BLOCKS,
+        str(state_key(1, 190)): [0.5 * unit, 0.7 * unit] * 4,
+        str(state_key(2, 190)): [0.3 * unit] * 8,
     }
     scored: dict[str, Outcome | None] = {
         task.id: looked(task, blocks) for task in looking.tasks if isinstance(task, ScoreTask)
@@ -166,8 +170,8 @@ def test_fresh_samples_outvote_the_losses_of_training(unit: float) -> None:
 
 def test_a_run_that_was_lost_is_out_and_costs_nothing() -> None:
     top, bold = Arm.of(1, "adam", 0.8), Arm.of(2, "adam", 3.2)
-    place = stand(budget=1000)
-    steps = climb(place, Rung(0.1, 1, (1.0, 4.0)), 3, ranked(30, top, bold))
+    place = standing(budget=1000)
+    steps = run_rung(place, Rung(0.1, 1, (1.0, 4.0)), 3, ranked(30, top, bold))
     training: Round = next(steps)
     first, second = (task for task in training.tasks if isinstance(task, TrainTask))
     with pytest.raises(StopIteration) as end:
@@ -221,7 +225,7 @@ def test_what_the_rungs_leave_behind_is_the_winners_beginning_only() -> None:
     final = next(t for t in tasks if isinstance(t, TrainTask) and t.id.startswith("final0"))
     states = {key for key in there if key.endswith("-state")}
     made = {key for t in tasks if t.id.startswith("rung") for key in t.writes}
-    assert states & made == {final.segments[0].state}
+    assert states & made == {str(final.segments[0].state)}
     assert search.choice is not None
 
 

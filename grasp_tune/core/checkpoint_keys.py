@@ -1,0 +1,89 @@
+"""The keys of checkpoints: which run, after how many calls, and what is kept there.
+
+Tasks name every checkpoint that they read or write by such a key, so a repeated task writes the
+same files again. Stores and JSON hold keys as text; `str` and `Key.parse` are the only way between
+the two.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from grasp_tune.core.errors import InputError
+
+What = Literal["start", "iterate", "average", "state", "part", "moments"]
+
+_TEXT = re.compile(
+    r"(?P<start>x0)|(?P<moments>probe-moments)|probe-part(?P<part>\d+)"
+    r"|run(?P<run>\d+)-(?P<call>\d+)(?:-(?P<state>state)|-average(?P<gamma>[-+.e\d]+))?"
+)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Key:
+    """One checkpoint.
+
+    what: `start` is x0, the candidate that costs nothing; `iterate` and `average` are candidates of
+        a run; `state` is all that a run needs to go on; `part` is what one part of a split probe
+        leaves; `moments` is the largest gradient of each coordinate in the probe.
+    """
+
+    what: What
+    run: int = 0
+    call: int = 0  # oracle calls of the run
+    gamma: float = 0.0  # exponent of an average
+    part: int = 0
+
+    def __str__(self) -> str:
+        if self.what == "start":
+            return "x0"
+        if self.what == "moments":
+            return "probe-moments"
+        if self.what == "part":
+            return f"probe-part{self.part:03d}"
+        end = {"iterate": "", "state": "-state", "average": f"-average{self.gamma:g}"}[self.what]
+        return f"run{self.run:03d}-{self.call:09d}{end}"
+
+    @classmethod
+    def parse(cls, text: str) -> Key:
+        """Return the key that `str` wrote; InputError where it is none."""
+        found = _TEXT.fullmatch(text)
+        if found is None:
+            raise InputError(f"{text[:80]!r} is no key of a checkpoint")
+        given = {name: value for name, value in found.groupdict().items() if value is not None}
+        for what in ("start", "moments"):
+            if what in given:
+                return cls(cast(What, what))
+        if "part" in given:
+            return part_key(int(given["part"]))
+        run, call = int(given["run"]), int(given["call"])
+        if "gamma" in given:
+            return average_key(run, call, float(given["gamma"]))
+        return cls("state" if "state" in given else "iterate", run, call)
+
+
+X0 = Key("start")
+START = str(X0)  # as candidates and stores know it
+MOMENTS = Key("moments")
+
+
+def iterate_key(run: int, call: int) -> Key:
+    """Return the key of the iterate of a run after `call` oracle calls."""
+    return Key("iterate", run, call)
+
+
+def average_key(run: int, call: int, gamma: float) -> Key:
+    """Return the key of the running average with exponent `gamma` after `call` calls."""
+    return Key("average", run, call, gamma=gamma)
+
+
+def state_key(run: int, call: int) -> Key:
+    """Return the key of the state from which a run goes on after `call` calls."""
+    return Key("state", run, call)
+
+
+def part_key(part: int) -> Key:
+    """Return the key of the sums that one part of a split probe leaves."""
+    return Key("part", part=part)

@@ -1,0 +1,92 @@
+"""The registry of schedules: names, objects, options, and their way through JSON."""
+
+import json
+import math
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import grasp_tune as gt
+from grasp_tune.core.rounds import Rounds
+from grasp_tune.core.spec import SweepSpec
+from grasp_tune.schedules import find_schedule, register, schedule_names, written_schedule
+from grasp_tune.schedules.promote_options import Rung
+
+
+def test_names_and_objects_mean_the_same() -> None:
+    assert find_schedule("promote") == gt.Promote() == find_schedule({"name": "promote"})
+    assert find_schedule("paper") == find_schedule(gt.Paper()) == gt.Paper()
+    assert set(schedule_names()) >= {"paper", "promote"}
+
+
+@pytest.mark.parametrize("given_", ["papier", 3, None, {"jump": 2.0}, object(), gt.NonConvex()])
+def test_anything_else_is_an_error_that_names_the_known_ones(given_: object) -> None:
+    with pytest.raises(gt.InputError, match=r"schedule: got .*, expected 'paper' or 'promote'"):
+        find_schedule(given_)
+
+
+def test_an_unknown_option_is_an_error() -> None:
+    with pytest.raises(gt.InputError, match=r"unknown keys .'jumps'."):
+        find_schedule({"name": "promote", "jumps": 3.0})
+
+
+def test_a_schedule_that_is_not_registered_is_refused() -> None:
+    @dataclass(frozen=True)
+    class Promote:
+        name: ClassVar[str] = "promote"
+        default_base: ClassVar[str | None] = None
+
+        def rounds(self, spec: SweepSpec) -> Rounds:
+            raise NotImplementedError
+
+    with pytest.raises(gt.InputError, match="is not the registered 'promote'"):
+        find_schedule(Promote())
+    with pytest.raises(gt.InputError, match="the name 'promote' is taken"):
+        register(Promote)
+
+
+def test_only_changed_options_are_written() -> None:
+    assert written_schedule(gt.Promote()) == "promote"
+    assert written_schedule(gt.Promote(jump=math.inf, parts=4)) == {
+        "name": "promote",
+        "parts": 4,
+        "jump": "inf",
+    }
+
+
+def changed(value: Any) -> st.SearchStrategy[Any]:
+    """Other values of an option."""
+    if isinstance(value, bool):
+        return st.booleans()
+    if isinstance(value, int):
+        return st.integers(1, 10**6)
+    if isinstance(value, float):
+        return st.floats(0.0, 0.99)
+    if isinstance(value, str):
+        return st.sampled_from(["adam", "growing"])
+    if isinstance(value, Rung):
+        return st.builds(Rung, st.floats(0, 1), st.integers(0, 5), st.just((1.0, 0.1)))
+    return st.just(value[::-1])
+
+
+@given(st.data())
+def test_every_option_comes_back_from_json(data: st.DataObject) -> None:
+    usual = gt.Promote()
+    item = data.draw(st.sampled_from(fields(usual)))
+    schedule = replace(usual, **{item.name: data.draw(changed(getattr(usual, item.name)))})
+    spec = SweepSpec(gt.NonConvex(), 1000, schedule)
+    again = SweepSpec.from_dict(json.loads(json.dumps(spec.to_dict())))
+    assert again == spec and again.schedule == schedule
+    assert not spec.difference(again.to_dict())
+    assert bool(spec.difference(SweepSpec(gt.NonConvex(), 1000).to_dict())) == (schedule != usual)
+
+
+@pytest.mark.parametrize(
+    "options", [{"jump": math.nan}, {"probe_share": 1.0}, {"parts": 0}, {"powers": ()}]
+)
+def test_options_are_checked_at_birth(options: dict[str, Any]) -> None:
+    with pytest.raises(gt.InputError):
+        gt.Promote(**options)
