@@ -6,17 +6,22 @@ from importlib import import_module
 
 
 def lazy_names(
-    package: str, homes: Mapping[str, str]
+    package: str, homes: Mapping[str, str], extra: str | None = None
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Return the `__getattr__` and `__dir__` of a package whose names live in other modules.
 
     package: the package's `__name__`.
     homes: for each name, the module that defines it.
+    extra: a framework that all of them need, and the extra of the same name that installs it.
     """
 
     def load(name: str) -> object:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        if extra is not None:
+            from grasp_tune.extras import need
+
+            need(extra, extra, package)
         value = getattr(import_module(homes[name]), name)
         setattr(sys.modules[package], name, value)  # the next use finds it without asking here
         return value

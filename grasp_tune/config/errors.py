@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grasp_tune.core.errors import GraspError, MissingExtra
+from grasp_tune.core.errors import GraspError
 
 
 class ConfigError(GraspError, ValueError):
@@ -36,13 +36,6 @@ class MissingDataError(GraspError, FileNotFoundError):
 
 class EntryPointError(GraspError, ImportError):
     """A `module:function` that cannot be imported or does not give what was asked of it."""
-
-
-def missing_extra(package: str, extra: str, purpose: str) -> MissingExtra:
-    """The error of an optional package that is not installed, with the command that installs it."""
-    return MissingExtra(
-        f"{purpose} needs {package}, which is not installed; run: pip install 'grasp_tune[{extra}]'"
-    )
 
 
 def shown(value: object, limit: int = 60) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from grasp_tune.config.errors import missing_extra
 from grasp_tune.data.data import Data
 from grasp_tune.data.options import BreastCancer, Digits
 from grasp_tune.data.table import Table, table_data
+from grasp_tune.extras import need
 
 
 def digits(options: Digits) -> Data:
@@ -25,8 +25,4 @@ def breast_cancer(options: BreastCancer) -> Data:
 
 
 def _sklearn(purpose: str) -> ModuleType:
-    try:
-        import sklearn.datasets
-    except ImportError as error:
-        raise missing_extra("scikit-learn", "datasets", purpose) from error
-    return sklearn.datasets
+    return need("sklearn.datasets", "datasets", purpose, "scikit-learn")

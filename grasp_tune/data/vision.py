@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from grasp_tune.config.errors import DataError, missing_extra
+from grasp_tune.config.errors import DataError
+from grasp_tune.extras import missing_extra, need
 
 _LOST_OPERATORS = ("nms", "qnms")
 _declared: list[torch.library.Library] = []  # a library that is collected takes its schemas along
@@ -42,10 +43,7 @@ def torchvision(purpose: str) -> ModuleType:
 
 def read_picture(path: Path, size: int, channels: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """The picture as (channels, size, size) bytes."""
-    try:
-        from PIL import Image, UnidentifiedImageError
-    except ImportError as error:
-        raise missing_extra("Pillow", "vision", "reading pictures") from error
+    Image: Any = need("PIL.Image", "vision", "reading pictures", "Pillow")
     try:
         with warnings.catch_warnings():
             # The size is checked below, before any pixel is decoded.
@@ -61,7 +59,7 @@ def read_picture(path: Path, size: int, channels: int) -> np.ndarray[Any, np.dty
                     picture = picture.resize((size, size), Image.Resampling.BILINEAR)
                 pixels = np.asarray(picture, dtype=np.uint8)
     except (
-        UnidentifiedImageError,
+        Image.UnidentifiedImageError,
         Image.DecompressionBombError,
         OSError,
         SyntaxError,

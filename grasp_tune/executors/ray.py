@@ -24,6 +24,7 @@ from grasp_tune.core.tasks import Task
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.store import Store
 from grasp_tune.engine.worker import Worker
+from grasp_tune.extras import missing_extra
 from grasp_tune.optimizers.registry import Factory
 from grasp_tune.runtime.call_counter import CallCounter
 from grasp_tune.runtime.driver import MakeWorker, run_sweep
@@ -36,9 +37,7 @@ from grasp_tune.runtime.sweep_folder import SweepFolder
 try:
     import ray
 except ModuleNotFoundError as missing:
-    raise ModuleNotFoundError(
-        'backend "ray" needs Ray: pip install "grasp_tune[ray]"', name="ray"
-    ) from missing
+    raise missing_extra("ray", "ray", "grasp_tune.ray") from missing
 
 logger = logging.getLogger(__name__)
 

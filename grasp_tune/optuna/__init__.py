@@ -3,8 +3,9 @@
 Names are loaded when first used: sampling a plan needs neither torch nor the rest.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from grasp_tune.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from grasp_tune.executors.study import Timing
@@ -29,29 +30,16 @@ __all__ = [
 ]
 
 _HOME = {
-    "Budget": "budget",
-    "GraspSampler": "sampler",
-    "OptunaBackend": "runner",
-    "Timing": "runner",
-    "grasp_budget": "budget",
-    "loss_figure": "figures",
-    "run": "runner",
-    "run_optuna": "runner",
-    "rung_figure": "figures",
-    "save_figures": "figures",
-    "select": "selection",
+    "Budget": "grasp_tune.optuna.budget",
+    "GraspSampler": "grasp_tune.optuna.sampler",
+    "OptunaBackend": "grasp_tune.optuna.runner",
+    "Timing": "grasp_tune.executors.study",
+    "grasp_budget": "grasp_tune.optuna.budget",
+    "loss_figure": "grasp_tune.optuna.figures",
+    "run": "grasp_tune.optuna.runner",
+    "run_optuna": "grasp_tune.optuna.runner",
+    "rung_figure": "grasp_tune.optuna.figures",
+    "save_figures": "grasp_tune.optuna.figures",
+    "select": "grasp_tune.optuna.selection",
 }
-
-
-def __getattr__(name: str) -> object:
-    """The public name `name`, from the module that defines it (PEP 562)."""
-    if name not in _HOME:
-        raise AttributeError(f"module 'grasp_tune.optuna' has no attribute {name!r}")
-    value = getattr(import_module(f"grasp_tune.optuna.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    """All public names, loaded or not, beside what is already there."""
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _HOME, "optuna")

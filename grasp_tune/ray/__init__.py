@@ -1,11 +1,16 @@
 """The Ray Tune body: the search as a Tune searcher, its tasks as trials, on one machine or many."""
 
-from grasp_tune.executors.ray import RayBackend
-from grasp_tune.ray.experiment import load_result, quiet_disk
-from grasp_tune.ray.plan_searcher import BudgetStopper, PlanSearcher
-from grasp_tune.ray.progress import GraspProgress
-from grasp_tune.ray.searcher import GraspSearcher
-from grasp_tune.ray.trainable import grasp_trainable
+from typing import TYPE_CHECKING
+
+from grasp_tune.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from grasp_tune.executors.ray import RayBackend
+    from grasp_tune.ray.experiment import load_result, quiet_disk
+    from grasp_tune.ray.plan_searcher import BudgetStopper, PlanSearcher
+    from grasp_tune.ray.progress import GraspProgress
+    from grasp_tune.ray.searcher import GraspSearcher
+    from grasp_tune.ray.trainable import grasp_trainable
 
 __all__ = [
     "BudgetStopper",
@@ -17,3 +22,15 @@ __all__ = [
     "load_result",
     "quiet_disk",
 ]
+
+_HOME = {
+    "BudgetStopper": "grasp_tune.ray.plan_searcher",
+    "GraspProgress": "grasp_tune.ray.progress",
+    "GraspSearcher": "grasp_tune.ray.searcher",
+    "PlanSearcher": "grasp_tune.ray.plan_searcher",
+    "RayBackend": "grasp_tune.executors.ray",
+    "grasp_trainable": "grasp_tune.ray.trainable",
+    "load_result": "grasp_tune.ray.experiment",
+    "quiet_disk": "grasp_tune.ray.experiment",
+}
+__getattr__, __dir__ = lazy_names(__name__, _HOME, "ray")
