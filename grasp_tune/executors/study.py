@@ -67,6 +67,11 @@ def in_memory(study: optuna.Study) -> bool:
     return isinstance(study._storage, optuna.storages.InMemoryStorage)
 
 
+def in_optimize(study: optuna.Study) -> bool:
+    """Return whether `study.optimize` runs in this thread, as far as can be told."""
+    return bool(getattr(getattr(study, "_thread_local", None), "in_optimize_loop", False))
+
+
 def has_heartbeat(study: optuna.Study) -> bool:
     """Return whether the storage can tell a dead worker's trial."""
     return heartbeat_interval(study) is not None

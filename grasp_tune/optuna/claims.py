@@ -1,56 +1,47 @@
 """Which cell belongs to which trial, agreed by any number of processes without a lock.
 
-A cell belongs to the trial of its rank: cell k to the k-th trial that was created without a value
-of its own. Storages number trials without gaps or doubles, so nothing can be taken twice, and a
-worker that died before it wrote anything still owns its cell.
+A cell that is known from the start belongs to the trial of its rank: cell k to the k-th trial that
+was created without a value of its own. Storages number trials without gaps or doubles, so nothing
+can be taken twice, and a worker that died before it wrote anything still owns its cell.
 
-Trials after the last cell take up what failed. They decide in the order of their numbers, each
-after all before it have decided; one that does not decide within `PATIENCE` is ended from outside,
-after which its owner can write nothing more on it. Where the storage has a heartbeat, such a trial
-also waits for the cells that others run, and takes up those whose workers have died.
+Later trials take up what failed, and the cells of later rounds. They decide in the order of their
+numbers, each after all before it have decided; one that does not decide within `PATIENCE` is ended
+from outside, after which its owner can write nothing more on it. A trial for which there is nothing
+yet waits a little for the cells that others run, and ends without one.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import optuna
+from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from grasp_tune.core.plan import Cell
-from grasp_tune.core.records import Json
-from grasp_tune.executors.study import CELL, end_trial, fail_stale, has_heartbeat, trials_of
+from grasp_tune.executors.study import (
+    CELL,
+    end_trial,
+    fail_stale,
+    has_heartbeat,
+    is_dead,
+    trials_of,
+)
+from grasp_tune.optuna.plans import StoredPlan
+
+logger = logging.getLogger(__name__)
 
 PATIENCE = 30.0  # seconds that a trial may take to say which cell it takes
 PAUSE = 0.02  # seconds between two looks, at first
 LONGEST_PAUSE = 1.0
+WAIT = (1.0, 0.25)  # a trial waits so many seconds, or this share of the wait before it
 NEAR = 8  # so many cells before the last, other processes may have taken the rest
 
 _RETRY = "failed_trial"  # Optuna's mark on a trial that its heartbeat callback made
 _ENQUEUED = "fixed_params"  # Optuna's mark on a trial that was enqueued
 _ENDED_WELL = (TrialState.COMPLETE, TrialState.PRUNED)
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """The cell that a trial runs; None where nothing is left to run."""
-
-    cell: Cell | None
-    attempt: int  # from 1
-
-    def to_dict(self, plan: str, number: int) -> dict[str, Json]:
-        """Return the attribute that says so, in words that a dashboard can show."""
-        if self.cell is None:
-            return {"index": 0, "plan": plan, "trial": number}
-        return {
-            "index": self.cell.index,
-            "value": self.cell.value,
-            "budget": self.cell.budget,
-            "attempt": self.attempt,
-            "plan": plan,
-            "trial": number,
-        }
 
 
 @dataclass(slots=True)
@@ -59,67 +50,98 @@ class _Standing:
 
     live: bool = False  # a trial runs it, or has run it to its end
     failures: int = 0
+    loss: float | None = None  # of the first trial that ended well
+    ended: bool = False
 
 
 @dataclass(slots=True)
 class _Board:
     """All trials of a study, read at one moment."""
 
-    cells: list[_Standing]
+    cells: tuple[Cell, ...] = ()  # known by now
+    open: list[Cell] = field(default_factory=list)  # those that somebody should run
+    lost: list[Cell] = field(default_factory=list)  # those that failed too often
+    grows: bool = False  # further cells follow when those that run have ended
+    standing: dict[int, _Standing] = field(default_factory=dict)
     undecided: list[FrozenTrial] = field(default_factory=list)
     queued: bool = False  # a trial with a cell waits in Optuna's queue
     running: list[FrozenTrial] = field(default_factory=list)  # those that own a cell
-    at: dict[int, int] = field(default_factory=dict)  # trial number -> position of its cell
-
-    def open(self, attempts: int) -> list[int]:
-        """Positions of the cells that somebody should run."""
-        return [
-            at for at, cell in enumerate(self.cells) if not cell.live and cell.failures < attempts
-        ]
+    dead: list[FrozenTrial] = field(default_factory=list)  # whose process is gone
+    at: dict[int, int] = field(default_factory=dict)  # trial number -> index of its cell
 
 
 class Claims:
-    """The cells of one plan, on one study."""
+    """The cells of one plan, on one study.
 
-    def __init__(self, cells: Sequence[Cell], parameter: str, plan: str, attempts: int) -> None:
-        self._cells, self._parameter = tuple(cells), parameter
+    stored: what is to run.
+    plan: the mark by which trials of this plan are known.
+    attempts: trials of a cell that may fail before it is given up.
+    """
+
+    def __init__(self, stored: StoredPlan, plan: str, attempts: int) -> None:
+        self._stored, self._parameter = stored, stored.parameter
+        self._first = stored.cells({})  # they belong to trials by rank
         self._plan, self._attempts = plan, attempts
         self._ranks: list[int] = []  # of trial n: how many before it take part; never changes
         self._taking: list[bool] = []
         self._lock = threading.Lock()
+        self._idle: float | None = None  # since when this process has found nothing to run
+        self._told = False
 
-    def take(self, study: optuna.Study, trial: FrozenTrial) -> Claim | None:
-        """Return what a trial that begins now runs; None where it has a value of its own."""
-        if _RETRY in trial.system_attrs:
-            return self._take_up(study, trial)
-        if not self._takes_part(trial):
-            return None
-        rank = self._rank(study, trial)
-        if rank < len(self._cells):
-            return Claim(self._cells[rank], 1)
-        return self._take_up(study, trial)
+    def take(self, study: optuna.Study, trial: FrozenTrial) -> tuple[Cell | None, int] | None:
+        """Return the cell of a trial that begins now and which attempt it is.
+
+        No cell where nothing is left; None where the trial has a value of its own.
+        """
+        if _RETRY not in trial.system_attrs:
+            if not self._takes_part(trial):
+                return None
+            if (rank := self._rank(study, trial)) < len(self._first):
+                return self._first[rank], 1
+        found = self._take_up(study, trial)
+        if found[0] is not None:
+            self._idle = None
+        return found
 
     def exhausted(self, study: optuna.Study) -> bool:
-        """Return whether no cell waits for a trial."""
+        """Return whether no cell waits for a trial, now or later."""
         board = self._read(study)
-        return not board.queued and not board.open(self._attempts)
+        return not (board.queued or board.open or board.grows)
 
-    def finished(self, study: optuna.Study, ending: FrozenTrial, state: TrialState) -> bool:
-        """Return whether nothing is left for this process after a trial that ends in `state`."""
+    def finished(
+        self,
+        study: optuna.Study,
+        ending: FrozenTrial,
+        state: TrialState,
+        values: Sequence[float] | None,
+    ) -> bool:
+        """Return whether nothing is left for this process after a trial that ends like this."""
         with self._lock:
             known = self._ranks[-1] + self._taking[-1] if self._ranks else 0
-        if known + NEAR < len(self._cells):
+        if known + NEAR < len(self._first):
             return False  # the usual case, without asking the storage
-        board = self._read(study, ending, state)
-        if board.queued or board.open(self._attempts):
+        board = self._read(study, ending, state, values)
+        if board.queued or board.open or board.grows or (board.running and has_heartbeat(study)):
             return False
-        return not (board.running and has_heartbeat(study))
+        if board.running and not self._told:
+            self._told = True
+            numbers = [trial.number for trial in board.running]
+            logger.warning(
+                "trials %s still run cells of the plan; where their workers are dead, call "
+                "sampler.release(study) and optimize again, or use a storage with a heartbeat",
+                numbers,
+            )
+        return True
 
     def lost(self, study: optuna.Study) -> tuple[Cell, ...]:
         """Return the cells that failed too often and are not issued again."""
+        return tuple(self._read(study).lost)
+
+    def release(self, study: optuna.Study) -> int:
+        """End the trials that hold a cell, since their workers are dead; return how many."""
         board = self._read(study)
-        pairs = zip(self._cells, board.cells, strict=True)
-        return tuple(c for c, s in pairs if not s.live and s.failures >= self._attempts)
+        held = [*board.running, *board.dead]
+        return sum(end_trial(study, trial._trial_id, TrialState.FAIL) for trial in held)
 
     # -- inside ---------------------------------------------------------------------------------
 
@@ -155,13 +177,10 @@ class Claims:
 
     def _rank(self, study: optuna.Study, trial: FrozenTrial) -> int:
         with self._lock:
-            if trial.number < len(self._ranks):
-                return self._ranks[trial.number]
-            if trial.number == len(self._ranks):
-                self._learn(trial)
-            else:
+            if trial.number > len(self._ranks):
                 for other in self._trials(study)[len(self._ranks) : trial.number]:
                     self._learn(other)
+            if trial.number == len(self._ranks):
                 self._learn(trial)
             return self._ranks[trial.number]
 
@@ -170,33 +189,38 @@ class Claims:
         self._ranks.append(before)
         self._taking.append(self._takes_part(trial))
 
-    def _take_up(self, study: optuna.Study, trial: FrozenTrial) -> Claim:
-        beating = has_heartbeat(study)
+    def _take_up(self, study: optuna.Study, trial: FrozenTrial) -> tuple[Cell | None, int]:
+        begun = time.monotonic()
+        self._idle = self._idle or begun
+        patience = max(WAIT[0], WAIT[1] * (begun - self._idle))
         stuck: dict[int, float] = {}  # trial number -> since when it holds us up
         pause = PAUSE
         while True:
             board = self._read(study)
-            waiting = board.open(self._attempts)
+            for item in board.dead:
+                end_trial(study, item._trial_id, TrialState.FAIL)
+            waiting = board.open
             if _RETRY in trial.system_attrs:
                 own = board.at.get(int(trial.system_attrs[_RETRY]))
-                waiting = [at for at in waiting if at == own]
+                waiting = [cell for cell in waiting if cell.index == own]
             before = [item for item in board.undecided if item.number < trial.number]
             if waiting and not before:
-                at = waiting[0]
-                return Claim(self._cells[at], board.cells[at].failures + 1)
+                return waiting[0], board.standing[waiting[0].index].failures + 1
             others = [item for item in board.running if item.number != trial.number]
-            if not waiting and (board.queued or not beating or not others):
-                return Claim(None, 0)
+            now, beating = time.monotonic(), has_heartbeat(study)
+            hopeful = others and (beating or board.grows)
+            if not waiting and (board.queued or not hopeful or now - begun > patience):
+                return None, 0
             # Silent where something waits to be decided, or from birth: its worker is dead.
             mute = [item for item in others if CELL not in item.user_attrs]
-            now = time.monotonic()
             silent = {item.number: item for item in (*mute, *(before if waiting else ()))}
             stuck = {number: stuck.get(number, now) for number in silent}
             for number, since in stuck.items():
                 if now - since > PATIENCE:
                     end_trial(study, silent[number]._trial_id, TrialState.FAIL)
-            if beating and not waiting:
-                fail_stale(study)
+            if not waiting:
+                if beating:
+                    fail_stale(study)
                 pause = min(2 * pause, LONGEST_PAUSE)
             time.sleep(pause)
 
@@ -205,45 +229,67 @@ class Claims:
         study: optuna.Study,
         ending: FrozenTrial | None = None,
         state: TrialState = TrialState.RUNNING,
+        values: Sequence[float] | None = None,
     ) -> _Board:
-        board = _Board([_Standing() for _ in self._cells])
-        for trial, at in self._owners(study, board):
-            now = state if ending is not None and trial.number == ending.number else trial.state
+        """Return the board, on which a trial that is just ending has ended."""
+        board = _Board()
+        sign = -1.0 if study.direction == StudyDirection.MAXIMIZE else 1.0
+        for trial, index in self._owners(study, board):
+            now, said = trial.state, trial.values
+            if ending is not None and trial.number == ending.number:
+                now, said = state, list(values) if values else None
+            value = said[0] if said and now == TrialState.COMPLETE else None
+            claim = trial.user_attrs.get(CELL, {})
+            cell = board.standing.setdefault(index, _Standing())
+            dead = now == TrialState.RUNNING and is_dead(claim.get("worker", ""))
             board.queued = board.queued or now == TrialState.WAITING
-            if now == TrialState.FAIL:
-                board.cells[at].failures += 1
+            if now == TrialState.FAIL or dead or claim.get("void"):
+                cell.failures += 1
             else:
-                board.cells[at].live = True
+                cell.live = True
+            if now in _ENDED_WELL and not cell.ended and not claim.get("void"):
+                cell.ended = True
+                cell.loss = (
+                    sign * value if now == TrialState.COMPLETE and value is not None else None
+                )
             if now == TrialState.RUNNING:
-                board.running.append(trial)
+                (board.dead if dead else board.running).append(trial)
+        losses: dict[int, float | None] = {}
+        for index, cell in board.standing.items():
+            if cell.ended or (not cell.live and cell.failures >= self._attempts):
+                losses[index] = cell.loss
+        board.cells, board.grows = self._stored.cells(losses), self._stored.may_grow(losses)
+        for item in board.cells:
+            cell = board.standing.setdefault(item.index, _Standing())
+            if not cell.live:
+                (board.open if cell.failures < self._attempts else board.lost).append(item)
         return board
 
     def _owners(self, study: optuna.Study, board: _Board) -> Iterator[tuple[FrozenTrial, int]]:
-        """Yield the trials that own a cell, with its position; note those that may yet."""
+        """Yield the trials that own a cell, with its index; note those that may yet."""
         rank = 0
-        places = {cell.index: at for at, cell in enumerate(self._cells)}
         for trial in self._trials(study):
             takes_part = self._takes_part(trial)
             own_rank, rank = rank, rank + takes_part
             claim = trial.user_attrs.get(CELL)
-            at: int | None = None
+            index: int | None = None
             # Optuna's retries inherit the attributes of the trial that failed, its number too.
             said = (claim["plan"], claim["trial"]) if isinstance(claim, dict) else None
             if isinstance(claim, dict) and said == (self._plan, trial.number):
-                at = places.get(claim["index"])
-                if at is None:
+                index = claim["index"]
+                if not index:
                     continue  # it said that nothing was left
-            if at is None and _RETRY in trial.system_attrs:
+            elif _RETRY in trial.system_attrs:
                 if trial.state == TrialState.RUNNING:
                     board.undecided.append(trial)
                     continue
                 if trial.state == TrialState.WAITING:  # whoever runs it takes the cell up
-                    at = board.at.get(int(trial.system_attrs[_RETRY]))
-            elif at is None and takes_part:
-                if own_rank < len(self._cells):
-                    at = own_rank
+                    index = board.at.get(int(trial.system_attrs[_RETRY]))
+            elif takes_part:
+                if own_rank < len(self._first):
+                    index = self._first[own_rank].index
                 elif trial.state == TrialState.RUNNING:
                     board.undecided.append(trial)
-            if at is not None:
-                board.at[trial.number] = at
-                yield trial, at
+            if index is not None:
+                board.at[trial.number] = index
+                yield trial, index

@@ -12,9 +12,10 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from grasp_tune.core.errors import InputError, MissingExtra
+from grasp_tune.core.plan import Plan
 from grasp_tune.core.tasks import TrainOutcome, outcome_from_dict
 from grasp_tune.executors.optuna import OUTCOME, TASK
-from grasp_tune.executors.study import CALLS, CHOICE, cell_on, joined, study_json, trials_of
+from grasp_tune.executors.study import CALLS, CELL, CHOICE, cell_on, joined, study_json, trials_of
 from grasp_tune.optuna.plans import stored_plan
 
 LOSS_ID = "grasp-loss"
@@ -170,12 +171,13 @@ def _of_task(trial: FrozenTrial) -> list[Stretch]:
 
 def _of_cell(trial: FrozenTrial) -> list[Stretch]:
     cell = cell_on(trial)
-    if cell is None or trial.value is None:
+    if cell is None or trial.value is None or trial.user_attrs[CELL].get("void"):
         return []
     calls = int(trial.user_attrs.get(CALLS, cell.budget))
     marks = {**trial.intermediate_values, calls: float(trial.value)}
+    value = next(iter(trial.params.values())) if len(trial.params) == 1 else cell.value
     return [
-        Stretch(cell.index, "", cell.value, before, int(call), float(loss))
+        Stretch(cell.index, "", value, before, int(call), float(loss))
         for before, (call, loss) in zip([0, *sorted(marks)], sorted(marks.items()), strict=False)
         if call > 0
     ]
@@ -189,7 +191,9 @@ def _chosen(study: optuna.Study) -> int:
 
 def _axis(study: optuna.Study) -> str:
     stored = stored_plan(study)
-    return "step size, radius or distance" if stored is None else stored.plan.quantity
+    if stored is None or not isinstance(stored.plan, Plan):
+        return "step size, radius or distance"
+    return stored.plan.quantity
 
 
 # -- drawing -------------------------------------------------------------------------------------

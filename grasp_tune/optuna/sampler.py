@@ -1,4 +1,4 @@
-"""The plan as an Optuna sampler: every cell once, by whoever comes, and then the end."""
+"""The sampler: a search for a step size, or the paper's plan, cell by cell, and then the end."""
 
 import warnings
 from collections.abc import Sequence
@@ -7,25 +7,26 @@ from typing import TYPE_CHECKING, Any
 
 import optuna
 from optuna.distributions import BaseDistribution, FloatDistribution
-from optuna.samplers import BaseSampler
+from optuna.samplers import BaseSampler, RandomSampler
 from optuna.trial import FrozenTrial, TrialState
 
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.methods import Method
 from grasp_tune.core.plan import Cell, Plan
-from grasp_tune.core.random_streams import trajectory_indices
-from grasp_tune.core.tasks import ProbeOutcome
+from grasp_tune.core.random_streams import words
 from grasp_tune.executors.study import (
     CELL,
     cell_on,
     end_trial,
     fingerprint,
+    in_optimize,
     is_surplus,
+    process_name,
     show_on_trial,
 )
-from grasp_tune.optuna.claims import Claim, Claims
-from grasp_tune.optuna.independent import AddressedSampler
-from grasp_tune.optuna.plans import StoredPlan, agree_on_plan, stored_plan
+from grasp_tune.optuna.claims import Claims
+from grasp_tune.optuna.plans import StoredPlan, agree_on_plan, probed_plan, stored_plan
+from grasp_tune.schedules.step_search import StepSearch
 
 if TYPE_CHECKING:
     from grasp_tune.engine.problem import TorchProblem
@@ -34,10 +35,15 @@ ATTEMPTS = 3  # trials that a cell may fail before it is given up
 
 
 class GraspSampler(BaseSampler):
-    """Gives each trial the next cell of a plan, and ends the study after the last.
+    """Gives each trial a step size and a number of oracle calls, and ends the study by itself.
 
-    plan: what `NonConvex().plan(...)` and the like return.
+    `GraspSampler(budget=10_000)` searches: very short trials over eight decades of step sizes
+    first, then finer and longer ones around the best, and the last with half of the budget. It
+    needs no range and no gradient. `GraspSampler(plan)` runs the cells of the paper's plan.
+
+    plan: what `NonConvex().plan(...)` and the like return, for the paper's grid.
     parameter: the name that the objective passes to `suggest_float`.
+    budget: oracle calls over all trials, for the search; not with a plan, which has its own.
     seed: fixes the values of other parameters, and which iterates become candidates.
     independent_sampler: samples the other parameters; by default uniformly, each value a function
         of (seed, trial, name), so that it does not matter how many processes there are.
@@ -49,29 +55,36 @@ class GraspSampler(BaseSampler):
 
     def __init__(
         self,
-        plan: Plan,
-        parameter: str,
+        plan: Plan | None = None,
+        parameter: str = "lr",
         *,
+        budget: int | None = None,
         seed: int = 0,
         independent_sampler: BaseSampler | None = None,
         attempts: int = ATTEMPTS,
-        probe: ProbeOutcome | None = None,
     ) -> None:
-        if not isinstance(plan, Plan):
+        if (plan is None) == (budget is None):
+            raise InputError("give either a plan or a budget: GraspSampler(budget=10_000)")
+        if plan is not None and not isinstance(plan, Plan):
             raise InputError(
                 f"plan: got {type(plan).__name__}, expected what NonConvex().plan(...) returns"
             )
-        if not plan.cells:
+        if plan is not None and not plan.cells:
             raise InputError("plan: it has no cells to run: x0 is the answer already")
         if not isinstance(parameter, str) or not parameter:
             raise InputError(f"parameter: got {parameter!r}, expected a name such as 'lr'")
         if not isinstance(attempts, int) or isinstance(attempts, bool) or attempts < 1:
             raise InputError(f"attempts: got {attempts!r}, expected a whole number >= 1")
-        self.plan, self.parameter, self.seed = plan, parameter, seed
-        self._independent = independent_sampler or AddressedSampler(seed)
-        self._attempts = attempts
-        self._stored = StoredPlan(plan, parameter, seed, probe)
-        self._mark = fingerprint(self._stored.to_dict())
+        search = StepSearch(budget) if plan is None else plan  # type: ignore[arg-type]
+        self._take(StoredPlan(search, parameter, seed), independent_sampler, attempts)
+
+    def _take(
+        self, stored: StoredPlan, independent_sampler: BaseSampler | None, attempts: int
+    ) -> None:
+        self.parameter, self.seed = stored.parameter, stored.seed
+        self._independent = independent_sampler or AddressedSampler(stored.seed)
+        self._attempts, self._stored = attempts, stored
+        self._mark = fingerprint(stored.to_dict())
         self._claims: dict[tuple[int, int], Claims] = {}  # by storage and study
 
     @classmethod
@@ -87,19 +100,19 @@ class GraspSampler(BaseSampler):
         independent_sampler: BaseSampler | None = None,
         attempts: int = ATTEMPTS,
     ) -> "GraspSampler":
-        """Return the sampler for a problem: probes at x0 and plans.
+        """Return the sampler of the paper's plan for a problem: probes at x0 and plans.
 
         With `study`, the plan is written there, and a process that finds one there does not probe:
         that is how further processes join, or a study goes on, without a second probe.
         """
-        from grasp_tune.optuna.probing import probed_plan
-
         found = None if study is None else stored_plan(study)
         if found is None:
             found = probed_plan(problem, budget, method, parameter, seed)
             if study is not None:
                 found = agree_on_plan(study, found)
-        return cls._of(found, independent_sampler, attempts)
+        sampler = cls.__new__(cls)
+        sampler._take(found, independent_sampler, attempts)
+        return sampler
 
     @classmethod
     def from_study(
@@ -110,36 +123,29 @@ class GraspSampler(BaseSampler):
         attempts: int = ATTEMPTS,
     ) -> "GraspSampler":
         """Return the sampler whose plan is written on the study, for a process that joins it."""
-        found = stored_plan(study)
-        if found is None:
+        if (found := stored_plan(study)) is None:
             raise InputError(f"study {study.study_name!r} has no plan of a GraspSampler yet")
-        return cls._of(found, independent_sampler, attempts)
-
-    @classmethod
-    def _of(
-        cls, stored: StoredPlan, independent_sampler: BaseSampler | None, attempts: int
-    ) -> "GraspSampler":
-        return cls(
-            stored.plan,
-            stored.parameter,
-            seed=stored.seed,
-            independent_sampler=independent_sampler,
-            attempts=attempts,
-            probe=stored.probe,
-        )
+        sampler = cls.__new__(cls)
+        sampler._take(found, independent_sampler, attempts)
+        return sampler
 
     # -- what users ask -------------------------------------------------------------------------
 
     @property
+    def plan(self) -> Plan:
+        """The paper's plan; `InputError` where the sampler searches without one."""
+        if not isinstance(self._stored.plan, Plan):
+            raise InputError("plan: this sampler was made with a budget, and searches without one")
+        return self._stored.plan
+
+    @property
     def distribution(self) -> FloatDistribution:
         """The range that holds every cell's value, for `suggest_float` or `study.ask`."""
-        cells = self.plan.cells
-        return FloatDistribution(float(cells[0].value), float(cells[-1].value), log=True)
+        return FloatDistribution(*self._stored.range, log=True)
 
     def suggest(self, trial: optuna.Trial) -> float:
         """Return the trial's step size or radius; `suggest_float` with the right range."""
-        span = self.distribution
-        return trial.suggest_float(self.parameter, span.low, span.high, log=True)
+        return trial.suggest_float(self.parameter, *self._stored.range, log=True)
 
     def is_exhausted(self, study: optuna.Study) -> bool:
         """Return whether every cell has been given to a trial that has not failed since.
@@ -152,17 +158,25 @@ class GraspSampler(BaseSampler):
         """Return the cells whose trials failed too often; they are not issued again."""
         return self._claims_on(study).lost(study)
 
+    def release(self, study: optuna.Study) -> int:
+        """End all trials that still run a cell, so that it is issued again; return how many.
+
+        For workers that are known to be dead, where the storage has no heartbeat. Those that died
+        on this machine under `study.optimize` are noticed without it.
+        """
+        return self._claims_on(study).release(study)
+
     # -- what Optuna asks -----------------------------------------------------------------------
 
     def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
         """Give the trial its cell."""
         try:
             claim = self._claims_on(study).take(study, trial)
-        except Exception:
+        except BaseException:
             end_trial(study, trial._trial_id, TrialState.FAIL)  # not left running for ever
             raise
         if claim is not None:
-            self._announce(study, trial, claim)
+            self._announce(study, trial, *claim)
         self._independent.before_trial(study, trial)
 
     def infer_relative_search_space(
@@ -178,7 +192,11 @@ class GraspSampler(BaseSampler):
         """Return the other sampler's values."""
         self._raise_error_if_multi_objective(study)
         _prune_surplus(trial)
-        return self._independent.sample_relative(study, trial, search_space) if search_space else {}
+        if not search_space:
+            return {}
+        found = self._independent.sample_relative(study, trial, search_space)
+        # A sampler may keep a search space of its own (TPE with group=True), with our parameter.
+        return {name: value for name, value in found.items() if name in search_space}
 
     def sample_independent(
         self,
@@ -192,14 +210,15 @@ class GraspSampler(BaseSampler):
         _prune_surplus(trial)
         cell = cell_on(trial)
         if param_name == self.parameter and cell is not None:
-            if self._fits(param_distribution, cell.value):
-                return cell.value
-            span = self.distribution
-            warnings.warn(
-                f"trial {trial.number}: {param_distribution} does not hold {cell.value!r}, the "
-                f"value of cell {cell.index}, so one was drawn that is not in the plan; use "
-                f"suggest_float({param_name!r}, {span.low!r}, {span.high!r}, log=True)",
-                stacklevel=2,
+            if (value := self._fitting(param_distribution, cell.value)) is not None:
+                return value
+            low, high = self._stored.range
+            self._void(
+                study,
+                trial,
+                f"{param_distribution} does not hold {cell.value!r}, the value of cell "
+                f"{cell.index}, so one was drawn that is not in the plan; use "
+                f"suggest_float({param_name!r}, {low!r}, {high!r}, log=True)",
             )
         return self._independent.sample_independent(study, trial, param_name, param_distribution)
 
@@ -212,7 +231,15 @@ class GraspSampler(BaseSampler):
     ) -> None:
         """End the study's loop when nothing is left to give."""
         self._independent.after_trial(study, trial, state, values)
-        if self._claims_on(study).finished(study, trial, state):
+        unasked = cell_on(trial) is not None and self.parameter not in trial.params
+        if unasked and state == TrialState.COMPLETE:
+            self._void(
+                study,
+                trial,
+                f"it ended without asking for {self.parameter!r}, so its cell counts as failed; "
+                "use sampler.suggest(trial)",
+            )
+        if self._claims_on(study).finished(study, trial, state, values):
             with suppress(RuntimeError):  # with ask and tell there is no loop to end
                 study.stop()
 
@@ -234,37 +261,65 @@ class GraspSampler(BaseSampler):
                     f"study {study.study_name!r} has another plan: {words}; use a new study, or "
                     "GraspSampler.from_study(study)"
                 )
-            found = Claims(self.plan.cells, self.parameter, self._mark, self._attempts)
-            found = self._claims.setdefault(key, found)
+            claims = Claims(self._stored, self._mark, self._attempts)
+            found = self._claims.setdefault(key, claims)
         return found
 
-    def _announce(self, study: optuna.Study, trial: FrozenTrial, claim: Claim) -> None:
-        words = claim.to_dict(self._mark, trial.number)
-        if claim.cell is not None:
-            words["keep"] = list(self._kept(claim.cell))
+    def _announce(
+        self, study: optuna.Study, trial: FrozenTrial, cell: Cell | None, attempt: int
+    ) -> None:
+        """Write on the trial which cell it runs, in words that a dashboard can show."""
+        words: dict[str, Any] = {"index": 0, "plan": self._mark, "trial": trial.number}
+        if cell is not None:
+            words |= {"index": cell.index, "value": cell.value, "budget": cell.budget}
+            words |= {"attempt": attempt, "keep": list(self._stored.kept(cell))}
+            if in_optimize(study):  # else another process may tell what this one has asked for
+                words["worker"] = process_name()
         show_on_trial(study, trial, CELL, words)
 
-    def _kept(self, cell: Cell) -> tuple[int, ...]:
-        """Return after which calls the iterate is a candidate, as the paper has it."""
-        if self.plan.score == "gradient" and self.plan.ensemble == "resample":
-            draws = self.plan.candidates_per_cell  # Algorithm 2, line 6
-            return tuple(sorted(set(trajectory_indices(self.seed, cell.index, draws, cell.budget))))
-        return (cell.budget,)
+    def _void(self, study: optuna.Study, trial: FrozenTrial, why: str) -> None:
+        """Take the cell from a trial that does not run it: it is issued again."""
+        show_on_trial(study, trial, CELL, {**trial.user_attrs[CELL], "void": True})
+        warnings.warn(f"trial {trial.number}: {why}", stacklevel=3)
 
-    def _fits(self, distribution: BaseDistribution, value: float) -> bool:
-        """Return whether the objective asked for a range that has the value."""
+    def _fitting(self, distribution: BaseDistribution, value: float) -> float | None:
+        """Return the value inside the range that the objective asks for, None where it is not."""
         if not isinstance(distribution, FloatDistribution) or distribution.step is not None:
-            return False
+            return None
         if distribution.low <= value <= distribution.high:
-            return True
-        # Whoever asks for the plan's own range means all of its cells: the last one stands at or
-        # above the upper end, less than twice as high.
-        low, high = self.plan.range
-        return distribution.low <= low and high <= distribution.high
+            return value
+        # The last cell stands at or above the end of the plan's own range: it runs at that end.
+        low, high = self._stored.plan.range
+        ours = distribution.low <= low and high <= distribution.high < value
+        return float(distribution.high) if ours else None
 
     def __getstate__(self) -> dict[str, Any]:
         # Claims are found again from the study; they hold a lock, which cannot be pickled.
         return {**self.__dict__, "_claims": {}}
+
+
+class AddressedSampler(RandomSampler):
+    """Uniform values, the same wherever a trial runs: a function of (seed, trial number, name).
+
+    With Optuna's own random sampler the values depend on which thread or process came first.
+    """
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed=0)
+        self._address = seed
+
+    def sample_independent(
+        self,
+        study: optuna.Study,
+        trial: FrozenTrial,
+        param_name: str,
+        param_distribution: BaseDistribution,
+    ) -> Any:
+        """Return a value inside the distribution."""
+        (word,) = words(self._address, "independent", trial.number, param_name, count=1).tolist()
+        return RandomSampler(seed=word >> 32).sample_independent(
+            study, trial, param_name, param_distribution
+        )
 
 
 def _prune_surplus(trial: FrozenTrial) -> None:

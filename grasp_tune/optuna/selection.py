@@ -1,7 +1,9 @@
 """The ensemble for studies whose objective is the user's own: fresh samples at its uploads."""
 
 import math
+import warnings
 from dataclasses import replace
+from typing import Literal
 
 import optuna
 from optuna.artifacts._protocol import ArtifactStore
@@ -12,17 +14,23 @@ from grasp_tune.core.checkpoint_keys import START
 from grasp_tune.core.choice import Candidate, Choice
 from grasp_tune.core.ensemble import Tally, best, tallied, uniform_samples
 from grasp_tune.core.errors import CheckpointError, InputError
-from grasp_tune.core.methods import Method, method_from_dict
+from grasp_tune.core.methods import Method
 from grasp_tune.core.plan import Plan
 from grasp_tune.core.records import encode
 from grasp_tune.core.spec import SweepSpec
-from grasp_tune.core.tasks import ProbeOutcome, ProbeTask, SampleOutcome, ScoreOutcome, ScoreTask
+from grasp_tune.core.tasks import (
+    ProbeOutcome,
+    ProbeTask,
+    Score,
+    ScoreOutcome,
+    ScoreTask,
+)
 from grasp_tune.engine.checkpoints import model_tensors
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.worker import Worker
 from grasp_tune.executors.study import CALLS, CHOICE, cell_on, set_study_json, trials_of
 from grasp_tune.optuna.artifacts import ArtifactCheckpoints
-from grasp_tune.optuna.candidates import Upload, uploads_of
+from grasp_tune.optuna.budget import Upload, uploads_of
 from grasp_tune.optuna.plans import StoredPlan, stored_plan
 from grasp_tune.runtime.result import Result, Run
 from grasp_tune.schedules.paper import scored, start_candidate
@@ -33,6 +41,7 @@ def select(
     problem: TorchProblem,
     artifact_store: ArtifactStore,
     *,
+    by: Literal["loss", "gradient"] = "loss",
     method: Method | None = None,
 ) -> Result:
     """Return the best of the candidates that the trials uploaded, scored on fresh samples.
@@ -41,21 +50,25 @@ def select(
     choice, and the probe at x0 where the plan was not made by `GraspSampler.for_problem`.
 
     problem: the same model, loss and data as the objective's.
+    artifact_store: where the trials uploaded their candidates.
+    by: `loss` compares losses: of `validation` where the problem has it, else of fresh training
+        minibatches. `gradient` is the paper's rule for a plan of `NonConvex`: the norm of the mean
+        gradient, which is also small where a network is dead.
     method: needed only where the plan's method has a base optimizer of the user's own.
     """
+    if by not in ("loss", "gradient"):
+        raise InputError(f"by: got {by!r}, expected 'loss' or 'gradient'")
     stored = stored_plan(study)
     if stored is None:
         raise InputError(f"study {study.study_name!r} has no plan of a GraspSampler")
     plan = stored.plan
-    if method is None:
-        method = method_from_dict(encode(plan.method))
-    spec = SweepSpec(
-        method=method,
-        budget=plan.budget,
-        schedule="paper",
-        seed=stored.seed,
-        ensemble="window" if plan.ensemble == "window" else "resample",
-    )
+    if not isinstance(plan, Plan):
+        raise InputError(
+            f"study {study.study_name!r} searched a step without a plan, which leaves no calls for "
+            "fresh samples: its longest trial, study.best_trial as a rule, is the choice"
+        )
+    score: Score = "gradient" if by == "gradient" and plan.score == "gradient" else "value"
+    spec = SweepSpec.of_plan(plan, stored.seed, method=method)
     uploads = {item.key: item for item in uploads_of(study)}
     if not uploads:
         raise InputError(
@@ -65,10 +78,10 @@ def select(
     store = ArtifactCheckpoints(artifact_store, lambda key: uploads[key].artifact)
     worker = Worker(problem, stored.seed, store)
     start, probe_calls = _start(stored, worker)
-    rows = [start_candidate(start, plan.score)]
+    rows = [start_candidate(start, score)]
     rows += [_candidate(study, plan, item) for item in uploads.values()]
-    rows, calls = _score(plan, worker, rows)
-    choice = _choose(spec, plan, rows)
+    rows, calls = _score(plan, worker, rows, score)
+    choice = _choose(study, plan, rows, score, start, uploads)
     worker.place(choice.key)
     runs = _runs(study)
     result = Result(
@@ -100,6 +113,7 @@ def _start(stored: StoredPlan, worker: Worker) -> tuple[ProbeOutcome, int]:
             )
         return stored.probe, stored.probe.calls
     plan = stored.plan
+    assert isinstance(plan, Plan)
     gradients, values = (0, plan.probe_gradients), (0, plan.probe_values)
     task = ProbeTask("probe", gradients, values, exact=plan.ensemble == "exact")
     outcome = worker.run(task)
@@ -120,17 +134,24 @@ def _candidate(study: optuna.Study, plan: Plan, item: Upload) -> Candidate:
     )
 
 
-def _score(plan: Plan, worker: Worker, rows: list[Candidate]) -> tuple[list[Candidate], int]:
+def _score(
+    plan: Plan, worker: Worker, rows: list[Candidate], by: Score
+) -> tuple[list[Candidate], int]:
     """Return the candidates with their scores, and the oracle calls that these cost."""
     if plan.ensemble == "window":
         return rows, 0
     exact = plan.ensemble == "exact"
     samples = 1 if exact else plan.samples_per_candidate
+    keys = [row.key for row in rows[1:] if not row.note]
+    # The probe knows x0's gradient and its training loss; a validation loss it does not know.
+    held_out = by == "value" and worker.oracle.problem.validation is not None and not exact
+    if held_out:
+        keys.append(START)
+        samples = max(1, samples * (len(keys) - 1) // len(keys))
     tallies: dict[str, Tally] = {}
     calls = 0
-    keys = [row.key for row in rows[1:] if not row.note]
     for sample in uniform_samples(keys, samples):
-        task = ScoreTask(f"score-{sample.key}", plan.score, (sample,), exact=exact)
+        task = ScoreTask(f"score-{sample.key}", by, (sample,), exact=exact)
         try:
             outcome = worker.run(task)
         except CheckpointError as error:
@@ -141,22 +162,35 @@ def _score(plan: Plan, worker: Worker, rows: list[Candidate]) -> tuple[list[Cand
             continue
         assert isinstance(outcome, ScoreOutcome)
         calls += outcome.calls
-        result: SampleOutcome = outcome.samples[0]
-        tallied([result], tallies, plan.score)
-    return [rows[0], *(scored(row, tallies) for row in rows[1:])], calls
+        tallied(outcome.samples, tallies, by)
+    first = scored(rows[0], tallies) if held_out else rows[0]
+    return [first, *(scored(row, tallies) for row in rows[1:])], calls
 
 
-def _choose(spec: SweepSpec, plan: Plan, rows: list[Candidate]) -> Choice:
+def _choose(
+    study: optuna.Study,
+    plan: Plan,
+    rows: list[Candidate],
+    by: Score,
+    start: ProbeOutcome,
+    uploads: dict[str, Upload],
+) -> Choice:
     chosen = rows[best([row.score if not row.note else math.nan for row in rows])]
     notes = []
     if lost := sum(row.note == "lost" for row in rows):
         notes.append(f"{lost} candidates are lost: their artifacts cannot be read")
     if chosen.key == START:
         notes.append("no run beat the start point, so x0 is returned")
+    elif by == "gradient":
+        value = trials_of(study)[uploads[chosen.key].trial].value
+        if value is not None and value > start.value:
+            notes.append(
+                f"the chosen run ended with a loss of {value:.4g}, above {start.value:.4g} at x0: "
+                "a small gradient may be that of a dead network; choose by='loss'"
+            )
+            warnings.warn(notes[-1], stacklevel=3)
     # Whether the objective ran the paper's base optimizer is known to the user alone.
-    return Choice(
-        chosen.key, plan.score, plan.ensemble, tuple(rows), covered=False, notes=tuple(notes)
-    )
+    return Choice(chosen.key, by, plan.ensemble, tuple(rows), covered=False, notes=tuple(notes))
 
 
 def _runs(study: optuna.Study) -> tuple[Run, ...]:

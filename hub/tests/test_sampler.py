@@ -29,6 +29,8 @@ ENTRY = load_entry()
 PLAN = gt.NonConvex().plan(budget=6000, grad_norm=1.3)
 
 
+# The suite never asks for the parameter, which is worth a warning.
+@pytest.mark.filterwarnings("ignore:trial .* without asking for")
 class TestGraspSampler(BasicSamplerTestCase, SingleOnlySamplerTestCase):
     @pytest.fixture
     def sampler(self) -> Callable[[], BaseSampler]:

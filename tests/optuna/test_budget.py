@@ -10,12 +10,15 @@ from grasp_tune.core.plan import Plan
 from grasp_tune.core.random_streams import trajectory_indices
 from grasp_tune.executors.study import CALLS, cell_on
 from grasp_tune.optuna import GraspSampler, grasp_budget
-from grasp_tune.optuna.candidates import uploads_of
+from grasp_tune.optuna.budget import uploads_of
 
 
 def asked(plan: Plan) -> tuple[optuna.Study, optuna.Trial]:
-    study = optuna.create_study(sampler=GraspSampler(plan, "lr", seed=7))
-    return study, study.ask()
+    sampler = GraspSampler(plan, "lr", seed=7)
+    study = optuna.create_study(sampler=sampler)
+    trial = study.ask()
+    sampler.suggest(trial)
+    return study, trial
 
 
 def test_two_calls_a_step_never_overrun(plan: Plan) -> None:

@@ -14,6 +14,8 @@ from grasp_tune.core.plan import Plan
 from grasp_tune.optuna import GraspSampler
 
 
+# The suite never asks for the parameter, which is worth a warning.
+@pytest.mark.filterwarnings("ignore:trial .* without asking for")
 class TestWithAnotherParameter(BasicSamplerTestCase, SingleOnlySamplerTestCase):
     @pytest.fixture
     def sampler(self, plan: Plan) -> Callable[[], BaseSampler]:
@@ -21,8 +23,16 @@ class TestWithAnotherParameter(BasicSamplerTestCase, SingleOnlySamplerTestCase):
 
 
 # The suite asks for ranges that do not hold the cells' values, which is worth a warning.
-@pytest.mark.filterwarnings("ignore:trial .* does not hold")
+@pytest.mark.filterwarnings("ignore:trial .* does not hold", "ignore:trial .* without asking for")
 class TestWithItsParameter(BasicSamplerTestCase, SingleOnlySamplerTestCase):
     @pytest.fixture
     def sampler(self, plan: Plan) -> Callable[[], BaseSampler]:
         return lambda: GraspSampler(plan, "x", seed=11)
+
+
+# The search without a plan, as the paper's plan above.
+@pytest.mark.filterwarnings("ignore:trial .* does not hold", "ignore:trial .* without asking for")
+class TestWithoutAPlan(BasicSamplerTestCase, SingleOnlySamplerTestCase):
+    @pytest.fixture
+    def sampler(self) -> Callable[[], BaseSampler]:
+        return lambda: GraspSampler(budget=5000, parameter="x", seed=11)

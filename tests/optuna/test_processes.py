@@ -7,11 +7,13 @@ import os
 import signal
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import optuna
 import pytest
-from optuna.storages import RDBStorage
+from optuna.storages import JournalStorage, RDBStorage
+from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
 from grasp_tune.core.plan import Plan
@@ -72,24 +74,25 @@ def beating(folder: Path) -> RDBStorage:
         return RDBStorage(f"sqlite:///{folder}/beats.db", heartbeat_interval=1, grace_period=2)
 
 
-def hang_at_cell_three(folder: Path, plan: Plan) -> None:
-    sampler = GraspSampler(plan, "lr")
-
-    def hang(trial: optuna.Trial) -> float:
-        value = sampler.suggest(trial)
+def hanging(folder: Path) -> Callable[[optuna.Trial], float]:
+    def objective(trial: optuna.Trial) -> float:
+        value = trial.suggest_float("lr", 1e-9, 1e9, log=True)
         if trial.user_attrs[CELL]["index"] == 3:
             (folder / "hanging").touch()
             time.sleep(600)
         return value
 
+    return objective
+
+
+def hang_at_cell_three(folder: Path, plan: Plan) -> None:
+    sampler = GraspSampler(plan, "lr")
     study = optuna.load_study(study_name=NAME, storage=beating(folder), sampler=sampler)
-    study.optimize(hang)
+    study.optimize(hanging(folder))
 
 
-def test_the_cell_of_a_killed_worker_is_taken_over(plan: Plan, folder: Path) -> None:
-    study = optuna.create_study(study_name=NAME, storage=beating(folder))
-    context = multiprocessing.get_context("fork")
-    doomed = context.Process(target=hang_at_cell_three, args=(folder, plan))
+def kill_when_hanging(folder: Path, work: Callable[[Path, Plan], None], plan: Plan) -> None:
+    doomed = multiprocessing.get_context("fork").Process(target=work, args=(folder, plan))
     doomed.start()
     while not (folder / "hanging").exists():
         assert doomed.is_alive()
@@ -97,6 +100,11 @@ def test_the_cell_of_a_killed_worker_is_taken_over(plan: Plan, folder: Path) -> 
     assert doomed.pid is not None
     os.kill(doomed.pid, signal.SIGKILL)
     doomed.join()
+
+
+def test_the_cell_of_a_killed_worker_is_taken_over(plan: Plan, folder: Path) -> None:
+    study = optuna.create_study(study_name=NAME, storage=beating(folder))
+    kill_when_hanging(folder, hang_at_cell_three, plan)
     study.sampler = GraspSampler(plan, "lr")
     # The other cells are done long before the heartbeat is missed: the loop waits for that.
     study.optimize(lambda trial: trial.suggest_float("lr", 1e-9, 1e9, log=True))
@@ -108,12 +116,33 @@ def test_the_cell_of_a_killed_worker_is_taken_over(plan: Plan, folder: Path) -> 
     assert (again.params, again.user_attrs[CELL]["attempt"]) == (dead.params, 2)
 
 
+def hang_on_a_journal(folder: Path, plan: Plan) -> None:
+    storage = JournalStorage(JournalFileBackend(f"{folder}/s.journal"))
+    study = optuna.load_study(study_name=NAME, storage=storage, sampler=GraspSampler(plan, "lr"))
+    study.optimize(hanging(folder))
+
+
+def test_without_a_heartbeat_a_worker_killed_on_this_machine_is_noticed(
+    plan: Plan, folder: Path
+) -> None:
+    storage = JournalStorage(JournalFileBackend(f"{folder}/s.journal"))
+    sampler = GraspSampler(plan, "lr")
+    study = optuna.create_study(study_name=NAME, storage=storage, sampler=sampler)
+    kill_when_hanging(folder, hang_on_a_journal, plan)
+    study.optimize(lambda trial: trial.suggest_float("lr", 1e-9, 1e9, log=True))
+    done = study.get_trials(states=(TrialState.COMPLETE,))
+    assert sorted(t.user_attrs[CELL]["index"] for t in done) == [c.index for c in plan.cells]
+    (dead,) = study.get_trials(states=(TrialState.FAIL,))
+    assert dead.user_attrs[CELL]["index"] == 3
+
+
 def test_optuna_s_own_retry_keeps_the_cell(plan: Plan, folder: Path) -> None:
     with pytest.warns(optuna.exceptions.ExperimentalWarning):
         retry = optuna.storages.RetryHeartbeatStaleTrialCallback(max_retry=2)
     study = optuna.create_study(sampler=GraspSampler(plan, "lr"))
     asked = [study.ask() for _ in range(3)]
-    asked[1].suggest_float("lr", 1e-9, 1e9, log=True)
+    for trial in asked[:2]:
+        trial.suggest_float("lr", 1e-9, 1e9, log=True)
     for trial in asked[1:]:  # the second had its value, the third had not got that far
         study.tell(trial, state=TrialState.FAIL)
         retry(study, study.trials[trial.number])

@@ -2,6 +2,8 @@
 
 import math
 import pickle
+import time
+import warnings
 from pathlib import Path
 
 import optuna
@@ -14,6 +16,7 @@ from grasp_tune.core.plan import Plan
 from grasp_tune.executors.study import CALLS, CELL
 from grasp_tune.optuna import GraspSampler, grasp_budget
 from grasp_tune.optuna.plans import StoredPlan, agree_on_plan, stored_plan
+from grasp_tune.optuna.sampler import AddressedSampler
 
 
 def new_study(plan: Plan, **options: object) -> tuple[optuna.Study, GraspSampler]:
@@ -182,7 +185,11 @@ def test_the_plan_s_own_range_means_all_of_its_cells(plan: Plan) -> None:
     assert plan.cells[-1].value > plan.range[1]  # the last point stands above the upper end
     study, _ = new_study(plan)
     study.optimize(lambda trial: trial.suggest_float("lr", *plan.range, log=True))
-    assert [trial.params["lr"] for trial in study.trials] == [cell.value for cell in plan.cells]
+    values = [cell.value for cell in plan.cells[:-1]]
+    assert [trial.params["lr"] for trial in study.trials] == [*values, plan.range[1]]
+    for trial in study.trials:  # none is stored outside its distribution
+        assert trial.distributions["lr"]._contains(trial.params["lr"])
+    assert sorted(cells_run(study)) == [cell.index for cell in plan.cells]
 
 
 def test_a_range_without_the_value_is_told_and_drawn_from(plan: Plan) -> None:
@@ -191,6 +198,134 @@ def test_a_range_without_the_value_is_told_and_drawn_from(plan: Plan) -> None:
     with pytest.warns(UserWarning, match=r"does not hold .* cell 1, .*suggest_float\('lr'"):
         value = trial.suggest_float("lr", 0.5, 0.75)
     assert 0.5 <= value <= 0.75
+
+
+@pytest.mark.parametrize("name", ["lr", "rate"])
+def test_a_cell_that_was_not_run_is_not_counted_as_done(plan: Plan, name: str) -> None:
+    """The range is too narrow, or the parameter is called something else."""
+    study, sampler = new_study(plan, attempts=1)
+    with pytest.warns(UserWarning, match="does not hold|without asking for 'lr'"):
+        study.optimize(lambda trial: trial.suggest_float(name, 0.9, 1.0))
+    assert sampler.lost_cells(study) == plan.cells
+    assert len(study.trials) == len(plan.cells)
+
+
+def test_waiting_for_others_ends_with_the_timeout(plan: Plan, tmp_path: Path) -> None:
+    study = optuna.create_study(storage=beating(tmp_path), sampler=GraspSampler(plan, "lr"))
+    with pytest.warns(UserWarning, match="supposed to be used with Study.optimize"):
+        study.ask()  # somebody else's, and busy
+    study.optimize(suggested, n_trials=len(plan.cells) - 1)
+    begun = time.monotonic()
+    study.optimize(suggested, timeout=1.0)
+    assert time.monotonic() - begun < 15.0  # on a busy machine; it used to wait for the other
+    assert len(study.get_trials(states=(TrialState.RUNNING,))) == 1
+
+
+def test_ctrl_c_while_waiting_leaves_no_trial_running(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = optuna.create_study(storage=beating(tmp_path), sampler=GraspSampler(plan, "lr"))
+    with pytest.warns(UserWarning, match="supposed to be used with Study.optimize"):
+        busy = study.ask()
+    study.optimize(suggested, n_trials=len(plan.cells) - 1)
+
+    def interrupt(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        study.optimize(suggested)
+    (running,) = study.get_trials(states=(TrialState.RUNNING,))
+    assert running.number == busy.number
+
+
+def beating(folder: Path) -> optuna.storages.RDBStorage:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        return optuna.storages.RDBStorage(f"sqlite:///{folder}/s.db", heartbeat_interval=60)
+
+
+def test_without_a_heartbeat_cells_of_dead_workers_are_said_and_released(
+    plan: Plan, caplog: pytest.LogCaptureFixture
+) -> None:
+    study, sampler = new_study(plan)
+    held = [study.ask() for _ in range(2)]  # their workers are on another machine
+    with caplog.at_level("WARNING", "grasp_tune"):
+        study.optimize(suggested)
+    assert "trials [0, 1] still run cells of the plan" in caplog.text
+    assert "sampler.release(study)" in caplog.text
+    assert sampler.is_exhausted(study)
+    assert sampler.release(study) == len(held)
+    assert not sampler.is_exhausted(study)
+    study.optimize(suggested)
+    assert sorted(cells_run(study)) == [cell.index for cell in plan.cells]
+
+
+def test_a_sampler_that_groups_its_search_space_serves_the_other_parameters(plan: Plan) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        tpe = optuna.samplers.TPESampler(seed=1, multivariate=True, group=True, n_startup_trials=2)
+    study, _ = new_study(plan, independent_sampler=tpe)
+    study.optimize(lambda trial: suggested(trial) + trial.suggest_float("momentum", 0.0, 1.0))
+    assert sorted(cells_run(study)) == [cell.index for cell in plan.cells]
+
+
+# -- the search without a plan -------------------------------------------------------------------
+
+
+def quadratic(trial: optuna.Trial) -> float:
+    """Gradient descent on 50 (x - 1)^2 from x = 3: best at a step of 0.01."""
+    step, x = trial.suggest_float("lr", 1e-16, 1e12, log=True), 3.0
+    for _ in grasp_budget(trial):
+        x -= step * 100.0 * (x - 1.0)
+        if abs(x) > 1e100:
+            return math.inf
+    return 50.0 * (x - 1.0) ** 2
+
+
+def test_a_budget_alone_finds_the_step_and_ends() -> None:
+    sampler = GraspSampler(budget=2000)
+    study = optuna.create_study(sampler=sampler)
+    study.optimize(quadratic)
+    assert sampler.is_exhausted(study)
+    assert {trial.state for trial in study.trials} == {TrialState.COMPLETE}
+    assert sum(trial.user_attrs[CALLS] for trial in study.trials) <= 2000
+    assert study.trials[-1].user_attrs[CALLS] >= 800
+    assert 0.005 < study.best_params["lr"] < 0.02
+    with pytest.raises(gt.InputError, match="searches without one"):
+        _ = sampler.plan
+
+
+@pytest.mark.parametrize("direction", ["minimize", "maximize"])
+def test_the_search_is_the_same_in_threads_and_in_either_direction(direction: str) -> None:
+    sign = 1.0 if direction == "minimize" else -1.0
+    cells = []
+    for jobs in (1, 3):
+        sampler = GraspSampler(budget=1000)
+        study = optuna.create_study(direction=direction, sampler=sampler)  # type: ignore[arg-type]
+        study.optimize(lambda trial: sign * min(quadratic(trial), 1e300), n_jobs=jobs)
+        done = study.get_trials(states=(TrialState.COMPLETE,))
+        cells.append(sorted((t.user_attrs[CELL]["index"], t.params["lr"]) for t in done))
+    assert cells[0] == cells[1]
+    assert 0.005 < cells[0][-1][1] < 0.02
+
+
+def test_the_search_goes_on_in_another_process_and_past_failures() -> None:
+    study = optuna.create_study(sampler=GraspSampler(budget=1000))
+
+    def fails_at(trial: optuna.Trial) -> float:
+        value = quadratic(trial)
+        if trial.user_attrs[CELL]["attempt"] == 1 and trial.user_attrs[CELL]["index"] in (4, 12):
+            raise OSError("once")
+        return value
+
+    study.optimize(fails_at, n_trials=7, catch=(OSError,))
+    study.sampler = GraspSampler.from_study(study)
+    study.optimize(fails_at, catch=(OSError,))
+    alone = optuna.create_study(sampler=GraspSampler(budget=1000))
+    alone.optimize(quadratic)
+    assert sorted(cells_run(study)) == cells_run(alone)
+    assert study.best_value == alone.best_value
 
 
 def test_hyperband_s_filtered_study_does_not_hide_cells(plan: Plan) -> None:
@@ -239,6 +374,8 @@ def test_multi_objective_studies_are_refused(plan: Plan) -> None:
         ({"plan": [1.0, 2.0]}, "plan: got list"),
         ({"parameter": ""}, "parameter: got ''"),
         ({"attempts": 0}, "attempts: got 0"),
+        ({"budget": 500}, "either a plan or a budget"),
+        ({"plan": None, "budget": 3}, "budget: got 3, expected a whole number >= 20"),
     ],
 )
 def test_wrong_inputs_are_named(plan: Plan, arguments: dict[str, object], words: str) -> None:
@@ -286,3 +423,16 @@ def test_the_first_plan_on_a_study_stays(plan: Plan) -> None:
     assert agree_on_plan(study, first) == first
     assert agree_on_plan(study, second) == first
     assert first.difference(second) == "parameter 'lr' there, 'radius' here"
+
+
+def test_a_value_depends_on_seed_trial_and_name_alone() -> None:
+    study = optuna.create_study()
+    trials = [study.ask() for _ in range(2)]
+    frozen = [study._storage.get_trial(trial._trial_id) for trial in trials]
+    wide = FloatDistribution(0.0, 1.0)
+
+    def draw(seed: int, trial: int, name: str) -> float:
+        return float(AddressedSampler(seed).sample_independent(study, frozen[trial], name, wide))
+
+    assert draw(4, 0, "m") == draw(4, 0, "m")
+    assert len({draw(4, 0, "m"), draw(5, 0, "m"), draw(4, 1, "m"), draw(4, 0, "n")}) == 4

@@ -14,7 +14,7 @@ from grasp_tune.core.errors import InputError
 from grasp_tune.core.plan import Plan
 from grasp_tune.executors.study import CHOICE, study_json
 from grasp_tune.optuna import GraspSampler, grasp_budget, select
-from grasp_tune.optuna.candidates import uploads_of
+from grasp_tune.optuna.budget import uploads_of
 
 SEED = 6
 
@@ -58,7 +58,7 @@ def test_a_user_s_own_loop_gets_the_paper_s_choice(
     problem: gt.TorchProblem, swept: tuple[optuna.Study, FileSystemArtifactStore, Plan]
 ) -> None:
     study, store, plan = swept
-    found = select(study, problem, artifact_store=store)
+    found = select(study, problem, artifact_store=store, by="gradient")
     expected = gt.minimize(
         problem, 1500, gt.NonConvex(L_eps=0.5, F_eps=0.5), "paper", seed=SEED, fused=False,
         progress=False,
@@ -79,6 +79,54 @@ def test_a_user_s_own_loop_gets_the_paper_s_choice(
     assert chosen.params["lr"] == found.cell.value
     with store.open_reader(note["artifact"]) as file:
         assert file.read(8)
+
+
+def dead_or_trained(held_out: bool) -> gt.TorchProblem:
+    """Two classes by a hidden layer of one unit: at weight -9 it is dead, at 2 it is right."""
+    rows = torch.linspace(0.1, 1.0, 40).unsqueeze(1)
+    labels = 3.0 * rows.squeeze(1)
+
+    def loss(model: torch.nn.Module, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        return ((torch.relu(model(batch[0])).squeeze(1) - batch[1]) ** 2).mean()
+
+    def model() -> torch.nn.Module:
+        made = torch.nn.Linear(1, 1, bias=False)
+        torch.nn.init.constant_(made.weight, 1.0)
+        return made
+
+    data = (rows, labels)
+    return gt.TorchProblem(
+        model=model, loss=loss, data=data, batch_size=8, validation=data if held_out else None
+    )
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+def test_a_dead_network_wins_by_gradient_and_loses_by_loss(held_out: bool, tmp_path: Path) -> None:
+    problem, store = dead_or_trained(held_out), FileSystemArtifactStore(tmp_path)
+    plan = gt.NonConvex(L_eps=1.0, F_eps=1.0).plan(budget=600, grad_norm=3.0)
+    sampler = GraspSampler(plan, "lr", seed=SEED)
+    study = optuna.create_study(sampler=sampler)
+
+    def objective(trial: optuna.Trial) -> float:
+        sampler.suggest(trial)
+        weight = -9.0 if trial.number == 0 else 2.5
+        trained, budget = problem.build(SEED), grasp_budget(trial)
+        torch.nn.init.constant_(trained.weight, weight)  # type: ignore[arg-type]
+        for _ in budget:
+            budget.offer(trained, store)
+        budget.offer(trained, store)
+        return float(problem.loss(trained, problem.data).detach())
+
+    study.optimize(objective)
+    found = select(study, problem, artifact_store=store)
+    assert float(found.tensors["param.weight"]) == 2.5
+    assert found.choice.by == "value"
+    assert sum(found.calls.values()) <= 600
+    with pytest.warns(UserWarning, match="above .* at x0"):
+        found = select(study, problem, artifact_store=store, by="gradient")
+    assert float(found.tensors["param.weight"]) == -9.0
+    with pytest.raises(InputError, match="by: got 'luck'"):
+        select(study, problem, artifact_store=store, by="luck")  # type: ignore[arg-type]
 
 
 def test_an_artifact_that_was_cut_short_loses(
@@ -135,7 +183,18 @@ def test_studies_without_plan_or_candidates_say_so(
     store = FileSystemArtifactStore(tmp_path)
     with pytest.raises(InputError, match="has no plan"):
         select(optuna.create_study(), problem, artifact_store=store)
-    study = optuna.create_study(sampler=GraspSampler(plan, "lr"))
-    study.tell(study.ask(), 1.0)
+    sampler = GraspSampler(plan, "lr")
+    study = optuna.create_study(sampler=sampler)
+    trial = study.ask()
+    sampler.suggest(trial)
+    study.tell(trial, 1.0)
+    with pytest.raises(InputError, match="no candidates"):
+        select(study, problem, artifact_store=store)
+    searched = optuna.create_study(sampler=GraspSampler(budget=100))
+    trial = searched.ask()
+    trial.suggest_float("lr", 1e-16, 1e12, log=True)
+    searched.tell(trial, 1.0)
+    with pytest.raises(InputError, match="searched a step without a plan"):
+        select(searched, problem, artifact_store=store)
     with pytest.raises(InputError, match="no candidates"):
         select(study, problem, artifact_store=store)
