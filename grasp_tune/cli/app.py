@@ -19,7 +19,7 @@ from grasp_tune.cli.compare import compare
 from grasp_tune.cli.init import init
 from grasp_tune.cli.options import say
 from grasp_tune.cli.plan import plan
-from grasp_tune.cli.report import report
+from grasp_tune.cli.report import report, watch
 from grasp_tune.cli.run import resume, run
 from grasp_tune.config.errors import (
     ConfigError,
@@ -68,7 +68,7 @@ def _main(
     """
 
 
-for command in (init, plan, run, resume, report, compare):
+for command in (init, plan, run, resume, watch, report, compare):
     app.command()(command)
 
 

@@ -1,7 +1,9 @@
-"""`grasp-tune report`: the page of a run, written again."""
+"""`grasp-tune report` and `grasp-tune watch`: the page of a run, written again or followed."""
 
 from __future__ import annotations
 
+import math
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +11,8 @@ import typer
 
 from grasp_tune.cli.options import Folder, say
 from grasp_tune.config.errors import ConfigError
+from grasp_tune.config.loader import CONFIG
+from grasp_tune.report.formatting import number
 
 
 def report(
@@ -28,8 +32,43 @@ def report(
         say(f"no browser was found; open {path} yourself")
 
 
+def watch(
+    folder: Folder,
+    every: Annotated[
+        float, typer.Option(min=0.1, max=3600, help="Seconds between two looks at the run.")
+    ] = 2.0,
+    show: Annotated[bool, typer.Option("--open", help="Open the report in the browser.")] = False,
+) -> None:
+    """Follow a run that another process is working on, until it ends.
+
+    Prints a line whenever the run has got further, and keeps DIR/report.html up to date. It only
+    reads what the run has saved, from this machine or over a shared disk. Ctrl-C ends it, not the
+    run.
+
+    Example: grasp-tune watch runs/quickstart
+    """
+    from grasp_tune.runtime.state_file import load_search
+
+    before, ended = "", False
+    while not ended:
+        ended = (folder / "result.json").exists()  # looked at first: the report is then the last
+        if ended or (folder / "state.json").exists() or not (folder / CONFIG).exists():
+            path = _write(folder)
+            at = load_search(folder / "state.json").progress
+            best = f", best loss {number(at.best)}" if math.isfinite(at.best) else ""
+            line = f"{at.phase}: {at.calls:,} of {at.budget:,} calls{best}"
+            if line != before:
+                typer.echo(line)
+            if not before and show:
+                typer.launch(path.as_uri())
+            before = line
+        if not ended:
+            time.sleep(every)
+    typer.echo(f"report: {path}")
+
+
 def _write(folder: Path) -> Path:
-    from grasp_tune.config.run_folder import CONFIG, saved_config
+    from grasp_tune.config.run_folder import saved_config
     from grasp_tune.report.page import write_report
     from grasp_tune.report.run_metadata import read_metadata
     from grasp_tune.runtime.result import Result

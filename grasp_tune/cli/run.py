@@ -28,6 +28,7 @@ from grasp_tune.cli.options import (
     say,
 )
 from grasp_tune.config import Experiment
+from grasp_tune.config.loader import CONFIG
 from grasp_tune.config.section import is_entry_point
 from grasp_tune.report.formatting import duration, number, percent
 
@@ -83,7 +84,7 @@ def resume(
 
     Example: grasp-tune resume runs/quickstart
     """
-    from grasp_tune.config.run_folder import CONFIG, saved_experiment
+    from grasp_tune.config.run_folder import saved_experiment
 
     experiment = saved_experiment(folder, tuple(changes or ()))
     check_reach(experiment, folder / CONFIG, changes, folder, allow_outside=allow_outside)

@@ -18,7 +18,7 @@ def sweep_arguments(experiment: Experiment) -> dict[str, Any]:
     return {
         "budget": experiment.budget,
         "method": build_method(experiment),
-        "schedule": experiment.schedule,
+        "schedule": experiment.given_schedule,
         "seed": experiment.seed,
         "ensemble": experiment.ensemble,
         "challengers": challengers_of(experiment),

@@ -123,12 +123,12 @@ def _right_key(path: Path, kind: str | None) -> str:
     """Words for the key that was probably meant: here, elsewhere, or all that are allowed."""
     *parent, word = path
     here = keys_of(tuple(parent), kind)
-    if (suggestion := nearest(word, here)) is not None:
-        return f"{suggestion}, the nearest key"
     for place in (*SECTIONS, *KINDS):
         kinds = tuple(KINDS[place].kinds) if place in KINDS else (None,)
         if place != tuple(parent) and any(word in keys_of(place, name) for name in kinds):
             return f"it as {'.'.join((*place, word))}"
+    if (suggestion := nearest(word, here)) is not None:
+        return f"{suggestion}, the nearest key"
     return f"one of {', '.join(sorted(here))}" if here else "no such key"
 
 

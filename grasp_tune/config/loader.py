@@ -22,6 +22,7 @@ from grasp_tune.config.merge import Layers, assignment_layer, environment_layer
 from grasp_tune.config.schema import Experiment
 from grasp_tune.config.yaml_text import MAX_BYTES, Value, parse_yaml
 
+CONFIG = "config.yaml"  # in the folder of a run
 _MAX_FILES = 32
 
 

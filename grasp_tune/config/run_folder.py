@@ -15,13 +15,12 @@ from typing import Any
 import yaml
 
 from grasp_tune.config.errors import ConfigError, shown
-from grasp_tune.config.loader import load_experiment
+from grasp_tune.config.loader import CONFIG, load_experiment
 from grasp_tune.config.paths import check_no_mask, masked_config
 from grasp_tune.config.schema import Experiment
 from grasp_tune.runtime.files import replace_atomically
 from grasp_tune.runtime.lock import folder_lock
 
-CONFIG = "config.yaml"
 REPORT = "report.html"
 _OURS = (
     "config.yaml",

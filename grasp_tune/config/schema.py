@@ -27,8 +27,10 @@ from grasp_tune.config.section import (
     conflict,
     known_or_own,
 )
+from grasp_tune.core.errors import InputError
 from grasp_tune.data.options import DATASETS, Dataset
 from grasp_tune.optimizers.registry import optimizer_names
+from grasp_tune.schedules import find_schedule
 
 LOSSES = ("cross_entropy", "logistic", "mse", "hinge")
 DEFAULT_BATCH = 64
@@ -88,6 +90,8 @@ class Experiment(Section):
     schedule: Literal["promote", "paper"] = "promote"
     """`promote` searches briefly and gives the rest to the winner; `paper` is the paper's algorithm
     to the letter."""
+    schedule_options: dict[str, Any] = Field(default_factory=dict)
+    """Fields of the schedule that differ from their defaults, as `gt.Promote(...)` takes them."""
     ensemble: Literal["resample", "window"] = "resample"
     """How the final choice is made: on fresh minibatches, or by the mean over a run's last 100
     minibatches, as in the paper's experiments."""
@@ -136,6 +140,11 @@ class Experiment(Section):
         if self.schedule == "paper" and self.challengers:
             got = f"{len(self.challengers)} with schedule: paper"
             yield "challengers", got, "none, or schedule: promote"
+        if self.schedule_options:
+            try:
+                find_schedule(self.given_schedule)
+            except InputError as error:
+                yield "schedule_options", str(error), f"fields of the schedule {self.schedule}"
         if len(set(self.challengers)) < len(self.challengers):
             yield "challengers", "one of them twice", "each at most once"
         gpus = getattr(backend, "gpus_per_task", 0)
@@ -152,6 +161,12 @@ class Experiment(Section):
         if self.problem.batch_size is not None:
             return self.problem.batch_size
         return "full" if self.method.name == "deterministic" else DEFAULT_BATCH
+
+    @property
+    def given_schedule(self) -> Any:
+        """The schedule as `minimize` takes it: its name, or a mapping with its options."""
+        options = self.schedule_options
+        return {"name": self.schedule, **options} if options else self.schedule
 
     @property
     def convex(self) -> bool:

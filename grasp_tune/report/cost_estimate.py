@@ -107,7 +107,7 @@ def estimate_cost(
     The data are read, and a few steps are timed and thrown away; they are no oracle calls of a
     run. With `grad_norm` (and `value`, the loss) at the start point given, neither happens.
     """
-    method, schedule = build_method(experiment), experiment.schedule
+    method, schedule = build_method(experiment), experiment.given_schedule
     built = build_parts(experiment) if grad_norm is None else None
     fused = fused_of(experiment)
     if built is not None:

@@ -10,7 +10,7 @@ import grasp_tune
 from grasp_tune.config import load_experiment
 from tests.cli.conftest import Command
 
-COMMANDS = ("init", "plan", "run", "resume", "report", "compare")
+COMMANDS = ("init", "plan", "run", "resume", "watch", "report", "compare")
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -61,6 +61,7 @@ def test_help_lists_the_commands_and_the_first_steps(command: Command) -> None:
         ),
         (["resume", "o"], "o: got no such folder, expected the folder of a run"),
         (["resume", "."], "a folder without config.yaml, expected the folder of a run"),
+        (["watch", "o"], "got no such folder, expected the folder of a run"),
         (["report", "o"], "got no such folder, expected the folder of a run"),
         (
             ["compare", "small.yaml", "--out", "o", "--methods", "adamv"],

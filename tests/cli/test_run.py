@@ -231,3 +231,25 @@ def test_the_smallest_budget_that_an_error_names_works(
         assert ended.code == 2 and attempt == 0, ended.err
         budget = max(int(word) for word in re.findall(r"[0-9]+", ended.err.replace(",", "")))
     assert ended.code == 0, ended.err
+
+
+def test_watch_follows_a_run_to_its_end(command: Command, place: Path) -> None:
+    (place / "slow_loss.py").write_text(SLOW)
+    words = ["run", "small.yaml", "--out", "o", "-q", "--set", "problem.loss=slow_loss:loss"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "grasp_tune", *words, "--set", "backend.fused=false"],
+        cwd=place,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.DEVNULL,
+    )
+    limit = time.monotonic() + 60
+    while not (place / "o" / "config.yaml").exists() and time.monotonic() < limit:
+        time.sleep(0.05)
+    ended = command("watch", "o", "--every", "0.1")
+    assert process.wait(timeout=60) == 0
+    assert ended.code == 0, ended.err
+    lines = ended.out.splitlines()
+    assert len(lines) >= 3  # some of the way, the end, the report
+    assert re.fullmatch(r"done: [0-9]+ of 400 calls, best loss .*", lines[-2])
+    assert lines[-1] == f"report: {place / 'o' / 'report.html'}"
+    sys.modules.pop("slow_loss", None)

@@ -10,8 +10,11 @@ from torch import Tensor
 
 import grasp_tune as gt
 from grasp_tune.config import build_method, build_parts, build_problem, experiment_from
+from grasp_tune.config.backends import sweep_arguments
 from grasp_tune.config.build import chosen_device
 from grasp_tune.core.errors import ProblemError
+from grasp_tune.schedules import find_schedule
+from grasp_tune.schedules.promote import Promote
 
 
 def experiment(dataset: Any = "digits", **keys: Any) -> Any:
@@ -98,6 +101,12 @@ def test_methods_get_their_inputs() -> None:
     assert build_method(experiment(method={"name": "deterministic", "base": "adagrad"})) == (
         gt.Deterministic(base="adagrad")
     )
+
+
+def test_schedules_get_their_options() -> None:
+    given = experiment(schedule_options={"probe_share": 0.25})
+    assert find_schedule(sweep_arguments(given)["schedule"]) == Promote(probe_share=0.25)
+    assert sweep_arguments(experiment())["schedule"] == "promote"
 
 
 def test_a_base_of_ones_own_is_imported() -> None:

@@ -165,6 +165,10 @@ def test_unknown_key_names_the_nearest_valid_one(mapping: dict[str, Any], expect
             top(schedule="paper", challengers=["sgd"]),
             "challengers: got 1 with schedule: paper, expected none, or schedule: promote",
         ),
+        (
+            top(schedule_options={"probe_shere": 0.1}),
+            "schedule_options: got Promote: unknown keys ['probe_shere'], missing keys [], expec",
+        ),
         (top(challengers=["sgd", "sgd"]), "challengers: got one of them twice, expected each at"),
         (
             top(backend={"kind": "ray", "gpus_per_task": 0.5}),
