@@ -9,8 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from grasp_tune.core.choice import Candidate, Choice
+from grasp_tune.core.ensemble import Tally
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.records import Json, decode, encode
+from grasp_tune.core.spec import SweepSpec
 
 Kind = Literal["gradient", "value", "interpolation", "exact", "none"]
 
@@ -121,20 +124,16 @@ class Certificate:
             return Bound(1.0, ())
         if self.kind == "none" or self.samples < 1:
             return None
-        n, m, seen = self.candidates, self.samples, self.measured
-        needed = {
-            "gradient": (seen.noise,),
-            "value": (seen.variance,),
-            "interpolation": (seen.variance, seen.V0, seen.V1),
+        lemma, needed = {
+            "gradient": (gradient_choice, ("noise",)),
+            "value": (value_choice, ("variance",)),
+            "interpolation": (value_choice_interpolation, ("variance", "V0", "V1")),
         }[self.kind]
-        numbers = [number for number in needed if number is not None and math.isfinite(number)]
-        if len(numbers) < len(needed):
+        seen = {name: getattr(self.measured, name) for name in needed}
+        if any(number is None or not math.isfinite(number) for number in seen.values()):
             return None
-        if self.kind == "gradient":
-            return gradient_choice(n, m, self.delta, *numbers)
-        if self.kind == "value":
-            return value_choice(n, m, self.delta, *numbers)
-        return value_choice_interpolation(n, m, self.delta, *numbers)
+        bound: Bound = lemma(self.candidates, self.samples, self.delta, **seen)  # type: ignore[operator]
+        return bound
 
     @property
     def text(self) -> str:
@@ -187,3 +186,50 @@ class Certificate:
             raise InputError(f"a certificate is an object, got {type(data).__name__}")
         derived = ("bound", "text")
         return decode(cls, {key: value for key, value in data.items() if key not in derived})
+
+
+_DELTA = 0.05  # for the methods without an input of that name
+
+
+def certify(spec: SweepSpec, choice: Choice) -> Certificate:
+    """Return the certificate of a choice.
+
+    The largest noise among the candidates stands for its bound over all points; the candidates
+    that a race dropped early are counted with the fewest samples that the choice rests on.
+    """
+    scored = [row for row in choice.candidates if row.samples and math.isfinite(row.score)]
+    delta = getattr(spec.method, "delta", _DELTA)
+    kind: Kind = choice.by
+    if choice.way == "exact":
+        kind = "exact"
+    elif choice.way in ("window", "partial", "stationary"):
+        kind = "none"
+    finalists = [row for row in scored if not row.note and row.arm] or scored
+    samples = min((row.samples for row in finalists), default=0)
+    return Certificate(
+        kind=kind,
+        candidates=max(1, len(scored)),
+        samples=samples,
+        delta=delta,
+        measured=_measured(scored, choice.by),
+        share=choice.share,
+        covered=choice.covered,
+    )
+
+
+def _measured(rows: list[Candidate], by: str) -> Measured:
+    spreads = {row.key: Tally(row.samples, row.score, row.square).variance for row in rows}
+    known = [row for row in rows if math.isfinite(spreads[row.key])]
+    if not known:
+        return Measured()
+    largest = max(spreads[row.key] for row in known)
+    if by == "gradient":
+        return Measured(noise=largest)
+    best = min(known, key=lambda row: row.score)
+    floor = spreads[best.key]
+    slopes = [
+        (spreads[row.key] - floor) / (row.score - best.score)
+        for row in known
+        if row.score > best.score
+    ]
+    return Measured(variance=largest, V0=floor, V1=max([0.0, *slopes]))

@@ -5,39 +5,51 @@ measured into the paper's plan. What a schedule does with the plan is not decide
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from typing import Any, ClassVar
 
 from grasp_tune.core import bounds, validation
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.plan import Ensemble, Plan, Quantity, Recipe, ScoreKind
-from grasp_tune.core.plan_builder import (
-    Frame,
-    Layout,
-    check_range,
-    sampled_choice,
-    settle,
-    training_calls,
-)
+from grasp_tune.core.plan_builder import Frame, Layout, check_range, settle, training_calls
 from grasp_tune.core.records import Json
 from grasp_tune.optimizers import registry
 from grasp_tune.optimizers.registry import Base, Factory
 from grasp_tune.schedules import find_schedule
 
+_CHECKS: Mapping[str, Callable[[str, object], object]] = {
+    "L_eps": validation.positive,
+    "F_eps": validation.positive,
+    "d_eps": validation.positive,
+    "value_floor": validation.number,
+    "probe": validation.probe_share,
+}
+
 
 class _Variant:
-    """What the four share to the letter; everything that differs stands in the classes."""
+    """What the four share; everything that differs stands in the classes."""
 
     __slots__ = ()
 
     name: ClassVar[str]
-    score: ClassVar[ScoreKind]
-    quantity: ClassVar[Quantity]
-    exact: ClassVar[bool]  # gradients and values come without noise: asked once, not counted
+    score: ClassVar[ScoreKind] = "value"
+    quantity: ClassVar[Quantity] = "radius"
+    exact: ClassVar[bool] = False  # gradients and values without noise: asked once, not counted
+    delta_below: ClassVar[Fraction] = Fraction(1, 2)
     base: Base
     __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            given = getattr(self, field.name)
+            if field.name in _CHECKS:
+                object.__setattr__(self, field.name, _CHECKS[field.name](field.name, given))
+            elif field.name == "delta":
+                checked = validation.confidence("delta", given, self.delta_below)
+                object.__setattr__(self, "delta", checked)
+        registry.check_base(self.base)
 
     @property
     def paper_base(self) -> str:
@@ -58,6 +70,86 @@ class _Variant:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {"name": self.name, **values, "base": registry.written_base(self.base)}
 
+    def plan(
+        self,
+        budget: int,
+        grad_norm: float | None = None,
+        value: float | None = None,
+        ensemble: str = "resample",
+    ) -> Plan:
+        """Return the paper's plan for `budget` oracle calls and what the probe measured at x0.
+
+        grad_norm: the norm of the mean gradient. `ConvexFree` and `Convex(option="universal")` can
+            do without it; zero means a stationary start.
+        value: the mean loss; only `Convex(option="universal")` needs it.
+        ensemble: `resample` chooses by fresh samples, `window` by the last minibatches of each run;
+            `Deterministic` chooses by exact values whatever is said here, and has no `window`.
+        """
+        budget = validation.whole_budget(budget)
+        norm = None if grad_norm is None else validation.not_negative("grad_norm", grad_norm)
+        mean = None if value is None else validation.number("value", value)
+        frame = Frame(
+            recipe=Recipe(**self.to_dict()),
+            score=self.score,
+            quantity=self.quantity,
+            ensemble=self._ensemble(ensemble),
+            step=registry.described(self.base_name("paper")).calls_per_step,
+            grad_norm=norm,
+            value=mean,
+        )
+        return settle(self._prepared(frame), self._layout, budget)
+
+    def probe_counts(self, budget: int) -> tuple[int, int]:
+        """Return the (gradients, values) to sample at x0."""
+        raise NotImplementedError
+
+    def _ensemble(self, given: str) -> Ensemble:
+        word = validation.one_of("ensemble", given, ("resample", "window"))
+        return "window" if word == "window" else "resample"
+
+    def _prepared(self, frame: Frame) -> Frame:
+        """Return the frame, checked for what the method needs: usually the gradient's norm."""
+        if frame.grad_norm is None:
+            raise InputError(f"{self.name} needs grad_norm, the norm of the mean gradient at x0")
+        return frame
+
+    def _layout(self, frame: Frame, budget: int) -> Layout:
+        """Return what the method's formulas give for a budget."""
+        raise NotImplementedError
+
+
+def _layout_after_probe(
+    frame: Frame,
+    budget: int,
+    probe: tuple[int, int | None],
+    share: float | None,
+    ends: tuple[float, float],
+    draws: int = 1,
+) -> Layout:
+    """Return the layout of GRASP-NC and GRASP-C: a probe, then cells that share T/2.
+
+    probe: gradients and values at x0. share: the probe's part of T where it is not the paper's.
+    draws: candidates of each cell; only GRASP-NC has more than one, and cells of equal budget.
+    """
+    even, spent = frame.score == "gradient", sum(count or 0 for count in probe)
+    ends = check_range(frame.quantity, *ends)
+    count = bounds.geometric_count(*ends)
+    divided = bounds.uniform_calls if even else bounds.harmonic_calls
+    if frame.ensemble == "window":  # all but the probe on training
+        first = divided(max(0, budget - spent), 1, count)
+        return Layout(ends, count, first, 0 if even else 1, *probe, least=count if even else 1)
+    return Layout(
+        range=ends,
+        count=count,
+        first=divided(*training_calls(budget, spent, share), count),
+        power=0 if even else 1,
+        gradients=probe[0],
+        values=probe[1],
+        candidates=draws,
+        samples=bounds.uniform_calls(budget, 4 * draws, count),
+        least=4 * draws * count,
+    )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NonConvex(_Variant):
@@ -77,14 +169,7 @@ class NonConvex(_Variant):
     name: ClassVar[str] = "nonconvex"
     score: ClassVar[ScoreKind] = "gradient"
     quantity: ClassVar[Quantity] = "step size"
-    exact: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        _fix(self, "L_eps", validation.positive("L_eps", self.L_eps))
-        _fix(self, "F_eps", validation.positive("F_eps", self.F_eps))
-        _fix(self, "delta", validation.confidence("delta", self.delta, Fraction(1, 3)))
-        _fix(self, "probe", validation.probe_share("probe", self.probe))
-        registry.check_base(self.base)
+    delta_below: ClassVar[Fraction] = Fraction(1, 3)
 
     def probe_counts(self, budget: int) -> tuple[int, int]:
         """Return the (gradients, values) to sample at x0: floor(T/4) gradients by default."""
@@ -92,40 +177,12 @@ class NonConvex(_Variant):
             return budget // 4, 0  # Algorithm 2, line 1
         return max(1, math.floor(validation.as_fraction(self.probe) * budget)), 0
 
-    def plan(
-        self,
-        budget: int,
-        grad_norm: float | None = None,
-        value: float | None = None,
-        ensemble: str = "resample",
-    ) -> Plan:
-        """Return the paper's plan for `budget` oracle calls and the probe's gradient norm."""
-        budget = validation.whole_budget(budget)
-        norm = _norm(self, grad_norm)
-        frame = _frame(self, sampled_choice(ensemble), norm, _mean(value))
-
-        def layout(budget: int) -> Layout:
-            low = bounds.step_min(norm, budget, self.L_eps, self.F_eps, self.delta)
-            low, high = check_range(self.quantity, low, bounds.step_max(self.L_eps))
-            count, draws = bounds.geometric_count(low, high), bounds.trajectory_draws(self.delta)
-            spent = self.probe_counts(budget)[0]
-            if frame.ensemble == "window":
-                first = bounds.uniform_calls(max(0, budget - spent), 1, count)
-                return Layout((low, high), count, first, 0, spent, None, least=count)
-            calls, parts = training_calls(budget, spent, self.probe)
-            return Layout(
-                range=(low, high),
-                count=count,
-                first=bounds.uniform_calls(calls, parts, count),
-                power=0,
-                gradients=spent,
-                values=None,
-                candidates=draws,
-                samples=bounds.uniform_calls(budget, 4 * draws, count),
-                least=4 * draws * count,
-            )
-
-        return settle(frame, layout, budget)
+    def _layout(self, frame: Frame, budget: int) -> Layout:
+        norm = frame.grad_norm or 0.0
+        low = bounds.step_min(norm, budget, self.L_eps, self.F_eps, self.delta)
+        ends, probe = (low, bounds.step_max(self.L_eps)), (self.probe_counts(budget)[0], None)
+        draws = bounds.trajectory_draws(self.delta)
+        return _layout_after_probe(frame, budget, probe, self.probe, ends, draws)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +192,8 @@ class Convex(_Variant):
     `d_eps` ($d_\epsilon$) and `L_eps` ($L_\epsilon$) may be any positive numbers. `option` is
     "smooth" (Option I) or "universal" (Option II, adapts to Hölder smoothness), which alone uses
     `value_floor` ($\ell_\epsilon^\star$), a lower bound of the objective: 0 for the usual losses.
-    `delta` only enters the certificate.
+    `delta` only enters the certificate. `probe` is the share of the budget spent at x0 (None: the
+    schedule's default), `base` the optimizer.
     """
 
     d_eps: float = 1e-2
@@ -147,18 +205,10 @@ class Convex(_Variant):
     base: Base = None
 
     name: ClassVar[str] = "convex"
-    score: ClassVar[ScoreKind] = "value"
-    quantity: ClassVar[Quantity] = "radius"
-    exact: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        _fix(self, "d_eps", validation.positive("d_eps", self.d_eps))
-        _fix(self, "L_eps", validation.positive("L_eps", self.L_eps))
         validation.one_of("option", self.option, ("smooth", "universal"))
-        _fix(self, "value_floor", validation.number("value_floor", self.value_floor))
-        _fix(self, "delta", validation.confidence("delta", self.delta, Fraction(1, 2)))
-        _fix(self, "probe", validation.probe_share("probe", self.probe))
-        registry.check_base(self.base)
+        _Variant.__post_init__(self)
 
     def probe_counts(self, budget: int) -> tuple[int, int]:
         """Return the (gradients, values) to sample at x0: floor(T/8) of each by default."""
@@ -167,53 +217,10 @@ class Convex(_Variant):
         each = max(1, math.floor(validation.as_fraction(self.probe) * budget / 2))
         return each, each
 
-    def plan(
-        self,
-        budget: int,
-        grad_norm: float | None = None,
-        value: float | None = None,
-        ensemble: str = "resample",
-    ) -> Plan:
-        """Return the paper's plan for `budget` oracle calls and what the probe measured.
-
-        Option "smooth" needs `grad_norm`; "universal" needs `value`. A gradient norm of zero means
-        a stationary start in both.
-        """
-        budget = validation.whole_budget(budget)
-        smooth = self.option == "smooth"
-        norm = _norm(self, grad_norm) if smooth or grad_norm is not None else None
-        mean = _mean(value)
-        gap = 0.0 if smooth else self._gap(mean)
-        frame = _frame(self, sampled_choice(ensemble), norm, mean)
-
-        def layout(budget: int) -> Layout:
-            if smooth:
-                high = bounds.distance_max_smooth(norm or 0.0, budget, self.d_eps, self.L_eps)
-            else:
-                high = bounds.distance_max_universal(gap, budget, self.d_eps, self.L_eps)
-            low, high = check_range(self.quantity, self.d_eps, high)
-            count = bounds.geometric_count(low, high)
-            gradients, values = self.probe_counts(budget)
-            spent = gradients + values
-            if frame.ensemble == "window":
-                first = bounds.harmonic_calls(max(0, budget - spent), 1, count)
-                return Layout((low, high), count, first, 1, gradients, values)
-            calls, parts = training_calls(budget, spent, self.probe)
-            return Layout(
-                range=(low, high),
-                count=count,
-                first=bounds.harmonic_calls(calls, parts, count),
-                power=1,
-                gradients=gradients,
-                values=values,
-                samples=bounds.uniform_calls(budget, 4, count),
-                least=4 * count,
-            )
-
-        return settle(frame, layout, budget)
-
-    def _gap(self, mean: float | None) -> float:
-        """Return how far the mean value at x0 lies above the floor; Option II needs it."""
+    def _prepared(self, frame: Frame) -> Frame:
+        if self.option == "smooth":
+            return _Variant._prepared(self, frame)
+        mean = frame.value
         if mean is None:
             raise InputError("convex with option='universal' needs value, the mean value at x0")
         if mean < self.value_floor:
@@ -221,7 +228,17 @@ class Convex(_Variant):
                 f"value={mean!r} is below value_floor={self.value_floor!r}, so the floor is not a "
                 f"lower bound of the objective; give a value_floor of at most {mean!r}"
             )
-        return mean - self.value_floor
+        return frame
+
+    def _layout(self, frame: Frame, budget: int) -> Layout:
+        if self.option == "smooth":
+            norm = frame.grad_norm or 0.0
+            high = bounds.distance_max_smooth(norm, budget, self.d_eps, self.L_eps)
+        else:
+            gap = (frame.value or 0.0) - self.value_floor
+            high = bounds.distance_max_universal(gap, budget, self.d_eps, self.L_eps)
+        probe, ends = self.probe_counts(budget), (self.d_eps, high)
+        return _layout_after_probe(frame, budget, probe, self.probe, ends)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,7 +246,9 @@ class ConvexFree(_Variant):
     r"""GRASP-C without a lower bound of the objective, Algorithm 4.
 
     Universal like `Convex(option="universal")`, with a coarser choice as the price. The grid
-    depends on the budget alone, so planning needs no measurement.
+    depends on the budget alone, so planning needs no measurement; what is given is still checked,
+    since a value that is not finite must stop the sweep. `d_eps` ($d_\epsilon$) may be any positive
+    number, `delta` only enters the certificate, `base` is the optimizer.
     """
 
     d_eps: float = 1e-2
@@ -237,62 +256,32 @@ class ConvexFree(_Variant):
     base: Base = None
 
     name: ClassVar[str] = "convex-free"
-    score: ClassVar[ScoreKind] = "value"
-    quantity: ClassVar[Quantity] = "radius"
-    exact: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        _fix(self, "d_eps", validation.positive("d_eps", self.d_eps))
-        _fix(self, "delta", validation.confidence("delta", self.delta, Fraction(1, 2)))
-        registry.check_base(self.base)
 
     def probe_counts(self, budget: int) -> tuple[int, int]:
         """Return the (gradients, values) to sample at x0: as many values as a candidate gets."""
         return 0, bounds.uniform_calls(budget, 2, bounds.free_count(budget) + 1)
 
-    def plan(
-        self,
-        budget: int,
-        grad_norm: float | None = None,
-        value: float | None = None,
-        ensemble: str = "resample",
-    ) -> Plan:
-        """Return the paper's plan for `budget` oracle calls; the grid needs no measurement.
+    def _prepared(self, frame: Frame) -> Frame:
+        return replace(frame, grad_norm=None)  # Algorithm 4 samples no gradient at x0
 
-        What is given is still checked, since a value that is not finite must stop the sweep.
-        """
-        budget = validation.whole_budget(budget)
-        if grad_norm is not None:
-            _norm(self, grad_norm)  # not used: Algorithm 4 samples no gradient at x0
-        frame = _frame(self, sampled_choice(ensemble), None, _mean(value))
-
-        def layout(budget: int) -> Layout:
-            count = bounds.free_count(budget)
-            # The range ends at the last radius that is a double; the formulas keep N.
-            high = bounds.last_value(self.d_eps, count)
-            samples = self.probe_counts(budget)[1]
-            if frame.ensemble == "window":  # all but the probe on training: 6/pi^2 for cell 1
-                first = bounds.square_calls(budget - samples, 1)
-                return Layout((self.d_eps, high), count, first, 2, None, samples)
-            return Layout(
-                range=(self.d_eps, high),
-                count=count,
-                first=bounds.square_calls(budget, 2),
-                power=2,
-                gradients=None,
-                values=samples,
-                samples=samples,
-                least=2 * (count + 1),
-            )
-
-        return settle(frame, layout, budget)
+    def _layout(self, frame: Frame, budget: int) -> Layout:
+        count = bounds.free_count(budget)
+        # The range ends at the last radius that is a double; the formulas keep N.
+        ends = (self.d_eps, bounds.last_value(self.d_eps, count))
+        samples = self.probe_counts(budget)[1]
+        if frame.ensemble == "window":  # all but the probe on training: 6/pi^2 for cell 1
+            first = bounds.square_calls(budget - samples, 1)
+            return Layout(ends, count, first, 2, None, samples)
+        first, least = bounds.square_calls(budget, 2), 2 * (count + 1)
+        return Layout(ends, count, first, 2, None, samples, samples=samples, least=least)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deterministic(_Variant):
     r"""Algorithm 1: exact gradients of a convex, smooth objective; exact values choose.
 
-    The gradient at x0 and the values are not counted, as in the paper.
+    The gradient at x0 and the values are not counted, as in the paper. `d_eps` ($d_\epsilon$) and
+    `L_eps` ($L_\epsilon$) may be any positive numbers, `base` is the optimizer.
     """
 
     d_eps: float = 1e-2
@@ -300,43 +289,22 @@ class Deterministic(_Variant):
     base: Base = None
 
     name: ClassVar[str] = "deterministic"
-    score: ClassVar[ScoreKind] = "value"
-    quantity: ClassVar[Quantity] = "radius"
     exact: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        _fix(self, "d_eps", validation.positive("d_eps", self.d_eps))
-        _fix(self, "L_eps", validation.positive("L_eps", self.L_eps))
-        registry.check_base(self.base)
 
     def probe_counts(self, budget: int) -> tuple[int, int]:
         """Return (0, 0): the exact gradient at x0 is not counted."""
         return 0, 0
 
-    def plan(
-        self,
-        budget: int,
-        grad_norm: float | None = None,
-        value: float | None = None,
-        ensemble: str = "exact",
-    ) -> Plan:
-        """Return the paper's plan for `budget` oracle calls and the norm of the gradient at x0.
+    def _ensemble(self, given: str) -> Ensemble:
+        validation.one_of("ensemble", given, ("exact", "resample"))
+        return "exact"
 
-        Exact values choose; `ensemble="resample"`, the others' default, means the same here.
-        """
-        budget = validation.whole_budget(budget)
-        norm = _norm(self, grad_norm)
-        validation.one_of("ensemble", ensemble, ("exact", "resample"))
-        frame = _frame(self, "exact", norm, _mean(value))
-
-        def layout(budget: int) -> Layout:
-            high = bounds.distance_max_smooth(norm, budget, self.d_eps, self.L_eps)
-            low, high = check_range(self.quantity, self.d_eps, high)
-            count = bounds.geometric_count(low, high)
-            first = bounds.harmonic_calls(budget, 1, count)
-            return Layout((low, high), count, first, 1, None, None)
-
-        return settle(frame, layout, budget)
+    def _layout(self, frame: Frame, budget: int) -> Layout:
+        norm = frame.grad_norm or 0.0
+        high = bounds.distance_max_smooth(norm, budget, self.d_eps, self.L_eps)
+        ends = check_range(self.quantity, self.d_eps, high)
+        count = bounds.geometric_count(*ends)
+        return Layout(ends, count, bounds.harmonic_calls(budget, 1, count), 1, None, None)
 
 
 Method = NonConvex | Convex | ConvexFree | Deterministic
@@ -366,33 +334,3 @@ def method_from_dict(data: Mapping[str, Json], base: Factory | None = None) -> M
             "method_from_dict(data, base=...)"
         )
     return kind(**values)
-
-
-# ---- what the four share -------------------------------------------------------------------------
-
-
-def _fix(method: Method, name: str, value: object) -> None:
-    """Set a field of a frozen method while it is being made."""
-    object.__setattr__(method, name, value)
-
-
-def _norm(method: Method, given: float | None) -> float:
-    if given is None:
-        raise InputError(f"{method.name} needs grad_norm, the norm of the mean gradient at x0")
-    return validation.not_negative("grad_norm", given)
-
-
-def _mean(given: float | None) -> float | None:
-    return None if given is None else validation.number("value", given)
-
-
-def _frame(method: Method, how: Ensemble, norm: float | None, mean: float | None) -> Frame:
-    return Frame(
-        recipe=Recipe(**method.to_dict()),
-        score=method.score,
-        quantity=method.quantity,
-        ensemble=how,
-        step=registry.described(method.base_name("paper")).calls_per_step,
-        grad_norm=norm,
-        value=mean,
-    )

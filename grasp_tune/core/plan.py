@@ -5,11 +5,8 @@ business of `variants`; what happens to the cells afterwards is the business of 
 """
 
 import math
-from collections import deque
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import count, pairwise, repeat
-from operator import attrgetter, lt
+from itertools import pairwise
 from typing import Literal
 
 from grasp_tune.core.errors import InputError, PlanError
@@ -33,32 +30,6 @@ class Cell:
     def __post_init__(self) -> None:
         if self.index < 1 or not 0.0 < self.value < math.inf or self.budget < 0:
             raise PlanError(f"{self} needs index >= 1, a positive finite value and budget >= 0")
-
-
-def cells_of(values: Sequence[float], budgets: Sequence[int]) -> list[Cell]:
-    """Return the cells 1, 2, ... with these values and budgets.
-
-    The same as calling `Cell` on each row. A grid may have a thousand cells and a frozen class
-    takes over a microsecond to build, so the columns are checked and filled in one go each.
-    """
-    sound = all(map(math.isfinite, values)) and min(values, default=1.0) > 0.0
-    if not sound or min(budgets, default=0) < 0:
-        rows = zip(count(1), values, budgets, strict=False)
-        return [Cell(*row) for row in rows]  # says which one is wrong, if one is
-    cells = list(map(_blank, repeat(Cell, len(values))))
-    for name, column in (
-        ("index", range(1, len(cells) + 1)),
-        ("value", values),
-        ("budget", budgets),
-    ):
-        deque(map(vars(Cell)[name].__set__, cells, column), maxlen=0)
-    return cells
-
-
-_blank: Callable[[type[Cell]], Cell] = object.__new__
-_index = attrgetter("index")
-_value = attrgetter("value")
-_budget = attrgetter("budget")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,16 +80,13 @@ class Plan:
                 raise PlanError(f"{name}={getattr(self, name)} must be 0 or above")
         if self.candidates_per_cell < 1:
             raise PlanError(f"candidates_per_cell={self.candidates_per_cell} must be at least 1")
-        for key in (_index, _value):
-            for group in (self.cells, self.skipped):
-                column = list(map(key, group))
-                if not all(map(lt, column, column[1:])):
-                    raise PlanError("cells must increase in index and in value")
-        # An empty set of skipped cells is the usual case, and the cells need not be walked for it.
-        rest = set(map(_index, self.skipped))
-        if rest and (twice := rest.intersection(map(_index, self.cells))):
-            raise PlanError(f"cells {sorted(twice)} are listed both to run and as skipped")
-        if self.cells and min(map(_budget, self.cells)) < 1:
+        for group in (self.cells, self.skipped):
+            if any(a.index >= b.index or a.value >= b.value for a, b in pairwise(group)):
+                raise PlanError("cells must increase in index and in value")
+        skipped = {cell.index for cell in self.skipped}
+        if twice := sorted(skipped & {cell.index for cell in self.cells}):
+            raise PlanError(f"cells {twice} are listed both to run and as skipped")
+        if any(cell.budget < 1 for cell in self.cells):
             raise PlanError("a cell without oracle calls cannot run: list it as skipped")
         if self.stationary and (self.cells or self.skipped):
             raise PlanError("a stationary start has no cells")
@@ -136,7 +104,7 @@ class Plan:
     @property
     def training_calls(self) -> int:
         """The oracle calls that the cells may spend in all."""
-        return sum(map(_budget, self.cells))
+        return sum(cell.budget for cell in self.cells)
 
     @property
     def candidate_count(self) -> int:

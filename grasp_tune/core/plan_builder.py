@@ -7,8 +7,7 @@ from typing import Literal
 
 from grasp_tune.core import bounds
 from grasp_tune.core.errors import BudgetTooSmall, PlanError
-from grasp_tune.core.plan import Cell, Ensemble, Plan, Quantity, Recipe, ScoreKind, cells_of
-from grasp_tune.core.validation import one_of
+from grasp_tune.core.plan import Cell, Ensemble, Plan, Quantity, Recipe, ScoreKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ class Frame:
     value: float | None
 
 
-def settle(frame: Frame, layout_of: Callable[[int], Layout], budget: int) -> Plan:
+def settle(frame: Frame, layout_of: Callable[[Frame, int], Layout], budget: int) -> Plan:
     """Return the plan that the formulas give for `budget`, or raise BudgetTooSmall."""
     stationary = frame.grad_norm == 0.0
 
@@ -67,11 +66,11 @@ def settle(frame: Frame, layout_of: Callable[[int], Layout], budget: int) -> Pla
         # A stationary start trains nothing and chooses nothing: only the probe must reach.
         return layout.lacks_probe(calls) if stationary else layout.lacks(calls, frame.step)
 
-    layout = layout_of(budget)
+    layout = layout_of(frame, budget)
     if missing := lacks(layout, budget):
         smallest = budget
         # N never falls as T grows, so no budget below `least` works: this is the least fixed point.
-        while lacks(trial := layout_of(smallest), smallest):
+        while lacks(trial := layout_of(frame, smallest), smallest):
             smallest = max(smallest + 1, 1 if stationary else trial.least)
         raise BudgetTooSmall(
             f"budget={budget} is too small for {frame.recipe.name}: it does not reach {missing}; "
@@ -99,12 +98,6 @@ def settle(frame: Frame, layout_of: Callable[[int], Layout], budget: int) -> Pla
     )
 
 
-def sampled_choice(given: str) -> Ensemble:
-    """Return how a choice among sampled candidates is made: "resample" or "window"."""
-    word = one_of("ensemble", given, ("resample", "window"))
-    return "window" if word == "window" else "resample"
-
-
 def training_calls(budget: int, spent: int, probe: float | None) -> tuple[int, int]:
     """Return (calls, parts): all cells together have calls/parts, T/2 in the paper.
 
@@ -127,13 +120,9 @@ def check_range(quantity: str, low: float, high: float) -> tuple[float, float]:
 def _cells(layout: Layout, step: int) -> tuple[list[Cell], list[Cell]]:
     """Return the cells that can iterate and those that cannot: budgets fall along the grid."""
     values = bounds.geometric_values(layout.range[0], layout.count)
-    first, indices = layout.first, range(1, len(values) + 1)
-    if layout.power == 0:
-        budgets = [first] * len(values)
-    elif layout.power == 1:
-        budgets = [first // i for i in indices]
-    else:
-        budgets = [first // (i * i) for i in indices]
-    cells = cells_of(values, budgets)
-    running = next((at for at, calls in enumerate(budgets) if calls < step), len(budgets))
+    cells = [
+        Cell(index, value, layout.first // index**layout.power)
+        for index, value in enumerate(values, start=1)
+    ]
+    running = next((at for at, cell in enumerate(cells) if cell.budget < step), len(cells))
     return cells[:running], cells[running:]

@@ -9,7 +9,7 @@ import optuna
 from optuna.artifacts._protocol import ArtifactStore
 from optuna.trial import TrialState
 
-from grasp_tune.core.certification import certify
+from grasp_tune.core.certificate import certify
 from grasp_tune.core.checkpoint_keys import START
 from grasp_tune.core.choice import Candidate, Choice
 from grasp_tune.core.ensemble import Tally, best, tallied, uniform_samples

@@ -9,8 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from grasp_tune.core.certificate import Certificate
-from grasp_tune.core.certification import certify
+from grasp_tune.core.certificate import Certificate, certify
 from grasp_tune.core.choice import Candidate, Choice
 from grasp_tune.core.errors import CheckpointError, InputError
 from grasp_tune.core.plan import Cell, Plan

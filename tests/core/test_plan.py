@@ -10,7 +10,7 @@ import pytest
 
 from grasp_tune.core.errors import InputError, PlanError
 from grasp_tune.core.methods import Convex, ConvexFree, NonConvex
-from grasp_tune.core.plan import Cell, Plan, Recipe, cells_of
+from grasp_tune.core.plan import Cell, Plan, Recipe
 
 
 def small_plan() -> Plan:
@@ -76,19 +76,12 @@ def test_cell_checks_itself(row: tuple[int, float, int]) -> None:
         Cell(*row)
 
 
-def test_cells_in_bulk_are_the_same_cells() -> None:
-    made = cells_of([0.5, 3.0, 1e308], [7, 0, 10**15])
-    assert made == [Cell(1, 0.5, 7), Cell(2, 3.0, 0), Cell(3, 1e308, 10**15)]
-    assert hash(made[0]) == hash(Cell(1, 0.5, 7))
-    assert cells_of([], []) == []
-
-
-@pytest.mark.parametrize("values", [[0.5, math.nan], [0.5, math.inf], [-0.5, 1.0]])
-def test_cells_in_bulk_check_the_same(values: list[float]) -> None:
+@pytest.mark.parametrize("value", [math.nan, math.inf, -0.5, 0.0])
+def test_a_cell_checks_itself(value: float) -> None:
     with pytest.raises(PlanError, match="index >= 1"):
-        cells_of(values, [1, 1])
+        Cell(1, value, 1)
     with pytest.raises(PlanError, match="budget=-1"):
-        cells_of([0.5], [-1])
+        Cell(1, 0.5, -1)
 
 
 def test_cells_and_plans_are_frozen() -> None:
