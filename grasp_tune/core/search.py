@@ -23,6 +23,7 @@ from grasp_tune.core.tasks import (
     Outcome,
     ProbeTask,
     Task,
+    depth_of,
     outcome_from_dict,
     outcome_to_dict,
     phase_of,
@@ -65,6 +66,7 @@ class Search:
         self._failures: dict[str, list[str]] = {}
         self._producers: dict[str, Task] = {}  # checkpoint key -> the task that writes it
         self._tasks: dict[str, Task] = {}  # every task issued in any round so far
+        self._rounds: list[tuple[Task, ...]] = []
         self._queue: deque[Task] = deque()
         self._redo: dict[str, Task] = {}  # ended tasks whose checkpoints were lost
         self._blocked: dict[str, set[str]] = {}  # task id -> ids it waits for
@@ -74,7 +76,6 @@ class Search:
         self._origin: str | None = None
         self._schedule = find_schedule(spec.schedule).rounds(spec)
         self._round = next(self._schedule)
-        self.rounds = 0  # begun so far
         self._enter(self._round)
         self._advance()
 
@@ -174,7 +175,7 @@ class Search:
         phase = "done" if self.choice is not None else phase_of(self._round.tasks[0])
         return Progress(
             phase=phase,
-            calls=self.calls["probe"] + self.calls["train"] + self.calls["ensemble"],
+            calls=self._spent,
             budget=self.spec.budget,
             pending=len(pending),
             leader=str(self._round.leader),
@@ -189,6 +190,24 @@ class Search:
             phase = phase_of(outcome)
             spent["ensemble" if phase == "score" else phase] += outcome.calls
         return spent
+
+    @property
+    def rounds(self) -> int:
+        """Rounds begun so far."""
+        return len(self._rounds)
+
+    @property
+    def depth(self) -> int:
+        """Steps on the longest chain: round by round, those of the longest task that has ended."""
+        known = self._outcomes
+        return sum(
+            max((depth_of(task, known[task.id]) for task in tasks if task.id in known), default=0)
+            for tasks in self._rounds
+        )
+
+    @property
+    def _spent(self) -> int:
+        return sum(outcome.calls for outcome in self._outcomes.values())
 
     @property
     def round_tasks(self) -> tuple[Task, ...]:
@@ -339,7 +358,10 @@ class Search:
 
     def _enter(self, step: Round) -> None:
         self._round = step
-        self.rounds += 1
+        self._rounds.append(step.tasks)
+        asked, left = sum(task.calls for task in step.tasks), self.spec.budget - self._spent
+        if asked > left:
+            raise SearchError(f"the schedule asks for {asked} oracle calls, but {left} are left")
         self.plan = step.plan if step.plan is not None else self.plan
         self._discarded.extend(map(str, step.discard))
         for task in step.tasks:

@@ -78,8 +78,11 @@ class Segment:
     shrink: float = 0.0  # and also with this power of the run's age since the first of them
     origin: Key | None = None  # the state to start from, where it is another run's
     ceiling: float | None = None  # a loss above this counts as divergence
+    lanes: int = 1  # minibatches averaged in one step; a step then costs so many calls
 
     def __post_init__(self) -> None:
+        if self.lanes < 1:
+            raise InputError(f"need at least one lane, got {self.lanes=}")
         if not 0 <= self.start < self.stop:
             raise InputError(f"need 0 <= start < stop, got {self.start=}, {self.stop=}")
         if any(not self.start <= call <= self.stop for call in self.keep):
@@ -172,6 +175,10 @@ class TrainTask:
     segments: tuple[Segment, ...]
     exact: bool = False
     norms: bool = False  # record the norm of every minibatch gradient
+
+    def __post_init__(self) -> None:
+        if self.exact and any(segment.lanes > 1 for segment in self.segments):
+            raise InputError("exact gradients are not averaged: they have one lane")
 
     @property
     def calls(self) -> int:
@@ -297,6 +304,23 @@ _OUTCOMES: dict[str, type[Outcome]] = {
     "train": TrainOutcome,
     "score": ScoreOutcome,
 }
+
+
+def depth_of(task: Task, outcome: Outcome) -> int:
+    """Return how many steps of an ended task had to follow each other.
+
+    Runs of one task do not wait for each other; the samples of a probe or of scores are taken one
+    after the other. A step of several lanes is one, one of UniXGrad two: its gradients are at two
+    points.
+    """
+    if isinstance(outcome, TrainOutcome):
+        assert isinstance(task, TrainTask)
+        pairs = zip(task.segments, outcome.segments, strict=True)
+        return max((-(-item.calls // segment.lanes) for segment, item in pairs), default=0)
+    if isinstance(outcome, ScoreOutcome):
+        return sum(item.count for item in outcome.samples)
+    assert isinstance(task, ProbeTask)
+    return 1 if task.exact else outcome.calls
 
 
 def phase_of(item: Task | Outcome) -> str:

@@ -123,6 +123,8 @@ def _obstacle(worker: "Worker", task: TrainTask) -> str | None:
         return "its runs are at different places"
     if len({segment.arm.base for segment in task.segments}) > 1:
         return "its runs have different base optimizers"
+    if any(segment.lanes > 1 for segment in task.segments):
+        return "its steps average several minibatches"
     if task.exact:
         return "exact gradients go through the whole data set"
     if list(worker.model.buffers()):

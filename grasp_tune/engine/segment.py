@@ -28,6 +28,38 @@ if TYPE_CHECKING:
 LAG = 16  # losses that may be under way on a GPU: looking at each would make it wait
 
 
+Gradients = list[Tensor | None]
+
+
+class LaneSum:
+    """The sum of the lanes' gradients as one binary tree, whatever the number of lanes.
+
+    Lanes are added in pairs, then pairs of pairs, and so on; what is left over at the end is added
+    from the last to the first. At most log2(lanes) + 1 sums are held at once.
+    """
+
+    def __init__(self) -> None:
+        self._sums: list[tuple[int, Gradients]] = []  # (lanes below it, their sum)
+
+    def add(self, gradients: Gradients) -> None:
+        """Add the next lane; None stands for a parameter that the loss did not use."""
+        self._sums.append((1, [None if item is None else item.clone() for item in gradients]))
+        while len(self._sums) > 1 and self._sums[-1][0] == self._sums[-2][0]:
+            self._merge()
+
+    def total(self) -> Gradients:
+        """Return the sum over all lanes."""
+        while len(self._sums) > 1:
+            self._merge()
+        return self._sums[0][1]
+
+    def _merge(self) -> None:
+        (more, right), (count, left) = self._sums.pop(), self._sums.pop()
+        pairs = zip(left, right, strict=True)
+        added = [b if a is None else a if b is None else a.add_(b) for a, b in pairs]
+        self._sums.append((count + more, added))
+
+
 class _OutOfCalls(Exception):
     """A closure asked for more oracle calls than the segment has."""
 
@@ -63,7 +95,8 @@ class SegmentRunner:
         """Train, write what was asked for, and return how it went."""
         segment, curve = self._segment, self._curve
         waiting = sorted({call for call in segment.keep if call < segment.stop})
-        while curve.finite and self._call + self._base.calls_per_step <= segment.stop:
+        step = self._base.calls_per_step * segment.lanes
+        while curve.finite and self._call + step <= segment.stop:
             while waiting and waiting[0] <= self._call:
                 self._write_iterate(waiting.pop(0))
             if not self._step():
@@ -103,18 +136,35 @@ class SegmentRunner:
         return True
 
     def _closure(self) -> Tensor:
-        oracle = self._worker.oracle
-        if self._call >= self._segment.stop:
+        oracle, lanes = self._worker.oracle, self._segment.lanes
+        if self._call + lanes > self._segment.stop:
             raise _OutOfCalls
         if self._task.exact:
-            loss = torch.tensor(oracle.exact(gradient=True, counted=True))
+            losses = [torch.tensor(oracle.exact(gradient=True, counted=True))]
+        elif lanes == 1:
+            losses = [oracle.gradient("train", self._call)]
         else:
-            loss = oracle.gradient("train", self._call)
-        self._call += 1
-        self._seen.append((loss, oracle.gradient_norm() if self._task.norms else math.nan))
+            losses = self._lanes(self._call, lanes)
+        self._call += lanes
+        norm = oracle.gradient_norm() if self._task.norms else math.nan
+        self._seen.extend((loss, norm) for loss in losses)
         if len(self._seen) >= self._lag:
             self._look()
-        return loss
+        return losses[0] if lanes == 1 else torch.stack(losses).mean()
+
+    def _lanes(self, first: int, count: int) -> list[Tensor]:
+        """Leave the mean gradient of `count` minibatches in the parameters; return their losses.
+
+        Each gradient is computed by itself, and they are added as the leaves of one binary tree,
+        so that the bits do not depend on who computed which.
+        """
+        oracle, losses, tree = self._worker.oracle, list[Tensor](), LaneSum()
+        for call in range(first, first + count):
+            losses.append(oracle.gradient("train", call))
+            tree.add([item.grad for item in oracle.parameters])
+        for item, total in zip(oracle.parameters, tree.total(), strict=True):
+            item.grad = None if total is None else total.div_(count)
+        return losses
 
     def _look(self) -> None:
         for loss, norm in self._seen:

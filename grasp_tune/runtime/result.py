@@ -59,6 +59,7 @@ class Result:
     runs: tuple[Run, ...]
     tensors: Tensors = field(repr=False)  # `param.*` and `buffer.*` of the chosen point
     build: Callable[[], nn.Module] | None = field(default=None, repr=False)
+    depth: int = 0  # steps on the longest chain of steps that must follow each other
     _model: list[nn.Module] = field(default_factory=list, repr=False)
 
     @classmethod
@@ -81,6 +82,7 @@ class Result:
             runs=_runs(search),
             tensors=copies,
             build=build,
+            depth=search.depth,
         )
 
     @property
@@ -167,6 +169,7 @@ class Result:
             "score": encode(self.score),
             "cell": encode(self.cell),
             "partial": self.partial,
+            "depth": self.depth,
         }
 
     def save(self, folder: Path | str) -> None:
@@ -211,6 +214,7 @@ class Result:
             runs=tuple(decode(Run, item) for item in runs),
             tensors=tensors,
             build=model,
+            depth=decode(int, data.get("depth", 0)),
         )
 
     def __repr__(self) -> str:

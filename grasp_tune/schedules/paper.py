@@ -38,6 +38,8 @@ class Paper:
         method = spec.method
         exact = method.exact
         gradients, values = method.probe_counts(spec.budget)
+        gradients = min(gradients, spec.budget)  # the plan then says that the budget is too small
+        values = min(values, spec.budget - gradients)
         start = yield from probing(gradients, values, parts=spec.probe_parts, exact=exact)
         plan = method.plan(
             spec.budget,

@@ -39,6 +39,8 @@ def plan_paper_sweep(state: PromoteState) -> PaperSweep | None:
             plan = spec.method.plan(calls, grad_norm=start.gradient_norm, value=start.value)
         except InputError:  # too small a budget among them
             continue
+        if plan.training_calls + plan.ensemble_calls > state.left:
+            continue
         segments = paper_segments(spec, plan, spec.method.paper_base, state.next_run)
         norms, exact = plan.score == "gradient", spec.method.exact
         tasks = train_tasks("paper", segments, spec.width, exact=exact, norms=norms)

@@ -35,7 +35,7 @@ from grasp_tune.schedules.probe import probing
 from grasp_tune.schedules.promote_options import PromoteOptions, Rung
 from grasp_tune.schedules.promote_state import PromoteState
 from grasp_tune.schedules.race import race
-from grasp_tune.schedules.rungs import RungResult, least_calls, run_rung
+from grasp_tune.schedules.rungs import RungResult, can_pay, run_rung
 from grasp_tune.schedules.step_extrapolation import StepTrend, step_trend
 
 Found = Generator[Round, Known, tuple[list[Candidate], Candidate | None]]
@@ -67,7 +67,9 @@ class Promote(PromoteOptions):
         if plan.stationary:
             return stationary_start(rows[0], "value")
         races = not method.exact and spec.ensemble != "window"
-        calls = max(8, int(self.race_share * budget)) if races else 0
+        # At least 8 calls; half of what is left where that is less, so that a tiny budget trains.
+        wanted = max(8, int(self.race_share * budget))
+        calls = min(wanted, (budget - start.calls) // 2) if races else 0
         state = PromoteState(self, spec, start, plan, left=budget - start.calls - calls)
         sweep = plan_paper_sweep(state)
         found, papers = yield from (_measured if self._measures(spec) else _searched)(state, sweep)
@@ -82,7 +84,8 @@ class Promote(PromoteOptions):
     def probe_calls(self, spec: SweepSpec) -> int:
         """Return how many gradients the probe takes."""
         share = getattr(spec.method, "probe", None)
-        return max(2, int(spec.budget * (self.probe_share if share is None else share)))
+        wanted = int(spec.budget * (self.probe_share if share is None else share))
+        return min(spec.budget, max(2, wanted))
 
     def _measures(self, spec: SweepSpec) -> bool:
         """Return whether runs measure their own distance, so that no range has to be searched."""
@@ -117,6 +120,8 @@ def _measured(state: PromoteState, sweep: PaperSweep | None) -> Found:
     extra = sweep.tasks if sweep is not None else ()
     ends = RungResult(0, arms, {}, 0.0)
     known: Known = {}
+    if len(arms) > 1 and not can_pay(state, options.comparison, 1, len(arms)):
+        arms = arms[:1]
     if len(arms) > 1:
         ends, known = yield from run_rung(state, options.comparison, 1, ends, extra)
     elif extra:
@@ -176,8 +181,7 @@ def _search(
     results: list[RungResult] = []
     for number, rung in enumerate(rungs):
         width = len(arms) if not rung.kinds else len(rung.factors) * rung.kinds
-        calls = max(least_calls(state, number), int(rung.share * state.spec.budget / width))
-        if calls * width > state.left // 2:
+        if not can_pay(state, rung, number, width):
             break  # too small a budget for another rung: the best so far goes on
         extra = sweep.tasks if sweep is not None and number == 0 else ()
         below, known = yield from run_rung(state, rung, number, below, extra)

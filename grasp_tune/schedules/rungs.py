@@ -43,9 +43,17 @@ class RungResult:
         return StepLosses(self.age, own, self.noise)
 
 
-def least_calls(state: PromoteState, number: int) -> int:
-    """Return how many calls a run of a rung has at least."""
-    return state.options.first_calls + (number > 0)
+def calls_each(state: PromoteState, rung: Rung, number: int, runs: int) -> int:
+    """Return how many calls each of the runs of a rung gets."""
+    least = state.options.first_calls + (number > 0)
+    return max(least, int(rung.share * state.spec.budget / runs))
+
+
+def can_pay(state: PromoteState, rung: Rung, number: int, runs: int) -> bool:
+    """Return whether a rung of so many runs leaves at least as much as it spends on training."""
+    training = calls_each(state, rung, number, runs) * runs
+    samples = int(rung.samples * state.spec.budget)
+    return training <= state.left // 2 and training + samples <= state.left
 
 
 def run_rung(
@@ -58,8 +66,7 @@ def run_rung(
     """Yield the rung after `before`; return its ends, and what became of the `extra` tasks."""
     spec = state.spec
     arms, origins = entrants(state, rung, before)
-    calls = max(least_calls(state, number), int(rung.share * spec.budget / len(arms)))
-    age = before.age + calls
+    age = before.age + calls_each(state, rung, number, len(arms))
     anneal = (before.age, age) if number > 0 and state.options.anneal else None
     ceiling = state.ceiling()
     segments = [
