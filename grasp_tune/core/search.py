@@ -16,7 +16,7 @@ from grasp_tune.core.choice import Choice, best_seen
 from grasp_tune.core.errors import CheckpointError, GraspError, InputError, SearchError
 from grasp_tune.core.outcome_checks import check_answer
 from grasp_tune.core.plan import Plan
-from grasp_tune.core.records import Json
+from grasp_tune.core.records import Json, encode
 from grasp_tune.core.rounds import Round
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import (
@@ -318,7 +318,7 @@ class Search:
         del self._redo[task.id]
         self._unblock(task.id)
         self.repeated += outcome.calls
-        if repr(outcome) != repr(self._outcomes[task.id]):  # repr: NaN equals nothing
+        if encode(outcome) != encode(self._outcomes[task.id]):  # NaN equals nothing
             logger.warning(
                 "%s was repeated and came out differently: the loss or the hardware is not "
                 "deterministic, so what was lost has not come back bit for bit",

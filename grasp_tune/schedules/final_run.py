@@ -29,6 +29,7 @@ class FinalStart:
     state: Key | None = None  # None: x0
     shrink: float = 0.0  # power of its age with which the step shrinks besides
     adapts: bool = False  # whether the step follows what the run shows
+    loss: float = math.nan  # of the state, as far as it is known
 
     @property
     def age(self) -> int:
@@ -48,7 +49,8 @@ def final_run(
     looks = _average_samples(state) if start.adapts else 0
     total, kept, good = state.left - looks, start.owner, start.state
     begin, end = start.age, start.age + total
-    rows = [] if good is None else [_row(good, kept)]
+    rows = [] if good is None else [_row(good, kept, start.loss)]
+    window = math.nan  # mean loss of the last minibatches of the last part that stands
     control, ends, discard = StepControl(state, start.arm, start.adapts), None, state.discard
     for part in range(options.parts):
         first = begin + total * part // options.parts
@@ -83,6 +85,7 @@ def final_run(
                 discard = (state_key(arm.index, stop),)
             control.go_back()
             continue
+        window = items[0].window_loss
         ends = (arm, stop) if last else None
         if not last:
             if good is not None and good != start.state:
@@ -98,10 +101,11 @@ def final_run(
     if ends is not None:
         winner, stop = ends
         state.leader = iterate_key(winner.index, stop)
-        rows.append(_row(state.leader, winner))
-        rows.append(_row(average_key(winner.index, stop, options.average_power), winner))
+        rows.append(_row(state.leader, winner, window))
+        average = average_key(winner.index, stop, options.average_power)
+        rows.append(_row(average, winner, math.nan))
     elif good is not None and good != start.state:
-        rows.append(_row(good, kept))
+        rows.append(_row(good, kept, window))
     return rows
 
 
@@ -112,9 +116,11 @@ def _median(items: Sequence[SegmentOutcome], least: int) -> float | None:
     return median(late) if len(late) >= least else None
 
 
-def _row(key: Key, arm: Arm) -> Candidate:
-    average, nan = key.what == "average", math.nan
-    return Candidate(str(key), arm.index, arm.base, arm.value, key.call, average, nan, 0, nan)
+def _row(key: Key, arm: Arm, score: float) -> Candidate:
+    average = key.what == "average"
+    return Candidate(
+        str(key), arm.index, arm.base, arm.value, key.call, average, score, 0, math.nan
+    )
 
 
 def _average_samples(state: PromoteState) -> int:

@@ -137,7 +137,9 @@ def _measured(state: PromoteState, sweep: PaperSweep | None) -> Found:
         arm = _preferred(ends, state.start.value, options.clear_lead)
         state.leader = state_key(arm.index, ends.age)
         state.discard = _unneeded(state, ends, state.leader)
-        rows = yield from final_run(state, FinalStart(arm, arm, state.leader, adapts=True))
+        loss = ends.losses[arm]
+        start = FinalStart(arm, arm, state.leader, adapts=True, loss=loss)
+        rows = yield from final_run(state, start)
     if rows or state.spec.method.base is not None:
         return rows, papers
     rows, _ = yield from _searched(state, None)
@@ -200,14 +202,15 @@ def _final_start(state: PromoteState, results: list[RungResult]) -> FinalStart:
     """Return how the winner of the last rung goes on."""
     winner, age = results[-1].arms[0], results[-1].age
     good, ahead = state_key(winner.index, age), state.options.ahead
+    loss = results[-1].losses[winner]
     state.discard = _unneeded(state, results[-1], good)
     if not described(winner.base).changes_step:
-        return FinalStart(winner, winner, good)
+        return FinalStart(winner, winner, good, loss=loss)
     rungs = [result.step_losses(winner) for result in results[1:]]  # the grid's were not annealed
     seen = [rung for rung in rungs if rung.losses]
     trend = step_trend(seen, state.start.value, state.options) or StepTrend(winner.value, 0.0)
     arm = state.new_arm(winner, trend.at(((age + state.left) / age) ** ahead))
-    return FinalStart(arm, winner, good, shrink=-(1.0 - ahead) * trend.slope)
+    return FinalStart(arm, winner, good, shrink=-(1.0 - ahead) * trend.slope, loss=loss)
 
 
 def _unneeded(state: PromoteState, ends: RungResult, good: Key) -> tuple[Key, ...]:

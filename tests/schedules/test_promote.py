@@ -255,3 +255,17 @@ def test_whatever_parts_jump_the_candidates_are_there_and_bear_their_runs_number
     assert search.choice is not None
     assert all(row.value == values[row.arm] for row in search.choice.candidates if row.arm)
     assert sum(search.calls.values()) <= 20_000
+
+
+@pytest.mark.parametrize("budget", [60, 1000, 20_000])
+@pytest.mark.parametrize("method", [NonConvex(), Convex(base="adam")])
+def test_a_choice_without_fresh_samples_has_the_loss_of_the_runs_last_minibatches(
+    method: Method, budget: int
+) -> None:
+    search, tasks = run(SweepSpec(method, budget, ensemble="window"))
+    assert search.choice is not None
+    chosen = search.choice.chosen
+    (last,) = [s for s in segments(tasks, "final") if chosen.call == s.stop]
+    outcome = answer(TrainTask("final", (last,)))
+    assert isinstance(outcome, TrainOutcome)
+    assert chosen.score == outcome.segments[0].window_loss

@@ -1,0 +1,88 @@
+"""Lanes: steps that average several minibatches, bit for bit by hand."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grasp_tune.core.errors import InputError
+from grasp_tune.core.tasks import (
+    Arm,
+    Segment,
+    SegmentOutcome,
+    TrainTask,
+    task_from_dict,
+    task_to_dict,
+)
+from grasp_tune.engine.segment import LaneSum
+from tests.engine import workbench
+from tests.engine.workbench import Bench, same_bits
+
+
+@pytest.mark.parametrize("lanes", [2, 3, 5])
+def test_a_step_of_lanes_is_a_step_with_their_mean_gradient(lanes: int) -> None:
+    bench, twin = Bench(workbench.problem()), Bench(workbench.problem())
+    run = Segment(Arm.of(1, "sgd", 0.05), 0, 2 * lanes, keep=(2 * lanes,), lanes=lanes)
+    (outcome,) = bench.train(run)
+    assert isinstance(outcome, SegmentOutcome)
+    oracle, losses = twin.worker.oracle, []
+    for step in range(2):
+        parts = []
+        for call in range(lanes * step, lanes * (step + 1)):
+            losses.append(float(oracle.gradient("train", call)))
+            parts.append([item.grad.clone() for item in oracle.parameters if item.grad is not None])
+        while len(parts) > 1:  # neighbours are added, from the left; an odd one waits
+            pairs = [parts[at : at + 2] for at in range(0, len(parts), 2)]
+            parts = [
+                pair[0] if len(pair) == 1 else [a + b for a, b in zip(*pair, strict=True)]
+                for pair in pairs
+            ]
+        with torch.no_grad():
+            for point, total in zip(oracle.parameters, parts[0], strict=True):
+                point.add_(total / lanes, alpha=-0.05)
+    found = bench.point(str(run.candidates[0]))
+    wanted = {f"param.{n}": p.detach() for n, p in twin.worker.model.named_parameters()}
+    assert same_bits({key: found[key] for key in wanted}, wanted)
+    assert outcome.calls == bench.calls == 2 * lanes
+    assert outcome.window_loss == pytest.approx(sum(losses) / len(losses))
+
+
+def test_a_step_that_does_not_fit_is_not_made() -> None:
+    for base, lanes, made in (("sgd", 4, 8), ("unixgrad", 2, 8), ("adam", 11, 0)):
+        bench = Bench(workbench.problem())
+        (outcome,) = bench.train(Segment(Arm.of(1, base, 0.05), 0, 10, lanes=lanes))
+        assert isinstance(outcome, SegmentOutcome)
+        assert outcome.calls == bench.calls == made
+
+
+def test_a_run_with_lanes_goes_on_from_its_state() -> None:
+    whole, cut = Bench(workbench.problem()), Bench(workbench.problem())
+    arm = Arm.of(1, "adam", 0.01)
+    whole.train(Segment(arm, 0, 12, keep=(12,), lanes=3))
+    cut.train(Segment(arm, 0, 6, save=True, lanes=3))
+    cut.train(Segment(arm, 6, 12, keep=(12,), lanes=3))
+    key = "run001-000000012"
+    assert same_bits(whole.point(key), cut.point(key))
+
+
+@given(st.lists(st.integers(-1000, 1000), min_size=1, max_size=70))
+def test_the_tree_adds_every_lane_once_and_holds_few_sums(lanes: list[int]) -> None:
+    tree, most = LaneSum(), 0
+    for value in lanes:
+        tree.add([torch.tensor([float(value)]), None])
+        most = max(most, len(tree._sums))
+    total, missing = tree.total()
+    assert total is not None and missing is None
+    assert float(total) == sum(lanes)
+    assert most <= math.log2(len(lanes)) + 1
+
+
+def test_lanes_travel_with_the_task_and_are_checked() -> None:
+    task = TrainTask("t", (Segment(Arm.of(1, "sgd", 0.1), 0, 9, lanes=3),))
+    assert task_from_dict(task_to_dict(task)) == task
+    with pytest.raises(InputError, match="at least one lane"):
+        Segment(Arm.of(1, "sgd", 0.1), 0, 9, lanes=0)
+    with pytest.raises(InputError, match="they have one lane"):
+        TrainTask("t", task.segments, exact=True)
