@@ -1,6 +1,6 @@
 r"""What the choice among the candidates is worth: the paper's guarantees as numbers.
 
-The constants in them ($\Delta$, $\sigma$, $V_0$, $V_1$) are not known to anyone, so a certificate
+The constants in them ($\Delta$, $\sigma$) are not known to anyone, so a certificate
 carries what was measured in their place and calls the outcome an estimate.
 """
 
@@ -15,7 +15,7 @@ from grasp_tune.core.errors import InputError
 from grasp_tune.core.records import Json, decode, encode
 from grasp_tune.core.spec import SweepSpec
 
-Kind = Literal["gradient", "value", "interpolation", "exact", "none"]
+Kind = Literal["gradient", "value", "exact", "none"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,22 +57,6 @@ def value_choice(candidates: int, samples: int, delta: float, variance: float) -
     return Bound(1.0, (math.sqrt(8.0 * variance * math.log(2.0 * candidates / delta) / samples),))
 
 
-def value_choice_interpolation(
-    candidates: int, samples: int, delta: float, variance: float, V0: float, V1: float
-) -> Bound:
-    r"""Return the bound for the choice by the mean value where noise falls with the gap.
-
-    The paper's lemma on the ensemble under interpolation, Var $\le V_0 + V_1 \cdot$ gap: with
-    probability $1 - \delta$, gap $\le 3 \min_i$ gap $+ \sqrt{32 V_0 \log(2n/\delta)/M}
-    + (8\sigma + 24 V_1)\log(2n/\delta)/(3M)$. `variance` is $\sigma^2$, the quality a gap.
-    """
-    _check(candidates, samples, delta, variance=variance, V0=V0, V1=V1)
-    odds = math.log(2.0 * candidates / delta)
-    slow = math.sqrt(32.0 * V0 * odds / samples)
-    fast = (8.0 * math.sqrt(variance) + 24.0 * V1) * odds / (3.0 * samples)
-    return Bound(3.0, (slow, fast))
-
-
 def _check(candidates: int, samples: int, delta: float, **measured: float) -> None:
     if candidates < 1 or samples < 1:
         raise InputError(f"{candidates=} and {samples=} must be at least 1")
@@ -89,8 +73,6 @@ class Measured:
 
     noise: float | None = None  # for Delta^2: the mean squared distance of a gradient from its mean
     variance: float | None = None  # for sigma^2: the variance of a value
-    V0: float | None = None  # the variance of a value at the optimum
-    V1: float | None = None  # its growth with the gap
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,16 +106,12 @@ class Certificate:
             return Bound(1.0, ())
         if self.kind == "none" or self.samples < 1:
             return None
-        lemma, needed = {
-            "gradient": (gradient_choice, ("noise",)),
-            "value": (value_choice, ("variance",)),
-            "interpolation": (value_choice_interpolation, ("variance", "V0", "V1")),
-        }[self.kind]
-        seen = {name: getattr(self.measured, name) for name in needed}
-        if any(number is None or not math.isfinite(number) for number in seen.values()):
+        by_gradient = self.kind == "gradient"
+        seen = self.measured.noise if by_gradient else self.measured.variance
+        if seen is None or not math.isfinite(seen):
             return None
-        bound: Bound = lemma(self.candidates, self.samples, self.delta, **seen)  # type: ignore[operator]
-        return bound
+        lemma = gradient_choice if by_gradient else value_choice
+        return lemma(self.candidates, self.samples, self.delta, seen)
 
     @property
     def text(self) -> str:
@@ -151,7 +129,6 @@ class Certificate:
         what = {
             "gradient": "squared gradient norm",
             "value": "loss",
-            "interpolation": "distance to the smallest loss",
         }[self.kind]
         times = "" if bound.factor == 1.0 else f"{bound.factor:g} times "
         return (
@@ -218,18 +195,6 @@ def certify(spec: SweepSpec, choice: Choice) -> Certificate:
 
 
 def _measured(rows: list[Candidate], by: str) -> Measured:
-    spreads = {row.key: Tally(row.samples, row.score, row.square).variance for row in rows}
-    known = [row for row in rows if math.isfinite(spreads[row.key])]
-    if not known:
-        return Measured()
-    largest = max(spreads[row.key] for row in known)
-    if by == "gradient":
-        return Measured(noise=largest)
-    best = min(known, key=lambda row: row.score)
-    floor = spreads[best.key]
-    slopes = [
-        (spreads[row.key] - floor) / (row.score - best.score)
-        for row in known
-        if row.score > best.score
-    ]
-    return Measured(variance=largest, V0=floor, V1=max([0.0, *slopes]))
+    spreads = [Tally(row.samples, row.score, row.square).variance for row in rows]
+    largest = max(filter(math.isfinite, spreads), default=None)
+    return Measured(noise=largest) if by == "gradient" else Measured(variance=largest)

@@ -111,16 +111,14 @@ def register(entry: BaseOptimizer) -> BaseOptimizer:
     return entry
 
 
-register(
+for _entry in (
     BaseOptimizer(
         name="sgd",
         make="torch.optim:SGD",
         from_distance=gradient_step,
         batched=f"{_RULES}:SgdRule",
         theorem=("nonconvex",),
-    )
-)
-register(
+    ),
     BaseOptimizer(
         name="unixgrad",
         make=f"{_HOME}.unixgrad:UniXGrad",
@@ -132,9 +130,7 @@ register(
         changes_step=False,  # the radius is the size of its domain
         batched=f"{_RULES}:UniXGradRule",
         theorem=("convex", "convex-free", "deterministic"),
-    )
-)
-register(
+    ),
     BaseOptimizer(
         name="adagrad",
         make=f"{_HOME}.adagrad:scaled_adagrad",
@@ -144,35 +140,30 @@ register(
         group_entry="distance",
         uses_power=True,
         batched=f"{_RULES}:AdaGradRule",
-    )
-)
-register(
+    ),
     BaseOptimizer(
         name="adam",
         make=f"{_HOME}.adam:CoordinateAdam",
         uses_power=True,
         batched=f"{_RULES}:AdamRule",
-    )
-)
-register(
+    ),
     BaseOptimizer(
         name="growing",
         make=f"{_HOME}.distance_adam:DistanceAdam",
         quantity="distance share",
         uses_power=True,
         measures_distance=True,
-    )
-)
-register(
+    ),
     BaseOptimizer(
         name="momentum",
         make="torch.optim:SGD",
         from_distance=gradient_step,
         options=(("momentum", 0.9), ("nesterov", True)),
         batched=f"{_RULES}:MomentumRule",
-    )
-)
-register(BaseOptimizer(name="adamw", make="torch.optim:AdamW"))
+    ),
+    BaseOptimizer(name="adamw", make="torch.optim:AdamW"),
+):
+    register(_entry)
 
 
 def optimizer_names() -> tuple[str, ...]:

@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from grasp_tune.core.errors import InputError
+from grasp_tune.optimizers.coordinatewise import OwnState
 
 # Sums of squares run over rows of this length in the tensor's own precision and in float64 beyond:
 # one float32 sum over 10^7 numbers is off by 4e-4, and float64 throughout costs 15 times as much.
@@ -30,7 +30,7 @@ PIECE = 1e38  # the largest factor that points are multiplied by at once
 _OWN = ("radius", "iteration", "root")  # what this class keeps in each parameter group
 
 
-class UniXGrad(Optimizer):
+class UniXGrad(OwnState):
     r"""UniXGrad on the ball of the given radius around the parameters' first values.
 
     Algorithm 5 of the paper with $\alpha_t = t$, two gradients per iteration. With $\hat x$ the
@@ -77,13 +77,6 @@ class UniXGrad(Optimizer):
                     f"a parameter has dtype {parameter.dtype}, but the averages need float32 or "
                     "float64; keep the parameters in float32 and use torch.autocast"
                 )
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a `state_dict`; its tensors are copied, never shared."""
-        super().load_state_dict(state_dict)
-        for state in self.state.values():
-            for name, value in state.items():
-                state[name] = value.clone()
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:

@@ -11,7 +11,6 @@ from grasp_tune.core.certificate import (
     Measured,
     gradient_choice,
     value_choice,
-    value_choice_interpolation,
 )
 from grasp_tune.core.errors import InputError
 
@@ -33,14 +32,6 @@ def test_value_choice_by_hand() -> None:
     assert bound.additive == pytest.approx(0.2937296, rel=1e-6)
 
 
-def test_value_choice_under_interpolation_by_hand() -> None:
-    # V0 = 0.01: sqrt(32 * 0.01 * 5.991465 / 50) = sqrt(0.03834537) = 0.1958197;
-    # sigma = 0.3, V1 = 0.2: (2.4 + 4.8) * 5.991465 / 150 = 0.2875903.
-    bound = value_choice_interpolation(10, 50, 0.05, variance=0.09, V0=0.01, V1=0.2)
-    assert bound.factor == 3.0
-    assert bound.terms == pytest.approx((0.1958197, 0.2875903), rel=1e-6)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -57,11 +48,9 @@ def test_bounds_refuse_bad_numbers(arguments: Any, message: str) -> None:
 
 
 def test_certificate_uses_the_formula_of_its_kind() -> None:
-    seen = Measured(noise=2.0, variance=0.09, V0=0.01, V1=0.2)
+    seen = Measured(noise=2.0, variance=0.09)
     assert Certificate("gradient", 10, 50, 0.05, seen).bound == gradient_choice(10, 50, 0.05, 2.0)
     assert Certificate("value", 10, 50, 0.05, seen).bound == value_choice(10, 50, 0.05, 0.09)
-    interpolated = value_choice_interpolation(10, 50, 0.05, 0.09, 0.01, 0.2)
-    assert Certificate("interpolation", 10, 50, 0.05, seen).bound == interpolated
     assert Certificate("exact", 10, 0, 0.05).bound == Bound(1.0, ())
 
 
@@ -95,7 +84,7 @@ def test_text_states_what_the_theorem_covers() -> None:
     "certificate",
     [
         Certificate("gradient", 10, 50, 1 / 30, Measured(noise=1 / 3), share=1 / 7, covered=False),
-        Certificate("interpolation", 9, 4, 0.2, Measured(None, 0.1, 0.2, 0.3)),
+        Certificate("value", 9, 4, 0.2, Measured(None, 0.1)),
         Certificate("none", 1, 0, 0.05),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grasp_tune.core.certificate import gradient_choice, value_choice, value_choice_interpolation
+from grasp_tune.core.certificate import gradient_choice, value_choice
 from grasp_tune.core.ensemble import (
     HalvingRound,
     Tally,
@@ -116,20 +116,6 @@ def test_the_gradient_choice_fails_no_more_often_than_promised() -> None:
         squares = (truth**2).sum(axis=1)
         bound = gradient_choice(10, 20, DELTA, noise=1.0).at(squares.min())
         failures += squares[best(list(norms))] > bound
-    assert failures <= ALLOWED
-
-
-def test_the_interpolation_choice_fails_no_more_often_than_promised() -> None:
-    draws = np.random.default_rng(5)
-    failures = 0
-    for _ in range(RUNS):
-        gap = draws.uniform(0.0, 1.0, size=15)
-        width = np.sqrt(3 * (0.01 + 0.5 * gap))  # uniform noise of variance V0 + V1 * gap
-        noise = draws.uniform(-1.0, 1.0, size=(15, 40)) * width[:, None]
-        chosen = best(list((gap[:, None] + noise).mean(axis=1)))
-        largest = float(width.max() ** 2)
-        bound = value_choice_interpolation(15, 40, DELTA, largest, V0=0.01, V1=0.5)
-        failures += gap[chosen] > bound.at(gap.min())
     assert failures <= ALLOWED
 
 
