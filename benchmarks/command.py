@@ -41,10 +41,12 @@ def parser() -> argparse.ArgumentParser:
     peers = commands.add_parser("peers", help="every method on every workload, same calls")
     _add_common(peers, seeds="10-14")
     peers.add_argument("--methods", default="*", help="patterns, comma-separated (default: all)")
+    _add_group(peers)
     peers.set_defaults(run=_peers)
     ablation = commands.add_parser("ablation", help="the default schedule, one change at a time")
     _add_common(ablation, seeds="10-14")
     ablation.add_argument("--methods", default="*", help="variants, comma-separated (default: all)")
+    _add_group(ablation)
     ablation.set_defaults(run=_ablation)
     tables = commands.add_parser("tables", help="the paper's three tables, both schedules")
     _add_common(tables, seeds="10")
@@ -61,6 +63,12 @@ def parser() -> argparse.ArgumentParser:
     report.add_argument("--docs", type=Path, default=ROOT / "docs", help="folder to write to")
     report.set_defaults(run=_report)
     return found
+
+
+def _add_group(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--group", choices=("all", "classical", "modern"), default="all", help="of workloads (all)"
+    )
 
 
 def _add_common(command: argparse.ArgumentParser, seeds: str) -> None:
@@ -99,9 +107,9 @@ def seed_list(text: str) -> list[int]:
 
 
 def _peers(options: argparse.Namespace) -> int:
-    from benchmarks.contest import METHODS
+    from benchmarks.contest import RUNNABLE
 
-    return _contest(options, METHODS, "peers")
+    return _contest(options, RUNNABLE, "peers")
 
 
 def _ablation(options: argparse.Namespace) -> int:
@@ -117,7 +125,8 @@ def _contest(options: argparse.Namespace, methods: Sequence[str], table: str) ->
     from benchmarks.pool import run_jobs
     from benchmarks.workloads import WORKLOADS
 
-    wanted = picked(list(WORKLOADS), options.only, "--only")
+    names = [item.name for item in WORKLOADS.values() if options.group in (item.group, "all")]
+    wanted = picked(names, options.only, "--only")
     chosen, seeds = picked(methods, options.methods, "--methods"), seed_list(options.seeds)
     jobs = contest.plan_jobs(
         _with_data(wanted, options.data),
@@ -186,7 +195,7 @@ def _with_data(names: Sequence[str], data: Path | None) -> list[str]:
     for name in names:
         missing = WORKLOADS[name].missing(data)
         if missing:
-            print(f"{name}: skipped, {missing} is not in the data folder", file=sys.stderr)
+            print(f"{name}: skipped, {missing} is not there", file=sys.stderr)
         else:
             found.append(name)
     return found

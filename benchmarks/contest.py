@@ -8,15 +8,18 @@ from pathlib import Path
 
 import grasp_tune as gt
 from benchmarks.ablation import DEFAULT, VARIANTS
+from benchmarks.hindsight import SWEEP
 from benchmarks.measures import judge
 from benchmarks.records import Record, Table, fingerprint, write_record
-from benchmarks.workloads import WORKLOADS, Bundle
+from benchmarks.workload import Bundle
+from benchmarks.workloads import WORKLOADS
 from grasp_tune.engine.checkpoints import model_tensors
 from grasp_tune.peers import PEERS
 from grasp_tune.peers.result import PeerResult
 
 GRASP: Mapping[str, str] = {"grasp-promote": "promote", "grasp-paper": "paper"}
-METHODS = (*GRASP, *PEERS)
+METHODS = (*GRASP, *PEERS)  # the competitors
+RUNNABLE = (*METHODS, *(name for name in SWEEP if name not in METHODS))
 OURS = (*GRASP, *VARIANTS)
 
 
@@ -59,7 +62,8 @@ def run_job(job: Job) -> str:
     if job.method in OURS:
         result = _sweep(job, bundle)
     else:
-        result = PEERS[job.method].run(bundle.problem, workload.budget, job.seed)
+        peer = PEERS.get(job.method) or SWEEP[job.method]
+        result = peer.run(bundle.problem, workload.budget, job.seed)
     end = judge(bundle, result.tensors, job.seed)
     record = Record(
         workload=job.workload,
@@ -75,6 +79,7 @@ def run_job(job: Job) -> str:
         start_loss=start,
         note=result.note,
         source=fingerprint() if job.method in OURS else "",
+        test_loss=end.test_loss,
     )
     write_record(job.table, record)
     return f"{job}: loss {end.loss:.5g}, gradient {end.gradient:.3g}, {record.seconds:.1f} s"

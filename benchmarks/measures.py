@@ -1,4 +1,4 @@
-"""How good a point is: loss and gradient on the fixed training sample, accuracy on test rows."""
+"""How good a point is: loss and gradient on training rows, loss and accuracy on tests."""
 
 import math
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from benchmarks.workloads import Bundle
+from benchmarks.workload import Bundle
 from grasp_tune.engine.checkpoints import load_model
 
 CHUNK = 2_000
@@ -19,20 +19,24 @@ class Quality:
 
     loss: float  # training loss on the fixed sample; infinite where it is not finite
     gradient: float  # norm of the gradient there
-    accuracy: float  # share of test rows that are right; NaN where there are none
+    accuracy: float  # share of test labels that are right; NaN where labels are numbers
+    test_loss: float  # on test rows, in evaluation mode; NaN where there are none
 
 
 def judge(bundle: Bundle, tensors: Mapping[str, Tensor] | None, seed: int) -> Quality:
     """Return the quality of a point; None is the start point of the seed.
 
     A model with batch statistics is judged as it is trained, on batches of the training size:
-    that is the objective of which the oracle gives samples. Its buffers are put back.
+    that is the objective of which the oracle gives samples. Its buffers are put back. Any other
+    model is judged in evaluation mode, without the noise of dropout.
     """
     model = bundle.problem.build(seed)
     if tensors is not None:
         load_model(model, tensors, "the point to judge")
     buffers = [(item, item.clone()) for item in model.buffers()]
     chunk = bundle.problem.batch_size if buffers else CHUNK
+    if not buffers:
+        model.eval()
     x, y = bundle.sample
     rows = len(x) // chunk * chunk if buffers else len(x)
     total = 0.0
@@ -51,16 +55,22 @@ def judge(bundle: Bundle, tensors: Mapping[str, Tensor] | None, seed: int) -> Qu
     gradient = math.sqrt(sum(squares))
     if not math.isfinite(total):
         total = gradient = math.inf
-    return Quality(total, gradient, _accuracy(model.eval(), bundle.test))
+    return Quality(total, gradient, *_on_test_rows(model.eval(), bundle))
 
 
 @torch.no_grad()
-def _accuracy(model: nn.Module, test: tuple[Tensor, Tensor] | None) -> float:
-    if test is None:
-        return math.nan
-    right = 0
-    for at in range(0, len(test[0]), CHUNK):
-        scores, labels = model(test[0][at : at + CHUNK]), test[1][at : at + CHUNK]
-        chosen = (scores.squeeze(-1) > 0).long() if scores.shape[-1] == 1 else scores.argmax(1)
-        right += int((chosen == labels).sum())
-    return right / len(test[0])
+def _on_test_rows(model: nn.Module, bundle: Bundle) -> tuple[float, float]:
+    """Return accuracy and loss."""
+    if bundle.test is None:
+        return math.nan, math.nan
+    x, y = bundle.test
+    right, total = 0, 0.0
+    for at in range(0, len(x), CHUNK):
+        part = (x[at : at + CHUNK], y[at : at + CHUNK])
+        total += float(bundle.problem.loss(model, part)) * len(part[0])
+        if bundle.classes:
+            scores = model(part[0])
+            binary = scores.shape[-1] == 1
+            chosen = (scores.squeeze(-1) > 0).long() if binary else scores.argmax(-1)
+            right += int((chosen == part[1]).sum())
+    return right / y.numel() if bundle.classes else math.nan, total / len(x)

@@ -21,7 +21,8 @@ from benchmarks.bases import run_base, tune
 from benchmarks.measures import judge
 from benchmarks.records import Key, Row, fingerprint
 from benchmarks.records import Table as ResultTable
-from benchmarks.workloads import WORKLOADS, Bundle
+from benchmarks.workload import Bundle
+from benchmarks.workloads import WORKLOADS
 
 SCHEDULES = ("paper", "promote")
 INPUTS = (0.001, 0.01, 0.1)

@@ -1,77 +1,19 @@
-"""The workloads: what is minimised, with how many oracle calls, and whether it was tuned on.
+"""The workloads: the classical ones, listed here, and the modern ones of `benchmarks/modern`.
 
 `held_out` says that nothing about the method was ever decided by looking at this workload.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-import grasp_tune as gt
 from benchmarks import datasets as data
 from benchmarks import models
 from benchmarks.datasets import Arrays
-
-SAMPLE = 20_000  # rows of the fixed sample that judges
-
-
-@dataclass(frozen=True, slots=True)
-class Bundle:
-    """A problem, and the rows that judge what was made of it."""
-
-    problem: gt.TorchProblem
-    sample: tuple[Tensor, Tensor]
-    test: tuple[Tensor, Tensor] | None  # None also where labels are numbers, not classes
-
-
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """One row of the benchmark."""
-
-    name: str
-    title: str
-    convex: bool
-    load: Callable[[Path], Arrays]
-    model: Callable[[], nn.Module]
-    loss: Callable[[nn.Module, models.Batch], Tensor]
-    needs: tuple[str, ...] = ()  # files below the data folder; without them it is skipped
-    budget: int = 10_000  # T
-    batch_size: int = 64
-    sample: int = SAMPLE
-    held_out: bool = False
-
-    def missing(self, folder: Path | None) -> str | None:
-        """Return the file that is not there, None where the workload can run."""
-        for name in self.needs:
-            if folder is None or not (folder / name).exists():
-                return name
-        return None
-
-    def bundle(self, folder: Path | None) -> Bundle:
-        """Return the problem with its data."""
-        arrays = self.load(folder or Path())
-        problem = gt.TorchProblem(
-            model=self.model,
-            loss=self.loss,
-            data=(arrays.x, arrays.y),
-            batch_size=self.batch_size,
-            device="cpu",
-        )
-        rows = torch.randperm(len(arrays.x), generator=torch.Generator().manual_seed(123))
-        rows = rows[: self.sample]
-        test = None
-        if arrays.x_test is not None and arrays.y_test is not None:
-            test = (arrays.x_test, arrays.y_test) if self.loss is not models.squared else None
-        return Bundle(problem, (arrays.x[rows], arrays.y[rows]), test)
-
-    @property
-    def method(self) -> gt.Convex | gt.NonConvex:
-        """The variant of the method for this kind of problem, with its default inputs."""
-        return gt.Convex() if self.convex else gt.NonConvex()
+from benchmarks.modern import MODERN
+from benchmarks.workload import Workload
 
 
 def _flat(load: Callable[[Path], Arrays]) -> Callable[[Path], Arrays]:
@@ -317,4 +259,4 @@ def _as_numbers(arrays: Arrays) -> Arrays:
     return Arrays(arrays.x, arrays.y.float(), arrays.x_test, test)
 
 
-WORKLOADS: Mapping[str, Workload] = {item.name: item for item in _ALL}
+WORKLOADS: Mapping[str, Workload] = {item.name: item for item in (*_ALL, *MODERN)}

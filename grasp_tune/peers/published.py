@@ -12,7 +12,13 @@ from torch.optim import Optimizer
 from grasp_tune.core.errors import MissingExtra
 
 # Import name and the name to install it by, where they differ.
-DISTRIBUTIONS = {"dog": "dog-optimizer", "mechanic_pytorch": "mechanic-pytorch"}
+DISTRIBUTIONS = {
+    "dog": "dog-optimizer",
+    "mechanic_pytorch": "mechanic-pytorch",
+    "momo": "momo-opt",
+    "prodigyplus": "prodigy-plus-schedule-free",
+    "pytorch_optimizer": "pytorch-optimizer",
+}
 
 
 def load_package(module: str, extra: str = "bench") -> Any:

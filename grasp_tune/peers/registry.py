@@ -9,6 +9,7 @@ from typing import Any
 from grasp_tune.core.errors import InputError
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.threads import task_threads
+from grasp_tune.peers.modern import RIVALS
 from grasp_tune.peers.published import Published, mechanic, momentum
 from grasp_tune.peers.result import PeerResult
 from grasp_tune.peers.session import Answer, Session
@@ -90,7 +91,9 @@ _ALL = (
     Peer("tpe", "Optuna TPE", Tpe(), "optuna"),
     Peer("asha", "Ray ASHA", Asha(), "ray"),
 )
-PEERS: Mapping[str, Peer] = {peer.name: peer for peer in _ALL}
+PEERS: Mapping[str, Peer] = {
+    peer.name: peer for peer in (*_ALL, *(Peer(*rival) for rival in RIVALS))
+}
 
 
 def find_peer(name: str) -> Peer:

@@ -1,0 +1,105 @@
+"""Networks on graphs and tables: a graph convolution, a deep residual net with batch statistics."""
+
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks import datasets, models
+from benchmarks.datasets import Arrays
+from benchmarks.workload import Workload
+
+NODES, COMMUNITIES, TRAITS = 400, 6, 24
+
+
+@cache
+def graph() -> tuple[Tensor, Tensor, Tensor]:
+    """Return a graph's normalised adjacency, the nodes' traits and their communities.
+
+    Six communities, made from a seed: eight edges a node on average, two thirds of them inside,
+    traits that say little about the community.
+    """
+    draw = torch.Generator().manual_seed(31)
+    label = torch.randint(0, COMMUNITIES, (NODES,), generator=draw)
+    same = label[:, None] == label[None, :]
+    inside = 16 / 3 / (NODES / COMMUNITIES)
+    outside = 8 / 3 / (NODES * (1 - 1 / COMMUNITIES))
+    edges = torch.rand(NODES, NODES, generator=draw) < torch.where(same, inside, outside)
+    edges = edges.triu(1)
+    joined = (edges | edges.T).float() + torch.eye(NODES)
+    degree = joined.sum(1).rsqrt()
+    centres = torch.randn(COMMUNITIES, TRAITS, generator=draw) * 0.4
+    traits = centres[label] + torch.randn(NODES, TRAITS, generator=draw)
+    return degree[:, None] * joined * degree[None, :], traits, label
+
+
+class GraphNet(nn.Module):
+    """Three graph convolutions (Kipf, Welling 2017); the input says which nodes are asked for."""
+
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        self.links, self.traits, _ = graph()
+        sizes = ((TRAITS, width), (width, width), (width, COMMUNITIES))
+        self.layers = nn.ModuleList([nn.Linear(*size) for size in sizes])
+
+    def forward(self, nodes: Tensor) -> Tensor:
+        """Return scores of the communities."""
+        hidden = self.traits
+        for at, layer in enumerate(self.layers):
+            hidden = self.links @ layer(hidden if at == 0 else hidden.relu())
+        return hidden[nodes]
+
+
+def _nodes(folder: Path) -> Arrays:
+    label = graph()[2]
+    order = torch.randperm(NODES, generator=torch.Generator().manual_seed(32))
+    test, train = order[:100], order[100:]
+    return Arrays(train, label[train], test, label[test])
+
+
+class Residual(nn.Module):
+    """Norm, dense, ReLU, dense, added to the input."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(
+            nn.BatchNorm1d(width), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the input with the correction."""
+        out: Tensor = x + self.inner(x)
+        return out
+
+
+def _table_net() -> nn.Module:
+    blocks = [Residual(64) for _ in range(4)]
+    return nn.Sequential(
+        nn.BatchNorm1d(54), nn.Linear(54, 64), *blocks, nn.BatchNorm1d(64), nn.Linear(64, 7)
+    )
+
+
+STRUCTURED = (
+    Workload(
+        "graph",
+        "graph convolution on a made-up graph",
+        False,
+        _nodes,
+        GraphNet,
+        models.cross_entropy,
+        budget=1_000,
+        batch_size=32,
+    ),
+    Workload(
+        "table-resnet",
+        "deep residual net with BatchNorm on made-up land cover",
+        False,
+        lambda folder: datasets.cover(),
+        _table_net,
+        models.cross_entropy,
+        budget=1_500,
+        batch_size=64,
+        sample=5_000,
+    ),
+)
