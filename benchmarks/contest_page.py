@@ -1,15 +1,14 @@
 """The part of the page about peers: standings, losses by workload, gradient norms, ablation."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from statistics import fmean
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean, median
 
 from benchmarks.ablation import VARIANTS
 from benchmarks.contest import GRASP, METHODS
+from benchmarks.hindsight import RATES, SWEEP
 from benchmarks.markdown import accuracy, markdown_table, number, percent
-from benchmarks.records import Record
-from benchmarks.standings import CAP, Row, Total, collect, totals
+from benchmarks.standings import CAP, CLOSE, Entry, Row, Total, totals
 from benchmarks.workloads import WORKLOADS
 from grasp_tune.peers import PEERS
 
@@ -20,33 +19,46 @@ TITLES = {
     **{name: variant.title for name, variant in VARIANTS.items()},
 }
 SEEDS = 3  # a method needs so many for the table over several seeds
+Hindsight = Mapping[str, tuple[float, str]]  # workload -> loss and method at the best rate
 PLAIN = {name: title.replace("*", "").replace("`", "") for name, title in TITLES.items()}
 
 
-def contest_part(rows: Sequence[Row], often: Sequence[Row]) -> str:
-    """Return everything about methods and workloads; `often` are rows over several seeds."""
-    parts = [_standings(rows, often), _workloads(rows), _losses(rows), _gradients(rows)]
+def contest_part(rows: Sequence[Row], often: Sequence[Row], line: Hindsight) -> str:
+    """Return everything about methods and workloads.
+
+    often: rows over several seeds.
+    line: what hindsight reaches, by workload.
+    """
+    parts = [_standings(rows, often, line), _workloads(rows, line), _losses(rows), _gradients(rows)]
     return "\n".join(parts)
 
 
-def _standings(rows: Sequence[Row], often: Sequence[Row]) -> str:
+def _standings(rows: Sequence[Row], often: Sequence[Row], line: Hindsight) -> str:
     lines = [
         "## Peers at the same budget",
         "",
         "*Behind*: (loss - best) / best in per cent, best being the smallest loss of all methods",
         f"on that workload; in means a workload counts at most {CAP:g} %. Where the best loss is",
         "nearly 0 (separable data) that quotient says little, so *missed* stands beside it: the",
-        "share of the decrease from x0 to the best that was not reached.",
+        "share of the decrease from x0 to the best that was not reached. *Hindsight* is no",
+        "competitor but the line to reach: AdamW with warm-up and cosine at the best of",
+        f"{len(RATES)} learning rates, each of which has all of T.",
         "",
         "![Per cent behind the best](figures/peers.svg)",
         "",
     ]
     away = [row for row in rows if not row.fitted]
     groups: list[tuple[str, list[Row]]] = [
+        (title, _chosen(rows, group, held))
+        for group in ("modern", "classical")
+        for title, held in (
+            (f"{group.capitalize()} workloads to work on", False),
+            (f"{group.capitalize()} workloads, held out", True),
+        )
+    ]
+    groups += [
         ("All workloads", list(rows)),
         ("Workloads whose best loss stays away from 0", away),
-        ("Tuned on", [row for row in rows if not WORKLOADS[row.workload].held_out]),
-        ("Held out", [row for row in rows if WORKLOADS[row.workload].held_out]),
     ]
     if any(entry.seeds < SEEDS for row in rows for entry in row.entries.values()):
         title = "Methods with three seeds or more, best loss away from 0"
@@ -55,14 +67,33 @@ def _standings(rows: Sequence[Row], often: Sequence[Row]) -> str:
         if group:
             found = totals(group, METHODS)
             count = found[0].workloads if found else 0
-            lines += [f"### {title} ({count})", "", *_total_table(found), ""]
+            lines += [f"### {title} ({count})", "", *_total_table(found)]
+            lines += [*_hindsight_line(group, line), ""]
     return "\n".join(lines)
+
+
+def _chosen(rows: Sequence[Row], group: str, held_out: bool) -> list[Row]:
+    """Return the rows of one group, those held out or the others."""
+    found = ((row, WORKLOADS[row.workload]) for row in rows)
+    return [row for row, item in found if (item.group, item.held_out) == (group, held_out)]
+
+
+def _hindsight_line(rows: Sequence[Row], line: Hindsight) -> list[str]:
+    """Return hindsight as one more line of a table of totals, where all of its rows have it."""
+    if not rows or any(row.workload not in line for row in rows):
+        return []
+    behind = [100.0 * (line[row.workload][0] - row.best) / row.best for row in rows]
+    close = sum(value <= CLOSE for value in behind)
+    figures = [percent(value) for value in (fmean(behind), median(behind), max(behind))]
+    cells = ["*hindsight*", *figures, "", "", f"{close} of {len(rows)}", ""]
+    return ["| " + " | ".join(cells) + " |"]
 
 
 def _total_table(found: Sequence[Total]) -> list[str]:
     head = [
         "method",
         "mean behind, %",
+        "median, %",
         "worst behind, %",
         "mean missed, %",
         "worst missed, %",
@@ -73,6 +104,7 @@ def _total_table(found: Sequence[Total]) -> list[str]:
         [
             TITLES[total.method],
             percent(total.mean_behind),
+            percent(total.median_behind),
             percent(total.worst_behind),
             f"{total.mean_missed:.2f}",
             f"{total.worst_missed:.1f}",
@@ -84,7 +116,7 @@ def _total_table(found: Sequence[Total]) -> list[str]:
     return markdown_table(head, body)
 
 
-def _workloads(rows: Sequence[Row]) -> str:
+def _workloads(rows: Sequence[Row], line: Hindsight) -> str:
     head = [
         "workload",
         "T",
@@ -96,6 +128,8 @@ def _workloads(rows: Sequence[Row]) -> str:
         "`paper`",
         "best peer",
         "its behind, %",
+        "hindsight",
+        "`promote` behind it, %",
     ]
     body = []
     for row in rows:
@@ -115,6 +149,7 @@ def _workloads(rows: Sequence[Row]) -> str:
                 number(paper.loss) if paper else "",
                 PLAIN[first] if first else "",
                 percent(row.behind(first)) if first else "",
+                *_against_hindsight(row, line),
             ]
         )
     lines = [
@@ -125,6 +160,17 @@ def _workloads(rows: Sequence[Row]) -> str:
         *markdown_table(head, body),
     ]
     return "\n".join([*lines, ""])
+
+
+def _against_hindsight(row: Row, line: Hindsight) -> list[str]:
+    """Return hindsight's loss with its rate, and how far the default is behind it."""
+    if row.workload not in line:
+        return ["", ""]
+    loss, method = line[row.workload]
+    ours = row.entries.get("grasp-promote")
+    rate = RATES[list(SWEEP).index(method)]
+    behind = percent(100.0 * (ours.loss - loss) / loss) if ours else ""
+    return [f"{number(loss)} ({rate:g})", behind]
 
 
 def _losses(rows: Sequence[Row]) -> str:
@@ -141,6 +187,15 @@ def _losses(rows: Sequence[Row]) -> str:
         "",
         "</details>",
         "",
+        "<details><summary>Losses on test rows, for information</summary>",
+        "",
+        *_matrix(
+            [row for row in rows if any(map(_test_loss, row.entries.values()))],
+            lambda row, name: _test_loss(row.entries[name]),
+        ),
+        "",
+        "</details>",
+        "",
         "<details><summary>Test accuracy, per cent, for information</summary>",
         "",
         *_matrix(rows, lambda row, name: accuracy(row.entries[name].accuracy)),
@@ -149,6 +204,10 @@ def _losses(rows: Sequence[Row]) -> str:
         "",
     ]
     return "\n".join(parts)
+
+
+def _test_loss(entry: Entry) -> str:
+    return "" if math.isnan(entry.test_loss) else number(entry.test_loss)
 
 
 def _gradients(rows: Sequence[Row]) -> str:
@@ -169,86 +228,3 @@ def _matrix(rows: Sequence[Row], show: Callable[[Row, str], str]) -> list[str]:
         for name in names
     ]
     return markdown_table(head, body)
-
-
-def ablation_part(variants: Sequence[Record], records: Sequence[Record]) -> str:
-    """Return the table of the schedule's ingredients, empty without results."""
-    tried = {record.workload for record in variants}
-    order = [name for name in WORKLOADS if name in tried]
-    rows = collect([*records, *variants], order, ("grasp-promote", *VARIANTS))
-    rows = [row for row in rows if "grasp-promote" in row.entries]
-    if not rows:
-        return ""
-    away, fitted = [row for row in rows if not row.fitted], [row for row in rows if row.fitted]
-    effects = sorted(_effects(away), key=lambda effect: fmean(effect.changes.values()))
-    lines = [
-        "## Ablation",
-        "",
-        "The default with one ingredient changed, and what that does to its loss, in per cent;",
-        f"below 0 is better than the default. Seed {_seeds(variants)} of "
-        f"{', '.join(row.workload for row in away)}.",
-        "Losses stand beside it where the best is near 0. What can go wrong and did not on these",
-        "workloads, a part of the run that has to be undone for example, shows no effect here.",
-        "",
-        *markdown_table(
-            [
-                "change",
-                "workloads",
-                "mean, %",
-                "worst, %",
-                "best, %",
-                *(row.workload for row in fitted),
-            ],
-            [
-                ["the default", "", "", "", "", *_near_zero(fitted, "grasp-promote")],
-                *([*effect.cells(), *_near_zero(fitted, effect.name)] for effect in effects),
-            ],
-        ),
-        "",
-    ]
-    return "\n".join(lines)
-
-
-@dataclass(frozen=True, slots=True)
-class _Effect:
-    """What one variant does to the loss of each workload, in per cent."""
-
-    name: str
-    changes: Mapping[str, float]
-
-    def cells(self) -> list[str]:
-        """The line of the table: title, how many workloads, mean, worst, best."""
-        worst = max(self.changes, key=lambda name: self.changes[name])
-        best = min(self.changes, key=lambda name: self.changes[name])
-        return [
-            TITLES[self.name],
-            str(len(self.changes)),
-            f"{fmean(self.changes.values()):+.1f}",
-            f"{self.changes[worst]:+.1f} ({worst})",
-            f"{self.changes[best]:+.1f} ({best})",
-        ]
-
-
-def _effects(rows: Sequence[Row]) -> Iterator[_Effect]:
-    for name in VARIANTS:
-        changes = {
-            row.workload: _change(row.entries[name].loss, row.entries["grasp-promote"].loss)
-            for row in rows
-            if name in row.entries
-        }
-        if changes:
-            yield _Effect(name, changes)
-
-
-def _change(loss: float, before: float) -> float:
-    """Return the change in per cent; as in the standings, divergence counts as a rise of `CAP`."""
-    change = 100.0 * (loss - before) / before
-    return min(CAP, change) if math.isfinite(change) else CAP
-
-
-def _near_zero(rows: Sequence[Row], name: str) -> list[str]:
-    return [number(row.entries[name].loss) if name in row.entries else "" for row in rows]
-
-
-def _seeds(records: Sequence[Record]) -> str:
-    return ", ".join(map(str, sorted({record.seed for record in records})))

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import contest_page, figures, tables, tables_page
+from benchmarks import ablation_page, contest_page, figures, tables, tables_page
 from benchmarks.contest import GRASP, METHODS
 from benchmarks.contest_page import PLAIN, SEEDS
+from benchmarks.hindsight import hindsight
 from benchmarks.records import (
     Record,
     cells_table,
@@ -24,13 +25,14 @@ def write_report(results: Path, docs: Path) -> Path:
     pictures.mkdir(parents=True, exist_ok=True)
     records = list(read_records(contest_table(results, "peers")))
     rows = collect(records, list(WORKLOADS), METHODS)
+    line = hindsight(records, list(WORKLOADS))
     done = tables.read_tables(cells_table(results))
     parts = [_head(records, rows)]
     if rows or done:
-        parts.append(targets_part(rows, done))
+        parts.append(targets_part(rows, done, line))
     if rows:
         often = collect(records, list(WORKLOADS), METHODS, least=SEEDS)
-        parts.append(contest_page.contest_part(rows, often))
+        parts.append(contest_page.contest_part(rows, often, line))
         away = [row for row in rows if not row.fitted]
         behind = [
             (PLAIN[name], [row.behind(name) for row in away if name in row.entries])
@@ -48,7 +50,7 @@ def write_report(results: Path, docs: Path) -> Path:
     parts.append(tables_page.tables_part(done, pictures))
     parts.append(tables_page.ensemble_part(choices_table(results)))
     variants = list(read_records(contest_table(results, "ablation")))
-    parts.append(contest_page.ablation_part(variants, records))
+    parts.append(ablation_page.ablation_part(variants, records))
     page = docs / "results.md"
     page.write_text("\n".join(part for part in parts if part), encoding="utf-8")
     return page

@@ -10,7 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, median
 
 from benchmarks.records import Record
 
@@ -30,6 +30,7 @@ class Entry:
     accuracy: float
     seeds: int
     diverged: int  # seeds in which it did
+    test_loss: float = math.nan  # NaN where a seed has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,7 @@ class Total:
     method: str
     workloads: int
     mean_behind: float  # each capped at CAP
+    median_behind: float
     worst_behind: float
     mean_missed: float  # each capped at 100
     worst_missed: float
@@ -130,6 +132,7 @@ def _entry(records: Sequence[Record]) -> Entry:
         fmean(record.accuracy for record in records),
         len(records),
         sum(record.diverged for record in records),
+        fmean(record.test_loss for record in records),
     )
 
 
@@ -154,6 +157,7 @@ def totals(rows: Sequence[Row], methods: Sequence[str]) -> list[Total]:
                 method,
                 len(rows),
                 fmean(behind),
+                median(behind),
                 max(row.behind(method) for row in rows),
                 fmean(missed),
                 max(missed),

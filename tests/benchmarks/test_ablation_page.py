@@ -2,7 +2,7 @@
 
 import math
 
-from benchmarks.contest_page import ablation_part
+from benchmarks.ablation_page import ablation_part
 from tests.benchmarks.pages import cells
 from tests.benchmarks.test_standings import record
 

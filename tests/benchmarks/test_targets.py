@@ -39,6 +39,24 @@ def test_a_peer_may_win_on_the_mean_and_lose_in_the_worst_case() -> None:
     assert cells(text, worst)[1] == "yes"
 
 
+def test_the_median_and_the_farthest_count_too() -> None:
+    # promote: 4, 4, 0; DoG: 0, 0, 900. Never more than 5 %, and on the median DoG is ahead.
+    text = page(("mnist", 1.04, 1.0, 9.0), ("a9a", 1.04, 1.0, 9.0), ("iris", 1.0, 10.0, 9.0))
+    far = "never more than 5 % behind the best of all methods, all workloads"
+    assert cells(text, far) == ["4.0 %", "yes"]
+    assert cells(text, "ahead of every peer on the median, all workloads")[1] == "**no**"
+    assert cells(text, "ahead of every peer on the mean, all workloads")[1] == "yes"
+
+
+def test_hindsight_is_a_target_on_the_median() -> None:
+    records = [record(name, "grasp-promote", 10, 1.0) for name in ("mnist", "a9a", "iris")]
+    rows = collect(records, ["mnist", "a9a", "iris"], METHODS)
+    line = {"mnist": (0.5, "x"), "a9a": (0.99, "x"), "iris": (2.0, "x")}  # 100, 1.01, -50
+    text = targets_part(rows, [], line)
+    words = "on the median at most 2 % behind hindsight, 3 workloads"
+    assert cells(text, words) == ["1.0 %", "yes"]
+
+
 def test_one_cell_above_zero_misses_the_target_of_a_table() -> None:
     table = TABLES["nonconvex-cnn"]
     found = {("promote", pair, 4): Found(0.5, 0.5) for pair in PAIRS}

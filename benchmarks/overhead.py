@@ -1,0 +1,154 @@
+"""What the default costs beside a bare AdamW loop: CPU time per oracle call, and peak memory.
+
+    python -m benchmarks.overhead [--repeats 4]
+
+Targets: at most 1.1 times AdamW's CPU time per call, at most two copies of the parameters more
+memory. Times are CPU seconds of this process, the best of several turns taken alternately. Peak
+memory is that of a fresh process each, on a network whose parameters outweigh all else.
+"""
+
+import argparse
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import grasp_tune as gt
+
+SLOWER, COPIES = 1.1, 2.0  # the targets
+_LARGE = 2_000  # the width of the network whose memory is measured; 32 MB of parameters
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A network, its data, and how many oracle calls are timed."""
+
+    title: str
+    model: Callable[[], nn.Module]
+    shape: tuple[int, ...]  # of one input
+    classes: int
+    batch_size: int
+    calls: int
+
+    def data(self) -> tuple[Tensor, Tensor]:
+        """Return rows made from a seed."""
+        draw = torch.Generator().manual_seed(0)
+        x = torch.randn(1_000, *self.shape, generator=draw)
+        return x, torch.randint(0, self.classes, (1_000,), generator=draw)
+
+
+def _cross_entropy(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    return F.cross_entropy(model(batch[0]), batch[1])
+
+
+def _small() -> nn.Module:
+    return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+
+
+def _wide() -> nn.Module:
+    return nn.Sequential(nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 10))
+
+
+def _cnn() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(3600, 10)
+    )
+
+
+def _large() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(_LARGE, _LARGE), nn.ReLU(), nn.Linear(_LARGE, _LARGE), nn.Linear(_LARGE, 2)
+    )
+
+
+CASES: Mapping[str, Case] = {
+    "small": Case("MLP 64-64-10", _small, (64,), 10, 64, 1_000),
+    "wide": Case("wide, cheap MLP 784-1024-10", _wide, (784,), 10, 16, 300),
+    "cnn": Case("CNN on 3 x 32 x 32", _cnn, (3, 32, 32), 10, 64, 200),
+    "large": Case("MLP 2000-2000-2000-2", _large, (_LARGE,), 2, 8, 60),
+}
+
+
+def run_adamw(case: Case) -> None:
+    """The loop that one would write by hand."""
+    x, y = case.data()
+    model = case.model()
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(case.calls):
+        rows = torch.randint(0, len(x), (case.batch_size,))
+        optimizer.zero_grad()
+        loss = _cross_entropy(model, (x[rows], y[rows]))
+        float(loss.detach())  # every loop looks at its loss
+        loss.backward()
+        optimizer.step()
+
+
+def run_default(case: Case) -> None:
+    """The same number of oracle calls by `gt.minimize`."""
+    problem = gt.TorchProblem(
+        model=case.model,
+        loss=_cross_entropy,
+        data=case.data(),
+        batch_size=case.batch_size,
+        device="cpu",
+    )
+    gt.minimize(problem, case.calls, progress=False)
+
+
+RUNS: Mapping[str, Callable[[Case], None]] = {"adamw": run_adamw, "default": run_default}
+
+
+def seconds(case: Case, repeats: int) -> dict[str, float]:
+    """Return the CPU seconds of each way, the best of `repeats` turns after one to warm up."""
+    best = dict.fromkeys(RUNS, float("inf"))
+    for turn in range(repeats + 1):
+        for name, run in RUNS.items():
+            begun = time.process_time()
+            run(case)
+            if turn:
+                best[name] = min(best[name], time.process_time() - begun)
+    return best
+
+
+def peak_memory(case: str, way: str) -> int:
+    """Return the peak memory in bytes of a fresh process that runs the case in one way."""
+    command = [sys.executable, "-m", "benchmarks.overhead", "--measure", case, way]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return int(done.stdout.split()[-1])
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description="The default's cost beside a bare AdamW loop.")
+    parser.add_argument("--repeats", type=int, default=4, help="turns of each, the best counts (4)")
+    parser.add_argument("--measure", nargs=2, metavar=("CASE", "WAY"), help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    if options.measure:
+        case, way = options.measure
+        RUNS[way](CASES[case])
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+        return
+    print(f"{'CPU time per oracle call':<40} {'AdamW':>9} {'default':>9} {'ratio':>6}  target")
+    for name in ("small", "wide", "cnn"):
+        case, found = CASES[name], seconds(CASES[name], options.repeats)
+        each = {way: 1e3 * value / case.calls for way, value in found.items()}
+        times = f"{each['adamw']:>6.2f} ms {each['default']:>6.2f} ms"
+        ratio = each["default"] / each["adamw"]
+        print(f"{case.title:<40} {times} {ratio:>6.2f}  <= {SLOWER:g}")
+    copy = sum(item.numel() * item.element_size() for item in _large().parameters())
+    peaks = {way: peak_memory("large", way) for way in RUNS}
+    more = (peaks["default"] - peaks["adamw"]) / copy
+    sizes = f"{peaks['adamw'] / 2**20:>6.0f} MB {peaks['default'] / 2**20:>6.0f} MB"
+    title = f"peak memory, {CASES['large'].title}"
+    print(f"{title:<40} {sizes} {more:>+6.1f}  <= +{COPIES:g} copies of the parameters")
+
+
+if __name__ == "__main__":
+    main()
