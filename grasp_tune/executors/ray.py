@@ -89,6 +89,7 @@ class RayBackend:
         progress: bool = False,
     ) -> Result:
         """Return the result of the sweep; the same `out` again goes on where it was cut off."""
+        out = None if out is None else out.absolute()  # workers may be in another folder
         store = None if self.storage is None else _store_in(self.storage, spec, out)
         result = run_sweep(
             problem,

@@ -46,6 +46,9 @@ class FolderLock:
         tuple[int, int] | None
     )  # device and inode of the marker, which stays open: they are unique
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return _sent, (self.folder, self.sweep, self.identity, socket.gethostname())
+
     def check(self) -> None:
         """Raise `CheckpointError` where the folder is no longer the one that was locked."""
         if _identity(self.folder / NAME) != self.identity:
@@ -156,6 +159,12 @@ def _identity(file: Path | int) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
+
+
+def _sent(folder: Path, sweep: str, identity: tuple[int, int] | None, host: str) -> FolderLock:
+    """Return a lock that another process holds; a device has another number on another machine."""
+    here = host == socket.gethostname()
+    return FolderLock(folder, sweep, identity if here else _identity(folder / NAME))
 
 
 def _record(sweep: str, process: int) -> bytes:

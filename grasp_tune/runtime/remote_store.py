@@ -26,7 +26,7 @@ class RemoteStore:
     def write(self, key: str, tensors: Mapping[str, Tensor], meta: Meta) -> None:
         """Upload the checkpoint in the place of what was there."""
         content, path = io.BytesIO(), self._path(key)
-        Content.of(tensors, meta).write(content)
+        Content.of(tensors, meta, key).write(content)
         try:
             self._filesystem.create_dir(str(self._folder), recursive=True)
             with self._filesystem.open_output_stream(path) as stream:
@@ -48,7 +48,7 @@ class RemoteStore:
             sentence = f"checkpoint {key}: {path} cannot be read: {fault}"
             raise CheckpointError(sentence, key) from fault
         try:
-            return Checkpoint(*read_tensors(io.BytesIO(content), len(content)))
+            return Checkpoint(*read_tensors(io.BytesIO(content), len(content), key))
         except DamagedFile as fault:
             raise CheckpointError(f"checkpoint {key}: {path} {fault}", key) from None
 

@@ -2,14 +2,17 @@
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from ray import cloudpickle, tune
-from ray.tune.search import Searcher
+from ray.tune.search import ConcurrencyLimiter, Searcher
 
 import grasp_tune as gt
-from grasp_tune.ray import BudgetStopper, GraspSearcher, PlanSearcher, quiet_disk
+from grasp_tune.ray import BudgetStopper, GraspSearcher, PlanSearcher, load_result, quiet_disk
+from grasp_tune.ray.plan_searcher import _folder
+from grasp_tune.ray.tune_internals import TuneRun
 from grasp_tune.runtime.plan_cells import training_only
 
 GIVEN = gt.NonConvex(L_eps=3.0, F_eps=3.0).plan(budget=2000, grad_norm=2.0)
@@ -177,3 +180,124 @@ def test_a_trainable_of_the_user_s_own_through_tune(tmp_path: Path) -> None:
     cell = plan.cells[0]
     name = f"cell{cell.index:02d}_lr_{cell.value:.3g}_{cell.budget}calls_{first.trial_id}"
     assert first.relative_logdir == name
+
+
+# -- what used to give a wrong cell, or no answer ----------------------------------------------
+
+
+class FakeRun:
+    """The part of Tune's run that a plan searcher asks."""
+
+    def __init__(self, metric: str | None = None, mode: str | None = None) -> None:
+        self.metric, self.mode, self.generator = metric, mode, object()
+        self.configs: dict[str, dict[str, Any]] = {}  # of the trials that live
+
+    def live(self) -> dict[str, dict[str, Any]]:
+        return self.configs
+
+    def set_up(self, *names: Any) -> None:
+        pass
+
+
+def asked_by(run: FakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TuneRun, "asking", lambda: run)
+
+
+def test_metric_and_mode_of_tune_count_where_there_is_no_config(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = GraspSearcher.from_plan(GIVEN, "lr")
+    asked_by(FakeRun("loss", "max"), monkeypatch)
+    finish(found, {PLAN.cells[1].index: [11.0]})
+    assert found.best.cell == PLAN.cells[1].index  # the largest
+
+
+@pytest.mark.parametrize("run", [FakeRun(), FakeRun("loss")])
+def test_without_metric_and_mode_they_are_asked_for(
+    run: FakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked_by(run, monkeypatch)
+    with pytest.raises(gt.InputError, match=r"metric, mode: got .*from_plan\(plan, .*metric="):
+        GraspSearcher.from_plan(GIVEN, "lr").suggest("t0")
+
+
+def test_a_limiter_with_batches_above_the_number_of_cells_runs_none_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found, run = searcher(), FakeRun("loss", "min")
+    asked_by(run, monkeypatch)
+    limiter = ConcurrencyLimiter(found, max_concurrent=99, batch=True)
+    for at in range(len(PLAN.cells)):
+        config = limiter.suggest(f"t{at}")
+        assert isinstance(config, dict)
+        run.configs[f"t{at}"] = config
+    # All but one have ended, and the limiter keeps that to itself until the last one has.
+    for trial in list(run.configs)[1:]:
+        limiter.on_trial_complete(trial, row(run.configs.pop(trial), 1, 2.0))
+    assert limiter.suggest("again") is None
+    limiter.on_trial_complete("t0", row(run.configs.pop("t0"), 1, 1.0))
+    assert limiter.suggest("again") == Searcher.FINISHED
+    assert found.best.trial == "t0"
+
+
+def test_a_restored_searcher_knows_what_runs_and_what_was_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = searcher(window=2)
+    config = found.suggest("t0")
+    assert isinstance(config, dict)
+    for step, loss in ((1, 9.0), (2, 4.0)):
+        found.on_trial_result("t0", row(config, step, loss))
+    found.save(str(tmp_path / "state.json"))
+    again, run = searcher(window=2), FakeRun("loss", "min")
+    again.restore(str(tmp_path / "state.json"))
+    run.configs["t0"] = config  # it lives on
+    asked_by(run, monkeypatch)
+    second = again.suggest("t1")
+    assert isinstance(second, dict)
+    assert second["cell"] != config["cell"]
+    again.on_trial_complete("t0", row(config, 3, 2.0))
+    assert again.best.score == 3.0  # (4 + 2) / 2
+    run.configs.clear()  # a run that was killed: its trial is gone without a word
+    dead = searcher()
+    dead.restore(str(tmp_path / "state.json"))
+    assert dead.suggest("t5") == config
+
+
+def test_no_cell_is_handed_out_where_all_scores_are_infinite() -> None:
+    found = searcher()
+    finish(found, {cell.index: [math.inf] for cell in PLAN.cells})
+    for ask in (lambda: found.best, lambda: found.cell):
+        with pytest.raises(gt.SearchError, match=r"none of the .* has a finite score"):
+            ask()
+    assert found.result.cell is None  # x0
+    assert "no run reported a finite metric" in found.result.notes[0]
+
+
+def test_a_nested_parameter_is_written_where_it_belongs() -> None:
+    how: Any = {"budget_key": "train_loop_config/budget", "metric": "loss"}
+    found = GraspSearcher.from_plan(GIVEN, "train_loop_config/lr", **how)
+    config, cell = found.suggest("t0"), PLAN.cells[0]
+    inner = {"lr": cell.value, "budget": cell.budget}
+    assert config == {"cell": cell.index, "train_loop_config": inner}
+    trial: Any = SimpleNamespace(config=config, trial_id="2b9c1f04")
+    name = _folder("train_loop_config/lr", "train_loop_config/budget", trial)
+    assert name.startswith(f"cell{cell.index:02d}_train_loop_config-lr_{cell.value:.3g}_")
+    assert found.stopper("t0", {"config": config, "training_iteration": cell.budget})
+    assert not found.stopper("t0", {"config": config, "training_iteration": cell.budget - 1})
+
+
+def test_the_whole_budget_is_for_training_and_the_grid_stays() -> None:
+    assert [cell.value for cell in PLAN.cells] == [cell.value for cell in GIVEN.cells]
+    assert GIVEN.training_calls <= GIVEN.budget // 2
+    assert PLAN.budget - len(PLAN.cells) < PLAN.training_calls == PLAN.total_calls <= PLAN.budget
+    assert training_only(PLAN) == PLAN
+
+
+def test_the_result_of_a_restored_plan_is_found_in_its_folder(tmp_path: Path) -> None:
+    found = searcher()
+    finish(found, {PLAN.cells[1].index: [0.5]})
+    found.save(str(tmp_path / "searcher-state-2026.pkl"))
+    result = load_result(tmp_path)
+    assert result.score == 0.5
+    assert result.cell == found.result.cell

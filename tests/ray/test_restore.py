@@ -125,6 +125,8 @@ def test_a_killed_driver_is_resumed_to_the_same_choice(tmp_path: Path, way: str)
     assert spent(result) <= FEW["budget"]
 
 
+# Every trial that fails costs a new process, six in all: minutes on a machine with a load of 15.
+@pytest.mark.timeout(900)
 def test_an_experiment_that_ended_in_errors_is_restarted(tmp_path: Path) -> None:
     down = tmp_path / "down"
     down.touch()

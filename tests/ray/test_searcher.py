@@ -12,7 +12,7 @@ from ray.tune.search import ConcurrencyLimiter, Searcher
 from torch import nn
 
 import grasp_tune as gt
-from grasp_tune.ray import GraspSearcher
+from grasp_tune.ray import GraspSearcher, grasp_trainable
 from tests.ray.shop import Shop, linear_problem, same, spent
 
 BUDGET = 240
@@ -54,7 +54,8 @@ def test_the_shape_of_the_model_decides_the_width_as_it_does_locally(tmp_path: P
 
 def test_a_config_tells_a_person_what_the_trial_is(tmp_path: Path) -> None:
     method = gt.NonConvex(L_eps=0.5, F_eps=0.5)
-    shop = Shop(GraspSearcher(method, budget=3000, schedule="paper", fused=False), tmp_path)
+    how: Any = {"schedule": "paper", "fused": False, "probe_parts": 1}
+    shop = Shop(GraspSearcher(method, budget=3000, **how), tmp_path)
     trial_id, config = shop.ask()
     assert config["grasp"]["phase"] == "probe"
     assert config["grasp"]["budget"] == 750  # a quarter of the budget
@@ -283,6 +284,7 @@ def test_a_user_s_own_optimizer_travels_with_the_config(tmp_path: Path) -> None:
         ({"lr": tune.uniform(0, 1)}, "lr"),
         ({"deep": {"rate": tune.grid_search([1, 2])}}, "deep/rate"),
         ({"a": 1, "b": tune.choice([1, 2])}, "b"),
+        ({"layers": [{"rate": 0.1}, {"rate": tune.uniform(0, 1)}]}, "layers/1/rate"),
     ],
 )
 def test_something_left_to_sample_is_refused_by_name(config: dict[str, Any], key: str) -> None:
@@ -328,3 +330,25 @@ def test_a_limiter_holds_back_what_is_beyond_its_limit(tmp_path: Path, batch: bo
     assert third[1] is None
     limiter.on_trial_complete(first[0], shop.work(first[1]))
     assert (shop.ask(limiter)[1] is None) == batch
+
+
+def test_a_trial_that_is_stopped_in_the_middle_says_what_to_leave_out(tmp_path: Path) -> None:
+    shop = Shop(searcher(), tmp_path)
+    trial_id, config = shop.ask()
+    row = {**config["grasp"], "status": "running", "oracle_calls": 20}
+    shop.searcher.on_trial_complete(trial_id, row)  # as stop={"oracle_calls": 20} has it
+    with pytest.raises(gt.InputError, match=r"stop: it ended trial .*leave `stop` out"):
+        shop.ask()
+
+
+def test_parameters_of_tune_reach_the_problem() -> None:
+    def make_problem(config: dict[str, Any], data: int) -> gt.TorchProblem:
+        assert config == {"rows": 3}
+        return linear_problem(rows=data)()
+
+    for trainable, rows in (
+        (grasp_trainable(make_problem), 40),
+        (grasp_trainable(lambda data: linear_problem(rows=data)()), 24),
+    ):
+        data: Any = trainable.problem({"rows": 3}, {"data": rows}).data
+        assert len(data[0]) == rows

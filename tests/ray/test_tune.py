@@ -2,8 +2,10 @@
 
 import json
 import math
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -139,10 +141,11 @@ def test_a_limiter_with_batches_resources_by_phase_and_a_storage_that_is_no_fold
             [{"CPU": 1 if config["grasp"]["phase"] == "train" else 0.5}]
         )
 
+    trainable = grasp_trainable(lambda rows: linear_problem(rows=rows)())
     searcher = GraspSearcher(**FEW, ensemble="window")
     with quiet_disk():
         analysis = tune.run(
-            tune.with_resources(grasp_trainable(linear_problem()), resources),
+            tune.with_resources(tune.with_parameters(trainable, rows=96), resources),
             search_alg=ConcurrencyLimiter(searcher, max_concurrent=2, batch=True),
             num_samples=100,
             storage_path="bucket",
@@ -244,3 +247,31 @@ def test_what_would_break_the_plan_is_refused_by_name(tmp_path: Path) -> None:
     refused(tmp_path, "scheduler: got AsyncHyperBandScheduler", scheduler=scheduler)
     refused(tmp_path, r"config\['lr'\].*fixed value", config={"lr": tune.loguniform(1e-4, 1.0)})
     refused(tmp_path, r"trainable: got .*from_plan", trainable=own)
+
+
+class Elsewhere:
+    """Something of a module that only the driver has."""
+
+    def __reduce__(self) -> Any:
+        return __import__, ("module_of_the_driver",)
+
+
+def test_a_trainable_that_cannot_be_imported_ends_the_run_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "module_of_the_driver"
+    monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    make, own = linear_problem(), Elsewhere()
+
+    def make_problem() -> gt.TorchProblem:
+        assert own is not None
+        return make()
+
+    searcher = GraspSearcher(**FEW)
+    with quiet_disk(), pytest.raises(gt.SearchError, match="module_of_the_driver"):
+        tune.run(
+            grasp_trainable(make_problem),
+            search_alg=searcher,
+            storage_path=str(tmp_path),
+            verbose=0,
+        )
