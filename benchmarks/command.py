@@ -175,7 +175,7 @@ def _ensemble(options: argparse.Namespace) -> int:
 
 def _pack(options: argparse.Namespace) -> int:
     for table in all_tables(options.results):
-        if table.fresh.exists():
+        if table.fresh.exists() and table.fresh.stat().st_size:
             print(f"{table.packed}: {table.pack():,} rows")
     return 0
 

@@ -64,13 +64,18 @@ class Table:
             file.write(line)
 
     def pack(self) -> int:
-        """Merge the fresh rows into the compressed file and return how many rows it holds."""
-        rows = self.rows()
-        text = "".join(_line(row) for row in rows.values()).encode()
-        replace_atomically(
-            self.packed, lambda file: file.write(gzip.compress(text, compresslevel=9, mtime=0))
-        )
-        self.fresh.unlink(missing_ok=True)
+        """Merge the fresh rows into the compressed file and return how many rows it holds.
+
+        A run that ends meanwhile waits, and then finds the fresh file: it is emptied, not removed.
+        """
+        with self.fresh.open("a+b") as fresh:
+            fcntl.flock(fresh, fcntl.LOCK_EX)
+            rows = self.rows()
+            text = "".join(_line(row) for row in rows.values()).encode()
+            replace_atomically(
+                self.packed, lambda file: file.write(gzip.compress(text, compresslevel=9, mtime=0))
+            )
+            fresh.truncate(0)
         return len(rows)
 
     def _key(self, row: Row) -> Key:

@@ -35,7 +35,7 @@ def test_packing_merges_and_gives_the_same_bytes_whatever_the_order(tmp_path: Pa
             table.append(row)
         assert len(table.rows()) == 4
         assert table.pack() == 4
-        assert not table.fresh.exists()
+        assert table.fresh.read_bytes() == b""
         packed.append(table.packed.read_bytes())
     assert packed[0] == packed[1]
 
