@@ -4,11 +4,13 @@ Results go to standard output, progress and errors to standard error. Heavy modu
 inside the commands, so that `--help` and a wrong config answer at once.
 """
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from grasp_tune.lazy_names import lazy_names
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit code."""
-    from grasp_tune.cli.app import run_command
+if TYPE_CHECKING:
+    from grasp_tune.cli.app import main
 
-    return run_command(arguments)
+__all__ = ["main"]
+
+__getattr__, __dir__ = lazy_names(__name__, {"main": "grasp_tune.cli.app"})

@@ -72,7 +72,7 @@ for command in (init, plan, run, resume, watch, report, compare):
     app.command()(command)
 
 
-def run_command(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     _set_up_logging()
     try:
@@ -108,4 +108,4 @@ def _set_up_logging() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command())
+    sys.exit(main())

@@ -33,7 +33,7 @@ from grasp_tune.config.section import is_entry_point
 from grasp_tune.report.formatting import duration, number, percent
 
 if TYPE_CHECKING:
-    from grasp_tune.config.run import Finished
+    from grasp_tune.config.run import Finished, Prepared
 
 INTERRUPTED = 130
 TERMINATED = 143
@@ -66,8 +66,10 @@ def run(
     Example: grasp-tune run configs/quickstart.yaml --out runs/quickstart
     """
     experiment = load_config(config, changes, out, allow_outside=allow_outside)
-    again = " --allow-outside" if allow_outside else ""
-    _run(experiment, out, fresh=fresh, quiet=quiet, shown=shown, again=again)
+    prepared = _prepared(experiment, out, fresh=fresh, quiet=quiet)
+    with resumable(_again(prepared.folder, allow_outside)):
+        finished = prepared.run(progress=not quiet)
+    _show(finished, shown)
 
 
 def resume(
@@ -88,29 +90,29 @@ def resume(
 
     experiment = saved_experiment(folder, tuple(changes or ()))
     check_reach(experiment, folder / CONFIG, changes, folder, allow_outside=allow_outside)
-    again = " --allow-outside" if allow_outside else ""
-    _run(experiment, folder, fresh=False, quiet=quiet, shown=shown, again=again)
+    prepared = _prepared(experiment, folder, fresh=False, quiet=quiet)
+    with resumable(_again(prepared.folder, allow_outside)):
+        finished = prepared.run(progress=not quiet)
+    _show(finished, shown)
 
 
-def _run(
-    experiment: Experiment,
-    out: Path | None,
-    *,
-    fresh: bool,
-    quiet: bool,
-    shown: Format,
-    again: str,  # options that going on needs, too
-) -> None:
+def _prepared(experiment: Experiment, out: Path | None, *, fresh: bool, quiet: bool) -> Prepared:
     from grasp_tune.config.run import prepare
 
     for note in experiment.notes():
         say(f"note: {note}")
     prepared = prepare(experiment, out, fresh=fresh)
-    if not quiet:
-        for note in (*prepared.built.data.notes, *_own_code(experiment)):
-            say(f"note: {note}")
-    with resumable(f"grasp-tune resume {shlex.quote(str(prepared.folder))}{again}"):
-        finished = prepared.run(progress=not quiet)
+    for note in () if quiet else (*prepared.built.data.notes, *_own_code(experiment)):
+        say(f"note: {note}")
+    return prepared
+
+
+def _again(folder: Path, allow_outside: bool) -> str:
+    """The command that goes on with a run."""
+    return f"grasp-tune resume {shlex.quote(str(folder))}" + " --allow-outside" * allow_outside
+
+
+def _show(finished: Finished, shown: Format) -> None:
     if shown is Format.JSON:
         print_json(_as_json(finished))
     else:

@@ -22,7 +22,7 @@ from grasp_tune.runtime.files import replace_atomically
 from grasp_tune.runtime.lock import folder_lock
 
 REPORT = "report.html"
-_OURS = (
+_OURS = [
     "config.yaml",
     "state.json",
     "state.previous.json",
@@ -40,10 +40,10 @@ _OURS = (
     "ray",
     "artifacts",
     "study.journal",
-)
+]
 # Keys that may change between a run and its continuation: the result does not depend on them.
 _FREE = {"title", "out"}
-_FREE_BACKEND = {
+_FREE_BACKEND = [
     "workers",
     "threads",
     "address",
@@ -52,7 +52,7 @@ _FREE_BACKEND = {
     "storage",
     "study",
     "max_failures",
-}
+]
 _HEAD = """\
 # The config of this run, every key filled in. To go on after a fault, from anywhere:
 #   grasp-tune resume {folder}
@@ -69,7 +69,7 @@ def claim(folder: Path, experiment: Experiment, *, fresh: bool = False) -> None:
     if (folder / CONFIG).exists():
         if fresh:
             _remove_run(folder)
-        elif difference := _difference(_saved(folder), masked_config(experiment)):
+        elif difference := _difference(saved_config(folder), masked_config(experiment)):
             raise ConfigError(
                 "--out",
                 "",
@@ -114,7 +114,7 @@ def saved_experiment(folder: Path, overrides: tuple[str, ...] = ()) -> Experimen
         )
     experiment = load_experiment(path, overrides=overrides)
     check_no_mask(experiment, str(path))
-    if difference := _difference(_saved(folder), masked_config(experiment)):
+    if difference := _difference(saved_config(folder), masked_config(experiment)):
         raise ConfigError(
             str(path),
             "",
@@ -127,10 +127,6 @@ def saved_experiment(folder: Path, overrides: tuple[str, ...] = ()) -> Experimen
 
 def saved_config(folder: Path) -> dict[str, Any]:
     """The config as stored, for showing it: a masked password stays masked."""
-    return _saved(folder)
-
-
-def _saved(folder: Path) -> dict[str, Any]:
     # The environment is this process's, not the run's: it must not colour what was saved.
     return load_experiment(folder / CONFIG, environment={}).to_dict()
 

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
-import tempfile
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ from grasp_tune.config.model_options import Backbone
 from grasp_tune.core.errors import ProblemError
 from grasp_tune.data import vision
 from grasp_tune.data.data import Data
+from grasp_tune.runtime.files import replace_atomically
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +54,8 @@ def with_features(data: Data, options: Backbone, device: torch.device) -> Data:
             network = network or _network(options, weights, device)
             logger.info("computing the features of %d pictures, once", len(pictures))
             features = _compute(network, pictures, options, device)
-            _write(file, features)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            replace_atomically(file, partial(np.save, arr=features.numpy(), allow_pickle=False))
         parts.append(features)
     assert parts[0] is not None
     return data.with_inputs(parts[0], parts[1])
@@ -155,18 +155,10 @@ def _key(pictures: Tensor, weights: str, options: Backbone) -> str:
 
 def _weights_digest(weights: dict[str, Tensor]) -> str:
     digest = hashlib.sha256()
-    for name, content in _contents(weights):
+    for name, tensor in sorted(weights.items()):
         digest.update(name.encode())
-        digest.update(content)
+        digest.update(tensor.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
-
-
-def _contents(weights: dict[str, Tensor]) -> Iterator[tuple[str, bytes]]:
-    for name in sorted(weights):
-        yield (
-            name,
-            weights[name].detach().contiguous().flatten().view(torch.uint8).numpy().tobytes(),
-        )
 
 
 def _read(file: Path) -> Tensor | None:
@@ -178,16 +170,3 @@ def _read(file: Path) -> Tensor | None:
         # Half a file, say from a full disk: it is made again.
         logger.warning("%s cannot be read; computing the features again", file)
         return None
-
-
-def _write(file: Path, features: Tensor) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    # Beside its place, then moved: another process never sees half a file.
-    handle, name = tempfile.mkstemp(dir=file.parent, suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            np.save(stream, features.numpy(), allow_pickle=False)
-        os.replace(name, file)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
