@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, Protocol
 
-from grasp_tune.core.errors import InputError
+from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.core.methods import Method
 from grasp_tune.core.spec import EnsembleName, ScheduleName, SweepSpec
 from grasp_tune.engine.fused import fusion_width
@@ -50,6 +50,7 @@ def minimize(
     steps: int | None = None,
     epochs: float | None = None,
     minutes: float | None = None,
+    strict: bool = False,
 ) -> Result:
     """Return the model that a sweep of at most `budget` oracle calls finds, and how it was found.
 
@@ -73,6 +74,7 @@ def minimize(
     epochs: as many oracle calls as one plain training makes in so many passes over the rows.
     minutes: of the clock. Alone it is turned into calls by timing a few gradients. The backend
         `local` stops when they are over, and returns the best point so far.
+    strict: raise `SearchError` where a task was lost for good, instead of a line in `result.notes`.
     """
     if not isinstance(problem, TorchProblem):
         kind = type(problem).__name__
@@ -95,6 +97,24 @@ def minimize(
         probe_parts=probe_parts,
         challengers=challengers,
     )
+    with limits.deadline(folder) as deadline:
+        result = _run(problem, spec, folder, bases, backend, workers, progress, deadline)
+    if strict and result.lost:
+        raise SearchError(f"strict: the sweep ended, but not as planned; {'; '.join(result.lost)}")
+    return result
+
+
+def _run(
+    problem: TorchProblem,
+    spec: SweepSpec,
+    folder: Path | None,
+    bases: Mapping[str, Factory],
+    backend: str | Backend,
+    workers: int | None,
+    progress: bool,
+    deadline: float | None,
+) -> Result:
+    """Return the result of the sweep on one of our backends, or on the given one."""
     if not isinstance(backend, str):
         return backend.run(problem, spec, out=folder, bases=bases, progress=progress)
     if backend == "local":
@@ -103,17 +123,16 @@ def minimize(
         from grasp_tune.runtime.driver import run_sweep
         from grasp_tune.runtime.progress import reporter_for
 
-        with limits.deadline(folder) as deadline:
-            return run_sweep(
-                problem,
-                spec,
-                InProcess if workers in (None, 1) else partial(ProcessPool, workers),
-                out=folder,
-                shared=workers not in (None, 1),
-                bases=bases,
-                reporter=reporter_for(progress),
-                deadline=deadline,
-            )
+        return run_sweep(
+            problem,
+            spec,
+            InProcess if workers in (None, 1) else partial(ProcessPool, workers),
+            out=folder,
+            shared=workers not in (None, 1),
+            bases=bases,
+            reporter=reporter_for(progress),
+            deadline=deadline,
+        )
     if backend == "ray":
         from grasp_tune.executors.ray import RayBackend
 

@@ -274,6 +274,7 @@ class TrainOutcome:
     calls: int
     origin: str
     segments: tuple[SegmentOutcome, ...]
+    note: str = ""  # what a reader of the result should know of how it was run
 
 
 @dataclass(frozen=True, slots=True)

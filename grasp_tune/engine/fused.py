@@ -3,7 +3,8 @@
 Many small steps cost mostly overhead; one step of all runs together costs little more than one.
 All runs see the same minibatches, so a batch is read once. Whether it pays is a rule of the
 model's shape, so that every process, and a resumed run, decides alike. A model that cannot be
-batched falls back to one run after the other, with one line in the log.
+batched falls back to one run after the other, with a note in the result; that too is a property of
+the model, so that it happens in every process. Any other error is the user's, and is raised.
 """
 
 import logging
@@ -42,6 +43,8 @@ WIDTH = 64  # runs in one batch at most
 # Parameters. Measured on a CPU core with batches of 8 to 256 rows: 8 runs of such a model gain at
 # least a third, 32 a half; at 50,000 little is left, at 100,000 a batch is slower.
 LARGEST = 40_000
+# Words in the errors that torch raises where a computation cannot be batched.
+_LIMITS = ("vmap", "functorch", "Batching rule", "BatchedTensor", "data pointer", "setup_context")
 _LAYERS = (
     nn.Linear,
     nn.Flatten,
@@ -91,12 +94,12 @@ def pays(model: nn.Module) -> bool:
     return known and trains and on_cpu and size <= LARGEST and not list(model.buffers())
 
 
-def run_fused(worker: "Worker", task: TrainTask) -> list[SegmentOutcome]:
-    """Return the outcome of each segment of the task, all runs advancing together."""
+def run_fused(worker: "Worker", task: TrainTask) -> tuple[list[SegmentOutcome], str]:
+    """Return the outcome of each segment, all runs advancing together, and a note for people."""
     reason, lost = _obstacle(worker, task), 0
     if reason is None:
         try:
-            return _Batch(worker, task).outcomes()
+            return _Batch(worker, task).outcomes(), ""
         except _CannotBatch as error:
             reason, lost = str(error), error.calls
     if reason not in worker.obstacles:  # one line, not one a task
@@ -106,7 +109,9 @@ def run_fused(worker: "Worker", task: TrainTask) -> list[SegmentOutcome]:
     # calls are made than the task has, and whoever runs the task loses the same one.
     skips = [lost, *([0] * (len(task.segments) - 1))]
     pairs = zip(task.segments, skips, strict=True)
-    return [worker.run_segment(segment, task, skip=skip) for segment, skip in pairs]
+    outcomes = [worker.run_segment(segment, task, skip=skip) for segment, skip in pairs]
+    note = f"the loss cannot be batched ({reason}): pass fused=False to save a call a task"
+    return outcomes, note if lost else ""
 
 
 class _CannotBatch(Exception):
@@ -299,8 +304,10 @@ class _Batch:
         oracle.seed_noise("train", call)
         try:
             gradients, losses = self._loss(self._points, batch)
-        except Exception as error:
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
+        except (RuntimeError, NotImplementedError) as error:
+            if not any(word in str(error) for word in _LIMITS):
+                raise
+            reason = str(error).splitlines()[0]
             if call > self._segments[0].start:
                 raise SearchError(
                     f"{self._task.id}: the loss could be batched before and cannot at call {call} "

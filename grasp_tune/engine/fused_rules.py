@@ -140,8 +140,9 @@ class AdamRule(_Entries):
         super().__init__(values, optimizers, "mean", "square")
         groups = [optimizer.param_groups[0] for optimizer in optimizers]
         self._steps = int(groups[0]["steps"])
-        self._power = torch.tensor([float(group["power"]) for group in groups])
-        self._typical = torch.tensor([float(group["typical"]) for group in groups])
+        wide = torch.float64
+        self._power = torch.tensor([float(group["power"]) for group in groups], dtype=wide)
+        self._typical = torch.tensor([float(group["typical"]) for group in groups], dtype=wide)
         if bool(self._power.any()):
             self._entries["peak"] = _filled(optimizers, "peak", 0.0)
 
@@ -274,5 +275,7 @@ class UniXGradRule(_Entries):
 def run_norms(stack: Sequence[Tensor]) -> Tensor:
     """Return each run's norm over all parameters, in double precision."""
     wide = torch.float64
-    found = [torch.linalg.vector_norm(item.flatten(1), dim=1, dtype=wide) for item in stack]
+    found = [
+        torch.linalg.vector_norm(item.reshape(len(item), -1), dim=1, dtype=wide) for item in stack
+    ]
     return torch.linalg.vector_norm(torch.stack(found), dim=0).cpu()

@@ -4,18 +4,26 @@ Checks what can be checked without an oracle call; a sample of the loss is never
 every one of them counts against the budget.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from grasp_tune.core.errors import ProblemError
 from grasp_tune.engine.metrics import Metric, find_metric
 
 Batch = Any  # whatever the data gives: a tuple of tensors as a rule
-Data = tuple[Tensor, ...] | torch.utils.data.Dataset[Any] | Callable[[], Iterable[Batch]]
+Data = (
+    tuple[Tensor, ...]
+    | torch.utils.data.Dataset[Any]
+    | DataLoader[Any]
+    | Iterable[Batch]
+    | Callable[[], Iterable[Batch]]
+)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -24,9 +32,18 @@ class TorchProblem:
 
     model: builds the model; called once in every process, with the random seeds fixed, so that
         all of them start from the same point.
-    loss: a scalar tensor for one batch, to be averaged over batches.
-    data: a tuple of tensors with equal first sizes (a batch is the tuple of the sampled rows), a
-        `Dataset`, or a function that gives an endless iterable of batches.
+    loss: a function of (model, batch) that gives a scalar tensor, to be averaged over batches. A
+        loss of torch, that is any `nn.Module` or a function of `torch.nn.functional`, is applied
+        as `loss(model(batch[0]), batch[1])`.
+    data: the training data, as one of
+        - a tensor, a NumPy array, or a tuple of them with equal first sizes; a batch is the tuple
+          of the sampled rows, and arrays of float64 become torch's default type;
+        - a `Dataset` or another sequence of rows, which are collated as a `DataLoader` does;
+        - a `DataLoader`: its data set, its batch size and its `collate_fn`. The rows of a batch are
+          drawn by number, so that its sampler and its worker processes are not used;
+        - an iterable of batches, or a function that gives one. It is read from the beginning for
+          each purpose, and again when it ends. So is a loader of an `IterableDataset`.
+    batch_size: rows of a batch, for data that come in rows; a `DataLoader` brings its own.
     validation: like `data`; where given, the ensemble compares losses there, in evaluation mode.
     device: `None` picks CUDA, then MPS, then the CPU.
     metric: what people judge the model by, larger is better: `accuracy`, `f1`, `auc`, `r2`, or a
@@ -57,10 +74,16 @@ class TorchProblem:
         _ = self.chosen_device
         if self.metric is not None:
             find_metric(self.metric)
-        object.__setattr__(self, "data", _as_data(self.data))
+        home = getattr(self.loss, "__module__", "")
+        if isinstance(self.loss, nn.Module) or home == "torch.nn.functional":
+            object.__setattr__(self, "loss", TargetLoss(self.loss, self.chosen_device))
+        object.__setattr__(self, "data", _as_data(self.data, size))
+        if isinstance(self.data, Rows) and self.data.batch_size:
+            size = self.data.batch_size
+            object.__setattr__(self, "batch_size", size)
         object.__setattr__(self, "rows", count_rows(self.data, "data", size))
         if self.validation is not None:
-            object.__setattr__(self, "validation", _as_data(self.validation))
+            object.__setattr__(self, "validation", _as_data(self.validation, size))
             count_rows(self.validation, "validation", 1)
 
     def build(self, seed: int) -> nn.Module:
@@ -77,6 +100,17 @@ class TorchProblem:
             raise ProblemError(f"model: it returned {kind}, expected a torch.nn.Module")
         if not any(parameter.requires_grad for parameter in model.parameters()):
             raise ProblemError("model: it has no trainable parameter, so there is nothing to train")
+        for name, item in model.named_parameters():
+            if item.is_complex():
+                raise ProblemError(
+                    f"model: parameter {name} is complex; keep its real and imaginary parts as a "
+                    "real parameter and join them with torch.view_as_complex"
+                )
+            if item.dtype == torch.float16 and item.requires_grad:
+                raise ProblemError(
+                    f"model: parameter {name} is float16, too narrow for steps of unknown size; "
+                    "keep the parameters in float32 or bfloat16, and use torch.autocast"
+                )
         lazy = [name for name, p in model.named_parameters() if nn.parameter.is_lazy(p)]
         if lazy:
             raise ProblemError(
@@ -113,12 +147,88 @@ def _present(given: str | torch.device) -> torch.device:
     return device
 
 
-def _as_data(data: Data) -> Data:
-    if isinstance(data, Tensor):
-        return (data,)
-    if isinstance(data, list) and data and all(isinstance(item, Tensor) for item in data):
-        return tuple(data)
-    return data
+class TargetLoss:
+    """A loss of (output, target) as one of (model, batch).
+
+    criterion: gives a scalar for the model's output and the second part of the batch.
+    device: where its own tensors go, such as the weights of classes.
+    """
+
+    def __init__(self, criterion: Callable[..., Tensor], device: torch.device) -> None:
+        moved = isinstance(criterion, nn.Module)
+        self._criterion = criterion.to(device) if moved else criterion  # type: ignore[attr-defined]
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return the loss of the model's output for `batch[0]` against `batch[1]`."""
+        if not isinstance(batch, tuple | list) or len(batch) != 2:
+            raise ProblemError(
+                "loss: a loss of torch needs batches of two parts, input and target; give a "
+                "function of (model, batch) instead"
+            )
+        return self._criterion(model(batch[0]), batch[1])
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows by number, and how a list of them becomes a batch."""
+
+    items: Any  # has a length, and gives rows by number
+    collate: Callable[[list[Any]], Batch] = default_collate
+    batch_size: int | None = None  # None: the problem's
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+
+class Passes:
+    """An iterable of batches that is read again and again."""
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+
+    def __call__(self) -> Iterator[Batch]:
+        """Begin a pass."""
+        return iter(self._source() if callable(self._source) else self._source)
+
+
+def _as_data(data: Any, batch_size: int) -> Any:
+    """Return the data as a tuple of tensors, as `Rows` or as `Passes`; others as they are."""
+    if isinstance(data, Tensor | np.ndarray):
+        data = (data,)
+    if isinstance(data, tuple | list) and data and all(_is_column(item) for item in data):
+        return tuple(_column(item) for item in data)
+    if isinstance(data, tuple | Rows | Passes):
+        return data
+    if isinstance(data, DataLoader):
+        if not _has_rows(data.dataset):
+            return Passes(data)
+        size = data.batch_size or getattr(data.batch_sampler, "batch_size", None)
+        return Rows(data.dataset, data.collate_fn, size)
+    if isinstance(data, IterableDataset):
+        return Passes(DataLoader(data, batch_size=batch_size))
+    if _has_rows(data):
+        return Rows(data)
+    if isinstance(data, Iterator):
+        raise ProblemError(
+            f"data: a {type(data).__name__} can be read only once; give a function that makes one, "
+            "such as `lambda: itertools.cycle(batches)`"
+        )
+    return Passes(data) if callable(data) or hasattr(data, "__iter__") else data
+
+
+def _has_rows(data: object) -> bool:
+    found = hasattr(data, "__getitem__") and hasattr(data, "__len__")
+    return found and not isinstance(data, IterableDataset | type)
+
+
+def _is_column(item: object) -> bool:
+    return isinstance(item, Tensor | np.ndarray)
+
+
+def _column(item: Tensor | np.ndarray[Any, Any]) -> Tensor:
+    found = torch.as_tensor(item)
+    wide = isinstance(item, np.ndarray) and found.dtype == torch.float64
+    return found.to(torch.get_default_dtype()) if wide else found
 
 
 def count_rows(data: Data, name: str, least: int) -> int | None:
@@ -130,14 +240,14 @@ def count_rows(data: Data, name: str, least: int) -> int | None:
         if len(set(sizes)) != 1:
             raise ProblemError(f"{name}: the tensors have different numbers of rows: {sizes}")
         rows = sizes[0]
-    elif hasattr(data, "__getitem__") and hasattr(data, "__len__"):
+    elif isinstance(data, Rows):
         rows = len(data)
-    elif callable(data):
+    elif isinstance(data, Passes):
         return None
     else:
         raise ProblemError(
-            f"{name}: got {type(data).__name__}, expected a tuple of tensors, a Dataset with a "
-            "length, or a function that gives an endless iterable of batches"
+            f"{name}: got {type(data).__name__}, expected a tuple of tensors or arrays, a Dataset "
+            "with a length, a DataLoader, or a function that gives an iterable of batches"
         )
     if rows < least:
         raise ProblemError(

@@ -13,28 +13,17 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import default_collate
 
 from grasp_tune.core.errors import ProblemError
 from grasp_tune.core.random_streams import IndexStream, address
-from grasp_tune.engine.problem import Batch, Data
+from grasp_tune.engine.problem import Batch, Rows
 
+_END = object()
 BLOCK = 256  # minibatches whose rows are drawn in one go
 
 # Training, gradients and values at x0, the choice on training data and on held-out data; "exact"
 # goes through all data, and has an address for the noise of the model alone.
 PURPOSES = ("train", "probe", "value", "ensemble", "validation", "exact")
-
-# An iterable has no addresses, only an order: its batches are dealt out to the purposes in turn, as
-# (stride, offset). Training needs most of them; validation has an iterable of its own.
-_DEAL = {
-    "train": (2, 0),
-    "probe": (4, 1),
-    "value": (8, 3),
-    "ensemble": (8, 7),
-    "validation": (1, 0),
-}
-
 
 # The global states of the three generators that user code may draw from. NumPy's is the old one,
 # since that is the one that such code uses.
@@ -83,19 +72,16 @@ class Stream:
     """The minibatches of one purpose, by number."""
 
     def __init__(
-        self, data: Data, batch_size: int, seed: int, purpose: str, device: torch.device
+        self, data: Any, batch_size: int, seed: int, purpose: str, device: torch.device
     ) -> None:
         self._data, self._size = data, batch_size
         self._seed, self._purpose, self._device = seed, purpose, device
         self._block = -1
         self._rows: Tensor | None = None
-        self._iterator: _Dealt | None = None
-        if isinstance(data, tuple):
-            self._count = len(data[0])
-        elif hasattr(data, "__getitem__"):
-            self._count = len(data)  # type: ignore[arg-type]
-        else:
-            self._count = 0
+        self._pass: _Pass | None = None
+        self._count = len(data[0]) if isinstance(data, tuple) else 0
+        if isinstance(data, Rows):
+            self._count = len(data)
         self._index = (
             IndexStream(seed, (purpose,), batch_size, self._count) if self._count else None
         )
@@ -103,14 +89,14 @@ class Stream:
     def batch(self, call: int) -> Batch:
         """Return the minibatch of oracle call `call`, on the device."""
         if not self._count:
-            return _to(self._dealt(call), self._device)
+            return _to(self._read(call), self._device)
         rows = self.rows(call)
         if isinstance(self._data, tuple):
             picked = tuple(item.index_select(0, rows.to(item.device)) for item in self._data)
         else:
-            items = self._data
+            assert isinstance(self._data, Rows)
             with fixed_randomness(self._seed, "items", self._purpose, call):
-                picked = default_collate([items[int(row)] for row in rows])  # type: ignore[index]
+                picked = self._data.collate([self._data.items[int(row)] for row in rows])
         return _to(picked, self._device)
 
     def rows(self, call: int) -> Tensor:
@@ -125,21 +111,24 @@ class Stream:
             self._rows, self._block = torch.from_numpy(drawn), block
         return self._rows[at]
 
-    def _dealt(self, call: int) -> Batch:
-        stride, offset = _DEAL[self._purpose]
-        at = call * stride + offset
-        if self._iterator is None or at < self._iterator.position:
-            self._iterator = _Dealt(self._data, self._seed)
-        return self._iterator.take(at)
+    def _read(self, call: int) -> Batch:
+        """Return batch number `call` of an iterable, which has no addresses, only an order."""
+        if self._pass is None or call < self._pass.position:
+            self._pass = _Pass(self._data, self._seed, self._purpose)
+        return self._pass.take(call)
 
 
-class _Dealt:
-    """An endless iterable, read in order, with random numbers of its own."""
+class _Pass:
+    """An iterable of batches, read in order and again from the beginning when it ends.
 
-    def __init__(self, data: Any, seed: int) -> None:
-        self.position = 0
-        with fixed_randomness(seed, "iterable"):
-            self._items = iter(data())
+    Each purpose reads all of it, with random numbers of its own.
+    """
+
+    def __init__(self, data: Any, seed: int, purpose: str) -> None:
+        self.position = 0  # of the batch that comes next
+        self._data = data
+        with fixed_randomness(seed, "iterable", purpose):
+            self._items: Iterator[Batch] = iter(data())
             self._states = _states()
 
     def take(self, at: int) -> Batch:
@@ -148,12 +137,13 @@ class _Dealt:
         _set_states(self._states)
         try:
             while self.position <= at:
-                item = next(self._items)
+                item = next(self._items, _END)
+                if item is _END:  # its random numbers go on, so that it may shuffle anew
+                    self._items = iter(self._data())
+                    item = next(self._items, _END)
+                    if item is _END:
+                        raise ProblemError("data: the iterable gave no batch")
                 self.position += 1
-        except StopIteration:
-            raise ProblemError(
-                f"data: the iterable ended after {self.position} batches, expected an endless one"
-            ) from None
         finally:
             self._states = _states()
             _set_states(outside)
@@ -171,7 +161,7 @@ def _to(item: Any, device: torch.device) -> Any:
     return item
 
 
-def full_batches(data: Data, device: torch.device, size: int = 1024) -> Iterator[tuple[Batch, int]]:
+def full_batches(data: Any, device: torch.device, size: int = 1024) -> Iterator[tuple[Batch, int]]:
     """Yield the whole data set in order, in chunks with their numbers of rows.
 
     For exact gradients and values; an endless iterable has no whole, which is an error.
@@ -180,11 +170,10 @@ def full_batches(data: Data, device: torch.device, size: int = 1024) -> Iterator
         for at in range(0, len(data[0]), size):
             chunk = tuple(item[at : at + size] for item in data)
             yield _to(chunk, device), len(chunk[0])
-    elif hasattr(data, "__getitem__"):
-        count = len(data)  # type: ignore[arg-type]
-        for at in range(0, count, size):
-            rows = range(at, min(at + size, count))
-            yield _to(default_collate([data[row] for row in rows]), device), len(rows)
+    elif isinstance(data, Rows):
+        for at in range(0, len(data), size):
+            rows = range(at, min(at + size, len(data)))
+            yield _to(data.collate([data.items[row] for row in rows]), device), len(rows)
     else:
         raise ProblemError(
             "data: exact gradients need a finite data set (a tuple of tensors or a Dataset); "

@@ -201,9 +201,12 @@ class Worker:
     # -- train ----------------------------------------------------------------------------------
 
     def _train(self, task: TrainTask) -> TrainOutcome:
-        alone = len(task.segments) == 1
-        results = [self.run_segment(task.segments[0], task)] if alone else run_fused(self, task)
-        return TrainOutcome(sum(item.calls for item in results), self.origin, tuple(results))
+        if len(task.segments) == 1:
+            results, note = [self.run_segment(task.segments[0], task)], ""
+        else:
+            results, note = run_fused(self, task)
+        calls = sum(item.calls for item in results)
+        return TrainOutcome(calls, self.origin, tuple(results), note)
 
     def run_segment(self, segment: Segment, task: TrainTask, skip: int = 0) -> SegmentOutcome:
         """Train one segment of a run, by the ordinary loop of the framework.

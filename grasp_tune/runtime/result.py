@@ -3,7 +3,7 @@
 import html
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from grasp_tune.runtime.lock import NAME as MARKER
 from grasp_tune.runtime.store import SUFFIX, CheckpointStore, read_checkpoint
 
 MODEL = "model"  # the chosen model's checkpoint, in the folder of a saved result
+LOST = "lost: "  # how the note on a lost task begins
 LIMIT = 64 * 2**20  # bytes of a result file that is still read
 
 
@@ -68,6 +69,7 @@ class Result:
     ) -> "Result":
         """Return the result of a search that has ended, or of one that was stopped early."""
         choice = search.partial()
+        choice = replace(choice, notes=(*choice.notes, *_departures(search, choice)))
         copies = {
             name: item.detach().cpu().clone()
             for name, item in tensors.items()
@@ -128,6 +130,11 @@ class Result:
     def notes(self) -> tuple[str, ...]:
         """What a reader should know: divergence, losses, why x0 won."""
         return self.choice.notes
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """The notes on tasks that were given up: without these faults another model may win."""
+        return tuple(note for note in self.notes if note.startswith(LOST))
 
     @property
     def partial(self) -> bool:
@@ -251,6 +258,14 @@ def _check_place(folder: Path) -> None:
                 f"{folder} holds {' and '.join(names)}, which may be somebody else's: save to "
                 "another folder, or remove them"
             ) from None
+
+
+def _departures(search: Search, choice: Choice) -> list[str]:
+    """Return what made the sweep run otherwise than planned, a sentence each."""
+    lost = [] if choice.partial else search.lost.items()  # one stopped early says so itself
+    found = [f"{LOST}{task}, after several attempts: {why}" for task, why in lost]
+    trained = (item for item in search.outcomes.values() if isinstance(item, TrainOutcome))
+    return found + list(dict.fromkeys(item.note for item in trained if item.note))
 
 
 def _standing(run: Run) -> tuple[bool, int, float]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from grasp_tune import minimize
 from grasp_tune.core.checkpoint_keys import state_key
 from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.core.methods import NonConvex
@@ -197,6 +198,29 @@ def test_what_cannot_be_batched_runs_one_by_one_within_its_calls(
     for segment in segments[min(spent, 1) :]:
         key = str(segment.candidates[0])
         assert workbench.same_bits(fused.point(key), alone.point(key))
+
+
+class OwnFault(RuntimeError):
+    """An error that has nothing to do with batching."""
+
+
+@pytest.mark.parametrize("fault", [OwnFault("out of memory"), ValueError("a typing mistake")])
+def test_an_error_of_the_users_own_is_not_taken_for_a_loss_that_cannot_be_batched(
+    fault: Exception,
+) -> None:
+    def faulty(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        raise fault
+
+    bench = Bench(workbench.problem(loss=faulty))
+    with pytest.raises(type(fault), match=str(fault)):
+        bench.train(*[Segment(arm, 0, 7) for arm in arms("sgd", VALUES)])
+
+
+def test_a_loss_that_cannot_be_batched_leaves_a_note_in_the_result() -> None:
+    method = NonConvex(base="adam")
+    result = minimize(workbench.problem(loss=item_loss), 600, method, progress=False)
+    assert [note for note in result.notes if "the loss cannot be batched" in note]
+    assert not minimize(workbench.problem(), 600, method, progress=False).notes
 
 
 def test_a_loss_that_turns_unbatchable_later_says_what_to_do() -> None:

@@ -1,21 +1,84 @@
 """What the user gives: checked at birth, one sentence each."""
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import IterableDataset
+from torch.nn import functional
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    SequentialSampler,
+    TensorDataset,
+)
 
 import grasp_tune as gt
 from grasp_tune.core.errors import ProblemError
 from tests.engine import workbench
 
 
-class Endless(IterableDataset[Tensor]):
-    def __iter__(self) -> Iterator[Tensor]:
-        return iter(())
+class Endless(IterableDataset[tuple[Tensor, Tensor]]):
+    """The rows of the workbench, again and again, without a length."""
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return itertools.cycle(zip(*workbench.rows(), strict=True))
+
+
+def collated(rows: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """A collate function that is not torch's: features twice as large."""
+    x, y = zip(*rows, strict=True)
+    return 2.0 * torch.stack(x), torch.stack(y)
+
+
+def batches() -> list[tuple[Tensor, Tensor]]:
+    """A finite list of batches."""
+    x, y = workbench.rows()
+    return list(zip(x.split(8), y.split(8), strict=True))
+
+
+X, Y = workbench.rows()
+PAIRS = TensorDataset(X, Y)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        (X.numpy(), Y.numpy()),
+        (X.double().numpy(), Y.numpy()),
+        PAIRS,
+        DataLoader(PAIRS, batch_size=8, shuffle=True),
+        DataLoader(PAIRS, batch_sampler=BatchSampler(SequentialSampler(PAIRS), 8, False)),
+        DataLoader(PAIRS, batch_size=8, collate_fn=collated, num_workers=1),
+        DataLoader(Endless(), batch_size=8),
+        Endless(),
+        batches,
+        lambda: itertools.cycle(batches()),
+    ],
+)
+@pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(), functional.cross_entropy])
+def test_data_and_losses_as_people_have_them_train(data: Any, loss: Any) -> None:
+    given = workbench.problem(workbench.linear, loss, data=data)
+    one, two = (gt.minimize(given, 60, seed=1, progress=False) for _ in range(2))
+    assert one.score < one.candidates[0].score
+    assert workbench.same_bits(one.tensors, two.tensors)
+
+
+def test_a_loader_is_the_same_as_its_rows_and_brings_its_batch_size() -> None:
+    plain = workbench.problem(data=(X, Y), batch_size=16)
+    loader = workbench.problem(data=DataLoader(PAIRS, batch_size=16, shuffle=True), batch_size=99)
+    assert (loader.batch_size, loader.rows) == (16, len(X))
+    results = [gt.minimize(given, 60, progress=False).tensors for given in (plain, loader)]
+    assert workbench.same_bits(*results)
+
+
+def test_a_module_as_the_loss_needs_pairs() -> None:
+    given = workbench.problem(loss=nn.MSELoss(), data=X)
+    with pytest.raises(ProblemError, match="needs batches of two parts, input and target"):
+        gt.minimize(given, 60, progress=False)
 
 
 @pytest.mark.parametrize(
@@ -32,8 +95,8 @@ class Endless(IterableDataset[Tensor]):
         ({"data": (torch.zeros(9, 2), torch.zeros(8))}, r"different numbers of rows: \[9, 8\]"),
         ({"data": ()}, "data: a tuple must hold tensors"),
         ({"data": (torch.tensor(1.0),)}, "data: a tuple must hold tensors with at least one dim"),
-        ({"data": 5}, "data: got int, expected a tuple of tensors, a Dataset with a length, or"),
-        ({"data": Endless()}, "data: got Endless, expected"),
+        ({"data": 5}, "data: got int, expected a tuple of tensors or arrays, a Dataset"),
+        ({"data": iter([torch.zeros(8)])}, "can be read only once; give a function that makes one"),
         ({"validation": (torch.zeros(0, 2),)}, "validation: there are no rows"),
         ({"device": "abacus"}, "device: got 'abacus'"),
         ({"device": "cuda:99"}, "device: got 'cuda:99', which is not there"),

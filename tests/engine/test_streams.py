@@ -1,7 +1,7 @@
 """Minibatches by address."""
 
+import itertools
 import random
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from grasp_tune.core.errors import ProblemError
+from grasp_tune.engine.problem import Rows
 from grasp_tune.engine.streams import (
     BLOCK,
     PURPOSES,
@@ -16,6 +17,7 @@ from grasp_tune.engine.streams import (
     fixed_randomness,
     full_batches,
 )
+from tests.engine import workbench
 
 CPU = torch.device("cpu")
 DATA = (torch.arange(1000), torch.arange(1000) * 10)
@@ -66,57 +68,52 @@ class Noisy(torch.utils.data.Dataset[dict[str, object]]):
 
 
 def test_a_datasets_noise_is_addressed_like_its_rows() -> None:
-    first = Stream(Noisy(), 4, 0, "train", CPU)
+    first = Stream(Rows(Noisy()), 4, 0, "train", CPU)
     one = first.batch(3)
     first.batch(9)
     torch.rand(5)
-    again = Stream(Noisy(), 4, 0, "train", CPU).batch(3)
+    again = Stream(Rows(Noisy()), 4, 0, "train", CPU).batch(3)
     assert torch.equal(one["row"], again["row"])
     assert all(torch.equal(a, b) for a, b in zip(one["noise"], again["noise"], strict=True))
 
 
-def counting() -> Iterator[Tensor]:
-    at = 0
-    while True:
-        yield torch.tensor(at)
-        at += 1
+def test_every_purpose_sees_all_batches_of_an_iterable() -> None:
+    batches = [torch.tensor(float(at)) for at in range(22)]
+    given = workbench.problem(data=lambda: itertools.cycle(batches)).data
+    for purpose in ("train", "probe", "value", "ensemble"):
+        stream = Stream(given, 1, 0, purpose, CPU)
+        assert {float(stream.batch(call)) for call in range(22)} == set(range(22))
 
 
-def test_an_iterable_is_dealt_out_so_that_no_batch_serves_two_purposes() -> None:
-    dealt = [
-        int(Stream(counting, 1, 0, purpose, CPU).batch(call))
-        for purpose in ("train", "probe", "value", "ensemble")
-        for call in range(20)
-    ]
-    assert len(set(dealt)) == len(dealt)
-    # Nothing is left over either: of 16 in a row, 8 train, 4 probe, 2 are values, 2 choose.
-    assert set(range(16)) <= {
-        int(Stream(counting, 1, 0, purpose, CPU).batch(call))
-        for purpose, count in (("train", 8), ("probe", 4), ("value", 2), ("ensemble", 2))
-        for call in range(count)
-    }
+def test_an_iterable_that_ends_begins_again_and_may_shuffle_anew() -> None:
+    def shuffled() -> list[Tensor]:
+        return list(torch.randperm(5).split(1))
+
+    for seed in (0, 1):
+        stream, again = (
+            Stream(workbench.problem(data=shuffled).data, 1, seed, "train", CPU) for _ in range(2)
+        )
+        read = [int(stream.batch(call)) for call in range(15)]
+        assert all(sorted(read[at : at + 5]) == list(range(5)) for at in (0, 5, 10))
+        assert len({tuple(read[at : at + 5]) for at in (0, 5, 10)}) > 1
+        # Any order of asking, and an earlier batch after a later one.
+        assert [int(again.batch(call)) for call in (14, 3, 9)] == [read[14], read[3], read[9]]
 
 
-def test_an_iterable_can_be_asked_for_an_earlier_batch() -> None:
-    stream = Stream(counting, 1, 0, "train", CPU)
-    assert [int(stream.batch(call)) for call in (0, 1, 5, 2, 5)] == [0, 2, 10, 4, 10]
-
-
-def test_an_iterable_that_ends_says_where() -> None:
-    stream = Stream(lambda: iter([torch.tensor(1.0)] * 5), 1, 0, "train", CPU)
-    stream.batch(2)
-    with pytest.raises(ProblemError, match="the iterable ended after 5 batches, expected an endl"):
-        stream.batch(3)
+def test_an_iterable_without_a_batch_is_one_sentence() -> None:
+    stream = Stream(workbench.problem(data=list).data, 1, 0, "train", CPU)
+    with pytest.raises(ProblemError, match="the iterable gave no batch"):
+        stream.batch(0)
 
 
 def test_all_data_come_once_and_in_order() -> None:
     chunks = list(full_batches(DATA, CPU, size=300))
     assert [count for _, count in chunks] == [300, 300, 300, 100]
     assert torch.equal(torch.cat([batch[0] for batch, _ in chunks]), DATA[0])
-    rows = [(batch["row"], count) for batch, count in full_batches(Noisy(), CPU, size=30)]
+    rows = [(batch["row"], count) for batch, count in full_batches(Rows(Noisy()), CPU, size=30)]
     assert torch.equal(torch.cat([item for item, _ in rows]), torch.arange(50))
     with pytest.raises(ProblemError, match="exact gradients need a finite data set"):
-        list(full_batches(counting, CPU))
+        list(full_batches(lambda: iter(DATA), CPU))
 
 
 def test_randomness_is_fixed_inside_and_restored_after() -> None:

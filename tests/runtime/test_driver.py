@@ -1,0 +1,62 @@
+"""What the driver says of faults that it could not mend."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import pytest
+
+import grasp_tune as gt
+from grasp_tune.core.spec import SweepSpec
+from grasp_tune.core.tasks import Task, TrainTask
+from grasp_tune.executors.local import InProcess
+from grasp_tune.optimizers.registry import Factory
+from grasp_tune.runtime.driver import run_sweep
+from grasp_tune.runtime.executor import Died, Ended
+from tests.executors.sweeps import BUDGET, problem
+
+METHOD = gt.NonConvex(L_eps=1.0, F_eps=1.0, delta=0.3, base="adam")
+
+
+class Deadly(InProcess):
+    """An executor whose worker dies whenever it runs the first training task."""
+
+    def poll(self, timeout: float) -> Iterable[tuple[Task, Ended]]:  # type: ignore[override]
+        task = self._task
+        if isinstance(task, TrainTask) and task.segments[0].arm.index == 1:
+            self._task = None
+            return [(task, Died("its machine vanished"))]
+        return super().poll(timeout)
+
+
+class DeadlyBackend:
+    def run(
+        self,
+        problem: gt.TorchProblem,
+        spec: SweepSpec,
+        *,
+        out: Path | None,
+        bases: Mapping[str, Factory],
+        progress: bool,
+    ) -> gt.Result:
+        return run_sweep(problem, spec, Deadly, out=out, bases=bases)
+
+
+def test_a_task_that_was_lost_is_a_note_or_with_strict_an_error(tmp_path: Path) -> None:
+    def run(strict: bool) -> gt.Result:
+        return gt.minimize(
+            problem(),
+            BUDGET,
+            METHOD,
+            seed=3,
+            backend=DeadlyBackend(),
+            fused=False,
+            out=tmp_path,
+            strict=strict,
+        )
+
+    result = run(strict=False)
+    assert result.lost
+    assert any("after several attempts: its machine vanished" in note for note in result.lost)
+    assert set(result.lost) <= set(gt.Result.load(tmp_path).notes)
+    with pytest.raises(gt.SearchError, match=r"strict: .*its machine vanished"):
+        run(strict=True)
