@@ -1,9 +1,9 @@
 """`minimize`: one call from a problem and a budget to a trained model."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.core.methods import Method
@@ -12,6 +12,8 @@ from grasp_tune.engine.fused import fusion_width
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.limits import Limits
 from grasp_tune.optimizers.registry import Factory
+from grasp_tune.runtime.callbacks import Callback, CallbackReporter
+from grasp_tune.runtime.progress import reporter_for
 from grasp_tune.runtime.result import Result
 
 BACKENDS = ("local", "ray", "optuna")
@@ -51,6 +53,7 @@ def minimize(
     epochs: float | None = None,
     minutes: float | None = None,
     strict: bool = False,
+    callbacks: Sequence[Callback] = (),
 ) -> Result:
     """Return the model that a sweep of at most `budget` oracle calls finds, and how it was found.
 
@@ -75,6 +78,7 @@ def minimize(
     minutes: of the clock. Alone it is turned into calls by timing a few gradients. The backend
         `local` stops when they are over, and returns the best point so far.
     strict: raise `SearchError` where a task was lost for good, instead of a line in `result.notes`.
+    callbacks: hear how the sweep goes; see `Callback`, and `grasp_tune.report.loggers`.
     """
     if not isinstance(problem, TorchProblem):
         kind = type(problem).__name__
@@ -97,8 +101,12 @@ def minimize(
         probe_parts=probe_parts,
         challengers=challengers,
     )
+    heard = CallbackReporter(callbacks, reporter_for(progress)) if callbacks else None
+    shown: Any = progress if heard is None else heard  # bodies hand it on to `reporter_for`
     with limits.deadline(folder) as deadline:
-        result = _run(problem, spec, folder, bases, backend, workers, progress, deadline)
+        result = _run(problem, spec, folder, bases, backend, workers, shown, deadline)
+    if heard is not None:
+        heard.finish(result)
     if strict and result.lost:
         raise SearchError(f"strict: the sweep ended, but not as planned; {'; '.join(result.lost)}")
     return result
@@ -121,7 +129,6 @@ def _run(
         from grasp_tune.executors.local import InProcess
         from grasp_tune.executors.process_pool import ProcessPool
         from grasp_tune.runtime.driver import run_sweep
-        from grasp_tune.runtime.progress import reporter_for
 
         return run_sweep(
             problem,

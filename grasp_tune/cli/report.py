@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from grasp_tune.cli.options import Folder, say
-from grasp_tune.config.errors import ConfigError
 from grasp_tune.config.loader import CONFIG
 from grasp_tune.report.formatting import number
 
@@ -22,11 +20,13 @@ def report(
     """Write DIR/report.html again, and print where it is.
 
     Works for a run that is still under way or was stopped, too: the report then shows the best so
-    far.
+    far. The page of a run under way is written anew as it goes on, and loads itself again.
 
     Example: grasp-tune report runs/quickstart --open
     """
-    path = _write(folder)
+    from grasp_tune.report.page import write_folder_report
+
+    path = write_folder_report(folder.absolute())
     typer.echo(str(path))
     if show and typer.launch(path.as_uri()) != 0:
         say(f"no browser was found; open {path} yourself")
@@ -47,13 +47,14 @@ def watch(
 
     Example: grasp-tune watch runs/quickstart
     """
+    from grasp_tune.report.page import write_folder_report
     from grasp_tune.runtime.state_file import load_search
 
     before, ended = "", False
     while not ended:
         ended = (folder / "result.json").exists()  # looked at first: the report is then the last
         if ended or (folder / "state.json").exists() or not (folder / CONFIG).exists():
-            path = _write(folder)
+            path = write_folder_report(folder.absolute())
             at = load_search(folder / "state.json").progress
             best = f", best loss {number(at.best)}" if math.isfinite(at.best) else ""
             line = f"{at.phase}: {at.calls:,} of {at.budget:,} calls{best}"
@@ -65,25 +66,3 @@ def watch(
         if not ended:
             time.sleep(every)
     typer.echo(f"report: {path}")
-
-
-def _write(folder: Path) -> Path:
-    from grasp_tune.config.run_folder import saved_config
-    from grasp_tune.report.page import write_report
-    from grasp_tune.report.run_metadata import read_metadata
-    from grasp_tune.runtime.result import Result
-    from grasp_tune.runtime.state_file import load_search
-
-    folder = folder.absolute()
-    if not (folder / CONFIG).exists():
-        got = f"a folder without {CONFIG}" if folder.is_dir() else "no such folder"
-        raise ConfigError(str(folder), "", got, "the folder of a run, as given to --out")
-    config = saved_config(folder)
-    if (folder / "result.json").exists():
-        return write_report(folder, Result.load(folder), read_metadata(folder), config)
-    if not (folder / "state.json").exists():
-        raise ConfigError(
-            str(folder), "", "a run without any outcome yet", "one that has done its first task"
-        )
-    unfinished = Result.of(load_search(folder / "state.json"), {})
-    return write_report(folder, unfinished, None, config)

@@ -144,15 +144,15 @@ def resumable(command: str) -> Iterator[None]:
 
 def _print(finished: Finished) -> None:
     result, metadata = finished.result, finished.metadata
-    from grasp_tune.report.page import summary
+    from grasp_tune.report.advice import effort, headline, next_steps, score_label, score_words
 
     console = printer()
-    console.print(Text(summary(result, metadata)))
+    console.print(Text(headline(result, metadata)))
+    console.print(Text(effort(result, metadata)))
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
-    kind = "loss" if result.choice.by == "value" else "gradient norm"
-    table.add_row("score", f"{kind} {number(result.score)} on fresh samples")
+    table.add_row(score_label(result), score_words(result.choice.chosen))
     if (quality := metadata.quality) is not None:
         table.add_row("training rows", f"loss {number(quality.train_loss)}")
         if quality.test_loss is not None:
@@ -161,6 +161,8 @@ def _print(finished: Finished) -> None:
     table.add_row("time", duration(metadata.seconds))
     for note in result.notes:
         table.add_row("note", note)
+    for step in next_steps(result, metadata):
+        table.add_row("next", step)
     table.add_row("report", str(finished.report))
     console.print(table)
 

@@ -22,7 +22,7 @@ from grasp_tune.config.run_folder import REPORT, claim, saved_config
 from grasp_tune.config.schema import Experiment
 from grasp_tune.engine.fused import pays
 from grasp_tune.report.evaluation import evaluate
-from grasp_tune.report.page import write_report
+from grasp_tune.report.page import LiveReport, write_report
 from grasp_tune.report.run_metadata import RunMetadata, describe, read_metadata, write_metadata
 from grasp_tune.runtime.result import Result
 
@@ -57,7 +57,13 @@ class Prepared:
         clock = time.monotonic()
         if (threads := getattr(self.experiment.backend, "threads", None)) is not None:
             torch.set_num_threads(threads)
-        found = minimize(self.built.problem, progress=progress, out=self.folder, **self.arguments)
+        found = minimize(
+            self.built.problem,
+            progress=progress,
+            out=self.folder,
+            callbacks=[LiveReport(self.folder)],
+            **self.arguments,
+        )
         result = replace(found, build=lambda: self.model)
         seconds = time.monotonic() - clock
         quality = evaluate(result.model, self.built)

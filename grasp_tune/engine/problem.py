@@ -120,6 +120,13 @@ class TorchProblem:
         return model.to(self.chosen_device).train()
 
     @property
+    def validation_rows(self) -> int | None:
+        """Rows of the validation data: 0 for an iterable, None where none is given."""
+        if self.validation is None:
+            return None
+        return count_rows(self.validation, "validation", 1) or 0
+
+    @property
     def chosen_device(self) -> torch.device:
         """The device to train on."""
         if self.device is not None:

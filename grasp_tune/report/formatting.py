@@ -43,9 +43,9 @@ def size(count: int) -> str:
     return f"{amount:.1f} TiB"
 
 
-def plural(count: int, word: str) -> str:
+def plural(count: int, word: str, ending: str = "s") -> str:
     """The count with its noun: `1 run`, `1,234 runs`."""
-    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
+    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}{ending}"
 
 
 def quantities(bases: Iterable[str]) -> str:

@@ -11,6 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Container, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from grasp_tune.core.errors import CheckpointError, InputError, SearchError
@@ -23,6 +24,7 @@ from grasp_tune.engine.store import Store
 from grasp_tune.engine.worker import Worker
 from grasp_tune.optimizers.registry import Factory
 from grasp_tune.runtime.call_counter import CallCounter
+from grasp_tune.runtime.callbacks import CallbackReporter
 from grasp_tune.runtime.executor import Died, Ended, Executor
 from grasp_tune.runtime.progress import Reporter
 from grasp_tune.runtime.result import Result
@@ -171,6 +173,8 @@ class Driver:
                     self._ledger.give_back(step)
                 for task, how in executor.poll(POLL):
                     self._ledger.ended(task, how)
+                    if isinstance(self._reporter, CallbackReporter):
+                        self._reporter.ended(how)
                     self._after()
                 self.show()
 
@@ -182,7 +186,8 @@ class Driver:
         if self._reporter is not None:
             self._reporter.update(search.progress, self._folder.calls.total - self._lost)
         seed = search.spec.seed
-        return Result.of(search, model_tensors(worker.model), lambda: problem.build(seed))
+        found = Result.of(search, model_tensors(worker.model), lambda: problem.build(seed))
+        return replace(found, validation=problem.validation_rows)
 
     def show(self) -> None:
         """Show how far the sweep is, ten times a second at most."""

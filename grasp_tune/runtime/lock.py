@@ -105,6 +105,18 @@ def folder_lock(folder: Path) -> Iterator[FolderLock]:
         os.close(file)
 
 
+def is_held(folder: Path) -> bool:
+    """Return whether a process holds the folder now: a run is under way."""
+    try:
+        with (folder / NAME).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
+
+
 def _open(path: Path) -> int:
     """Return a handle of the marker, which must be a file of its own: no link, no pipe."""
     try:

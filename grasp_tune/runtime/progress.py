@@ -29,8 +29,13 @@ class Reporter(Protocol):
         """Show no more."""
 
 
-def reporter_for(wanted: bool) -> Reporter | None:
-    """Return a bar where standard error is a terminal, log lines elsewhere, None if not wanted."""
+def reporter_for(wanted: bool | Reporter) -> Reporter | None:
+    """Return a bar where standard error is a terminal, log lines elsewhere, None if not wanted.
+
+    A reporter that is given is returned as it is.
+    """
+    if not isinstance(wanted, bool):
+        return wanted
     if not wanted:
         return None
     return BarReporter() if sys.stderr.isatty() else LineReporter()

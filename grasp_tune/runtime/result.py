@@ -61,6 +61,8 @@ class Result:
     tensors: Tensors = field(repr=False)  # `param.*` and `buffer.*` of the chosen point
     build: Callable[[], nn.Module] | None = field(default=None, repr=False)
     depth: int = 0  # steps on the longest chain of steps that must follow each other
+    validation: int | None = None  # rows of the data that scored the candidates, 0 where unknown;
+    # None where these were training minibatches
     _model: list[nn.Module] = field(default_factory=list, repr=False)
 
     @classmethod
@@ -177,6 +179,7 @@ class Result:
             "cell": encode(self.cell),
             "partial": self.partial,
             "depth": self.depth,
+            "validation": self.validation,
         }
 
     def save(self, folder: Path | str) -> None:
@@ -222,6 +225,7 @@ class Result:
             tensors=tensors,
             build=model,
             depth=decode(int, data.get("depth", 0)),
+            validation=None if (rows := data.get("validation")) is None else decode(int, rows),
         )
 
     def __repr__(self) -> str:
@@ -245,6 +249,15 @@ class Result:
         from grasp_tune.report.figures import result_figures
 
         return result_figures(self)
+
+    def report(self, path: Path | str) -> Path:
+        """Write the report of the sweep as one HTML file, and return its path.
+
+        path: the file; a folder gets `report.html`. Figures are interactive with the extra report.
+        """
+        from grasp_tune.report.page import write_result_report
+
+        return write_result_report(Path(path), self)
 
 
 def _check_place(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 import math
 import re
+import shutil
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
@@ -11,12 +12,16 @@ import pytest
 import torch
 from markupsafe import Markup
 
+import grasp_tune as gt
 from grasp_tune.config import experiment_from, run_experiment
 from grasp_tune.config.run import Finished
 from grasp_tune.report import page, rendering
-from grasp_tune.report.page import report_text, write_report
+from grasp_tune.report.advice import headline, score_words
+from grasp_tune.report.page import LiveReport, report_text, write_folder_report, write_report
 from grasp_tune.report.rendering import render, write_page
+from grasp_tune.runtime.lock import folder_lock
 from grasp_tune.runtime.result import Result
+from tests.engine import workbench
 from tests.report.browser import look
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&<!--"
@@ -49,9 +54,14 @@ def test_the_report_tells_the_story(finished: Finished) -> None:
     text = text_of(finished.report.read_text("utf-8"))
     result, metadata = finished.result, finished.metadata
     assert "Digits & more" in text
-    assert result.certificate is not None and result.certificate.text in text
+    assert text.index(headline(result, metadata)) < text.index("oracle calls were spent")
+    assert "Is it good?" in text and "Can I trust it?" in text and "What next?" in text
+    assert "baseline: loss of a constant prediction" in text
+    assert score_words(result.choice.chosen) in text
+    # A bound far above the loss that it bounds says nothing.
+    assert result.certificate is not None and result.certificate.text not in text
     assert metadata.quality is not None and metadata.quality.test_accuracy is not None
-    assert f"{100 * metadata.quality.test_accuracy:.1f} % of the test rows right" in text
+    assert f"{100 * metadata.quality.test_accuracy:.1f} % of 359 test rows right" in text
     won = sum(run.calls for run in result.runs if run.arm == result.choice.chosen.arm)
     assert f"training the run that won: {won:,}" in text
     for row in result.candidates[:3]:
@@ -122,7 +132,7 @@ def test_without_plotly_drawings_and_tables_are_there(
     html = report_text(finished.folder, finished.result, finished.metadata, config(finished))
     assert "<script" not in html
     assert len(html) < 200_000
-    assert html.count("<svg") == 1 and html.count("<table>") == 2
+    assert html.count("<svg") == 1 and html.count("<table>") == 3
     write_page(tmp_path / "page.html", html)
     assert look(tmp_path / "page.html").console == ()
 
@@ -158,6 +168,61 @@ def test_a_result_without_runs_or_facts_still_has_a_report(finished: Finished) -
     text = text_of(report_text(finished.folder, result, None, {"title": None}))
     assert "None of 0 runs beat the start point" in text
     assert finished.folder.name in text
+
+
+def test_a_run_under_way_has_a_page_that_loads_itself_again(
+    finished: Finished, tmp_path: Path
+) -> None:
+    folder = tmp_path / "o"
+    shutil.copytree(finished.folder, folder)
+    (folder / "result.json").unlink()
+    with folder_lock(folder):
+        html = write_folder_report(folder).read_text("utf-8")
+    assert '<meta http-equiv="refresh" content="10">' in html
+    assert "This run is under way" in html
+    html = write_folder_report(folder).read_text("utf-8")  # nobody holds it: it was stopped
+    assert 'http-equiv="refresh"' not in html
+
+
+def test_a_run_keeps_its_page_up_to_date(
+    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "o"
+    shutil.copytree(finished.folder, folder)
+    for name in ("result.json", "report.html"):
+        (folder / name).unlink()
+    monkeypatch.setattr(page, "REFRESH", 0)
+    live = LiveReport(folder)
+    live.on_progress(1, 0.5)
+    assert (folder / "report.html").exists()
+    (folder / "report.html").unlink()
+    live.on_progress(2, 0.5)  # at once: a page may cost a hundredth of the time
+    assert not (folder / "report.html").exists()
+
+
+def test_a_result_from_python_has_a_report_too(tmp_path: Path) -> None:
+    result = gt.minimize(workbench.problem(), 300, progress=False)
+    for path in (result.report(tmp_path), result.report(tmp_path / "new" / "mine.html")):
+        text = text_of(path.read_text("utf-8"))
+        assert "it was" in text and "at the start" in text
+        assert "load_run" not in text  # there is no folder to load from
+    assert (tmp_path / "report.html").exists()
+
+
+def test_a_phone_shows_all_marks(finished: Finished, tmp_path: Path) -> None:
+    # In a frame, since a headless window is never narrower than 500 pixels.
+    frame = tmp_path / "frame.html"
+    address = finished.report.absolute().as_uri()
+    frame.write_text(
+        f"<!doctype html><iframe src='{address}' style='width: 390px; height: 3000px'></iframe>"
+        "<script>onload = () => setTimeout(() => { const page = frames[0].document;"
+        "const root = page.documentElement, plots = [...page.querySelectorAll('.plot')];"
+        "document.title = (root.scrollWidth <= root.clientWidth) + ' ' + "
+        "plots.map(plot => plot.querySelector('.main-svg').clientWidth <= plot.clientWidth);"
+        "}, 500)</script>"
+    )
+    seen = look(frame, "--allow-file-access-from-files", "--window-size=1000,800")
+    assert "<title>true true,true</title>" in seen.elements
 
 
 def test_runs_that_are_not_finite_are_drawn(finished: Finished) -> None:

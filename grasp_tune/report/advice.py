@@ -1,0 +1,205 @@
+"""A run in words: how good it is, what the choice rests on, and what to do next."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from grasp_tune.core.choice import Candidate
+from grasp_tune.core.ensemble import Tally
+from grasp_tune.report.evaluation import Quality
+from grasp_tune.report.figures import winning_curve
+from grasp_tune.report.formatting import duration, number, percent, plural
+from grasp_tune.report.run_metadata import RunMetadata
+from grasp_tune.runtime.result import Result
+
+MEMORIZES = 2.0  # a held-out loss above so many times the training loss is told
+_WORTH = 0.05  # what twice the budget must promise, as a share of the loss, to be worth a word
+_LEAST = 8  # points of a curve for a slope
+WORKERS = (1, 2, 4, 8, 16)  # for which a time is told
+
+
+def headline(result: Result, metadata: RunMetadata | None) -> str:
+    """One sentence: how good the model is, and how good a model that learned nothing would be."""
+    if result.cell is None:
+        tried = plural(len(result.runs), "run")
+        return f"None of {tried} beat the start point, which is returned as it was."
+    quality = None if metadata is None else metadata.quality
+    if quality is None or metadata is None:
+        start = result.candidates[0].score
+        before = f"; it was {number(start)} at the start" if math.isfinite(start) else ""
+        return f"The model's {score_label(result)} is {score_words(result.choice.chosen)}{before}."
+    baseline = quality.baseline
+    if quality.test_loss is not None:
+        where, found = f"{metadata.test_rows:,} test rows", (quality.test_loss,)
+        accuracy, metric = quality.test_accuracy, quality.test_metric
+    elif (held := quality.validation) is not None:
+        where, found = f"{held.rows:,} validation rows", (held.loss,)
+        accuracy, metric = held.accuracy, held.metric
+    else:
+        where, found = "all training rows", (quality.train_loss,)
+        accuracy, metric = quality.train_accuracy, quality.train_metric
+    if metric is not None:
+        text = f"The model reaches {quality.metric} {number(metric)} on {where}"
+        return (
+            f"{text}; a constant prediction gets {number(baseline.metric)}."
+            if baseline
+            else (f"{text}.")
+        )
+    if accuracy is not None:
+        text = f"The model gets {percent(accuracy)} of {where} right"
+        known = baseline and baseline.accuracy
+        return text + (
+            f"; always naming the most common class gets {percent(known)}." if known else "."
+        )
+    constant = f"; a constant prediction gets {number(baseline.loss)}" if baseline else ""
+    return f"Its loss over {where} is {number(found[0])}{constant}."
+
+
+def effort(result: Result, metadata: RunMetadata | None) -> str:
+    """What it took."""
+    spent = spent_calls(result)
+    time = "" if metadata is None else f" in {duration(metadata.seconds)}"
+    runs = plural(len(result.runs), "run")
+    return f"{runs}; {spent:,} of {int(result.spec['budget']):,} oracle calls were spent{time}."
+
+
+def spent_calls(result: Result) -> int:
+    """Oracle calls that count."""
+    return sum(amount for key, amount in result.calls.items() if key != "repeated")
+
+
+def score_label(result: Result) -> str:
+    """What the score is."""
+    if result.choice.by != "value":
+        return "gradient norm on fresh samples"
+    if result.choice.way == "exact":
+        return "exact loss"
+    if result.validation is not None:
+        rows = f" ({result.validation:,} rows)" if result.validation else ""
+        return f"validation loss{rows}"
+    fresh = result.choice.way in ("race", "resample")
+    return "loss on fresh training minibatches" if fresh else "training loss"
+
+
+def error_bar(row: Candidate) -> float | None:
+    """The standard error of a candidate's mean loss; None where it has fewer than two samples."""
+    spread = Tally(row.samples, row.score, row.square).variance
+    return math.sqrt(spread / row.samples) if math.isfinite(spread) else None
+
+
+def score_words(row: Candidate) -> str:
+    """A score with its error bar and its number of samples."""
+    if not row.samples:
+        return number(row.score)
+    error = error_bar(row)
+    bar = "" if error is None else f" ± {number(error, 2)}"
+    return f"{number(row.score)}{bar} (mean of {plural(row.samples, 'minibatch', 'es')})"
+
+
+def certificate_words(result: Result) -> str | None:
+    """The certificate, where its bound is no larger than what it bounds."""
+    certificate = result.certificate
+    bound = None if certificate is None else certificate.bound
+    if certificate is None or bound is None:
+        return None
+    quality = result.score**2 if result.choice.by == "gradient" else result.score
+    return certificate.text if bound.additive <= abs(quality) else None
+
+
+def expected_gain(result: Result) -> float | None:
+    """The share by which twice the calls would lower the training loss, by the curve's slope.
+
+    The slope of log loss against log call over the last three quarters of the chosen run.
+    """
+    curve = winning_curve(result)
+    last = curve[-1][0] if curve else 0
+    late = [(call, loss) for call, loss, _ in curve if call >= last / 4 and 0 < loss < math.inf]
+    if len(late) < _LEAST:
+        return None
+    calls, losses = np.log(np.array(late)).T
+    slope = float(np.polyfit(calls, losses, 1)[0])
+    return 1.0 - 2.0**slope
+
+
+def memorizes(result: Result, quality: Quality | None) -> str | None:
+    """The sentence that says so where the loss on held-out data is far above the training loss."""
+    if quality is not None:
+        train = quality.train_loss
+        pairs = [("test rows", quality.test_loss, 0.0)]
+        if quality.validation is not None:
+            pairs.append(("validation rows", quality.validation.loss, 0.0))
+    else:
+        row, ends = result.choice.chosen, [run.last_loss for run in result.runs]
+        train = min((loss for loss in ends if math.isfinite(loss)), default=math.nan)
+        kind = "validation data" if result.validation is not None else "held-back minibatches"
+        scored = row.score if result.choice.by == "value" and row.samples else None
+        pairs = [(kind, scored, 3.0 * (error_bar(row) or math.inf))]
+    for where, loss, margin in pairs:
+        if loss is not None and loss > MEMORIZES * train and loss > train + margin:
+            return (
+                f"The loss on {where} ({number(loss)}) is far above that on training data "
+                f"({number(train)}): the model memorizes."
+            )
+    return None
+
+
+def next_steps(result: Result, metadata: RunMetadata | None) -> list[str]:
+    """What to do next, the most important first."""
+    quality = None if metadata is None else metadata.quality
+    if result.partial:
+        return ["Go on with it: the same call, or grasp-tune resume, continues where it stopped."]
+    steps: list[str] = []
+    base = None if quality is None else quality.baseline
+    if quality is not None and base is not None:
+        loss = quality.validation.loss if quality.validation else quality.train_loss
+        if (loss if quality.test_loss is None else quality.test_loss) >= base.loss:
+            steps.append(
+                "It does no better than a constant prediction: check labels, and whether the "
+                "columns are on comparable scales."
+            )
+    if (words := memorizes(result, quality)) is not None:
+        remedy = (
+            "Give validation data (problem.validation: 0.1 in a config, validation= in Python), so "
+            "that the choice goes by them"
+            if result.validation is None
+            else "More data, augmentation, weight decay or a smaller model would help"
+        )
+        return [*steps, f"{words} {remedy}. More budget would not help."]
+    gain = expected_gain(result)
+    if gain is not None and gain > _WORTH:
+        steps.append(
+            f"More budget would help: if the curve goes on as it went, twice the calls lower the "
+            f"training loss by about {percent(gain)}."
+        )
+    elif gain is not None:
+        steps.append(
+            "More budget would change little: the curve is flat. A larger model, other features or "
+            "a larger minibatch may."
+        )
+    if result.validation is None and (quality is None or quality.test_loss is None):
+        steps.append(
+            "No validation or test rows were given, so nothing here tells how it does on new data."
+        )
+    return steps
+
+
+def worker_times(result: Result, seconds: float | None, workers: int) -> list[tuple[str, ...]]:
+    """Workers, times faster than one, and the time: at most depth + (calls - depth) / workers."""
+    calls, depth = spent_calls(result), result.depth
+    if not depth or not calls:
+        return []
+
+    def speedup(count: int) -> float:
+        return calls / (depth + max(0, calls - depth) / count)
+
+    alone = None if seconds is None else seconds * speedup(workers)
+    return [
+        (
+            str(count),
+            f"{speedup(count):.1f}",
+            "–" if alone is None else duration(alone / speedup(count)),
+        )
+        for count in WORKERS
+    ]

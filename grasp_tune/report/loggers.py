@@ -1,0 +1,152 @@
+"""Loggers of experiments as callbacks: TensorBoard, MLflow and Weights & Biases.
+
+`gt.minimize(problem, 10_000, callbacks=[MLflow("digits")])`. Each needs its package, which is
+loaded when the logger is made. All write the same: the lowest loss by oracle calls, the curve of
+every run by its own calls, how the sweep was set up, its score, and the report as an artifact.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from grasp_tune.core.errors import MissingExtra
+from grasp_tune.runtime.callbacks import Callback
+from grasp_tune.runtime.result import Result
+
+
+class _Logger(Callback):
+    """What the loggers have in common; each says how a number, settings and a file are written."""
+
+    def on_progress(self, calls: int, best: float) -> None:
+        """Write the lowest loss so far."""
+        if math.isfinite(best):
+            self._number("best_loss", best, calls)
+
+    def on_run(self, run: int, curve: Sequence[tuple[int, float]]) -> None:
+        """Write the curve of the run."""
+        for call, loss in curve:
+            self._number(f"run_{run}/loss", loss, call)
+
+    def on_end(self, result: Result) -> None:
+        """Write the settings, the score and the report, and close."""
+        chosen = result.choice.chosen
+        spec = {key: result.spec[key] for key in ("budget", "schedule", "seed")}
+        self._settings({**spec, "optimizer": chosen.base, "value": chosen.value})
+        spent = sum(result.calls.values()) - result.calls.get("repeated", 0)
+        if math.isfinite(result.score):
+            self._number("score", result.score, spent)
+        with tempfile.TemporaryDirectory() as folder:
+            self._artifact(result.report(Path(folder) / "report.html"))
+        self._close()
+
+    def _number(self, name: str, value: float, step: int) -> None:
+        raise NotImplementedError
+
+    def _settings(self, values: Mapping[str, Any]) -> None:
+        raise NotImplementedError
+
+    def _artifact(self, path: Path) -> None:
+        raise NotImplementedError
+
+    def _close(self) -> None:
+        raise NotImplementedError
+
+
+class TensorBoard(_Logger):
+    """Event files for TensorBoard, which has no place for artifacts: the report stays beside them.
+
+    folder: where the event files go; `tensorboard --logdir FOLDER` shows them.
+    """
+
+    def __init__(self, folder: Path | str) -> None:
+        self._folder = Path(folder)
+        self._writer = _package("torch.utils.tensorboard", "tensorboard").SummaryWriter(str(folder))
+
+    def _number(self, name: str, value: float, step: int) -> None:
+        self._writer.add_scalar(name, value, step)
+
+    def _settings(self, values: Mapping[str, Any]) -> None:
+        text = "\n".join(f"    {name}: {value}" for name, value in values.items())
+        self._writer.add_text("settings", text)
+
+    def _artifact(self, path: Path) -> None:
+        (self._folder / path.name).write_bytes(path.read_bytes())
+
+    def _close(self) -> None:
+        self._writer.close()
+
+
+class MLflow(_Logger):
+    """A run of MLflow.
+
+    experiment: its name; MLflow's default without one.
+    tracking_uri: where MLflow keeps its runs; its own setting without one.
+    run_name: a name for this run.
+    """
+
+    def __init__(
+        self,
+        experiment: str | None = None,
+        *,
+        tracking_uri: str | None = None,
+        run_name: str | None = None,
+    ) -> None:
+        client = _package("mlflow", "mlflow").MlflowClient(tracking_uri)
+        found = None if experiment is None else client.get_experiment_by_name(experiment)
+        number = "0" if experiment is None else found and found.experiment_id
+        self._client = client
+        self._run = client.create_run(
+            number or client.create_experiment(experiment), run_name=run_name
+        ).info.run_id
+
+    def _number(self, name: str, value: float, step: int) -> None:
+        self._client.log_metric(self._run, name, value, step=step)
+
+    def _settings(self, values: Mapping[str, Any]) -> None:
+        for name, value in values.items():
+            self._client.log_param(self._run, name, value)
+
+    def _artifact(self, path: Path) -> None:
+        self._client.log_artifact(self._run, str(path))
+
+    def _close(self) -> None:
+        self._client.set_terminated(self._run)
+
+
+class WandB(_Logger):
+    """A run of Weights & Biases; curves of runs are drawn against the run's own calls.
+
+    options: what `wandb.init` takes, such as `project`, `name` and `mode="offline"`.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self._wandb = _package("wandb", "wandb")
+        self._run = self._wandb.init(**options)
+        self._run.define_metric("calls")
+        self._run.define_metric("*", step_metric="calls")
+
+    def _number(self, name: str, value: float, step: int) -> None:
+        self._run.log({name: value, "calls": step})
+
+    def _settings(self, values: Mapping[str, Any]) -> None:
+        self._run.config.update(dict(values))
+
+    def _artifact(self, path: Path) -> None:
+        self._run.save(str(path), base_path=str(path.parent), policy="now")
+
+    def _close(self) -> None:
+        self._run.finish()
+
+
+def _package(module: str, name: str) -> Any:
+    try:
+        return import_module(module)
+    except ImportError:
+        raise MissingExtra(
+            f"this logger needs the package {name}: pip install 'grasp_tune[{name}]'"
+        ) from None

@@ -1,0 +1,146 @@
+"""What a report says in words: how good, how certain, what next."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import grasp_tune as gt
+from grasp_tune.config import DataSpec
+from grasp_tune.core.certificate import Certificate, Measured
+from grasp_tune.core.choice import Candidate, Choice
+from grasp_tune.report.advice import (
+    certificate_words,
+    error_bar,
+    expected_gain,
+    headline,
+    next_steps,
+    score_label,
+    score_words,
+    worker_times,
+)
+from grasp_tune.report.evaluation import Quality, Scores
+from grasp_tune.report.run_metadata import RunMetadata
+from grasp_tune.runtime.result import Result, Run
+from tests.report.test_figures import result_of
+
+
+def result(power: float = -0.5, *, score: float = 0.5, validation: int | None = None) -> Result:
+    """One run of 1,000 calls whose loss is a power of the calls."""
+    curve = tuple((call, call**power, 1.0) for call in range(10, 1001, 10))
+    run = Run(1, "adam", 0.1, 0.0, 1000, True, ((0, 1000),), curve, (curve[-1][1],))
+    start = Candidate("x0", 0, "", math.nan, 0, False, 2.0, 5, 4.0)
+    # Two samples, score - 0.1 and score + 0.1: the variance is 0.02, the error of the mean 0.1.
+    row = Candidate("a", 1, "adam", 0.1, 1000, False, score, 2, score**2 + 0.01)
+    choice = Choice("a", "value", "race", (start, row))
+    return replace(result_of(run, chosen=1), choice=choice, validation=validation)
+
+
+def metadata(quality: Quality) -> RunMetadata:
+    spec = DataSpec("digits", (64,), 10, 10)
+    return RunMetadata(
+        started="2026-01-02 03:04:05",
+        seconds=7.0,
+        versions=(),
+        spec=spec,
+        rows=1438,
+        test_rows=359,
+        model="mlp",
+        parameters=9,
+        loss="cross_entropy",
+        outputs=10,
+        batch=32,
+        quality=quality,
+    )
+
+
+def test_the_first_sentence_says_how_good_the_model_is() -> None:
+    quality = Quality(0.1, 0.2, 0.99, 0.981, baseline=Scores(359, 2.3, 0.103))
+    assert headline(result(), metadata(quality)) == (
+        "The model gets 98.1 % of 359 test rows right; always naming the most common class gets "
+        "10.3 %."
+    )
+    held = Scores(200, 0.3, 0.9, 0.875)
+    quality = Quality(0.1, metric="f1", train_metric=1.0, validation=held, baseline=Scores(200, 1))
+    assert "reaches f1 0.875 on 200 validation rows" in headline(result(), metadata(quality))
+    regression = Quality(0.25, baseline=Scores(20, 4.0))
+    assert headline(result(), metadata(regression)) == (
+        "Its loss over all training rows is 0.25; a constant prediction gets 4."
+    )
+    assert headline(result(), None) == (
+        "The model's loss on fresh training minibatches is 0.5 ± 0.1 (mean of 2 minibatches); it "
+        "was 2 at the start."
+    )
+
+
+def test_a_score_is_named_and_has_an_error_bar() -> None:
+    assert error_bar(result().choice.chosen) == pytest.approx(0.1)
+    assert score_words(replace(result().choice.chosen, samples=1)) == "0.5 (mean of 1 minibatch)"
+    assert score_label(result(validation=120)) == "validation loss (120 rows)"
+    assert score_label(result(validation=0)) == "validation loss"
+
+
+def test_a_certificate_is_shown_where_it_says_something() -> None:
+    vague = Certificate("value", 4, 15, 0.05, Measured(variance=1.0))
+    assert vague.bound is not None and vague.bound.additive > 0.5
+    assert certificate_words(replace(result(), certificate=vague)) is None
+    sharp = Certificate("value", 4, 15, 0.05, Measured(variance=1e-4))
+    assert certificate_words(replace(result(), certificate=sharp)) == sharp.text
+    assert certificate_words(result()) is None
+
+
+def test_more_budget_is_advised_by_the_slope_of_the_curve() -> None:
+    # Loss call^-0.5: twice the calls give 2^-0.5 = 0.7071 of it.
+    assert expected_gain(result(-0.5)) == pytest.approx(1 - 2**-0.5)
+    low = result(-0.5, score=1000**-0.5)
+    assert "twice the calls lower the training loss by about 29.3 %" in next_steps(low, None)[0]
+    flat = result(-0.01, score=0.93)
+    assert next_steps(flat, None)[0].startswith("More budget would change little")
+    assert expected_gain(replace(result(), runs=())) is None
+
+
+def test_a_model_that_memorizes_is_told_with_the_remedy() -> None:
+    quality = Quality(0.001, 0.2, 1.0, 0.9)
+    (words,) = next_steps(result(), metadata(quality))
+    assert "The loss on test rows (0.2) is far above that on training data (0.001)" in words
+    assert "problem.validation: 0.1" in words and "More budget would not help" in words
+    (words,) = next_steps(result(validation=50), metadata(quality))
+    assert "weight decay" in words
+    # From Python, where held-back minibatches are all there is: 0.5 against 0.032, error 0.1.
+    (words,) = next_steps(result(), None)
+    assert "held-back minibatches (0.5)" in words
+
+
+def test_a_model_no_better_than_a_constant_is_told() -> None:
+    quality = Quality(2.4, 2.5, 0.1, 0.1, baseline=Scores(359, 2.3, 0.1))
+    assert next_steps(result(-0.01), metadata(quality))[0].startswith("It does no better than a")
+
+
+def test_times_on_workers_follow_from_depth_and_calls() -> None:
+    # 1,000 calls of which 200 follow each other: on 4 workers 200 + 800 / 4 = 400 calls' time.
+    deep = replace(result(), calls={"train": 1000}, depth=200)
+    times = worker_times(deep, 60.0, 1)
+    assert [row[0] for row in times] == ["1", "2", "4", "8", "16"]
+    assert times[2] == ("4", "2.5", "24 s")
+    # Timed on two workers, where it is 1000 / 600 times as fast: 100 s alone.
+    assert worker_times(deep, 60.0, 2)[0] == ("1", "1.0", "2 min")
+
+
+def test_labels_without_a_pattern_are_seen_to_be_memorized() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(64, 30, generator=generator), torch.randint(0, 2, (64,), generator=generator)
+    problem = gt.TorchProblem(
+        model=lambda: nn.Linear(30, 2),
+        loss=lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]),
+        data=(x[:32], y[:32]),
+        validation=(x[32:], y[32:]),
+        batch_size=8,
+        device="cpu",
+    )
+    found = gt.minimize(problem, 800, progress=False)
+    assert found.validation == 32
+    assert score_label(found) == "validation loss (32 rows)"
+    assert any("the model memorizes" in step for step in next_steps(found, None))

@@ -1,0 +1,58 @@
+"""Callbacks: what they hear of a sweep, on every backend."""
+
+from collections.abc import Sequence
+
+import pytest
+
+import grasp_tune as gt
+from grasp_tune.runtime.callbacks import Callback
+from grasp_tune.runtime.result import Result
+from tests.engine import workbench
+
+
+class Heard(Callback):
+    def __init__(self) -> None:
+        self.phases: list[str] = []
+        self.calls: list[int] = []
+        self.best: list[float] = []
+        self.curves: dict[int, list[tuple[int, float]]] = {}
+        self.results: list[Result] = []
+
+    def on_phase(self, phase: str) -> None:
+        self.phases.append(phase)
+
+    def on_progress(self, calls: int, best: float) -> None:
+        self.calls.append(calls)
+        self.best.append(best)
+
+    def on_run(self, run: int, curve: Sequence[tuple[int, float]]) -> None:
+        self.curves.setdefault(run, []).extend(curve)
+
+    def on_end(self, result: Result) -> None:
+        self.results.append(result)
+
+
+@pytest.mark.parametrize("backend", ["local", "two workers", "optuna"])
+def test_callbacks_hear_the_whole_sweep(backend: str) -> None:
+    heard, quiet = Heard(), Callback()
+    result = gt.minimize(
+        workbench.problem(),
+        600,
+        gt.NonConvex(L_eps=0.5, F_eps=0.5),
+        backend="optuna" if backend == "optuna" else "local",
+        workers=2 if backend == "two workers" else None,
+        progress=False,
+        callbacks=[heard, quiet],
+    )
+    assert heard.results == [result]
+    assert heard.phases[-1] == "done" and "train" in heard.phases
+    assert heard.calls == sorted(heard.calls) and heard.calls[-1] <= 600
+    trained = {run.arm: [(call, loss) for call, loss, _ in run.curve] for run in result.runs}
+    assert {run: sorted(curve) for run, curve in heard.curves.items()} == trained
+
+
+def test_callbacks_change_nothing() -> None:
+    method = gt.NonConvex(L_eps=0.5, F_eps=0.5)
+    plain = gt.minimize(workbench.problem(), 300, method, progress=False)
+    heard = gt.minimize(workbench.problem(), 300, method, progress=False, callbacks=[Heard()])
+    assert heard.choice == plain.choice
