@@ -1,15 +1,15 @@
-"""A sweep on a study as plotly figures, for notebooks and for optuna-dashboard.
+"""A sweep on a study as the report's figures, for notebooks and for optuna-dashboard.
 
 Both read what is on the study, so they can be drawn by any process, during the sweep or after it.
 """
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import optuna
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import TrialState
 
 from grasp_tune.core.errors import InputError, MissingExtra
 from grasp_tune.core.plan import Plan
@@ -17,114 +17,36 @@ from grasp_tune.core.tasks import TrainOutcome, outcome_from_dict
 from grasp_tune.executors.optuna import OUTCOME, TASK
 from grasp_tune.executors.study import CALLS, CELL, CHOICE, cell_on, joined, study_json, trials_of
 from grasp_tune.optuna.plans import stored_plan
+from grasp_tune.runtime.result import Run
 
 LOSS_ID = "grasp-loss"
 RUNGS_ID = "grasp-rungs"
 
-INK = "#1b3a57"
-CHOSEN = "#d1495b"
-QUIET = "#9aa9b5"
-
-
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """A part of a run that has ended: from which to which of its oracle calls, and how."""
-
-    run: int
-    base: str
-    value: float  # step size, radius or distance
-    start: int
-    stop: int
-    loss: float  # not finite where the run diverged
-
 
 def loss_figure(study: optuna.Study) -> Any:
     """Return the last loss of each run against its step size, sized by its oracle calls."""
-    go = _plotly()
-    stretches = _stretches(study)
-    last = {item.run: item for item in stretches}
-    good = [item for item in last.values() if math.isfinite(item.loss)]
-    bad = [item for item in last.values() if not math.isfinite(item.loss)]
-    chosen = _chosen(study)
-    most = max((item.stop for item in good), default=1)
-    figure = go.Figure()
-    figure.add_scatter(
-        x=[item.value for item in good],
-        y=[item.loss for item in good],
-        mode="markers",
-        name="runs",
-        marker={
-            "size": [8 + 28 * math.sqrt(item.stop / most) for item in good],
-            "color": INK,
-            "opacity": 0.65,
-            "line": {"width": 1, "color": "white"},
-        },
-        text=[_words(item) for item in good],
-        hovertemplate="%{text}<extra></extra>",
-    )
-    if bad:
-        figure.add_scatter(
-            x=[item.value for item in bad],
-            y=[max((item.loss for item in good), default=1.0)] * len(bad),
-            mode="markers",
-            name="diverged",
-            marker={"symbol": "x", "size": 9, "color": QUIET},
-            text=[_words(item) for item in bad],
-            hovertemplate="%{text}<extra></extra>",
-        )
-    if chosen in last:
-        item = last[chosen]
-        figure.add_scatter(
-            x=[item.value],
-            y=[item.loss],
-            mode="markers",
-            name="chosen",
-            marker={"symbol": "circle-open", "size": 44, "color": CHOSEN, "line": {"width": 3}},
-            text=[_words(item)],
-            hovertemplate="chosen: %{text}<extra></extra>",
-        )
-    figure.update_layout(**_layout("Loss against step size; size: oracle calls"))
-    figure.update_xaxes(title=_axis(study), **_decades([item.value for item in last.values()]))
-    figure.update_yaxes(title="mean loss at the end of the run")
-    losses = [item.loss for item in good]
-    if losses and min(losses) > 0.0 and max(losses) > 30.0 * min(losses):
-        figure.update_yaxes(**_decades(losses))
-    return figure
+    from grasp_tune.report.figures import run_scatter
+
+    runs, chosen = _runs(study), _chosen(study)
+    heights = {run.arm: run.last_loss for run in runs}
+    place = next(((run.value, run.last_loss) for run in runs if run.arm == chosen), None)
+    stored = stored_plan(study)
+    known = stored is not None and isinstance(stored.plan, Plan)
+    words = stored.plan.quantity if known else "step size, radius or distance"  # type: ignore[union-attr]
+    return run_scatter(runs, heights, place, words, "mean loss at the end of the run")
 
 
 def rung_figure(study: optuna.Study) -> Any:
-    """Return the loss of each run after each of its stretches: who went on, and who won."""
-    go = _plotly()
-    stretches = _stretches(study)
-    chosen = _chosen(study)
-    runs: dict[int, list[Stretch]] = {}
-    for item in stretches:
-        if math.isfinite(item.loss):
-            runs.setdefault(item.run, []).append(item)
-    figure = go.Figure()
-    for run, parts in sorted(runs.items(), key=lambda pair: pair[0] == chosen):
-        won = run == chosen
-        figure.add_scatter(
-            x=[item.stop for item in parts],
-            y=[item.loss for item in parts],
-            mode="lines+markers",
-            name=f"run {run} (chosen)" if won else f"run {run}",
-            line={"color": CHOSEN if won else INK, "width": 3 if won else 1},
-            marker={"size": 9 if won else 5},
-            opacity=1.0 if won else 0.45,
-            text=[_words(item) for item in parts],
-            hovertemplate="%{text}<extra></extra>",
-            showlegend=won,
-        )
-    figure.update_layout(**_layout("Progress: loss of each run after each stretch"))
-    figure.update_xaxes(
-        title="oracle calls of the run", **_decades([item.stop for item in stretches])
-    )
-    figure.update_yaxes(title="mean loss")
-    losses = [item.loss for parts in runs.values() for item in parts]
-    if losses and min(losses) > 0.0 and max(losses) > 30.0 * min(losses):
-        figure.update_yaxes(**_decades(losses))
-    return figure
+    """Return the loss of each run after each of its parts: who went on, and who won."""
+    from grasp_tune.report.figures import line_figure
+
+    lines = []
+    for run in _runs(study):
+        points = zip(run.stretches, run.losses, strict=True)
+        lines.append((run, [(stop, loss) for (_, stop), loss in points if math.isfinite(loss)]))
+    kept = [line for line in lines if line[1]]
+    axes = ("oracle calls of the run", "mean loss")
+    return line_figure(kept, _chosen(study), *axes, mode="lines+markers")
 
 
 def save_figures(study: optuna.Study) -> tuple[str, str]:
@@ -140,93 +62,76 @@ def save_figures(study: optuna.Study) -> tuple[str, str]:
     return LOSS_ID, RUNGS_ID
 
 
-# -- reading the study ---------------------------------------------------------------------------
-
-
-def _stretches(study: optuna.Study) -> list[Stretch]:
-    """Return every stretch that has ended, by run and by its own calls."""
-    found: dict[tuple[int, int], Stretch] = {}
+def cell_runs(study: optuna.Study) -> tuple[Run, ...]:
+    """Return the completed trials of a sampler as runs, with what they reported on the way."""
+    found: dict[int, Run] = {}
     for trial in trials_of(study):
-        if trial.state == TrialState.COMPLETE:
-            for item in (*_of_task(trial), *_of_cell(trial)):
-                found[item.run, item.stop] = item
-    if not found:
+        cell = cell_on(trial)
+        void = cell is None or trial.user_attrs[CELL].get("void")
+        if cell is None or void or trial.state != TrialState.COMPLETE:
+            continue
+        calls = int(trial.user_attrs.get(CALLS, cell.budget))
+        value = math.nan if trial.value is None else float(trial.value)
+        marks = sorted({**trial.intermediate_values, calls: value}.items())
+        stops = [int(call) for call, _ in marks if call > 0]
+        run = Run(
+            arm=cell.index,
+            base="",
+            value=cell.value,
+            power=0.0,
+            calls=calls,
+            finite=math.isfinite(value),
+            stretches=tuple(zip([0, *stops], stops, strict=False)),
+            curve=tuple(
+                (int(step), float(loss), math.nan)
+                for step, loss in sorted(trial.intermediate_values.items())
+            ),
+            losses=tuple(float(loss) for call, loss in marks if call > 0),
+        )
+        found.setdefault(cell.index, run)
+    return tuple(found[index] for index in sorted(found))
+
+
+def _task_runs(study: optuna.Study) -> list[Run]:
+    """Return the runs of a whole sweep, put together from the trials of its tasks."""
+    parts: dict[int, dict[int, tuple[Any, ...]]] = {}  # run -> calls at its end -> the part
+    for trial in trials_of(study):
+        label = trial.system_attrs.get(TASK)
+        if trial.state != TrialState.COMPLETE or not isinstance(label, dict):
+            continue
+        if rows := label.get("runs"):
+            outcome = outcome_from_dict(json.loads(joined(trial.system_attrs, OUTCOME)))
+            assert isinstance(outcome, TrainOutcome)
+            for row, item in zip(rows, outcome.segments, strict=True):
+                parts.setdefault(row[0], {})[row[4]] = (*row, item)
+    found = []
+    for index, ends in sorted(parts.items()):
+        rows = [ends[stop] for stop in sorted(ends)]
+        losses = tuple(row[5].loss if row[5].finite else math.nan for row in rows)
+        found.append(
+            Run(
+                arm=index,
+                base=rows[0][1],
+                value=rows[0][2],
+                power=0.0,
+                calls=rows[-1][4],
+                finite=all(map(math.isfinite, losses)),
+                stretches=tuple((row[3], row[4]) for row in rows),
+                curve=(),
+                losses=losses,
+            )
+        )
+    return found
+
+
+def _runs(study: optuna.Study) -> list[Run]:
+    runs = [*_task_runs(study), *(replace(run, curve=()) for run in cell_runs(study))]
+    if not runs:
         raise InputError(f"study {study.study_name!r} has no run of grasp_tune that has ended")
-    return [found[key] for key in sorted(found)]
-
-
-def _of_task(trial: FrozenTrial) -> list[Stretch]:
-    label = trial.system_attrs.get(TASK)
-    if not isinstance(label, dict) or not label.get("runs"):
-        return []
-    outcome = outcome_from_dict(json.loads(joined(trial.system_attrs, OUTCOME)))
-    if not isinstance(outcome, TrainOutcome):
-        return []
-    pairs = zip(label["runs"], outcome.segments, strict=True)
-    return [
-        Stretch(run, base, value, start, stop, item.loss if item.finite else math.nan)
-        for (run, base, value, start, stop), item in pairs
-    ]
-
-
-def _of_cell(trial: FrozenTrial) -> list[Stretch]:
-    cell = cell_on(trial)
-    if cell is None or trial.value is None or trial.user_attrs[CELL].get("void"):
-        return []
-    calls = int(trial.user_attrs.get(CALLS, cell.budget))
-    marks = {**trial.intermediate_values, calls: float(trial.value)}
-    value = next(iter(trial.params.values())) if len(trial.params) == 1 else cell.value
-    return [
-        Stretch(cell.index, "", value, before, int(call), float(loss))
-        for before, (call, loss) in zip([0, *sorted(marks)], sorted(marks.items()), strict=False)
-        if call > 0
-    ]
+    return runs
 
 
 def _chosen(study: optuna.Study) -> int:
     """Return the run that was chosen, 0 where none was, or where x0 won."""
     note = study_json(study, CHOICE)
     return 0 if note is None else int(note["candidate"]["arm"])
-
-
-def _axis(study: optuna.Study) -> str:
-    stored = stored_plan(study)
-    if stored is None or not isinstance(stored.plan, Plan):
-        return "step size, radius or distance"
-    return stored.plan.quantity
-
-
-# -- drawing -------------------------------------------------------------------------------------
-
-
-def _plotly() -> Any:
-    try:
-        import plotly.graph_objects as go
-    except ImportError:
-        raise MissingExtra("figures need plotly: pip install 'grasp_tune[report]'") from None
-    return go
-
-
-def _words(item: Stretch) -> str:
-    loss = f"loss {item.loss:.4g}" if math.isfinite(item.loss) else "diverged"
-    base = f"{item.base} " if item.base else ""
-    return f"run {item.run}: {base}{item.value:.3g}, {item.stop} calls, {loss}"
-
-
-def _decades(values: list[float] | list[int]) -> dict[str, Any]:
-    """Return a logarithmic axis with ticks at powers of ten, as many as fit."""
-    low = min((math.log10(value) for value in values if value > 0), default=0.0)
-    high = max((math.log10(value) for value in values if value > 0), default=1.0)
-    if high - low < 2.0:
-        return {"type": "log", "dtick": "D2"}  # at 2 and 5, too
-    every = max(1, math.ceil((high - low) / 8))
-    return {"type": "log", "dtick": every, "exponentformat": "power", "showexponent": "all"}
-
-
-def _layout(title: str) -> dict[str, Any]:
-    return {
-        "title": title,
-        "template": "plotly_white",
-        "legend": {"orientation": "h", "yanchor": "bottom", "y": 1.02, "x": 1, "xanchor": "right"},
-        "margin": {"l": 70, "r": 30, "t": 80, "b": 60},
-    }

@@ -28,11 +28,12 @@ from grasp_tune.core.tasks import (
 from grasp_tune.engine.checkpoints import model_tensors
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.worker import Worker
-from grasp_tune.executors.study import CALLS, CHOICE, cell_on, set_study_json, trials_of
+from grasp_tune.executors.study import CALLS, CHOICE, set_study_json, trials_of
 from grasp_tune.optuna.artifacts import ArtifactCheckpoints
 from grasp_tune.optuna.budget import Upload, uploads_of
+from grasp_tune.optuna.figures import cell_runs
 from grasp_tune.optuna.plans import StoredPlan, stored_plan
-from grasp_tune.runtime.result import Result, Run
+from grasp_tune.runtime.result import Result
 from grasp_tune.schedules.paper import scored, start_candidate
 
 
@@ -83,7 +84,10 @@ def select(
     rows, calls = _score(plan, worker, rows, score)
     choice = _choose(study, plan, rows, score, start, uploads)
     worker.place(choice.key)
-    runs = _runs(study)
+    runs = tuple(
+        replace(run, stretches=((0, run.calls),), losses=run.losses[-1:])
+        for run in cell_runs(study)
+    )
     result = Result(
         spec=spec.to_dict(),
         choice=choice,
@@ -191,35 +195,6 @@ def _choose(
             warnings.warn(notes[-1], stacklevel=3)
     # Whether the objective ran the paper's base optimizer is known to the user alone.
     return Choice(chosen.key, by, plan.ensemble, tuple(rows), covered=False, notes=tuple(notes))
-
-
-def _runs(study: optuna.Study) -> tuple[Run, ...]:
-    found: dict[int, Run] = {}
-    for trial in trials_of(study):
-        cell = cell_on(trial)
-        if cell is None or trial.state != TrialState.COMPLETE:
-            continue
-        calls = int(trial.user_attrs.get(CALLS, cell.budget))
-        value = math.nan if trial.value is None else float(trial.value)
-        curve = tuple(
-            (int(step), float(loss), math.nan)
-            for step, loss in sorted(trial.intermediate_values.items())
-        )
-        found.setdefault(
-            cell.index,
-            Run(
-                arm=cell.index,
-                base="",
-                value=cell.value,
-                power=0.0,
-                calls=calls,
-                finite=math.isfinite(value),
-                stretches=((0, calls),),
-                curve=curve,
-                losses=(value,),
-            ),
-        )
-    return tuple(found[index] for index in sorted(found))
 
 
 def _repeated(study: optuna.Study) -> int:

@@ -45,7 +45,7 @@ def test_rungs_show_each_stretch_and_the_winner_on_top(
     figure = rung_figure(study)
     assert result.cell is not None
     last = figure.data[-1]
-    assert last.name == f"run {result.cell.index} (chosen)"
+    assert last.name.startswith(f"run {result.cell.index}: ") and last.name.endswith("(chosen)")
     (winner,) = [item for item in result.runs if item.arm == result.cell.index]
     assert list(last.x) == [stop for _, stop in winner.stretches]
     assert list(last.y) == list(winner.losses)
