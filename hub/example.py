@@ -1,41 +1,25 @@
-"""Minimises a noisy quadratic by SGD with a plan of step sizes; prints the best and ends."""
+"""Minimises a noisy quadratic by SGD without a step size to choose; prints the best and ends."""
 
 import math
 import random
 
 import optuna
+import optunahub
 
-import grasp_tune as gt
-from grasp_tune.optuna import GraspSampler, grasp_budget
-
-
-def gradient(x: float, draw: random.Random) -> float:
-    return 2.0 * (x - 1.0) + draw.gauss(0.0, 0.5)
+module = optunahub.load_module("samplers/grasp")
 
 
-def main() -> None:
-    budget, start = 4_000, 3.0
-    probe = random.Random(0)
-    samples = budget // 4  # what the plan sets aside for looking at the start point
-    norm = abs(sum(gradient(start, probe) for _ in range(samples)) / samples)
-    plan = gt.NonConvex().plan(budget=budget, grad_norm=norm)
-    sampler = GraspSampler(plan, "lr")
-
-    def objective(trial: optuna.Trial) -> float:
-        step, x, draw = sampler.suggest(trial), start, random.Random(1)
-        for _ in grasp_budget(trial):
-            x -= step * gradient(x, draw)
-            if abs(x) > 1e100:
-                return math.inf
-        return (x - 1.0) ** 2
-
-    study = optuna.create_study(sampler=sampler)
-    study.optimize(objective)
-    print(
-        f"{len(study.trials)} trials, {plan.total_calls} of {plan.budget} oracle calls in the plan"
-    )
-    print(f"best step size {study.best_params['lr']:.3g}, value {study.best_value:.3g}")
+def objective(trial: optuna.Trial) -> float:
+    x, draw = 3.0, random.Random(1)
+    step = trial.suggest_float("lr", 1e-16, 1e12, log=True)
+    for _ in module.grasp_budget(trial):
+        x -= step * (2.0 * (x - 1.0) + draw.gauss(0.0, 0.5))
+        if abs(x) > 1e100:
+            return math.inf
+    return (x - 1.0) ** 2
 
 
-if __name__ == "__main__":
-    main()
+study = optuna.create_study(sampler=module.GraspSampler(budget=4_000, parameter="lr"))
+study.optimize(objective)
+print(f"{len(study.trials)} trials")
+print(f"best step size {study.best_params['lr']:.3g}, value {study.best_value:.3g}")

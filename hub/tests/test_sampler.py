@@ -9,7 +9,10 @@ from types import ModuleType
 import optuna
 import pytest
 from optuna.samplers import BaseSampler
-from optuna.testing.pytest_samplers import BasicSamplerTestCase, SingleOnlySamplerTestCase
+from optuna.testing.pytest_samplers import (
+    BasicSamplerTestCase,
+    SingleOnlySamplerTestCase,
+)
 
 import grasp_tune as gt
 
