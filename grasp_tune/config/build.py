@@ -66,6 +66,7 @@ def build_parts(experiment: Experiment) -> Built:
         data=_placed(train, device),
         batch_size=min(rows, _EXACT_CHUNK) if size == "full" else size,
         validation=None if validation is None else _placed(validation, device),
+        metric=options.metric,
         device=device,
     )
     return Built(problem, data, model, loss.name, loss.outputs)

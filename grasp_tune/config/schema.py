@@ -62,6 +62,8 @@ class Problem(Section):
     validation: Share = 0.0
     """Share of the training rows kept aside; when above 0, the final choice between candidates is
     made on them."""
+    metric: Literal["accuracy", "f1", "auc", "r2"] | None = None
+    """What reports and comparisons tell beside the loss; empty: accuracy for classes."""
     device: Annotated[Text, Field(pattern=r"^(auto|cpu|mps|cuda(:[0-9]{1,3})?)$")] = "cpu"
     """cpu, cuda, cuda:1, mps; auto: a GPU if there is one."""
 

@@ -47,6 +47,9 @@ def score_figure(result: Result) -> Any:
     figure = run_scatter(result.runs, heights, point, title, measure)
     if math.isfinite(start):
         figure.add_hline(y=start, line_dash="dot", line_color=OTHER, annotation_text="start point")
+        low, high = axis_ends([*heights.values(), start], result.runs)
+        if figure.layout.yaxis.type == "log":  # the words at the line would stretch it
+            figure.update_yaxes(range=[math.log10(low), math.log10(high) + 0.2])
     return figure
 
 

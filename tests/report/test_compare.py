@@ -108,3 +108,15 @@ def test_the_order_is_what_the_user_asks_for(tmp_path: Path) -> None:
     assert order("seconds") == sorted(seconds, key=lambda name: seconds[name])
     with pytest.raises(ConfigError, match="--sort: got 'name', expected one of train_loss, test_"):
         order("name")
+
+
+def test_a_metric_of_the_config_is_shown_and_sorted_by(tmp_path: Path) -> None:
+    problem = {"dataset": "digits", "model": "softmax", "batch_size": 16, "metric": "f1"}
+    wanted = experiment(problem=problem, budget=100)
+    found = compare(wanted, tmp_path / "c", methods=("sgd", "adamw"), seeds=1, sort="metric")
+    assert [item.method for item in found.methods] == ["adamw", "sgd"]
+    quality = found.methods[0].records[0].quality
+    assert quality is not None and quality.metric == "f1"
+    assert quality.test_metric is not None and quality.baseline is not None
+    assert quality.test_metric > (quality.baseline.metric or 0.0)
+    assert "test f1" in comparison_text(found)

@@ -132,7 +132,7 @@ def test_without_plotly_drawings_and_tables_are_there(
     html = report_text(finished.folder, finished.result, finished.metadata, config(finished))
     assert "<script" not in html
     assert len(html) < 200_000
-    assert html.count("<svg") == 1 and html.count("<table>") == 3
+    assert html.count("<svg") == 1 and html.count("<table>") == 2
     write_page(tmp_path / "page.html", html)
     assert look(tmp_path / "page.html").console == ()
 
