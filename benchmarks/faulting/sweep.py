@@ -32,6 +32,7 @@ from benchmarks.faulting.patches import replaced
 from benchmarks.faulting.row import Row, expect
 from grasp_tune.core.methods import Method
 from grasp_tune.core.tasks import Outcome, Task, phase_of
+from grasp_tune.engine.lane_group import Seat
 from grasp_tune.engine.worker import Worker
 from grasp_tune.runtime.files import read_json, write_json_atomic
 
@@ -188,10 +189,10 @@ def _phases_followed() -> Iterator[None]:
     words = {"probe": "probe", "train": "training", "score": "ensemble"}
     real = Worker.run
 
-    def followed(worker: Worker, task: Task) -> Outcome:
+    def followed(worker: Worker, task: Task, seat: Seat | None = None) -> Outcome:
         global _phase
         _phase = words[phase_of(task)]
-        return real(worker, task)
+        return real(worker, task, seat)
 
     with replaced(Worker, "run", followed):
         yield

@@ -20,44 +20,13 @@ from grasp_tune.engine.checkpoints import (
 )
 from grasp_tune.engine.curves import Curve
 from grasp_tune.engine.fused import annealed
+from grasp_tune.engine.lane_group import LaneSum
 from grasp_tune.optimizers.registry import find_optimizer
 
 if TYPE_CHECKING:
     from grasp_tune.engine.worker import Worker
 
 LAG = 16  # losses that may be under way on a GPU: looking at each would make it wait
-
-
-Gradients = list[Tensor | None]
-
-
-class LaneSum:
-    """The sum of the lanes' gradients as one binary tree, whatever the number of lanes.
-
-    Lanes are added in pairs, then pairs of pairs, and so on; what is left over at the end is added
-    from the last to the first. At most log2(lanes) + 1 sums are held at once.
-    """
-
-    def __init__(self) -> None:
-        self._sums: list[tuple[int, Gradients]] = []  # (lanes below it, their sum)
-
-    def add(self, gradients: Gradients) -> None:
-        """Add the next lane; None stands for a parameter that the loss did not use."""
-        self._sums.append((1, [None if item is None else item.clone() for item in gradients]))
-        while len(self._sums) > 1 and self._sums[-1][0] == self._sums[-2][0]:
-            self._merge()
-
-    def total(self) -> Gradients:
-        """Return the sum over all lanes."""
-        while len(self._sums) > 1:
-            self._merge()
-        return self._sums[0][1]
-
-    def _merge(self) -> None:
-        (more, right), (count, left) = self._sums.pop(), self._sums.pop()
-        pairs = zip(left, right, strict=True)
-        added = [b if a is None else a if b is None else a.add_(b) for a, b in pairs]
-        self._sums.append((count + more, added))
 
 
 class _OutOfCalls(Exception):
@@ -158,12 +127,16 @@ class SegmentRunner:
         Each gradient is computed by itself, and they are added as the leaves of one binary tree,
         so that the bits do not depend on who computed which.
         """
-        oracle, losses, tree = self._worker.oracle, list[Tensor](), LaneSum()
-        for call in range(first, first + count):
-            losses.append(oracle.gradient("train", call))
+        oracle, group = self._worker.oracle, self._worker.group
+        losses, tree = list[Tensor](), LaneSum()
+        for lane in range(count) if group is None else group.own(count):
+            losses.append(oracle.gradient("train", first + lane))
             tree.add([item.grad for item in oracle.parameters])
-        for item, total in zip(oracle.parameters, tree.total(), strict=True):
-            item.grad = None if total is None else total.div_(count)
+        total = tree.total()
+        if group is not None:
+            total, losses = group.exchange(total, losses)
+        for item, gradient in zip(oracle.parameters, total, strict=True):
+            item.grad = None if gradient is None else gradient.div_(count)
         return losses
 
     def _look(self) -> None:

@@ -5,9 +5,11 @@ runs, since minibatches and noise are addressed and every start is a checkpoint 
 nothing of schedules: it does what the task says and writes the checkpoints that the task names.
 """
 
+import contextlib
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import cast
 
 import torch
 from torch import nn
@@ -34,6 +36,7 @@ from grasp_tune.engine.checkpoints import (
     model_tensors,
 )
 from grasp_tune.engine.fused import run_fused
+from grasp_tune.engine.lane_group import LaneGroup, Seat
 from grasp_tune.engine.oracle import LossSums, MeanGradient, Oracle
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.segment import SegmentRunner
@@ -65,20 +68,40 @@ class Worker:
             name: item.clone() for name, item in model_tensors(self.model).items()
         }
         self.origin = digest(self.start)
+        self.group: LaneGroup | None = None  # those with whom the lanes of a step are shared
         self.obstacles: set[str] = set()  # reasons against batching that the log has seen
 
-    def run(self, task: Task) -> Outcome:
+    def run(self, task: Task, seat: Seat | None = None) -> Outcome:
         """Return the outcome of the task.
+
+        seat: this worker's place among those that share the task's lanes; None: it is alone.
 
         Raises `CheckpointError`, with the `key` of the checkpoint, where an input cannot be read;
         the search then has it made again.
         """
-        with untouched_randomness(), task_threads(self.model):
+        with self._seated(task, seat), untouched_randomness(), task_threads(self.model):
             if isinstance(task, ProbeTask):
                 return self._merge(task) if task.merge else self._probe(task)
             if isinstance(task, ScoreTask):
                 return self._score(task)
             return self._train(task)
+
+    @contextlib.contextmanager
+    def _seated(self, task: Task, seat: Seat | None) -> Iterator[None]:
+        """Share the lanes with the other workers of a group while the block runs."""
+        if seat is None:
+            yield
+            return
+        with LaneGroup(seat) as self.group:
+            try:
+                yield
+            finally:
+                self.group = None
+
+    @property
+    def shares_lanes(self) -> bool:
+        """Whether lanes can be computed apart: not where each minibatch changes the buffers."""
+        return not list(self.model.buffers())
 
     def place(self, key: str) -> Checkpoint | None:
         """Put the model at x0 or at a checkpoint; returns the latter."""
@@ -226,5 +249,17 @@ class Worker:
 
     @property
     def store(self) -> Store:
-        """Where checkpoints go."""
+        """Where checkpoints go; of a group, the first worker alone writes them."""
+        if self.group is not None and self.group.seat.rank:
+            return cast(Store, _Unwritten(self._store))
         return self._store
+
+
+class _Unwritten:
+    """A store that can be read, and whose writing is left to another worker."""
+
+    def __init__(self, store: Store) -> None:
+        self.read = store.read
+
+    def write(self, key: str, tensors: Tensors, meta: object) -> None:
+        """Do nothing."""

@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,20 +22,45 @@ from grasp_tune.core.tasks import (
     task_from_dict,
     task_to_dict,
 )
+from grasp_tune.engine.lane_group import GroupLost, Seat
 from grasp_tune.engine.threads import share_cores
 from grasp_tune.engine.worker import Worker
 from grasp_tune.runtime.driver import MakeWorker
 from grasp_tune.runtime.executor import Died, Ended, portable
+from grasp_tune.runtime.lane_sharing import LaneSharing, lanes_of
 from grasp_tune.runtime.sweep_folder import SweepFolder
 
 WATCH = 0.2  # seconds between two looks whether the driver still lives
 
 
 @dataclass(eq=False)
+class _Job:
+    """A task, and the workers that share it."""
+
+    task: Task
+    size: int
+    since: float
+    answers: list[Ended | None]  # by rank; None: not yet
+
+    def ended(self) -> Ended:
+        """Return how it ended: what a worker raised, else a loss of workers, else the outcome."""
+        answers = [item for item in self.answers if item is not None]
+        raised = [a for a in answers if isinstance(a, Exception) and not isinstance(a, GroupLost)]
+        if raised:
+            return raised[0]
+        died = [item for item in answers if isinstance(item, Died)]
+        if died:
+            return died[0]
+        lost = [item for item in answers if isinstance(item, GroupLost)]
+        return Died(str(lost[0])) if lost else answers[0]
+
+
+@dataclass(eq=False)
 class _Member:
     process: BaseProcess
     pipe: Connection
-    task: Task | None = None
+    job: _Job | None = None
+    rank: int = 0
 
 
 class ProcessPool:
@@ -52,8 +78,11 @@ class ProcessPool:
             ) from None
         if torch.cuda.is_initialized():
             raise SearchError("CUDA was used in this process before the workers; use Ray for GPUs")
-        self._make_worker = make_worker
+        assert folder.path is not None
+        self._make_worker, self._place = make_worker, folder.path
         self._members = [self._start() for _ in range(size)]
+        self._waiting: list[Task] = []  # handed to workers when polled: lanes take those left over
+        self._sharing = LaneSharing()
 
     def cancel(self) -> None:
         """End all workers."""
@@ -74,35 +103,60 @@ class ProcessPool:
     @property
     def free(self) -> bool:
         """Whether a worker is waiting for a task."""
-        return any(member.task is None for member in self._members)
+        return self._idle > len(self._waiting)
+
+    @property
+    def _idle(self) -> int:
+        return sum(member.job is None for member in self._members)
 
     def submit(self, task: Task) -> None:
-        """Hand a task to a free worker."""
-        member = next(member for member in self._members if member.task is None)
-        member.task = task
-        with suppress(BrokenPipeError):  # it died meanwhile: `poll` notices
-            member.pipe.send(task_to_dict(task))
+        """Keep the task for the next poll, when it is known how many workers it can have."""
+        self._waiting.append(task)
+
+    def _hand_out(self) -> None:
+        """Give each waiting task a worker, and those with lanes the workers that are left over."""
+        for task in sorted(self._waiting, key=lanes_of):
+            others = len(self._waiting) - 1
+            size = self._sharing.workers(task, self._idle - others)
+            self._waiting.remove(task)
+            job = _Job(task, size, time.monotonic(), [None] * size)
+            address = (self._place / f"meeting-{uuid.uuid4().hex}").as_uri()
+            idle = [member for member in self._members if member.job is None]
+            for rank, member in enumerate(idle[:size]):
+                member.job, member.rank = job, rank
+                seat = Seat(rank, size, address) if size > 1 else None
+                with suppress(BrokenPipeError):  # it died meanwhile: `poll` notices
+                    member.pipe.send((task_to_dict(task), seat))
 
     def poll(self, timeout: float) -> Iterator[tuple[Task, Ended]]:
         """Yield the tasks that ended, waiting a little for the first."""
+        self._hand_out()
         ready = wait([member.pipe for member in self._members], timeout)
         for at, member in enumerate(self._members):
             if member.pipe not in ready:
                 continue
-            task = member.task
+            job, answer = member.job, None
             try:
                 kind, content = member.pipe.recv()
+                answer = outcome_from_dict(content) if kind == "outcome" else content
             except (EOFError, OSError):  # also where it died in the middle of a message
                 member.process.join()
-                code = member.process.exitcode
+                answer = Died(f"its worker process died (exit code {member.process.exitcode})")
                 member.pipe.close()
                 self._members[at] = self._start()
-                if task is not None:
-                    yield task, Died(f"its worker process died (exit code {code})")
-                continue
-            member.task = None
-            assert task is not None
-            yield task, outcome_from_dict(content) if kind == "outcome" else content
+            member.job = None
+            if job is not None:
+                job.answers[member.rank] = answer
+                if None not in job.answers:
+                    yield job.task, self._conclude(job)
+
+    def _conclude(self, job: _Job) -> Ended:
+        for path in self._place.glob("meeting-*"):
+            path.unlink(missing_ok=True)
+        ended = job.ended()
+        if not isinstance(ended, Died | Exception):
+            self._sharing.learn(job.task, job.size, ended, time.monotonic() - job.since)
+        return ended
 
 
 def _end_with(parent: int) -> None:
@@ -123,9 +177,10 @@ def _serve(pipe: Connection, make_worker: MakeWorker, parent: int) -> None:
         while os.getppid() == parent:
             if not pipe.poll(1.0):
                 continue  # look again whether the driver still lives
-            task = task_from_dict(pipe.recv())
+            content, seat = pipe.recv()
+            task = task_from_dict(content)
             try:
                 worker = worker or make_worker()
-                pipe.send(("outcome", outcome_to_dict(worker.run(task))))
+                pipe.send(("outcome", outcome_to_dict(worker.run(task, seat))))
             except Exception as error:
                 pipe.send(("error", portable(error, task)))

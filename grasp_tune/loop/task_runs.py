@@ -36,6 +36,7 @@ from grasp_tune.engine.checkpoints import (
     optimizer_tensors,
 )
 from grasp_tune.engine.curves import Curve
+from grasp_tune.engine.lane_group import LaneSum
 from grasp_tune.engine.oracle import LossSums, MeanGradient
 from grasp_tune.engine.store import Store
 from grasp_tune.loop.model_point import ModelPoint
@@ -325,13 +326,15 @@ class SegmentRun:
         self._several = self._base.calls_per_step > 1
         self._before: State | None = None
         self._given: list[tuple[Tensor, list[Tensor | None]]] = []
+        self._sum, self._lanes = LaneSum(), list[float]()  # of a step that is not complete
         self._prepare()
 
     @property
     def done(self) -> bool:
         """Whether the next step does not fit any more, or the run has diverged."""
-        left = self._call + self._base.calls_per_step - len(self._given) > self._segment.stop
-        return left or not self._curve.finite
+        calls = self._base.calls_per_step * self._segment.lanes
+        left = calls - len(self._given) - len(self._lanes)
+        return self._call + left > self._segment.stop or not self._curve.finite
 
     @property
     def step_size(self) -> float:
@@ -354,13 +357,27 @@ class SegmentRun:
             if not self._replay():
                 return
         else:
-            self._anneal(self._call - 1)
+            if self._segment.lanes > 1 and not self._complete(float(loss)):
+                return
+            self._anneal(self._call - self._segment.lanes)
             self.optimizer.step(lambda: loss)  # type: ignore[arg-type,return-value]
         self._given = []
         self._averages.update()
         if not self.done:
             self._prepare()
         self._bench.point.mark()
+
+    def _complete(self, loss: float) -> bool:
+        """Add a lane; where it is the last of a step, leave their mean in the parameters."""
+        params, lanes = self._bench.point.trained, self._segment.lanes
+        self._sum.add([item.grad for item in params])
+        self._lanes.append(loss)
+        if len(self._lanes) < lanes:
+            return False
+        for item, total in zip(params, self._sum.total(), strict=True):
+            item.grad = None if total is None else total.div_(lanes)
+        self._sum, self._lanes = LaneSum(), []
+        return True
 
     def _prepare(self) -> None:
         """Before a step: keep what is wanted here, and go to where its first gradient is wanted."""
@@ -445,7 +462,11 @@ class SegmentRun:
             "call": self._call,
             "waiting": list(self._waiting),
             "losses": [float(loss) for loss, _ in self._given],
+            "lanes": self._lanes,
+            "sums": [count for count, _ in self._sum.parts],
         }
+        for at, (_, grads) in enumerate(self._sum.parts):
+            tensors.update({f"sum.{at}.{i}": g for i, g in enumerate(grads) if g is not None})
         if self._before is not None:
             tensors.update({f"before.{name}": item for name, item in self._before[0].items()})
             numbers["before"] = self._before[1]
@@ -460,6 +481,12 @@ class SegmentRun:
         self._averages.load(tensors, numbers["averages"], "the saved loop")
         self._curve.load(numbers["curve"])
         self._call, self._waiting = int(numbers["call"]), list(numbers["waiting"])
+        count = len(self._bench.point.trained)
+        self._lanes = list(numbers["lanes"])
+        self._sum.parts = [
+            (size, [_copy(tensors.get(f"sum.{at}.{i}")) for i in range(count)])
+            for at, size in enumerate(numbers["sums"])
+        ]
         if self._several:
             start = {
                 name.removeprefix("before."): item.clone()
@@ -467,8 +494,11 @@ class SegmentRun:
                 if name.startswith("before.")
             }
             self._before = (start, dict(numbers["before"]))
-            count = len(self._bench.point.trained)
             self._given = [
                 (torch.tensor(loss), [tensors.get(f"given.{at}.{i}") for i in range(count)])
                 for at, loss in enumerate(numbers["losses"])
             ]
+
+
+def _copy(item: Tensor | None) -> Tensor | None:
+    return None if item is None else item.clone()

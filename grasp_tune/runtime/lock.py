@@ -121,9 +121,10 @@ def _open(path: Path) -> int:
     """Return a handle of the marker, which must be a file of its own: no link, no pipe."""
     try:
         file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+        regular = stat.S_ISREG(os.fstat(file).st_mode)
     except OSError as fault:
         raise CheckpointError(write_fault(path, fault, _SIZE)) from fault
-    if not stat.S_ISREG(os.fstat(file).st_mode):
+    if not regular:
         os.close(file)
         raise CheckpointError(f"{path} cannot be locked: it is no regular file")
     return file

@@ -13,8 +13,8 @@ from statistics import median
 from grasp_tune.core.checkpoint_keys import Key, average_key, iterate_key, state_key
 from grasp_tune.core.choice import Candidate
 from grasp_tune.core.ensemble import Tally, tallied
-from grasp_tune.core.rounds import Known, Round, train_tasks
-from grasp_tune.core.tasks import Arm, Segment, SegmentOutcome
+from grasp_tune.core.rounds import Known, Round
+from grasp_tune.core.tasks import Arm, Segment, SegmentOutcome, TrainTask
 from grasp_tune.schedules.promote_state import PromoteState
 from grasp_tune.schedules.rungs import outcomes
 from grasp_tune.schedules.step_control import StepControl
@@ -69,8 +69,9 @@ def final_run(
             anneal=(begin, end) if options.anneal else None,
             shrink=start.shrink,
             origin=good,
+            lanes=control.lanes,
         )
-        tasks = train_tasks(f"final{part}", [segment], 0, exact=exact)
+        tasks = (TrainTask(f"final{part}-run{arm.index:03d}", (segment,), exact=exact),)
         known = yield state.round(tasks, discard)
         items, discard = outcomes(tasks, known), ()
         state.left -= sum(item.calls for item in items)

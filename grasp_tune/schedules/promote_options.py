@@ -74,6 +74,11 @@ class PromoteOptions:
     ahead: float = 0.5  # of the way to the step of a run as long as the final one, at its beginning
 
     # The final run.
+    # Where the loss of a part is above `slow` times that of the part before, noise is what is left,
+    # and the next part averages twice as many minibatches a step; where it is below `falling`, half
+    # as many. Steps grow with the root of the lanes, as their noise falls with it.
+    most_lanes: int = 1  # 8 halves the depth, and cost up to 2 % of the loss on two of nine
+    slow: float = 0.85
     parts: int = 8  # those of a tiny budget that would be empty are left out
     anneal: bool = True  # whether steps fall to zero, here and in the rungs
     telling_calls: int = 100  # of a part: its losses tell whether it got below the start

@@ -23,6 +23,7 @@ class StepControl:
     average: float = math.nan  # loss at the average of the first part
     before: float = math.inf  # loss of the last part that was not undone
     grown: bool = False  # the step has just grown
+    lanes: int = 1  # minibatches averaged in a step
     growth: float = field(init=False)  # the next factor to try
 
     def __post_init__(self) -> None:
@@ -44,6 +45,7 @@ class StepControl:
         """Choose the next step after a part that stands."""
         options = self.state.options
         falls, self.grown = loss < options.falling * self.before, False
+        slow = 0.0 < options.slow * self.before < loss
         self.before = loss
         if not self.adapts or not part:
             return
@@ -57,6 +59,14 @@ class StepControl:
         ):
             self._change(self.growth)
             self.grown = True
+        if self.state.spec.budget >= options.short_budget:  # else parts are too short to tell
+            self._take_lanes(min(options.most_lanes, 2 * self.lanes) if slow else self.lanes)
+            self._take_lanes(max(1, self.lanes // 2) if falls else self.lanes)
+
+    def _take_lanes(self, lanes: int) -> None:
+        if lanes != self.lanes and not self.state.spec.method.exact:
+            self._change(math.sqrt(lanes / self.lanes))
+            self.lanes = lanes
 
     def go_back(self) -> None:
         """Choose the next step after a part that was undone."""

@@ -16,7 +16,7 @@ from grasp_tune.core.tasks import (
     task_from_dict,
     task_to_dict,
 )
-from grasp_tune.engine.segment import LaneSum
+from grasp_tune.engine.lane_group import LaneSum
 from tests.engine import workbench
 from tests.engine.workbench import Bench, same_bits
 
@@ -72,7 +72,7 @@ def test_the_tree_adds_every_lane_once_and_holds_few_sums(lanes: list[int]) -> N
     tree, most = LaneSum(), 0
     for value in lanes:
         tree.add([torch.tensor([float(value)]), None])
-        most = max(most, len(tree._sums))
+        most = max(most, len(tree.parts))
     total, missing = tree.total()
     assert total is not None and missing is None
     assert float(total) == sum(lanes)

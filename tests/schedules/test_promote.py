@@ -93,8 +93,8 @@ def test_a_tiny_budget_still_trains_something(budget: int) -> None:
 
 
 def test_a_budget_for_no_run_at_all_says_so() -> None:
-    # 2 for the probe, 8 for the race, half of 3 left.
-    search, tasks = run(SweepSpec(Convex(base="adam"), 13))
+    # 2 for the probe, half of the other 10 for the race; half of the 5 left pays for no run of 3.
+    search, tasks = run(SweepSpec(Convex(base="adam"), 12))
     assert search.choice is not None
     assert search.choice.key == "x0" and not segments(tasks, "")
     assert any("budget" in note for note in search.choice.notes)
