@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import tempfile
 import threading
 import time
 import uuid
@@ -11,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 
 import torch
 
@@ -40,6 +42,7 @@ class _Job:
     task: Task
     size: int
     since: float
+    meeting: Path  # the file through which its workers find each other
     answers: list[Ended | None]  # by rank; None: not yet
 
     def ended(self) -> Ended:
@@ -78,8 +81,8 @@ class ProcessPool:
             ) from None
         if torch.cuda.is_initialized():
             raise SearchError("CUDA was used in this process before the workers; use Ray for GPUs")
-        assert folder.path is not None
-        self._make_worker, self._place = make_worker, folder.path
+        # Where the workers of a step meet: anywhere on this machine will do.
+        self._make_worker, self._place = make_worker, folder.path or Path(tempfile.gettempdir())
         self._members = [self._start() for _ in range(size)]
         self._waiting: list[Task] = []  # handed to workers when polled: lanes take those left over
         self._sharing = LaneSharing()
@@ -119,12 +122,12 @@ class ProcessPool:
             others = len(self._waiting) - 1
             size = self._sharing.workers(task, self._idle - others)
             self._waiting.remove(task)
-            job = _Job(task, size, time.monotonic(), [None] * size)
-            address = (self._place / f"meeting-{uuid.uuid4().hex}").as_uri()
+            meeting = self._place.resolve() / f"meeting-{uuid.uuid4().hex}"
+            job = _Job(task, size, time.monotonic(), meeting, [None] * size)
             idle = [member for member in self._members if member.job is None]
             for rank, member in enumerate(idle[:size]):
                 member.job, member.rank = job, rank
-                seat = Seat(rank, size, address) if size > 1 else None
+                seat = Seat(rank, size, meeting.as_uri()) if size > 1 else None
                 with suppress(BrokenPipeError):  # it died meanwhile: `poll` notices
                     member.pipe.send((task_to_dict(task), seat))
 
@@ -151,8 +154,7 @@ class ProcessPool:
                     yield job.task, self._conclude(job)
 
     def _conclude(self, job: _Job) -> Ended:
-        for path in self._place.glob("meeting-*"):
-            path.unlink(missing_ok=True)
+        job.meeting.unlink(missing_ok=True)
         ended = job.ended()
         if not isinstance(ended, Died | Exception):
             self._sharing.learn(job.task, job.size, ended, time.monotonic() - job.since)
