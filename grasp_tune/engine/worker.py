@@ -79,7 +79,12 @@ class Worker:
         Raises `CheckpointError`, with the `key` of the checkpoint, where an input cannot be read;
         the search then has it made again.
         """
-        with self._seated(task, seat), untouched_randomness(), task_threads(self.model):
+        if seat is not None and list(self.model.buffers()):
+            # Each minibatch changes the buffers (BatchNorm), so that one worker must see them all.
+            if seat.rank:
+                return TrainOutcome(0, self.origin, ())
+            seat = None
+        with self._seated(seat), untouched_randomness(), task_threads(self.model):
             if isinstance(task, ProbeTask):
                 return self._merge(task) if task.merge else self._probe(task)
             if isinstance(task, ScoreTask):
@@ -87,7 +92,7 @@ class Worker:
             return self._train(task)
 
     @contextlib.contextmanager
-    def _seated(self, task: Task, seat: Seat | None) -> Iterator[None]:
+    def _seated(self, seat: Seat | None) -> Iterator[None]:
         """Share the lanes with the other workers of a group while the block runs."""
         if seat is None:
             yield
@@ -97,11 +102,6 @@ class Worker:
                 yield
             finally:
                 self.group = None
-
-    @property
-    def shares_lanes(self) -> bool:
-        """Whether lanes can be computed apart: not where each minibatch changes the buffers."""
-        return not list(self.model.buffers())
 
     def place(self, key: str) -> Checkpoint | None:
         """Put the model at x0 or at a checkpoint; returns the latter."""

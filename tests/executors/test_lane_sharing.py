@@ -21,7 +21,10 @@ LANES = gt.Promote(most_lanes=8, short_budget=100, slow=1e-6, falling=0.0)
 
 
 def sweep(
-    workers: int, before: Callable[[], None] = lambda: None, out: Path | None = None
+    workers: int,
+    before: Callable[[], None] = lambda: None,
+    out: Path | None = None,
+    middle: Callable[[], nn.Module] = nn.Tanh,
 ) -> gt.Result:
     draw = torch.Generator().manual_seed(8)
     x = torch.randn(300, 6, generator=draw)
@@ -32,7 +35,7 @@ def sweep(
         return F.cross_entropy(model(batch[0]), batch[1])
 
     problem = gt.TorchProblem(
-        model=lambda: nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(0.1), nn.Linear(8, 2)),
+        model=lambda: nn.Sequential(nn.Linear(6, 8), middle(), nn.Dropout(0.1), nn.Linear(8, 2)),
         loss=loss,
         data=(x, y),
         batch_size=8,
@@ -51,6 +54,12 @@ def test_any_number_of_workers_gives_the_same_bits(workers: int, alone: gt.Resul
     assert fingerprint(shared) == fingerprint(alone)
     assert shared.calls["repeated"] == 0
     assert shared.depth == alone.depth < 200  # of 400 calls: lanes were really used
+
+
+def test_a_model_with_batch_statistics_has_the_same_bits_too() -> None:
+    shared = sweep(2, middle=lambda: nn.BatchNorm1d(8))
+    assert fingerprint(shared) == fingerprint(sweep(1, middle=lambda: nn.BatchNorm1d(8)))
+    assert shared.calls["repeated"] == 0
 
 
 def test_a_worker_that_dies_in_the_middle_of_a_step(alone: gt.Result, tmp_path: Path) -> None:
