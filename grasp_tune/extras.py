@@ -1,9 +1,20 @@
-"""Optional packages: imported when they are used, and named with the extra that installs them."""
+"""Optional packages: imported when they are used, and named with the extra that installs them.
 
+torchvision built for another torch cannot load its compiled operators, and then its import, and
+that of whatever imports it, fails with "operator torchvision::nms does not exist", although
+nothing here uses them. Declaring the signatures of the two operators that the import looks up
+lets everything in plain Python (data sets, ResNets, Lightning) work as usual.
+"""
+
+import sys
 from importlib import import_module
 from types import ModuleType
+from typing import Any
 
 from grasp_tune.core.errors import MissingExtra
+
+_LOST_OPERATORS = ("nms", "qnms")
+_declared: list[Any] = []  # a library that is collected takes its schemas along
 
 
 def need(module: str, extra: str, purpose: str, package: str = "") -> ModuleType:
@@ -13,7 +24,7 @@ def need(module: str, extra: str, purpose: str, package: str = "") -> ModuleType
     purpose: what needs it, for the message. package: its name for people, if not the module's.
     """
     try:
-        return import_module(module)
+        return _mended(module)
     except ImportError as error:
         raise missing_extra(package or module.partition(".")[0], extra, purpose) from error
 
@@ -23,3 +34,22 @@ def missing_extra(package: str, extra: str, purpose: str) -> MissingExtra:
     return MissingExtra(
         f"{purpose} needs {package}, which is not installed; run: pip install 'grasp_tune[{extra}]'"
     )
+
+
+def _mended(module: str) -> ModuleType:
+    """The module, imported once more with torchvision's operators declared where they are lost."""
+    try:
+        return import_module(module)
+    except RuntimeError as error:
+        if "operator torchvision::" not in str(error) or _declared:
+            raise
+    for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+        del sys.modules[name]  # half imported
+    from torch.library import Library
+
+    _declared.append(Library("torchvision", "FRAGMENT"))
+    for operator in _LOST_OPERATORS:
+        _declared[0].define(
+            f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+        )
+    return import_module(module)

@@ -1,44 +1,26 @@
-"""The one place that imports torchvision and Pillow.
-
-torchvision built for another torch cannot load its compiled operators, and then its import fails
-with "operator torchvision::nms does not exist", although nothing here uses them. Declaring the
-signatures of the two operators that the import looks up lets everything in plain Python (data
-sets, ResNets) work as usual.
-"""
+"""The one place that imports torchvision and Pillow."""
 
 from __future__ import annotations
 
-import sys
 import warnings
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
-import torch
 
 from grasp_tune.config.errors import DataError
-from grasp_tune.extras import missing_extra, need
-
-_LOST_OPERATORS = ("nms", "qnms")
-_declared: list[torch.library.Library] = []  # a library that is collected takes its schemas along
+from grasp_tune.extras import need
 
 _MAX_PIXELS = 50_000_000  # of one picture in a file
 _FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "PPM")
 
 
 def torchvision(purpose: str) -> ModuleType:
-    """The torchvision module, made to import when its compiled part does not fit this torch."""
-    try:
-        return _import_torchvision()
-    except ImportError as error:
-        raise missing_extra("torchvision", "vision", purpose) from error
-    except RuntimeError as error:
-        if "operator torchvision::" not in str(error):
-            raise
-    _forget_half_import()
-    _declare_lost_operators()
-    return _import_torchvision()
+    """The torchvision module with its data sets and models."""
+    for part in ("datasets", "models"):
+        need(f"torchvision.{part}", "vision", purpose)
+    return need("torchvision", "vision", purpose)
 
 
 def read_picture(path: Path, size: int, channels: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -69,25 +51,3 @@ def read_picture(path: Path, size: int, channels: int) -> np.ndarray[Any, np.dty
             raise
         raise DataError(f"{path}: cannot be read as a picture ({error})") from error
     return pixels.reshape(size, size, channels).transpose(2, 0, 1)
-
-
-def _import_torchvision() -> ModuleType:
-    import torchvision
-    import torchvision.datasets
-    import torchvision.models
-
-    return torchvision
-
-
-def _forget_half_import() -> None:
-    for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
-        del sys.modules[name]
-
-
-def _declare_lost_operators() -> None:
-    if _declared:
-        return
-    library = torch.library.Library("torchvision", "FRAGMENT")
-    for operator in _LOST_OPERATORS:
-        library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    _declared.append(library)

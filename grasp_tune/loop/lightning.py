@@ -2,14 +2,11 @@
 
 from typing import Any
 
-from grasp_tune.core.errors import MissingExtra
+from grasp_tune.extras import need
 from grasp_tune.loop.grasp import Grasp
 from grasp_tune.runtime.result import Result
 
-try:
-    from lightning.pytorch import Callback
-except ImportError:
-    raise MissingExtra("Lightning is not installed: pip install lightning") from None
+Callback: Any = need("lightning.pytorch", "lightning", "GraspCallback").Callback
 
 
 class GraspCallback(Callback):

@@ -5,14 +5,11 @@ The Trainer calls `step()` without a loss; `Grasp` takes it from the model's out
 
 from typing import Any
 
-from grasp_tune.core.errors import MissingExtra
+from grasp_tune.extras import need
 from grasp_tune.loop.grasp import Grasp
 from grasp_tune.runtime.result import Result
 
-try:
-    from transformers import TrainerCallback
-except ImportError:
-    raise MissingExtra("transformers is not installed: pip install transformers") from None
+TrainerCallback: Any = need("transformers", "transformers", "GraspCallback").TrainerCallback
 
 
 class GraspCallback(TrainerCallback):

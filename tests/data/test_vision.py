@@ -12,9 +12,10 @@ from grasp_tune.data import vision
 
 ROOT = Path(__file__).parents[2]
 CODE = """
+from grasp_tune import extras
 from grasp_tune.data import vision
 module = vision.torchvision("the test")
-print(module.__file__, module.marker, len(vision._declared))
+print(module.__file__, module.marker, len(extras._declared))
 print(vision.torchvision("the test") is module)
 """
 
