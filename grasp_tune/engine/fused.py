@@ -76,7 +76,7 @@ def fusion_width(
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise InputError(f"seed: got {seed!r}, expected a whole number")
     if fused == "auto":
-        own = method is not None and callable(method.base)  # there is no batched form of it
+        own = callable(getattr(method, "base", None))  # there is no batched form of it
         fused = not own and pays(problem.build(seed))
     return WIDTH if fused else 0
 

@@ -66,15 +66,13 @@ def test_a_stopped_run_leaves_a_folder_to_go_on_from(
 ) -> None:
     slow = problem(lambda: time.sleep(0.01))
     process = forked(lambda: sweep(tmp_path, slow, workers=workers))
-    while not (tmp_path / "checkpoints").exists():  # left by the first tasks
+    state_file = tmp_path / "state.json"
+    while not (state_file.exists() and load_search(state_file).outcomes):
         assert os.waitpid(process, os.WNOHANG) == (0, 0)
         time.sleep(0.02)
-    time.sleep(0.5)
     os.kill(process, number)
     assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 2
-    state = load_search(tmp_path / "state.json")
-    assert state.outcomes
-    assert state.choice is None
+    assert load_search(state_file).choice is None
     assert not (tmp_path / "result.json").exists()
     with folder_lock(tmp_path):
         pass  # nobody holds it any more

@@ -189,7 +189,7 @@ def test_a_second_driver_on_the_same_folder_is_refused(tmp_path: Path) -> None:
     before = ray.is_initialized()
     with folder_lock(tmp_path), pytest.raises(gt.GraspError, match=f"process {os.getpid()} on"):
         run(out=tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["lock"]
+    assert [path.name for path in tmp_path.iterdir()] == [".grasp_tune.json"]
     assert ray.is_initialized() == before  # refused before anything is started
 
 
