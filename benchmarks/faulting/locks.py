@@ -8,18 +8,19 @@ from pathlib import Path
 
 from benchmarks.faulting.row import Row, expect
 from benchmarks.faulting.sweep import Sweep, finish, row, same, start
+from grasp_tune.runtime.lock import NAME as MARKER
 
 
 def two_drivers(folder: Path, backend: str = "local") -> Row:
     """A second driver is refused by name; when the first is killed, the next goes on at once."""
     sweep = Sweep(str(folder / "run"), budget=1500, fused=backend != "local", backend=backend)
     first = start(sweep)
-    lock = folder / "run" / "lock"
+    marker = folder / "run" / MARKER
+    holder = {"pid": 0}
     for _ in range(600):
-        if lock.exists() and lock.read_text():
+        if marker.exists() and (holder := json.loads(marker.read_text()))["pid"]:
             break
         time.sleep(0.1)
-    holder = json.loads(lock.read_text())
     expect(holder["pid"] == first.pid, f"the lock names {holder}, not process {first.pid}")
     code, found = finish(sweep)
     sentence = f"in use by process {first.pid} on {socket.gethostname()}"
@@ -43,8 +44,8 @@ def lock_text_of_a_stranger(folder: Path) -> Row:
     for content in (b"", b"\xff\xfe", b"[]", b'{"pid": "x"}', b'{"pid": 1, "host": "elsewhere"}'):
         run = folder / f"run-{content.hex()[:20]}"
         run.mkdir(parents=True)
-        (run / "lock").write_bytes(content)
+        (run / MARKER).write_bytes(content)
         code, found = finish(Sweep(str(run)))
         expect(code == 0, f"lock {content!r}: {found}")
     expect(os.path.exists(folder), "the folder is gone")
-    return Row("lock file with any text, held by nobody", "local", "used as if it were new")
+    return Row("marker with any text, held by nobody", "local", "used as if it were new")
