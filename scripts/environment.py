@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-INPUTS = ("setup.cfg", "pyproject.toml", "constraints.txt")
+INPUTS = ("pyproject.toml", "constraints.txt")
 OWNER = "made-by-grasp-tune-scripts"  # without this file the folder is someone else's
 STAMP = "grasp-tune-stamp.json"
 

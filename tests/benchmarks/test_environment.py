@@ -15,7 +15,7 @@ SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "environment.py"
 
 @pytest.fixture
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The script as a module, over a checkout of three small files, with pip replaced by a log."""
+    """The script as a module, over a checkout of two small files, with pip replaced by a log."""
     spec = importlib.util.spec_from_file_location("environment", SCRIPT)
     assert spec is not None
     assert spec.loader is not None
@@ -57,7 +57,7 @@ def test_more_extras_are_added_to_what_is_there(environment: ModuleType, tmp_pat
     assert environment.log == [("venv",), ("pip", "report"), ("pip", "dev", "report")]
 
 
-@pytest.mark.parametrize("name", ["setup.cfg", "pyproject.toml", "constraints.txt"])
+@pytest.mark.parametrize("name", ["pyproject.toml", "constraints.txt"])
 def test_a_changed_input_installs_again(environment: ModuleType, tmp_path: Path, name: str) -> None:
     environment.prepare(tmp_path / "venv", "dev")
     (tmp_path / "checkout" / name).write_text("changed")
