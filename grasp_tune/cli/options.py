@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from grasp_tune.config import ConfigError, Experiment, load_experiment
-from grasp_tune.config.merge import ENVIRONMENT_PREFIX
+from grasp_tune.config.loader import ENVIRONMENT_PREFIX
 from grasp_tune.config.paths import outside
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from grasp_tune.config.section import Count, FlagOrAuto, Real, Section, Text, Whole, expected
+from grasp_tune.config.section import KIND, Count, FlagOrAuto, Real, Section, Text, Whole, expected
 
 Workers = Annotated[Count, Field(le=10_000)]
 Gpus = Annotated[Real, Field(ge=0, le=64)]
@@ -30,8 +30,7 @@ class BackendSection(Section):
 class Local(BackendSection):
     """On this machine, without any server."""
 
-    kind: Literal["local"] = "local"
-    """This backend."""
+    kind: Annotated[Literal["local"], KIND] = "local"
     workers: Workers = 1
     """Processes that train at the same time; 1: this process."""
     threads: Annotated[Count, Field(le=1024)] | None = None
@@ -44,8 +43,7 @@ class Local(BackendSection):
 class Ray(BackendSection):
     """On a Ray cluster, or on a Ray started here."""
 
-    kind: Literal["ray"] = "ray"
-    """This backend."""
+    kind: Annotated[Literal["ray"], KIND] = "ray"
     address: Text | None = None
     """Cluster: `auto`, host:port or ray://host:port; empty: start it here."""
     workers: Workers | None = None
@@ -64,8 +62,7 @@ class Ray(BackendSection):
 class Optuna(BackendSection):
     """As an Optuna study, which other processes and machines may join."""
 
-    kind: Literal["optuna"] = "optuna"
-    """This backend."""
+    kind: Annotated[Literal["optuna"], KIND] = "optuna"
     storage: Text | None = None
     """Database URL (sqlite:///study.db, postgresql://...) or the path of a journal file; empty: in
     memory."""

@@ -27,6 +27,9 @@ _BOUNDS = {
 }
 _TYPES = {
     "bool_type": "true or false",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
     "string_type": "text",
     "tuple_type": "a list",
     "dict_type": "a mapping",

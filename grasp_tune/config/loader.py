@@ -1,7 +1,9 @@
 """A config file to an Experiment: read, include, override, check; nothing is imported or run.
 
 Order, the later wins: files named by `include`, the file itself, environment variables
-`GRASP_TUNE__PROBLEM__BATCH_SIZE=32`, then `--set problem.batch_size=32`.
+`GRASP_TUNE__PROBLEM__BATCH_SIZE=32`, then `--set problem.batch_size=32`. Mappings are merged key by
+key, everything else is replaced. A section whose `name` (or `kind`) changes is replaced as a whole,
+for the options of one data set mean nothing to another.
 
 An included file is named relative to the file that includes it and must lie in the folder of the
 first file or below, links followed: a config from a stranger cannot show what else is on the disk.
@@ -18,12 +20,21 @@ from pydantic import ValidationError
 
 from grasp_tune.config.errors import ConfigError, shown
 from grasp_tune.config.explain import explained
-from grasp_tune.config.merge import Layers, assignment_layer, environment_layer
-from grasp_tune.config.schema import Experiment
-from grasp_tune.config.yaml_text import MAX_BYTES, Value, parse_yaml
+from grasp_tune.config.schema import KINDS, SECTIONS, Experiment
+from grasp_tune.config.yaml_text import (
+    MAX_BYTES,
+    MAX_DEPTH,
+    parse_scalar,
+    parse_yaml,
+    shown_key,
+)
 
 CONFIG = "config.yaml"  # in the folder of a run
+ENVIRONMENT_PREFIX = "GRASP_TUNE__"
 _MAX_FILES = 32
+
+Keys = tuple[str, ...]
+Layer = tuple[Mapping[str, Any], str]  # values, and the file, variable or option that gives them
 
 
 def load_experiment(
@@ -37,12 +48,9 @@ def load_experiment(
     `overrides` are texts `a.b=value`; `environment` is os.environ unless given. Raises ConfigError
     whose `line` is the whole message.
     """
-    top = Path(path)
-    layers = Layers(str(path))
-    root = Path(os.path.realpath(top)).parent
-    for mapping, source in _files(top, root, (), []):
-        layers.add(mapping, source)
-    return _checked(layers, overrides, environment)
+    root = Path(os.path.realpath(path)).parent
+    files = _files(Path(path), root, (), [])
+    return _checked(files, overrides, os.environ if environment is None else environment, str(path))
 
 
 def experiment_from(
@@ -56,26 +64,99 @@ def experiment_from(
 
     The environment is only looked at when it is given.
     """
-    layers = Layers(source)
-    layers.add(mapping, source)
-    return _checked(layers, overrides, {} if environment is None else environment)
+    return _checked([(mapping, source)], overrides, environment or {}, source)
 
 
 def _checked(
-    layers: Layers, overrides: Iterable[str], environment: Mapping[str, str] | None
+    given: Iterable[Layer], overrides: Iterable[str], environment: Mapping[str, str], top: str
 ) -> Experiment:
-    variables = os.environ if environment is None else environment
-    for mapping, source in (*environment_layer(variables), *assignment_layer(overrides)):
-        layers.add(mapping, source)
+    values: dict[str, Any] = {}
+    sources: dict[Keys, str] = {(): top}  # what set each key
+    for layer, source in (*given, *_environment(environment), *_assignments(overrides)):
+        _merge(values, layer, source, (), sources)
     try:
-        return Experiment.model_validate(layers.value)
+        return Experiment.model_validate(values)
     except ValidationError as error:
-        raise explained(error, layers.source_of) from None
+        raise explained(
+            error,
+            lambda path: next(
+                sources[path[:end]] for end in range(len(path), -1, -1) if path[:end] in sources
+            ),
+        ) from None
 
 
-def _files(
-    path: Path, root: Path, parents: tuple[Path, ...], seen: list[Path]
-) -> Iterator[tuple[dict[str, Any], str]]:
+def _merge(
+    below: dict[str, Any], above: Mapping[str, Any], source: str, at: Keys, sources: dict[Keys, str]
+) -> None:
+    for key, value in above.items():
+        path = (*at, key)
+        kinds = KINDS.get(path)
+        old: Any = below.get(key)
+        if kinds is not None:
+            old = kinds.opened(old)
+        same = isinstance(value, Mapping) and isinstance(old, Mapping)
+        if same and kinds is not None:
+            same = value.get(kinds.key, old.get(kinds.key)) == old.get(kinds.key)
+        if not same:
+            for stale in [known for known in sources if known[: len(path)] == path]:
+                del sources[stale]
+        sources.setdefault(path, source)
+        below[key] = value
+        if isinstance(value, Mapping):
+            below[key] = dict(old) if same else {}
+            _merge(below[key], value, source, path, sources)
+        else:
+            sources[path] = source
+
+
+def _environment(environment: Mapping[str, str]) -> Iterator[Layer]:
+    """One layer per variable `GRASP_TUNE__A__B=value`, in the order of their names.
+
+    Letters of either case name a key, for variables are written in capitals.
+    """
+    kinds = [kind for one_of in KINDS.values() for kind in one_of.kinds.values()]
+    keys = [key for section in (*SECTIONS.values(), *kinds) for key in section.model_fields]
+    known = {key.lower(): key for key in keys}
+    for name in sorted(environment):
+        if name.startswith(ENVIRONMENT_PREFIX):
+            words = name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")
+            path = tuple(known.get(word, word) for word in words)
+            yield _nested(path, environment[name], name), name
+
+
+def _assignments(texts: Iterable[str]) -> Iterator[Layer]:
+    """One layer per `a.b=value` of `--set`; those that choose a kind come first.
+
+    So `backend.workers=4 backend.kind=ray` means the same in either order.
+    """
+    found = []
+    for text in texts:
+        key, equals, value = text.partition("=")
+        path = tuple(part.strip() for part in key.split("."))
+        if not equals or not all(path):
+            raise ConfigError("--set", "", shown(text), "key=value, such as problem.batch_size=32")
+        chooses = path[-1] in ("name", "kind") or path in KINDS
+        found.append((not chooses, _nested(path, value.strip(), "--set")))
+    return ((layer, "--set") for _, layer in sorted(found, key=lambda item: item[0]))
+
+
+def _nested(path: Keys, text: str, source: str) -> dict[str, Any]:
+    """`{a: {b: value}}`; the value is a scalar, or a list or mapping when it looks like one."""
+    key = ".".join(path)
+    if not all(path) or len(path) > MAX_DEPTH:
+        raise ConfigError(source, shown_key(key), "an empty or endless key", "words between dots")
+    value: Any
+    if text[:1] in ("[", "{", '"', "'"):
+        value = parse_yaml(text, f"{source}: {shown_key(key)}")
+    else:
+        value = parse_scalar(text, source, key)
+    layer: dict[str, Any] = {path[-1]: value}
+    for part in reversed(path[:-1]):
+        layer = {part: layer}
+    return layer
+
+
+def _files(path: Path, root: Path, parents: tuple[Path, ...], seen: list[Path]) -> Iterator[Layer]:
     """A file and what it includes, with their names, the included before the includer.
 
     root: the folder that no included file may leave. seen: every file so far, to bound them.
@@ -87,7 +168,9 @@ def _files(
     seen.append(path)
     if len(seen) > _MAX_FILES:
         raise ConfigError(source, "include", "more files", f"at most {_MAX_FILES}")
-    mapping = _mapping(parse_yaml(_content(path), source), source)
+    mapping = parse_yaml(_content(path), source) or {}
+    if not isinstance(mapping, dict):
+        raise ConfigError(source, "", shown(mapping), "keys and values, such as budget: 10000")
     names = mapping.pop("include", None) or []
     for name in names if isinstance(names, list) else [names]:
         if wanted := _wrong_include(path, root, name):
@@ -118,11 +201,3 @@ def _content(path: Path) -> bytes:
     if len(content) > MAX_BYTES:
         raise ConfigError(str(path), "", f"more than {MAX_BYTES} bytes", f"at most {MAX_BYTES}")
     return content
-
-
-def _mapping(value: Value, source: str) -> dict[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise ConfigError(source, "", shown(value), "keys and values, such as budget: 10000")
-    return value

@@ -7,7 +7,7 @@ classes; `settle_loss` decides how many outputs a model needs.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -21,8 +21,7 @@ Batch = tuple[Tensor, Tensor]
 Loss = Callable[[nn.Module, Batch], Tensor]
 
 
-@dataclass(frozen=True, slots=True)
-class SettledLoss:
+class SettledLoss(NamedTuple):
     """A loss, its name, and the number of outputs that it needs of the model."""
 
     name: str
@@ -32,27 +31,22 @@ class SettledLoss:
 
 def cross_entropy(model: nn.Module, batch: Batch) -> Tensor:
     """Mean negative log-likelihood of the right class, scores taken through softmax."""
-    x, y = batch
-    return F.cross_entropy(model(x), y)
+    return F.cross_entropy(model(batch[0]), batch[1])
 
 
 def logistic(model: nn.Module, batch: Batch) -> Tensor:
     """Mean of log(1 + exp(-s z)) with the score z and the sign s = 2y - 1 of two classes."""
-    x, y = batch
-    return F.softplus(-_signs(y) * model(x).squeeze(-1)).mean()
+    return F.softplus(-_signs(batch[1]) * model(batch[0]).squeeze(-1)).mean()
 
 
 def mse(model: nn.Module, batch: Batch) -> Tensor:
     """Mean squared difference between what is predicted and what is right."""
-    x, y = batch
-    predicted = model(x)
-    return F.mse_loss(predicted.reshape(y.shape), y)
+    return F.mse_loss(model(batch[0]).reshape(batch[1].shape), batch[1])
 
 
 def hinge(model: nn.Module, batch: Batch) -> Tensor:
     """Mean of max(0, 1 - margin); with many classes, the margin over the best wrong one."""
-    x, y = batch
-    scores = model(x)
+    scores, y = model(batch[0]), batch[1]
     if scores.shape[-1] == 1:
         return F.relu(1 - _signs(y) * scores.squeeze(-1)).mean()
     right = scores.gather(1, y.unsqueeze(1))
@@ -61,12 +55,11 @@ def hinge(model: nn.Module, batch: Batch) -> Tensor:
     return margins.amax(dim=1).mean()
 
 
-_BY_NAME: dict[str, Loss] = {
-    "cross_entropy": cross_entropy,
-    "logistic": logistic,
-    "mse": mse,
-    "hinge": hinge,
-}
+def _signs(y: Tensor) -> Tensor:
+    return y.to(torch.get_default_dtype()) * 2 - 1
+
+
+_BY_NAME = {function.__name__: function for function in (cross_entropy, logistic, mse, hinge)}
 
 
 def settle_loss(name: str | None, model: str, spec: DataSpec) -> SettledLoss:
@@ -75,43 +68,28 @@ def settle_loss(name: str | None, model: str, spec: DataSpec) -> SettledLoss:
     Without a name: `logistic` for the model of that name, `mse` where numbers are predicted, else
     `cross_entropy`. Raises ProblemError where loss, model and data do not fit.
     """
-    _check_model(model, spec)
+    numbers, two = spec.classes is None, spec.classes == 2
+    data = f"{spec.name}, " + (
+        "whose labels are numbers to predict" if numbers else f"which has {spec.classes} classes"
+    )
+    fitting = ("linear",) if numbers else ("softmax", "logistic") if two else ("softmax",)
+    if model in ("softmax", "logistic", "linear") and model not in fitting:
+        right = " or ".join(fitting)
+        raise ProblemError(f"problem.model: got {model} for {data}, expected {right}")
     one_score = model == "logistic"
-    if name is None:
-        name = "logistic" if one_score else "mse" if spec.classes is None else "cross_entropy"
+    name = name or ("logistic" if one_score else "mse" if numbers else "cross_entropy")
+    outputs = 1 if one_score or name == "logistic" else spec.outputs
     if name not in _BY_NAME:
-        outputs = 1 if one_score else spec.outputs
         return SettledLoss(name, load_entry_point(name, "problem.loss"), outputs)
-    if (name == "mse") != (spec.classes is None):
-        right = "mse" if spec.classes is None else "cross_entropy, logistic or hinge"
-        raise ProblemError(f"problem.loss: got {name} for {_what(spec)}, expected {right}")
-    if name == "logistic" and spec.classes != 2:
-        raise ProblemError(f"problem.loss: got logistic for {_what(spec)}, expected cross_entropy")
-    if name == "cross_entropy" and one_score:
-        raise ProblemError(
-            "problem.loss: got cross_entropy with the model logistic, which has one score; "
-            "expected logistic or hinge, or the model softmax"
-        )
-    single = name == "logistic" or one_score
-    return SettledLoss(name, _BY_NAME[name], 1 if single else spec.outputs)
-
-
-def _check_model(model: str, spec: DataSpec) -> None:
-    if model == "logistic" and spec.classes != 2:
-        right = "linear" if spec.classes is None else "softmax"
-        raise ProblemError(f"problem.model: got logistic for {_what(spec)}, expected {right}")
-    if model == "softmax" and spec.classes is None:
-        raise ProblemError(f"problem.model: got softmax for {_what(spec)}, expected linear")
-    if model == "linear" and spec.classes is not None:
-        right = "softmax or logistic" if spec.classes == 2 else "softmax"
-        raise ProblemError(f"problem.model: got linear for {_what(spec)}, expected {right}")
-
-
-def _what(spec: DataSpec) -> str:
-    if spec.classes is None:
-        return f"{spec.name}, whose labels are numbers to predict"
-    return f"{spec.name}, which has {spec.classes} classes"
-
-
-def _signs(y: Tensor) -> Tensor:
-    return y.to(torch.get_default_dtype()) * 2 - 1
+    wanted = ""
+    about = f"for {data}"
+    if (name == "mse") != numbers:
+        wanted = "mse" if numbers else "cross_entropy, logistic or hinge"
+    elif name == "logistic" and not two:
+        wanted = "cross_entropy"
+    elif name == "cross_entropy" and one_score:
+        wanted = "logistic or hinge, or the model softmax"
+        about = "with the model logistic, which has one score"
+    if wanted:
+        raise ProblemError(f"problem.loss: got {name} {about}, expected {wanted}")
+    return SettledLoss(name, _BY_NAME[name], outputs)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from grasp_tune.config.section import Count, EntryPoint, Flag, NamedSection, Text, Whole
+from grasp_tune.config.section import KIND, Count, EntryPoint, Flag, NamedSection, Text, Whole
 
 Width = Annotated[Count, Field(le=65_536)]
 
@@ -27,29 +27,25 @@ class LinearModel(Model):
 class Softmax(LinearModel):
     """One linear layer with an output per class (multinomial logistic regression)."""
 
-    name: Literal["softmax"] = "softmax"
-    """This kind of model."""
+    name: Annotated[Literal["softmax"], KIND] = "softmax"
 
 
 class Logistic(LinearModel):
     """One linear layer with one output, for two classes."""
 
-    name: Literal["logistic"] = "logistic"
-    """This kind of model."""
+    name: Annotated[Literal["logistic"], KIND] = "logistic"
 
 
 class Linear(LinearModel):
     """One linear layer that predicts numbers (linear regression)."""
 
-    name: Literal["linear"] = "linear"
-    """This kind of model."""
+    name: Annotated[Literal["linear"], KIND] = "linear"
 
 
 class Mlp(Model):
     """Fully connected layers with a non-linearity between them."""
 
-    name: Literal["mlp"] = "mlp"
-    """This kind of model."""
+    name: Annotated[Literal["mlp"], KIND] = "mlp"
     hidden: Annotated[tuple[Width, ...], Field(min_length=1, max_length=32)] = (64,)
     """Width of each hidden layer."""
     activation: Literal["relu", "tanh", "gelu", "silu"] = "relu"
@@ -59,8 +55,7 @@ class Mlp(Model):
 class Cnn(Model):
     """A small convolutional network: per entry of `channels`, a 3 x 3 convolution and pooling."""
 
-    name: Literal["cnn"] = "cnn"
-    """This kind of model."""
+    name: Annotated[Literal["cnn"], KIND] = "cnn"
     channels: Annotated[tuple[Width, ...], Field(min_length=1, max_length=8)] = (16, 32)
     """Channels of each convolution."""
     hidden: Width = 64
@@ -70,8 +65,7 @@ class Cnn(Model):
 class ResNet18(Model):
     """torchvision's ResNet-18, its last layer made for the data set; every weight is trained."""
 
-    name: Literal["resnet18"] = "resnet18"
-    """This kind of model."""
+    name: Annotated[Literal["resnet18"], KIND] = "resnet18"
     stem: Literal["imagenet", "small"] = "imagenet"
     """First layers: torchvision's own (a 7 x 7 convolution and pooling), or one 3 x 3 convolution,
     which keeps more of small pictures."""
@@ -86,8 +80,7 @@ class Backbone(LinearModel):
     The features of every picture are computed once and kept in a file.
     """
 
-    name: Literal["backbone"] = "backbone"
-    """This kind of model."""
+    name: Annotated[Literal["backbone"], KIND] = "backbone"
     architecture: Literal["resnet18", "resnet34", "resnet50"] = "resnet18"
     """The frozen network."""
     weights: Text | None = None
@@ -114,13 +107,8 @@ class OwnModel(Model):
 
 
 MODELS: dict[str, type[Model]] = {
-    "softmax": Softmax,
-    "logistic": Logistic,
-    "linear": Linear,
-    "mlp": Mlp,
-    "cnn": Cnn,
-    "resnet18": ResNet18,
-    "backbone": Backbone,
-    "module:function": OwnModel,
+    kind.model_fields["name"].default: kind
+    for kind in (Softmax, Logistic, Linear, Mlp, Cnn, ResNet18, Backbone)
 }
+MODELS["module:function"] = OwnModel
 CONVEX_MODELS = frozenset({"softmax", "logistic", "linear", "backbone"})

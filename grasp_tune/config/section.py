@@ -26,6 +26,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 _ENTRY_POINT = re.compile(
     r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z", re.ASCII
 )
+KIND = Field(description="Which kind this is.")
 
 
 class Section(BaseModel):
@@ -45,8 +46,7 @@ class Section(BaseModel):
 class NamedSection(Section):
     """A section whose `name` decides which keys it has."""
 
-    name: str
-    """Which kind of section this is."""
+    name: Annotated[str, KIND]
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,11 +96,8 @@ def expected(text: str, **context: Any) -> PydanticCustomError:
 
 def conflict(key: str, got: str, wanted: str) -> PydanticCustomError:
     """The error of two values that exclude each other, told at `key` (dotted, from the top)."""
-    return PydanticCustomError(
-        "conflict",
-        "{key}: got {got}, expected {expected}",
-        {"key": key, "got": got, "expected": wanted},
-    )
+    context = {"key": key, "got": got, "expected": wanted}
+    return PydanticCustomError("conflict", "{key}: got {got}, expected {expected}", context)
 
 
 def is_entry_point(text: object) -> bool:
@@ -108,35 +105,15 @@ def is_entry_point(text: object) -> bool:
     return isinstance(text, str) and _ENTRY_POINT.match(text) is not None
 
 
-def _checked(right: Callable[[Any], bool], wanted: str) -> BeforeValidator:
-    """A check of a value before its type, told as one error; whole floats count as integers."""
+def checked(right: Callable[[Any], bool], wanted: str) -> BeforeValidator:
+    """A check of a value before its type, told as one error."""
 
     def check(value: object) -> object:
-        if isinstance(value, float) and value.is_integer() and abs(value) < 2**63:
-            value = int(value)
         if not right(value):
             raise expected(wanted)
         return value
 
     return BeforeValidator(check)
-
-
-def _number(kind: type | tuple[type, ...]) -> Callable[[object], bool]:
-    return lambda value: isinstance(value, kind) and not isinstance(value, bool)
-
-
-def _text(value: object) -> object:
-    if not isinstance(value, str) or not value.strip():
-        raise expected("text")
-    if "\0" in value or len(value) > 4096:
-        raise expected("text of at most 4096 characters without null characters")
-    return value
-
-
-def _entry_point(value: str) -> str:
-    if not is_entry_point(value):
-        raise expected("an entry point, module:function")
-    return value
 
 
 def known_or_own(names: Callable[[], tuple[str, ...]]) -> AfterValidator:
@@ -151,23 +128,35 @@ def known_or_own(names: Callable[[], tuple[str, ...]]) -> AfterValidator:
     return AfterValidator(check)
 
 
-Whole = Annotated[int, _checked(_number(int), "a whole number")]
-Real = Annotated[float, _checked(_number((int, float)), "a number")]
+def _whole(value: object) -> object:
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**63:
+        return int(value)
+    return value
+
+
+Whole = Annotated[int, Strict(), BeforeValidator(_whole)]
+Real = Annotated[float, Strict()]
 Flag = Annotated[bool, Strict()]
 # Told by one check, for a union of two types would give two errors about one slip.
 FlagOrAuto = Annotated[
     bool | Literal["auto"],
-    _checked(lambda value: isinstance(value, bool) or value == "auto", "true, false or auto"),
+    checked(lambda value: isinstance(value, bool) or value == "auto", "true, false or auto"),
 ]
 Batch = Annotated[
     int | Literal["full"],
-    _checked(
-        lambda value: value == "full" or (_number(int)(value) and 1 <= value <= 1_000_000),
+    checked(
+        lambda value: value == "full" or (type(value) is int and 1 <= value <= 1_000_000),
         "a whole number from 1 to 1000000, or full",
     ),
+    BeforeValidator(_whole),
 ]
-Text = Annotated[str, BeforeValidator(_text)]
-EntryPoint = Annotated[Text, AfterValidator(_entry_point)]
+_LIMIT = "text of at most 4096 characters without null characters"
+Text = Annotated[
+    str,
+    checked(lambda value: "\0" not in value and len(value) <= 4096, _LIMIT),
+    checked(lambda value: isinstance(value, str) and bool(value.strip()), "text"),
+]
+EntryPoint = Annotated[Text, checked(is_entry_point, "an entry point, module:function")]
 Positive = Annotated[Real, Field(gt=0)]
 Share = Annotated[Real, Field(ge=0, lt=1)]
 Count = Annotated[Whole, Field(ge=1)]

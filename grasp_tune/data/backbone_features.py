@@ -41,24 +41,25 @@ def with_features(data: Data, options: Backbone, device: torch.device) -> Data:
             "image_folder). For features of your own use the data set npz with the model softmax"
         )
     weights = _weights(options)
-    network: nn.Module | None = None
-    digest = _weights_digest(weights)
-    parts: list[Tensor | None] = []
-    for pictures in (data.x, data.x_test):
-        if pictures is None:
-            parts.append(None)
-            continue
-        file = _cache_folder(options) / f"{_key(pictures, digest, options)}.npy"
-        features = _read(file)
-        if features is None:
-            network = network or _network(options, weights, device)
-            logger.info("computing the features of %d pictures, once", len(pictures))
-            features = _compute(network, pictures, options, device)
-            file.parent.mkdir(parents=True, exist_ok=True)
-            replace_atomically(file, partial(np.save, arr=features.numpy(), allow_pickle=False))
-        parts.append(features)
-    assert parts[0] is not None
-    return data.with_inputs(parts[0], parts[1])
+    folder = Path(options.cache or "~/.cache/grasp_tune/features").expanduser()
+
+    def features(pictures: Tensor) -> Tensor:
+        file = folder / f"{_key(pictures, weights, options)}.npy"
+        try:
+            return torch.from_numpy(np.load(file, allow_pickle=False))
+        except FileNotFoundError:
+            pass
+        except (ValueError, OSError, EOFError):  # half a file, say from a full disk
+            logger.warning("%s cannot be read; computing the features again", file)
+        logger.info("computing the features of %d pictures, once", len(pictures))
+        found = _compute(_network(options, weights, device), pictures, options, device)
+        folder.mkdir(parents=True, exist_ok=True)
+        replace_atomically(file, partial(np.save, arr=found.numpy(), allow_pickle=False))
+        return found
+
+    return data.with_inputs(
+        features(data.x), None if data.x_test is None else features(data.x_test)
+    )
 
 
 def _weights(options: Backbone) -> dict[str, Tensor]:
@@ -138,35 +139,14 @@ def _compute(
     return torch.cat(done)
 
 
-def _cache_folder(options: Backbone) -> Path:
-    if options.cache is not None:
-        return Path(options.cache).expanduser()
-    return Path.home() / ".cache" / "grasp_tune" / "features"
-
-
-def _key(pictures: Tensor, weights: str, options: Backbone) -> str:
+def _key(pictures: Tensor, weights: dict[str, Tensor], options: Backbone) -> str:
     """A name that changes with anything the features depend on."""
-    digest = hashlib.sha256()
-    shape = "x".join(map(str, pictures.shape))
-    digest.update(f"{_FORMAT} {options.architecture} {options.size} {shape} {weights}".encode())
-    digest.update(np.ascontiguousarray(pictures.numpy()).data)
-    return f"{options.architecture}-{options.size}-{digest.hexdigest()[:32]}"
-
-
-def _weights_digest(weights: dict[str, Tensor]) -> str:
     digest = hashlib.sha256()
     for name, tensor in sorted(weights.items()):
         digest.update(name.encode())
-        digest.update(tensor.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
-
-
-def _read(file: Path) -> Tensor | None:
-    try:
-        return torch.from_numpy(np.load(file, allow_pickle=False))
-    except FileNotFoundError:
-        return None
-    except (ValueError, OSError, EOFError):
-        # Half a file, say from a full disk: it is made again.
-        logger.warning("%s cannot be read; computing the features again", file)
-        return None
+        digest.update(tensor.detach().contiguous().flatten().view(torch.uint8).numpy().data)
+    shape = "x".join(map(str, pictures.shape))
+    text = f"{_FORMAT} {options.architecture} {options.size} {shape} {digest.hexdigest()}"
+    digest = hashlib.sha256(text.encode())
+    digest.update(np.ascontiguousarray(pictures.numpy()).data)
+    return f"{options.architecture}-{options.size}-{digest.hexdigest()[:32]}"

@@ -1,19 +1,21 @@
-"""From the options of a config to the data: each kind's loader, and functions of the user's own."""
+"""From the options of a config to the data; the kinds that need no reader of their own."""
 
 from __future__ import annotations
 
+import zipfile
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from grasp_tune.config.entry_point import load_entry_point
-from grasp_tune.config.errors import EntryPointError
+from grasp_tune.config.errors import DataError, EntryPointError, shown
 from grasp_tune.config.section import Section
 from grasp_tune.data.data import Data
-from grasp_tune.data.options import Dataset, OwnData
+from grasp_tune.data.options import BreastCancer, Dataset, Digits, Npz, OwnData
 from grasp_tune.data.options import Table as TableOptions
-from grasp_tune.data.table import Array, Table, table_data
+from grasp_tune.data.table import KEY, Array, Table, check_memory, existing_file, table_data
+from grasp_tune.extras import need
 
 
 def load_data(options: Section) -> Data:
@@ -21,26 +23,81 @@ def load_data(options: Section) -> Data:
     if not isinstance(options, Dataset):
         kind = type(options).__name__
         raise TypeError(f"no loader for {kind}, expected a problem.dataset section")
-    data: Data = load_entry_point(options.loader, "problem.dataset.name")(options)
+    data: Data = load_entry_point(options.loader, f"{KEY}.name")(options)
     return data
 
 
 def own_data(options: OwnData) -> Data:
     """What the user's function gives, as data."""
-    given = load_entry_point(options.name, "problem.dataset.name")(**options.options)
+    given = load_entry_point(options.name, f"{KEY}.name")(**options.options)
     if isinstance(given, Data):
         return given
     if not isinstance(given, (tuple, list)) or len(given) not in (2, 4):
         got = f"{len(given)} values" if isinstance(given, (tuple, list)) else type(given).__name__
         raise EntryPointError(
-            f"problem.dataset.name: {options.name} returned {got}, expected (x, y), "
-            "(x, y, x_test, y_test) or a Data"
+            f"{KEY}.name: {options.name} returned {got}, expected (x, y), (x, y, x_test, y_test) "
+            "or a Data"
         )
-    x, y, *test = (_array(part) for part in given)
-    x_test, y_test = test or (None, None)
-    table = Table(x, y, x_test, y_test)
-    return table_data(options.name, table, TableOptions(name=options.name))
+    arrays = [
+        part.detach().cpu().numpy() if isinstance(part, Tensor) else np.asarray(part)
+        for part in given
+    ]
+    return table_data(options.name, Table(*arrays), TableOptions(name=options.name))
 
 
-def _array(value: Any) -> Array:
-    return value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
+def digits(options: Digits) -> Data:
+    """Handwritten digits, 8 x 8 pixels from 0 to 1, as pictures of one channel."""
+    bunch = _sklearn("digits").load_digits()
+    # The files count ink from 0 to 16.
+    return table_data("digits", Table(bunch.images[:, None] / 16.0, bunch.target), options)
+
+
+def breast_cancer(options: BreastCancer) -> Data:
+    """Measurements of tumours, malignant (0) or benign (1)."""
+    bunch = _sklearn("breast_cancer").load_breast_cancer()
+    labels = tuple(map(str, bunch.target_names))
+    return table_data("breast_cancer", Table(bunch.data, bunch.target, labels=labels), options)
+
+
+def _sklearn(name: str) -> Any:
+    return need("sklearn.datasets", "datasets", f"the data set {name}", "scikit-learn")
+
+
+def npz(options: Npz) -> Data:
+    """Arrays of one .npz file: (rows, ...) inputs, one label per row."""
+    how = (
+        f"an .npz file with arrays {options.x} (rows, ...) and {options.y} (rows,), and if you "
+        f"have test rows {options.x_test} and {options.y_test}; numpy.savez writes one"
+    )
+    file = existing_file(options.path, "path", how)
+    keys = ["x", "y"]
+    try:
+        with zipfile.ZipFile(file) as archive:
+            # Before anything is unpacked: a small file can hold very much nothing.
+            check_memory(file.name, sum(i.file_size for i in archive.infolist()), options.max_gib)
+        with np.load(file, allow_pickle=False) as arrays:
+            if not {options.x_test, options.y_test}.isdisjoint(arrays.files):
+                keys += ["x_test", "y_test"]
+            table = Table(*(_array(arrays, options, key, file.name) for key in keys))
+    except DataError:
+        raise
+    except (zipfile.BadZipFile, ValueError, OSError, EOFError) as error:
+        raise DataError(f"{file}: cannot be read as .npz ({error}); expected {how}") from error
+    if table.x.ndim < 2:
+        raise DataError(
+            f"{file.name}: {options.x} has shape {table.x.shape}, expected (rows, features)"
+        )
+    return table_data(file.stem, table, options, options.task)
+
+
+def _array(arrays: np.lib.npyio.NpzFile, options: Npz, key: str, file: str) -> Array:
+    name = getattr(options, key)
+    if name not in arrays.files:
+        there = ", ".join(sorted(arrays.files)[:20]) or "none"
+        raise DataError(
+            f"{file}: has no array {shown(name)}, only {there}; name the right one with {KEY}.{key}"
+        )
+    values: Array = arrays[name]
+    if values.dtype.kind not in ("iuf" if key.startswith("x") else "iufbU"):
+        raise DataError(f"{file}: {name} holds {values.dtype}, expected real numbers")
+    return values

@@ -15,11 +15,9 @@ import numpy as np
 
 from grasp_tune.config.errors import DataError, shown
 from grasp_tune.data.data import Data
-from grasp_tune.data.files import check_memory, existing_file
 from grasp_tune.data.options import Csv
-from grasp_tune.data.table import Array, Table, table_data
+from grasp_tune.data.table import KEY, Array, Table, check_memory, existing_file, table_data
 
-_KEY = "problem.dataset"
 _HOW = "a text file with a header line and one row per line"
 _BLANKS = frozenset({"", "NA", "N/A", "?", "null", "NULL"})
 _MAX_WORDS = 100  # different words of one column; more are names or dates, not categories
@@ -29,13 +27,15 @@ Columns = dict[str, list[str]]
 
 def csv_table(options: Csv) -> Data:
     """A table with a header line; see `Csv` for what becomes of words, blanks and scales."""
-    file = existing_file(options.path, f"{_KEY}.path", _HOW)
+    file = existing_file(options.path, "path", _HOW)
     columns = _read(file, options)
-    target = _target(file, list(columns), options.target)
-    label = columns.pop(target)
-    for name in options.drop:
-        if columns.pop(name, None) is None:
-            raise DataError(f"{file}: has no column {shown(name)} to drop ({_KEY}.drop)")
+    target = options.target or list(columns)[-1]
+    for name, what in [(target, "target"), *((name, "drop") for name in options.drop)]:
+        if name not in columns:
+            there = ", ".join(list(columns)[:20])
+            raise DataError(f"{file}: has no column {shown(name)}, only {there}; set {KEY}.{what}")
+    labels = columns[target]
+    columns = {k: v for k, v in columns.items() if k != target and k not in options.drop}
     if not columns:
         raise DataError(f"{file}: has no column but the label, expected features")
     numbers = [name for name, values in columns.items() if _are_numbers(values)]
@@ -44,23 +44,16 @@ def csv_table(options: Csv) -> Data:
         for name, values in columns.items()
         if name not in numbers
     }
-    check_memory(file.name, 8.0 * len(label) * len(columns), options.max_gib)
-    x = _encoded(file, columns, numbers, words, options)
-    x_test, y_test = None, None
+    check_memory(file.name, 8.0 * len(labels) * len(columns), options.max_gib)
+    arrays = [_encoded(file, columns, numbers, words, options), _labels(file, labels)]
     if options.test_path is not None:
-        test = existing_file(options.test_path, f"{_KEY}.test_path", _HOW)
+        test = existing_file(options.test_path, "test_path", _HOW)
         more = _read(test, options)
         if [name for name in more if name != target and name not in options.drop] != [*columns]:
             raise DataError(f"{test}: its columns differ from those of the training rows")
-        x_test, y_test = _encoded(test, more, numbers, words, options), _labels(test, more[target])
-    table = Table(
-        x,
-        _labels(file, label),
-        x_test,
-        y_test,
-        numbers=len(numbers),
-        notes=tuple(_notes(columns, numbers, words)),
-    )
+        arrays += [_encoded(test, more, numbers, words, options), _labels(test, more[target])]
+    notes = tuple(_notes(columns, numbers, words))
+    table = Table(*arrays, numbers=len(numbers), notes=notes)
     return table_data(file.stem, table, options, options.task)
 
 
@@ -71,16 +64,15 @@ def _read(file: Path, options: Csv) -> Columns:
     try:
         with file.open(newline="", encoding="utf-8-sig") as stream:
             first = stream.readline()
-            delimiter = options.delimiter or max(",;\t", key=first.count)
+            likely = max(",;\t", key=first.count)
             stream.seek(0)
-            lines = csv.reader(stream, delimiter=delimiter, strict=True)
+            lines = csv.reader(stream, delimiter=options.delimiter or likely, strict=True)
             header = [name.strip() for name in next(lines, [])]
             if len(header) < 2:
-                other = max(",;\t", key=first.count)
-                hint = f"; its first line is divided by {other!r}: set {_KEY}.delimiter to it"
+                hint = f"; its first line is divided by {likely!r}: set {KEY}.delimiter to it"
                 raise DataError(
                     f"{file}: has {len(header)} columns, expected a label and features"
-                    + (hint if first.count(other) else "")
+                    + (hint if likely in first else "")
                 )
             if twice := {name for name in header if header.count(name) > 1}:
                 raise DataError(f"{file}: has the column {shown(min(twice))} twice")
@@ -94,20 +86,10 @@ def _read(file: Path, options: Csv) -> Columns:
 
 def _rows(file: Path, lines: Iterator[list[str]], width: int) -> Iterator[list[str]]:
     for number, fields in enumerate(lines, start=2):
-        if not fields:
-            continue
-        if len(fields) != width:
+        if len(fields) not in (0, width):
             raise DataError(f"{file}: row {number}: got {len(fields)} columns, expected {width}")
-        yield [field.strip() for field in fields]
-
-
-def _target(file: Path, header: list[str], target: str | None) -> str:
-    if target is not None and target not in header:
-        raise DataError(
-            f"{file}: has no column {shown(target)}, only {', '.join(header[:20])}; set "
-            f"{_KEY}.target"
-        )
-    return header[-1] if target is None else target
+        if fields:
+            yield [field.strip() for field in fields]
 
 
 def _number(text: str) -> float | None:
@@ -125,12 +107,12 @@ def _are_numbers(values: list[str]) -> bool:
 
 def _words(file: Path, name: str, values: list[str], options: Csv) -> list[str]:
     """The different words of a column, in order; DataError where they cannot be categories."""
-    remedy = f"leave the column out with {_KEY}.drop: [{name}]"
+    remedy = f"leave the column out with {KEY}.drop: [{name}]"
     if not options.encode:
         row = next(at for at, value in enumerate(values, 2) if _number(value) is None)
         raise DataError(
             f"{file}: row {row}: column {shown(name)}: could not convert string to float: "
-            f"{shown(values[row - 2])}, expected a number; set {_KEY}.encode: true, or {remedy}"
+            f"{shown(values[row - 2])}, expected a number; set {KEY}.encode: true, or {remedy}"
         )
     found = sorted(set(values) - _BLANKS)
     if not found:
@@ -147,10 +129,10 @@ def _encoded(
     file: Path, columns: Columns, numbers: list[str], words: dict[str, list[str]], options: Csv
 ) -> Array:
     """(rows, columns): numbers first, NaN for a blank; then 0 or 1 for every word."""
-    parts = []
-    for name in numbers:
-        rows = enumerate(columns[name], start=2)
-        parts.append([_cell(file, name, row, text, options) for row, text in rows])
+    parts = [
+        [_cell(file, name, row, text, options) for row, text in enumerate(columns[name], 2)]
+        for name in numbers
+    ]
     for name, known in words.items():
         parts += [[float(value == word) for value in columns[name]] for word in known]
     return np.array(parts, dtype=np.float64).T
@@ -163,7 +145,7 @@ def _cell(file: Path, name: str, row: int, text: str, options: Csv) -> float:
     if options.encode and text in _BLANKS:
         return math.nan
     what = "a blank" if text in _BLANKS else "nan or inf" if value is not None else shown(text)
-    remedy = "leave the field blank" if options.encode else f"set {_KEY}.encode: true"
+    remedy = "leave the field blank" if options.encode else f"set {KEY}.encode: true"
     raise DataError(
         f"{file}: row {row}: column {shown(name)}: got {what}, expected a number; where it is not "
         f"known, {remedy}"

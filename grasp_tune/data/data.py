@@ -54,48 +54,48 @@ class Data:
     notes: tuple[str, ...] = ()  # what was done to the rows that a person should know
 
     def __post_init__(self) -> None:
-        self._check_part("training", self.x, self.y)
+        faults = [self._fault("training", self.x, self.y)]
         if (self.x_test is None) != (self.y_test is None):
-            raise DataError(f"{self.name}: test inputs and test labels must come together")
+            faults.append("test inputs and test labels must come together")
         if self.x_test is not None and self.y_test is not None:
-            self._check_part("test", self.x_test, self.y_test)
+            faults.append(self._fault("test", self.x_test, self.y_test))
             if self.x_test.shape[1:] != self.x.shape[1:]:
-                raise DataError(
-                    f"{self.name}: a test row has shape {tuple(self.x_test.shape[1:])}, a training "
-                    f"row {tuple(self.x.shape[1:])}; they must agree"
+                faults.append(
+                    f"a test row has shape {tuple(self.x_test.shape[1:])}, a training row "
+                    f"{tuple(self.x.shape[1:])}; they must agree"
                 )
         if self.labels is not None and len(self.labels) < 2:
-            raise DataError(f"{self.name}: got {len(self.labels)} class, expected at least 2")
+            faults.append(f"got {len(self.labels)} class, expected at least 2")
+        if fault := next(filter(None, faults), None):
+            raise DataError(f"{self.name}: {fault}")
 
-    def _check_part(self, part: str, x: Tensor, y: Tensor) -> None:
+    def _fault(self, part: str, x: Tensor, y: Tensor) -> str | None:
+        """What is wrong with a part of the rows."""
         if x.ndim < 2 or len(x) == 0 or len(x) != len(y):
-            raise DataError(
-                f"{self.name}: {part} inputs have shape {tuple(x.shape)} and labels "
-                f"{tuple(y.shape)}; expected (rows, ...) and as many labels, at least one"
+            return (
+                f"{part} inputs have shape {tuple(x.shape)} and labels {tuple(y.shape)}; "
+                "expected (rows, ...) and as many labels, at least one"
             )
         if x.dtype != (torch.float32 if self.pixels is None else torch.uint8):
-            raise DataError(f"{self.name}: {part} inputs are {x.dtype}, expected torch.float32")
-        if x.is_floating_point() and not bool(torch.isfinite(x).all()):
-            raise DataError(f"{self.name}: {part} inputs hold nan or inf, expected finite numbers")
+            return f"{part} inputs are {x.dtype}, expected torch.float32"
+        if not bool(torch.isfinite(x).all()):
+            return f"{part} inputs hold nan or inf, expected finite numbers"
         if self.labels is None:
-            if y.dtype != torch.float32 or not bool(torch.isfinite(y).all()):
-                raise DataError(f"{self.name}: {part} labels must be finite float32 numbers")
-        elif y.dtype != torch.int64 or y.ndim != 1:
-            raise DataError(f"{self.name}: {part} classes are {y.dtype}, expected torch.int64")
-        elif int(y.min()) < 0 or int(y.max()) >= len(self.labels):
-            raise DataError(
-                f"{self.name}: {part} classes go from {int(y.min())} to {int(y.max())}, expected "
-                f"0 to {len(self.labels) - 1}"
-            )
+            good = y.dtype == torch.float32 and bool(torch.isfinite(y).all())
+            return None if good else f"{part} labels must be finite float32 numbers"
+        if y.dtype != torch.int64 or y.ndim != 1:
+            return f"{part} classes are {y.dtype}, expected torch.int64"
+        low, high, last = int(y.min()), int(y.max()), len(self.labels) - 1
+        good = low >= 0 and high <= last
+        return None if good else f"{part} classes go from {low} to {high}, expected 0 to {last}"
 
     @property
     def spec(self) -> DataSpec:
         """What a model has to know about this data."""
         classes = None if self.labels is None else len(self.labels)
         numbers = 1 if self.y.ndim == 1 else int(self.y.shape[1])
-        return DataSpec(
-            self.name, tuple(self.x.shape[1:]), classes, classes or numbers, self.pixels
-        )
+        shape = tuple(self.x.shape[1:])
+        return DataSpec(self.name, shape, classes, classes or numbers, self.pixels)
 
     def with_inputs(self, x: Tensor, x_test: Tensor | None) -> Data:
         """The same labels over other inputs, such as features of the pictures."""

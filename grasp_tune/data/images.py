@@ -17,45 +17,35 @@ from torch import Tensor
 from grasp_tune.config.errors import DataError, MissingDataError
 from grasp_tune.data import vision
 from grasp_tune.data.data import Data, PixelScale
-from grasp_tune.data.files import check_memory
-from grasp_tune.data.options import Cifar10, ImageFolder, Mnist
-from grasp_tune.data.table import kept_rows
+from grasp_tune.data.options import Cifar10, ImageFolder, Images, Mnist
+from grasp_tune.data.table import KEY, check_memory, kept_rows
 
 logger = logging.getLogger(__name__)
 
-_KEY = "problem.dataset"
-_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm"})
-_LAYOUT = {
-    "mnist": (
-        "MNIST/raw/train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte and "
-        "t10k-labels-idx1-ubyte"
-    ),
+_SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".webp")
+_FILES = {
+    "mnist": "MNIST/raw/train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte "
+    "and t10k-labels-idx1-ubyte",
     "cifar10": "cifar-10-batches-py/data_batch_1 to data_batch_5, test_batch and batches.meta",
 }
+Part = tuple[Tensor, Tensor]  # pictures as bytes, and their classes
 
 
 def mnist(options: Mnist) -> Data:
     """Handwritten digits as pictures of one channel."""
-    train, test = (_torchvision_part("mnist", "MNIST", options, train) for train in (True, False))
-    return _image_data(
-        "mnist",
-        (train.data.unsqueeze(1), train.targets),
-        (test.data.unsqueeze(1), test.targets),
-        tuple(str(digit) for digit in range(10)),
-        options,
-    )
+    train, test = (_torchvision_part("MNIST", options, train) for train in (True, False))
+    pictures = (train.data.unsqueeze(1), train.targets), (test.data.unsqueeze(1), test.targets)
+    return _image_data("mnist", *pictures, tuple(map(str, range(10))), options)
 
 
 def cifar10(options: Cifar10) -> Data:
     """Small colour pictures in ten classes."""
-    train, test = (
-        _torchvision_part("cifar10", "CIFAR10", options, train) for train in (True, False)
-    )
 
-    def part(source: Any) -> tuple[Tensor, Tensor]:
+    def part(source: Any) -> Part:
         pixels = torch.from_numpy(np.ascontiguousarray(source.data.transpose(0, 3, 1, 2)))
         return pixels, torch.tensor(source.targets)
 
+    train, test = (_torchvision_part("CIFAR10", options, train) for train in (True, False))
     return _image_data("cifar10", part(train), part(test), tuple(train.classes), options)
 
 
@@ -63,68 +53,57 @@ def image_folder(options: ImageFolder) -> Data:
     """Pictures sorted into folders, the folders' names being the classes."""
     root = Path(options.path).expanduser()
     train = root / "train" if (root / "train").is_dir() else root
+    test = root / "test"
     labels = _classes(train)
     if not labels:
         raise MissingDataError(
-            f"{_KEY}.path: {root} has no class folders; expected {root}/train/<class>/<picture> "
+            f"{KEY}.path: {root} has no class folders; expected {root}/train/<class>/<picture> "
             f"and, for test pictures, {root}/test/<class>/<picture>, with pictures that end in "
-            f"{', '.join(sorted(_SUFFIXES))}"
+            f"{', '.join(_SUFFIXES)}"
         )
-    test = root / "test"
     if train == root:
         labels = tuple(label for label in labels if label != "test")
-    elif test.is_dir() and (unknown := set(_classes(test)) - set(labels)):
+    elif unknown := set(_classes(test)) - set(labels):
         raise DataError(f"{test}: has the class {min(unknown)}, which {train} does not have")
     files = _pictures(train, labels)
     files_test = _pictures(test, labels) if test.is_dir() else []
     count = len(files) + len(files_test)
     check_memory(root.name, count * options.channels * options.size**2, options.max_gib)
     # Only the rows that are kept are read.
-    files = [files[row] for row in kept_rows(len(files), options.rows)]
-    return _image_data(
-        root.name or "image_folder",
-        _read(files, options),
-        _read(files_test, options) if files_test else None,
-        labels,
-        options,
-    )
+    rows = _read([files[row] for row in kept_rows(len(files), options.rows)], options)
+    rows_test = _read(files_test, options) if files_test else None
+    return _image_data(root.name or "image_folder", rows, rows_test, labels, options)
 
 
 def data_folder(path: str | None) -> Path:
     """The folder of data sets: the one given, $GRASP_TUNE_DATA, or one in the user's cache."""
-    if path is not None:
-        return Path(path).expanduser()
-    variable = os.environ.get("GRASP_TUNE_DATA")
-    return Path(variable).expanduser() if variable else Path.home() / ".cache/grasp_tune/data"
+    return Path(
+        path or os.environ.get("GRASP_TUNE_DATA") or "~/.cache/grasp_tune/data"
+    ).expanduser()
 
 
-def _torchvision_part(name: str, class_name: str, options: Mnist | Cifar10, train: bool) -> Any:
-    root = data_folder(options.path)
-    kind = getattr(vision.torchvision(f"the data set {name}").datasets, class_name)
+def _torchvision_part(kind: str, options: Mnist | Cifar10, train: bool) -> Any:
+    root, name = data_folder(options.path), options.name
+    reader = getattr(vision.torchvision(f"the data set {name}").datasets, kind)
     try:
-        return kind(root=str(root), train=train, download=options.download)
+        return reader(root=str(root), train=train, download=options.download)
     except (RuntimeError, OSError) as error:
         tried = f" (fetching failed: {' '.join(str(error).split())})" if options.download else ""
         raise MissingDataError(
-            f"{name} is not complete in {root}{tried}; expected {_LAYOUT[name]} there. Set "
-            f"{_KEY}.path to the folder that holds them, or {_KEY}.download: true to fetch them"
+            f"{name} is not complete in {root}{tried}; expected {_FILES[name]} there. Set "
+            f"{KEY}.path to the folder that holds them, or {KEY}.download: true to fetch them"
         ) from error
 
 
 def _image_data(
-    name: str,
-    train: tuple[Tensor, Tensor],
-    test: tuple[Tensor, Tensor] | None,
-    labels: tuple[str, ...],
-    options: Mnist | Cifar10 | ImageFolder,
+    name: str, train: Part, test: Part | None, labels: tuple[str, ...], options: Images
 ) -> Data:
     x, y = train
     kept = torch.from_numpy(kept_rows(len(x), options.rows))
     x, y = x[kept].contiguous(), y[kept].long()
     mean, std = _statistics(x) if options.normalize else ((0.0,), (1.0,))
-    pixels = PixelScale(mean, std, options.scale)
     x_test, y_test = (None, None) if test is None else (test[0].contiguous(), test[1].long())
-    return Data(name, x, y, x_test, y_test, labels, pixels)
+    return Data(name, x, y, x_test, y_test, labels, PixelScale(mean, std, options.scale))
 
 
 def _statistics(x: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -135,17 +114,16 @@ def _statistics(x: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
     for channel in range(x.shape[1]):
         share = torch.bincount(x[:, channel].flatten().int(), minlength=256).double()
         share /= share.sum()
-        mean = float((share * values).sum())
-        deviation = float((share * (values - mean) ** 2).sum()) ** 0.5
-        means.append(mean)
-        deviations.append(deviation if deviation > 0 else 1.0)
+        means.append(float((share * values).sum()))
+        deviations.append(float((share * (values - means[-1]) ** 2).sum()) ** 0.5 or 1.0)
     return tuple(means), tuple(deviations)
 
 
 def _classes(folder: Path) -> tuple[str, ...]:
-    if not folder.is_dir():
-        return ()
-    return tuple(sorted(entry.name for entry in folder.iterdir() if entry.is_dir()))
+    folders = (
+        [entry.name for entry in folder.iterdir() if entry.is_dir()] if folder.is_dir() else []
+    )
+    return tuple(sorted(folders))
 
 
 def _pictures(folder: Path, labels: tuple[str, ...]) -> list[tuple[Path, int]]:
@@ -157,13 +135,13 @@ def _pictures(folder: Path, labels: tuple[str, ...]) -> list[tuple[Path, int]]:
     ]
     if not found:
         raise MissingDataError(
-            f"{_KEY}.path: no pictures in the class folders of {folder}; expected files that end "
-            f"in {', '.join(sorted(_SUFFIXES))}"
+            f"{KEY}.path: no pictures in the class folders of {folder}; expected files that end "
+            f"in {', '.join(_SUFFIXES)}"
         )
     return found
 
 
-def _read(files: list[tuple[Path, int]], options: ImageFolder) -> tuple[Tensor, Tensor]:
+def _read(files: list[tuple[Path, int]], options: ImageFolder) -> Part:
     logger.info("reading %d pictures", len(files))
     pixels = np.empty((len(files), options.channels, options.size, options.size), dtype=np.uint8)
     for row, (file, _) in enumerate(files):

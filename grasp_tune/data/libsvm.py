@@ -1,62 +1,65 @@
 """LIBSVM's text format: `label index:value index:value ...  # comment`, one row per line.
 
-Read by hand, strictly: every line is checked, rows become dense only after their size is known.
+Read by hand, strictly: scikit-learn's reader does not name the line that is wrong, and takes
+indices that would fill the memory.
 """
 
 from __future__ import annotations
 
 import math
 from array import array
-from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from grasp_tune.config.errors import DataError, shown
 from grasp_tune.data.data import Data
-from grasp_tune.data.files import check_memory, existing_file
 from grasp_tune.data.options import Libsvm
-from grasp_tune.data.table import Array, Table, table_data
+from grasp_tune.data.table import KEY, Array, Table, check_memory, existing_file, table_data
 
 _MAX_INDEX = 10_000_000
 _HOW = "a text file with lines such as: +1 3:0.5 7:1"
 
 
-@dataclass(frozen=True, eq=False)
-class SparseRows:
-    """The rows of one file: values with their row and column, as they were read."""
+class _Rows(NamedTuple):
+    """The rows of one file, as they were read."""
 
     labels: Array  # (rows,)
     counts: Array  # (rows,), values in each row
     columns: Array  # (values,), as numbered in the file
     values: Array  # (values,)
 
-    def dense(self, features: int, first: int) -> Array:
-        """(rows, features) float32; `first` is the number of the first column, 0 or 1."""
-        rows = np.repeat(np.arange(len(self.counts)), self.counts)
-        x = np.zeros((len(self.counts), features), dtype=np.float32)
-        x[rows, self.columns - first] = self.values
-        return x
-
 
 def libsvm(options: Libsvm) -> Data:
     """The rows of a LIBSVM file, and of a second one as test rows."""
-    path = existing_file(options.path, "problem.dataset.path", _HOW)
-    parts = [read_libsvm(path, options.max_gib)]
+    path = existing_file(options.path, "path", _HOW)
+    parts = [_read(path, options.max_gib)]
     if options.test_path is not None:
-        test_path = existing_file(options.test_path, "problem.dataset.test_path", _HOW)
-        parts.append(read_libsvm(test_path, options.max_gib))
-    first, features = _columns(path, parts, options)
+        test = existing_file(options.test_path, "test_path", _HOW)
+        parts.append(_read(test, options.max_gib))
+    used = np.concatenate([part.columns for part in parts])
+    if not len(used):
+        raise DataError(f"{path}: no row has a value, expected {_HOW}")
+    zero_based = used.min() == 0 if options.zero_based == "auto" else options.zero_based
+    if used.min() == 0 and not zero_based:
+        raise DataError(f"{path}: has the index 0; expected {KEY}.zero_based: true")
+    first = 0 if zero_based else 1
+    found = int(used.max()) - first + 1
+    features = options.features or found
+    if features < found:
+        raise DataError(f"{path}: has {found} features, but {KEY}.features is {features}")
     rows = sum(len(part.labels) for part in parts)
     check_memory(path.name, 4.0 * rows * features, options.max_gib)
-    x = [part.dense(features, first) for part in parts]
-    table = Table(x[0], parts[0].labels)
-    if len(parts) == 2:
-        table = replace(table, x_test=x[1], y_test=parts[1].labels)
-    return table_data(path.name, table, options, options.task)
+    arrays = []
+    for part in parts:
+        x = np.zeros((len(part.counts), features), dtype=np.float32)
+        x[np.repeat(np.arange(len(x)), part.counts), part.columns - first] = part.values
+        arrays += [x, part.labels]
+    return table_data(path.name, Table(*arrays), options, options.task)
 
 
-def read_libsvm(path: Path, max_gib: float) -> SparseRows:
+def _read(path: Path, max_gib: float) -> _Rows:
     """The rows of one file; DataError names the first line that is not right."""
     # A value takes at least four characters in the file and sixteen bytes here.
     check_memory(path.name, 4.0 * path.stat().st_size, max_gib)
@@ -78,11 +81,15 @@ def read_libsvm(path: Path, max_gib: float) -> SparseRows:
                     values.append(_number(right))
                     last = column
             except ValueError:
-                raise DataError(_broken(path, number, words)) from None
+                text = b" ".join(words)[:200].decode("utf-8", "replace")
+                raise DataError(
+                    f"{path}: line {number}: got {shown(text)}, expected a number, then "
+                    f"index:value pairs with growing indices up to {_MAX_INDEX} and finite values"
+                ) from None
             counts.append(len(words) - 1)
     if not labels:
         raise DataError(f"{path}: has no rows, expected {_HOW}")
-    return SparseRows(*(np.array(part) for part in (labels, counts, columns, values)))
+    return _Rows(*map(np.array, (labels, counts, columns, values)))
 
 
 def _number(word: bytes) -> float:
@@ -91,29 +98,3 @@ def _number(word: bytes) -> float:
     if not math.isfinite(value) or b"_" in word:
         raise ValueError(word)
     return value
-
-
-def _broken(path: Path, number: int, words: list[bytes]) -> str:
-    text = b" ".join(words)[:200].decode("utf-8", "replace")
-    return (
-        f"{path}: line {number}: got {shown(text)}, expected a number, then index:value pairs with "
-        f"growing indices up to {_MAX_INDEX} and finite values"
-    )
-
-
-def _columns(path: Path, parts: list[SparseRows], options: Libsvm) -> tuple[int, int]:
-    """The number of the first column, and how many columns there are."""
-    used = [part.columns for part in parts if len(part.columns)]
-    if not used:
-        raise DataError(f"{path}: no row has a value, expected {_HOW}")
-    low, high = min(int(c.min()) for c in used), max(int(c.max()) for c in used)
-    zero_based = low == 0 if options.zero_based == "auto" else options.zero_based
-    if low == 0 and not zero_based:
-        raise DataError(f"{path}: has the index 0; expected problem.dataset.zero_based: true")
-    first = 0 if zero_based else 1
-    found = high - first + 1
-    if options.features is not None and options.features < found:
-        raise DataError(
-            f"{path}: has {found} features, but problem.dataset.features is {options.features}"
-        )
-    return first, options.features or found

@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from grasp_tune.config.section import (
+    KIND,
     Count,
     EntryPoint,
     Flag,
@@ -22,6 +23,8 @@ from grasp_tune.config.section import (
     Text,
 )
 from grasp_tune.core.errors import InputError
+
+_SHARE = "Share of the rows kept aside to judge the final model, never used in training."
 
 
 class Dataset(NamedSection):
@@ -48,24 +51,20 @@ class Table(Dataset):
 class Digits(Table):
     """1,797 handwritten digits of 8 x 8 pixels (10 classes), shipped with scikit-learn."""
 
-    loader: ClassVar[str] = "grasp_tune.data.embedded:digits"
-    name: Literal["digits"] = "digits"
-    """This kind of data."""
-    test_share: Share = 0.2
-    """Share of the rows kept aside to judge the final model, never used in training."""
+    loader: ClassVar[str] = "grasp_tune.data.catalog:digits"
+    name: Annotated[Literal["digits"], KIND] = "digits"
+    test_share: Annotated[Share, Field(description=_SHARE)] = 0.2
 
 
 class BreastCancer(Table):
     """569 tumours, 30 measurements, 2 classes, shipped with scikit-learn."""
 
-    loader: ClassVar[str] = "grasp_tune.data.embedded:breast_cancer"
-    name: Literal["breast_cancer"] = "breast_cancer"
-    """This kind of data."""
+    loader: ClassVar[str] = "grasp_tune.data.catalog:breast_cancer"
+    name: Annotated[Literal["breast_cancer"], KIND] = "breast_cancer"
     standardize: FlagOrAuto = True
     """Shift and divide each feature to mean 0, variance 1; on by default, for the columns' scales
     differ by 10,000."""
-    test_share: Share = 0.2
-    """Share of the rows kept aside to judge the final model, never used in training."""
+    test_share: Annotated[Share, Field(description=_SHARE)] = 0.2
 
 
 class TableFile(Table):
@@ -83,9 +82,8 @@ class TableFile(Table):
 class Npz(TableFile):
     """Arrays in one `.npz` file of NumPy; arrays of Python objects are refused."""
 
-    loader: ClassVar[str] = "grasp_tune.data.files:npz"
-    name: Literal["npz"] = "npz"
-    """This kind of data."""
+    loader: ClassVar[str] = "grasp_tune.data.catalog:npz"
+    name: Annotated[Literal["npz"], KIND] = "npz"
     x: Text = "x_train"
     """Name of the training inputs in it."""
     y: Text = "y_train"
@@ -100,8 +98,7 @@ class Libsvm(TableFile):
     """Rows `label index:value ...` in LIBSVM's text format."""
 
     loader: ClassVar[str] = "grasp_tune.data.libsvm:libsvm"
-    name: Literal["libsvm"] = "libsvm"
-    """This kind of data."""
+    name: Annotated[Literal["libsvm"], KIND] = "libsvm"
     test_path: Text | None = None
     """A file with the test rows."""
     features: Annotated[Count, Field(le=10_000_000)] | None = None
@@ -114,8 +111,7 @@ class Csv(TableFile):
     """A table in a text file with a header line."""
 
     loader: ClassVar[str] = "grasp_tune.data.csv_table:csv_table"
-    name: Literal["csv"] = "csv"
-    """This kind of data."""
+    name: Annotated[Literal["csv"], KIND] = "csv"
     test_path: Text | None = None
     """A file with the test rows."""
     target: Text | None = None
@@ -159,24 +155,21 @@ class Mnist(TorchvisionImages):
     """70,000 handwritten digits of 28 x 28 pixels, read by torchvision."""
 
     loader: ClassVar[str] = "grasp_tune.data.images:mnist"
-    name: Literal["mnist"] = "mnist"
-    """This kind of data."""
+    name: Annotated[Literal["mnist"], KIND] = "mnist"
 
 
 class Cifar10(TorchvisionImages):
     """60,000 colour pictures of 32 x 32 pixels in 10 classes, read by torchvision."""
 
     loader: ClassVar[str] = "grasp_tune.data.images:cifar10"
-    name: Literal["cifar10"] = "cifar10"
-    """This kind of data."""
+    name: Annotated[Literal["cifar10"], KIND] = "cifar10"
 
 
 class ImageFolder(Images):
     """Pictures sorted into one folder per class."""
 
     loader: ClassVar[str] = "grasp_tune.data.images:image_folder"
-    name: Literal["image_folder"] = "image_folder"
-    """This kind of data."""
+    name: Annotated[Literal["image_folder"], KIND] = "image_folder"
     path: Text
     """Folder with train/<class>/<picture> and, if there are test pictures, test/<class>/<picture>;
     or with <class>/<picture> directly."""
@@ -200,16 +193,10 @@ class OwnData(Dataset):
 
 
 DATASETS: dict[str, type[Dataset]] = {
-    "digits": Digits,
-    "breast_cancer": BreastCancer,
-    "mnist": Mnist,
-    "cifar10": Cifar10,
-    "image_folder": ImageFolder,
-    "npz": Npz,
-    "libsvm": Libsvm,
-    "csv": Csv,
-    "module:function": OwnData,
+    kind.model_fields["name"].default: kind
+    for kind in (Digits, BreastCancer, Mnist, Cifar10, ImageFolder, Npz, Libsvm, Csv)
 }
+DATASETS["module:function"] = OwnData
 
 
 def register(kind: type[Dataset]) -> type[Dataset]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -10,10 +11,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from grasp_tune.config.errors import DataError, shown
+from grasp_tune.config.errors import DataError, MissingDataError, shown
 from grasp_tune.data.data import Data
 from grasp_tune.data.options import Table as TableOptions
 
+KEY = "problem.dataset"
+GIB = 1 << 30
 MAX_CLASSES = 10_000
 Task = Literal["auto", "classification", "regression"]
 Array = NDArray[Any]
@@ -30,9 +33,28 @@ class Table:
     y: Array  # (rows,), or (rows, outputs)
     x_test: Array | None = None
     y_test: Array | None = None
+    _: KW_ONLY
     labels: tuple[str, ...] | None = None  # names, when y already counts classes from 0
     numbers: int | None = None  # columns that hold numbers, the first ones; None: all of them
     notes: tuple[str, ...] = ()  # what was done to the columns, as sentences
+
+
+def existing_file(path: str, key: str, how: str) -> Path:
+    """The path of a file that is there; else an error that says how to provide it."""
+    file = Path(path).expanduser()
+    if not file.is_file():
+        what = "a folder" if file.is_dir() else "not there"
+        raise MissingDataError(f"{KEY}.{key}: {file} is {what}; expected {how}")
+    return file
+
+
+def check_memory(name: str, needed: float, max_gib: float) -> None:
+    """Raise DataError when `needed` bytes are more than the options allow."""
+    if needed > max_gib * GIB:
+        raise DataError(
+            f"{name}: needs {needed / GIB:.3g} GiB of memory, expected at most {max_gib:g} "
+            f"({KEY}.max_gib)"
+        )
 
 
 def table_data(name: str, table: Table, options: TableOptions, task: Task = "auto") -> Data:
@@ -42,61 +64,49 @@ def table_data(name: str, table: Table, options: TableOptions, task: Task = "aut
         raise DataError(f"{name}: {len(table.x)} rows but {len(table.y)} labels, expected as many")
     y, y_test, labels = encode_labels(name, table.y, table.y_test, task)
     kept = kept_rows(len(table.x), options.rows)
-    x, x_test = table.x[kept], table.x_test
+    x, x_test, notes = table.x[kept], table.x_test, table.notes
     if table.numbers is not None:  # a blank is NaN there
         there = ~np.isnan(x)
         mean = np.where(there, x, 0.0).sum(axis=0) / there.sum(axis=0).clip(min=1)
         x = np.where(there, x, mean)
         x_test = None if x_test is None else np.where(np.isnan(x_test), mean, x_test)
     standardize = options.standardize
-    notes = table.notes
-    if standardize == "auto":
-        standardize = _scales_differ(x[:, : table.numbers])
-        if standardize:
-            notes += (
-                "Columns of numbers were shifted and divided to mean 0, variance 1, for their "
-                "scales differ; problem.dataset.standardize: false leaves them as they are.",
-            )
-    inputs, inputs_test = scaled(x, x_test, standardize, options.scale, table.numbers)
-    y = y[torch.from_numpy(kept)]
-    return Data(name, inputs, y, inputs_test, y_test, table.labels or labels, notes=notes)
+    if standardize == "auto" and (standardize := _scales_differ(x[:, : table.numbers])):
+        notes += (
+            "Columns of numbers were shifted and divided to mean 0, variance 1, for their "
+            f"scales differ; {KEY}.standardize: false leaves them as they are.",
+        )
+    shift: Any = 0.0
+    factor: Any = options.scale
+    if standardize:
+        shift = x.mean(axis=0, dtype=np.float64)
+        deviation = x.std(axis=0, dtype=np.float64)
+        # A constant column carries nothing: it becomes 0 instead of 0/0.
+        factor = options.scale / np.where(deviation > 0, deviation, 1.0)
+        if table.numbers is not None:
+            shift[table.numbers :], factor[table.numbers :] = 0.0, options.scale
+
+    def tensor(values: Array) -> Tensor:
+        if standardize or options.scale != 1.0:
+            values = (values - shift) * factor
+        return torch.from_numpy(np.array(values, dtype=np.float32, order="C"))
+
+    return Data(
+        name,
+        tensor(x),
+        y[torch.from_numpy(kept)],
+        None if x_test is None else tensor(x_test),
+        y_test,
+        table.labels or labels,
+        notes=notes,
+    )
 
 
 def kept_rows(count: int, rows: int | None) -> NDArray[np.int64]:
     """The training rows that are used, in their order: all, or `rows` picked at random."""
     if rows is None or rows >= count:
         return np.arange(count)
-    picked = np.random.default_rng(_ROWS_SEED).permutation(count)[:rows]
-    return np.sort(picked)
-
-
-def scaled(
-    x: Array,
-    x_test: Array | None,
-    standardize: bool,
-    scale: float,
-    numbers: int | None = None,
-) -> tuple[Tensor, Tensor | None]:
-    """Inputs as float32; columns standardized by the training rows, then multiplied by `scale`.
-
-    numbers: how many columns, the first ones, are standardized; None: all of them.
-    """
-    shift: Any = 0.0
-    factor: Any = scale
-    if standardize:
-        shift = x.mean(axis=0, dtype=np.float64)
-        deviation = x.std(axis=0, dtype=np.float64)
-        # A constant column carries nothing: it becomes 0 instead of 0/0.
-        factor = scale / np.where(deviation > 0, deviation, 1.0)
-        if numbers is not None:
-            shift[numbers:], factor[numbers:] = 0.0, scale
-
-    def tensor(values: Array) -> Tensor:
-        if standardize or scale != 1.0:
-            values = (values - shift) * factor
-        return torch.from_numpy(np.array(values, dtype=np.float32, order="C"))
-
-    return tensor(x), None if x_test is None else tensor(x_test)
+    return np.sort(np.random.default_rng(_ROWS_SEED).permutation(count)[:rows])
 
 
 def _scales_differ(x: Array) -> bool:
@@ -111,9 +121,11 @@ def encode_labels(
     name: str, y: Array, y_test: Array | None, task: Task
 ) -> tuple[Tensor, Tensor | None, tuple[str, ...] | None]:
     """Labels as classes counted from 0 with their names, or as numbers to predict (names None)."""
-    _check_labels(name, y)
-    if y_test is not None:
-        _check_labels(name, y_test)
+    for part in (y, y if y_test is None else y_test):
+        if part.size == 0:
+            raise DataError(f"{name}: there are no rows")
+        if part.dtype.kind == "f" and not np.isfinite(part).all():
+            raise DataError(f"{name}: labels hold nan or inf, expected finite numbers")
     if task == "regression" or (task == "auto" and not _looks_like_classes(y)):
         if not np.issubdtype(y.dtype, np.number):
             raise DataError(f"{name}: labels are text ({shown(y.flat[0])}), expected numbers")
@@ -127,11 +139,18 @@ def encode_labels(
     if len(values) > MAX_CLASSES:
         raise DataError(
             f"{name}: {len(values)} different labels, expected at most {MAX_CLASSES} classes; "
-            "for numbers to predict set problem.dataset.task: regression"
+            f"for numbers to predict set {KEY}.task: regression"
         )
-    codes_test = None if y_test is None else _codes(name, values, y_test)
-    names = tuple(_label_name(value) for value in values)
-    return torch.from_numpy(codes.astype(np.int64)), codes_test, names
+    codes_test = None
+    if y_test is not None:
+        places = np.searchsorted(values, y_test).clip(max=len(values) - 1)
+        if len(unknown := y_test[values[places] != y_test]):
+            raise DataError(
+                f"{name}: the test rows have the label {_label_name(unknown[0])}, which no "
+                "training row has"
+            )
+        codes_test = torch.from_numpy(places.astype(np.int64))
+    return torch.from_numpy(codes.astype(np.int64)), codes_test, tuple(map(_label_name, values))
 
 
 def _with_test_share(name: str, table: Table, share: float) -> Table:
@@ -139,8 +158,7 @@ def _with_test_share(name: str, table: Table, share: float) -> Table:
         return table
     if table.x_test is not None:
         raise DataError(
-            f"{name}: it has test rows of its own, so problem.dataset.test_share must be 0, "
-            f"got {share:g}"
+            f"{name}: it has test rows of its own, so {KEY}.test_share must be 0, got {share:g}"
         )
     count = len(table.x)
     held = min(max(1, round(share * count)), count - 1)
@@ -151,36 +169,15 @@ def _with_test_share(name: str, table: Table, share: float) -> Table:
     )
 
 
-def _check_labels(name: str, y: Array) -> None:
-    if y.size == 0:
-        raise DataError(f"{name}: there are no rows")
-    if np.issubdtype(y.dtype, np.floating) and not np.isfinite(y).all():
-        raise DataError(f"{name}: labels hold nan or inf, expected finite numbers")
-
-
 def _looks_like_classes(y: Array) -> bool:
-    if not np.issubdtype(y.dtype, np.number):
+    if y.dtype.kind not in "iufc":
         return True  # text, booleans
     if y.ndim > 1 and y.shape[1] > 1:
         return False
-    if np.issubdtype(y.dtype, np.integer):
-        return True
     # Files of text do not tell 1 from 1.0: few different whole numbers are classes.
-    return bool((y == np.round(y)).all()) and len(np.unique(y)) <= 1000
-
-
-def _codes(name: str, values: Array, y: Array) -> Tensor:
-    places = np.searchsorted(values, y).clip(max=len(values) - 1)
-    unknown = y[values[places] != y]
-    if len(unknown):
-        raise DataError(
-            f"{name}: the test rows have the label {_label_name(unknown[0])}, which no training "
-            "row has"
-        )
-    return torch.from_numpy(places.astype(np.int64))
+    return y.dtype.kind in "iu" or (bool((y == np.round(y)).all()) and len(np.unique(y)) <= 1000)
 
 
 def _label_name(value: object) -> str:
-    if isinstance(value, float | np.floating) and float(value).is_integer():
-        return str(int(value))
-    return str(value)
+    whole = isinstance(value, float | np.floating) and float(value).is_integer()
+    return str(int(value)) if whole else str(value)  # type: ignore[call-overload]

@@ -40,14 +40,8 @@ def read_picture(path: Path, size: int, channels: int) -> np.ndarray[Any, np.dty
                 if picture.size != (size, size):
                     picture = picture.resize((size, size), Image.Resampling.BILINEAR)
                 pixels = np.asarray(picture, dtype=np.uint8)
-    except (
-        Image.UnidentifiedImageError,
-        Image.DecompressionBombError,
-        OSError,
-        SyntaxError,
-        ValueError,
-    ) as error:
-        if isinstance(error, DataError):
-            raise
+    except DataError:
+        raise
+    except (Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
         raise DataError(f"{path}: cannot be read as a picture ({error})") from error
     return pixels.reshape(size, size, channels).transpose(2, 0, 1)

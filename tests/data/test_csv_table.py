@@ -1,123 +1,18 @@
-"""Arrays in .npz files, tables in text files, and the data that comes with scikit-learn."""
+"""Tables in text files, honest and broken."""
 
-import sys
-import zipfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from grasp_tune.config.errors import DataError, MissingDataError
+from grasp_tune.config.errors import DataError
 from grasp_tune.config.loader import experiment_from
-from grasp_tune.core.errors import MissingExtra
 from grasp_tune.data import Data, load_data
-
-X = np.array([[0.5, 1.0], [2.0, -3.0], [4.0, 0.0]])
 
 
 def load(**options: Any) -> Data:
     return load_data(experiment_from({"problem": {"dataset": options}}).problem.dataset)
-
-
-def test_digits_are_pictures_from_0_to_1() -> None:
-    data = load(name="digits")
-    assert data.spec.input_shape == (1, 8, 8)
-    assert data.spec.classes == 10
-    assert data.x_test is not None
-    # 1797 rows; round(0.2 * 1797) = 359 of them are kept aside.
-    assert (len(data.x), len(data.x_test)) == (1438, 359)
-    assert (float(data.x.min()), float(data.x.max())) == (0.0, 1.0)
-
-
-def test_breast_cancer_is_standardized_unless_told_otherwise() -> None:
-    data = load(name="breast_cancer", test_share=0)
-    assert data.labels == ("malignant", "benign")
-    assert data.x_test is None
-    assert data.x.mean(0).abs().max() < 1e-5
-    assert (data.x.std(0, correction=0) - 1).abs().max() < 1e-4
-    assert load(name="breast_cancer", standardize=False).x.max() > 1000
-
-
-def test_without_scikit_learn_the_message_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(MissingExtra, match=r"digits needs scikit-learn.*grasp_tune\[datasets\]"):
-        load(name="digits")
-
-
-# -- .npz --------------------------------------------------------------------------------------
-
-
-def test_npz_gives_its_four_arrays(tmp_path: Path) -> None:
-    file = tmp_path / "probe.npz"
-    np.savez(
-        file, x_train=X.astype("f2"), y_train=np.array([3, 1, 3], "u1"), x_test=X, y_test=[1] * 3
-    )
-    data = load(name="npz", path=str(file), scale=2)
-    assert data.name == "probe"
-    assert data.x.tolist() == (2 * X).tolist()
-    assert data.y.tolist() == [1, 0, 1]
-    assert data.y_test is not None
-    assert data.y_test.tolist() == [0, 0, 0]
-    assert data.labels == ("1", "3")
-
-
-def test_npz_arrays_may_have_other_names(tmp_path: Path) -> None:
-    np.savez_compressed(tmp_path / "a.npz", data=X, target=[0.5, 1.5, 2.5])
-    data = load(name="npz", path=str(tmp_path / "a.npz"), x="data", y="target")
-    assert data.spec.classes is None
-    assert data.y.tolist() == [0.5, 1.5, 2.5]
-    with pytest.raises(DataError, match=r"no array 'x_train', only data, target; .*dataset\.x$"):
-        load(name="npz", path=str(tmp_path / "a.npz"))
-
-
-def test_npz_with_python_objects_is_refused_and_nothing_runs(tmp_path: Path) -> None:
-    class Trap:
-        def __reduce__(self) -> tuple[Any, tuple[str]]:
-            return Path.touch, (tmp_path / "sprung",)  # type: ignore[return-value]
-
-    np.savez(tmp_path / "a.npz", x_train=np.array([Trap()], object), y_train=np.array([0]))
-    with pytest.raises(DataError, match=r"cannot be read as .npz"):
-        load(name="npz", path=str(tmp_path / "a.npz"))
-    assert not (tmp_path / "sprung").exists()
-
-
-def test_npz_that_would_fill_the_memory_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
-    file = tmp_path / "bomb.npz"
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("x_train.npy", b"\0" * (4 << 20))
-    assert file.stat().st_size < 20_000
-    with pytest.raises(DataError, match=r"needs 0.00391 GiB.*at most 0.001 .*max_gib"):
-        load(name="npz", path=str(file), max_gib=0.001)
-
-
-@pytest.mark.parametrize("content", [b"", b"not a zip", b"PK\x03\x04broken"])
-def test_files_that_are_no_npz_are_told(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "a.npz").write_bytes(content)
-    with pytest.raises(DataError, match=r"cannot be read as .npz"):
-        load(name="npz", path=str(tmp_path / "a.npz"))
-
-
-def test_npz_arrays_that_make_no_sense_are_told(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", x_train=X[0], y_train=[0, 1])
-    with pytest.raises(DataError, match=r"shape \(2,\), expected \(rows, features\)"):
-        load(name="npz", path=str(tmp_path / "a.npz"))
-    np.savez(tmp_path / "a.npz", x_train=X * 1j, y_train=[0, 1, 0])
-    with pytest.raises(DataError, match=r"holds complex128, expected real numbers"):
-        load(name="npz", path=str(tmp_path / "a.npz"))
-
-
-def test_a_missing_file_says_how_to_make_one(tmp_path: Path) -> None:
-    with pytest.raises(
-        MissingDataError, match=r"problem.dataset.path: .*gone.npz is not there; .*s"
-    ):
-        load(name="npz", path=str(tmp_path / "gone.npz"))
-    with pytest.raises(MissingDataError, match=r"is a folder; expected an .npz file"):
-        load(name="npz", path=str(tmp_path))
-
-
-# -- .csv --------------------------------------------------------------------------------------
 
 
 def test_csv_takes_the_last_column_or_the_one_that_is_named(tmp_path: Path) -> None:
