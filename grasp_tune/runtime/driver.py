@@ -262,9 +262,11 @@ def run_sweep(
         folder = stack.enter_context(open_folder(out, shared=shared, store=store, calls=calls))
         stack.enter_context(_stop_on_sigterm())
         driver = Driver(spec, folder, reporter, deadline)
-        training = True
+        training, own = True, threading.get_ident()
 
         def watch() -> None:
+            if threading.get_ident() != own:
+                return  # a thread of the executor's: the driver looks by itself
             driver.show()
             if training:
                 driver.check_time()
