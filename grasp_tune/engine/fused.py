@@ -107,9 +107,11 @@ def run_fused(worker: "Worker", task: TrainTask) -> tuple[list[SegmentOutcome], 
         logger.info("%s: runs one by one, not batched: %s", task.id, reason)
     # The loss has seen a minibatch for nothing. The first run does without it, so that no more
     # calls are made than the task has, and whoever runs the task loses the same one.
+    from grasp_tune.engine.segment import SegmentRunner  # which steps as this file says
+
     skips = [lost, *([0] * (len(task.segments) - 1))]
     pairs = zip(task.segments, skips, strict=True)
-    outcomes = [worker.run_segment(segment, task, skip=skip) for segment, skip in pairs]
+    outcomes = [SegmentRunner(worker, segment, task, skip).outcome() for segment, skip in pairs]
     note = f"the loss cannot be batched ({reason}): pass fused=False to save a call a task"
     return outcomes, note if lost else ""
 

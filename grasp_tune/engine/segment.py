@@ -34,9 +34,12 @@ class _OutOfCalls(Exception):
 
 
 class SegmentRunner:
-    """Model, optimizer and averages, from a checkpoint to the next."""
+    """Model, optimizer and averages, from a checkpoint to the next.
 
-    def __init__(self, worker: "Worker", segment: Segment, task: TrainTask, skip: int) -> None:
+    skip: calls at its beginning that are already spent, and count as used.
+    """
+
+    def __init__(self, worker: "Worker", segment: Segment, task: TrainTask, skip: int = 0) -> None:
         self._worker, self._segment, self._task = worker, segment, task
         self._base = find_optimizer(segment.arm.base, worker.bases)
         self._curve = Curve(segment)
@@ -68,8 +71,19 @@ class SegmentRunner:
         while curve.finite and self._call + step <= segment.stop:
             while waiting and waiting[0] <= self._call:
                 self._write_iterate(waiting.pop(0))
-            if not self._step():
+            before = self._call
+            if segment.anneal is not None:
+                self._set_step(annealed(segment, before))
+            try:
+                self._optimizer.step(self._closure)  # type: ignore[arg-type]
+            except _OutOfCalls:
                 break
+            if self._call == before:
+                kind = type(self._optimizer).__name__
+                raise InputError(
+                    f"base: {kind}.step never called the closure that it was given, so it cannot "
+                    "be run; a step must call `closure()`, which computes the gradients"
+                )
             if segment.averages:
                 self._averages.update()
         self._look()
@@ -86,23 +100,6 @@ class SegmentRunner:
         if segment.save:
             self._write_state()
         return curve.outcome()
-
-    def _step(self) -> bool:
-        """Let the optimizer make a step; returns whether the calls sufficed for it."""
-        before = self._call
-        if self._segment.anneal is not None:
-            self._set_step(annealed(self._segment, before))
-        try:
-            self._optimizer.step(self._closure)  # type: ignore[arg-type]
-        except _OutOfCalls:
-            return False
-        if self._call == before:
-            kind = type(self._optimizer).__name__
-            raise InputError(
-                f"base: {kind}.step never called the closure that it was given, so it cannot be "
-                "run; a step must call `closure()`, which computes the gradients"
-            )
-        return True
 
     def _closure(self) -> Tensor:
         oracle, lanes = self._worker.oracle, self._segment.lanes

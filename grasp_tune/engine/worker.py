@@ -23,8 +23,6 @@ from grasp_tune.core.tasks import (
     SampleOutcome,
     ScoreOutcome,
     ScoreTask,
-    Segment,
-    SegmentOutcome,
     Task,
     TrainOutcome,
     TrainTask,
@@ -225,18 +223,11 @@ class Worker:
 
     def _train(self, task: TrainTask) -> TrainOutcome:
         if len(task.segments) == 1:
-            results, note = [self.run_segment(task.segments[0], task)], ""
+            results, note = [SegmentRunner(self, task.segments[0], task).outcome()], ""
         else:
             results, note = run_fused(self, task)
         calls = sum(item.calls for item in results)
         return TrainOutcome(calls, self.origin, tuple(results), note)
-
-    def run_segment(self, segment: Segment, task: TrainTask, skip: int = 0) -> SegmentOutcome:
-        """Train one segment of a run, by the ordinary loop of the framework.
-
-        `skip` calls at its beginning are already spent, and count as used.
-        """
-        return SegmentRunner(self, segment, task, skip).outcome()
 
     def coordinates(self, power: float) -> Coordinates | None:
         """Return what the probe saw of each coordinate for a run, None where it does not matter."""

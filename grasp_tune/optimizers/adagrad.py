@@ -59,7 +59,8 @@ class DiagonalAdaGrad(OwnState):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """The closure's loss, None without a closure; moves the parameters by one gradient."""
-        loss = self.loss_of(closure)
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
         for group in self.param_groups:
             for point in group["params"]:
                 if point.grad is None:

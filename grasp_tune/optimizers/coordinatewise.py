@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -22,13 +22,6 @@ class OwnState(Optimizer):
         for state in self.state.values():
             for name, value in state.items():
                 state[name] = value.clone()
-
-    def loss_of(self, closure: Callable[[], Any] | None) -> Any:
-        """Return the closure's loss, with gradients; None without a closure."""
-        if closure is None:
-            return None
-        with torch.enable_grad():
-            return closure()
 
 
 class CoordinateWise(OwnState):

@@ -76,7 +76,8 @@ class DistanceAdam(CoordinateWise):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """The closure's loss, None without a closure; moves the parameters by one gradient."""
-        loss = self.loss_of(closure)
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
         group = self.param_groups[0]
         points = [point for point in group["params"] if point.grad is not None]
         if not points:

@@ -32,6 +32,34 @@ def test_run_writes_all_that_it_promises(command: Command, place: Path) -> None:
     assert f'"{place / "rows.npz"}"' in (place / "o" / "config.yaml").read_text()
 
 
+OWN_LOSS = """
+import sys, pathlib, torch.nn.functional as F
+def loss(model, batch):
+    frame, count = sys._getframe(1), 0
+    while frame is not None:
+        count += "/grasp_tune/" in frame.f_code.co_filename and frame.f_code.co_name != "<module>"
+        frame = frame.f_back
+    with open("hops.txt", "a") as file:
+        file.write(f"{count}\\n")
+    return F.cross_entropy(model(batch[0]), batch[1])
+"""
+
+
+def test_a_call_passes_at_most_fifteen_functions_from_command_to_loss(place: Path) -> None:
+    (place / "own_loss.py").write_text(OWN_LOSS)
+    arguments = ["small.yaml", "--out", "o", "--set", "problem.loss=own_loss:loss", "-q"]
+    arguments += ["--set", "backend.fused=false"]
+    subprocess.run(
+        [sys.executable, "-m", "grasp_tune", "run", *arguments],
+        check=True,
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    hops = [int(line) for line in (place / "hops.txt").read_text().split()]
+    assert len(hops) > 400
+    assert max(hops) <= 15
+
+
 def test_json_goes_to_standard_output_alone(command: Command, place: Path) -> None:
     ended = command("run", "small.yaml", "--out", "o", "--format", "json", "--quiet")
     assert ended.err == ""
