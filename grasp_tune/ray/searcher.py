@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from pyarrow import fs as arrow
 from ray.tune.search import Searcher
 
-from grasp_tune.core.errors import GraspError, InputError, SearchError
+from grasp_tune.core.errors import CheckpointError, GraspError, InputError, SearchError
 from grasp_tune.core.methods import Method
 from grasp_tune.core.plan import Plan
 from grasp_tune.core.search import Progress, Step
@@ -94,6 +95,7 @@ class GraspSearcher(Searcher):
         self._sweep = sweep
         self._own: set[str] = set()  # trials of this process, whose end Tune is sure to tell
         self._failure: Exception | None = None  # raised by the next `suggest`
+        self._torn: CheckpointError | None = None  # the saved state cannot be read
         self._met: object = None  # the run that was set up
         self._build: Callable[[], nn.Module] | None = None
 
@@ -171,7 +173,10 @@ class GraspSearcher(Searcher):
         if trainable is not None and "setup" not in vars(trainable):
             make, constants, seed = trainable.problem, tune.constants, self.spec.seed
             self._build = lambda: make(constants, {}).build(seed)
-        if (found := tune.storage) is not None:
+        found = tune.storage
+        if self._torn is not None and (found is None or not self._sweep.adopt(_runs(*found))):
+            raise self._torn
+        if found is not None:
             self._sweep.storage = SharedStorage(found[0], f"{found[1]}/{FOLDER}/{self.run}")
         self._met = tune.generator
 
@@ -226,6 +231,8 @@ class GraspSearcher(Searcher):
         """Go on from a state; one of another sweep ends the run with a sentence about it."""
         try:
             self._sweep.load(read_json(checkpoint_path, STATE_LIMIT))
+        except CheckpointError as error:  # the driver was killed while Tune copied the file
+            self._torn = error
         except GraspError as error:
             # Raised here, Tune would log it and start the sweep again from its beginning.
             self._failure = error
@@ -241,3 +248,9 @@ class GraspSearcher(Searcher):
         self._begin(sweep)
         Searcher.__init__(self, metric=kept["metric"], mode=kept["mode"])
         sweep.load(state)
+
+
+def _runs(filesystem: arrow.FileSystem, path: str) -> list[str]:
+    """The names of the sweeps in an experiment's storage, the latest last."""
+    found = filesystem.get_file_info(arrow.FileSelector(f"{path}/{FOLDER}", allow_not_found=True))
+    return [item.base_name for item in sorted(found, key=lambda item: item.mtime_ns or 0)]

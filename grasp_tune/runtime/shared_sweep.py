@@ -6,9 +6,11 @@ twice, late, from unknown workers, or not at all. The last piece of work, `selec
 chosen model in the storage.
 """
 
+import hashlib
+import json
 import logging
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +67,9 @@ class SharedSweep:
     """
 
     def __init__(self, spec: SweepSpec, bases: Mapping[str, Factory], *, width_known: bool) -> None:
-        self.run = uuid.uuid4().hex[:12]  # names the sweep's folder in the storage
+        # Names the sweep's folder in the storage: what fixes the sweep, and which time it is run.
+        self._kind = hashlib.blake2b(json.dumps(spec.to_dict()).encode(), digest_size=6).hexdigest()
+        self.run = self._kind + uuid.uuid4().hex[:8]
         self.ledger = Ledger(Search(spec))
         self.bases = bases
         self.storage: SharedStorage | None = None
@@ -215,6 +219,15 @@ class SharedSweep:
             "select_failures": self._select_failures,
             "folder": None if folder is None else str(folder),
         }
+
+    def adopt(self, runs: Iterable[str]) -> bool:
+        """Go on from what the latest run of this very sweep left in the storage, if there is one.
+
+        runs: names of folders in the storage, the latest last.
+        """
+        mine = [run for run in runs if run.startswith(self._kind)]
+        self.run = mine[-1] if mine else self.run
+        return bool(mine)
 
     def load(self, state: Json) -> None:
         """Go on from `state`; raise where it belongs to another sweep."""

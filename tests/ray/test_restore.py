@@ -100,6 +100,10 @@ def test_a_killed_driver_is_resumed_to_the_same_choice(tmp_path: Path, way: str)
             home = tmp_path / "moved" / "elsewhere"
             home.parent.mkdir()
             (tmp_path / "killed").rename(home)  # the experiment's folder may move in between
+            saved = list(home.rglob("searcher-state-*"))
+            assert saved
+            for item in saved:
+                item.write_bytes(b"")  # killed while Tune copied it
             grid = tune.Tuner.restore(str(home), trainable=trainable).fit()
             result = load_result(grid)
         else:
