@@ -8,14 +8,12 @@ at x0 for the probe, along a run, at a candidate for fresh samples.
 import contextlib
 import math
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from statistics import median
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch import Tensor
 
 from grasp_tune.core.checkpoint_keys import START
 from grasp_tune.core.errors import InputError, SearchError
@@ -24,8 +22,9 @@ from grasp_tune.core.search import Search, Step
 from grasp_tune.core.spec import ScheduleName, SweepSpec
 from grasp_tune.core.tasks import phase_of
 from grasp_tune.engine.checkpoints import model_tensors
-from grasp_tune.loop.model_point import Groups, ModelPoint
-from grasp_tune.loop.task_runs import Bench, TaskRun, TrainRun, begin
+from grasp_tune.loop.loop_optimizer import LoopOptimizer, check_spec
+from grasp_tune.loop.model_point import Groups
+from grasp_tune.loop.task_runs import Bench, begin
 from grasp_tune.runtime.driver import Ledger
 from grasp_tune.runtime.result import Result
 from grasp_tune.runtime.store import MemoryStore
@@ -33,15 +32,10 @@ from grasp_tune.runtime.store import MemoryStore
 FORMAT = 1
 TIMED = 12  # steps that are timed where the budget is given in minutes; the first ones warm up
 WARM = 4
-NO_RATE = 1.0  # what `param_groups` show as lr while no run is under way
 MARGIN = 0.97  # of the time that is planned for; the rest is for steps that take longer
-NEEDS_LOSS = (
-    "step() needs the loss of this minibatch: call opt.step(loss), or opt.step(closure) with a "
-    "closure that computes the gradients and returns the loss"
-)
 
 
-class Grasp(Optimizer):
+class Grasp(LoopOptimizer):
     """An optimizer that chooses its own step sizes within a budget of steps.
 
         opt = gt.Grasp(model, budget=10_000)
@@ -77,33 +71,19 @@ class Grasp(Optimizer):
         loader: Any = None,
         minutes: float | None = None,
     ) -> None:
-        self._point = ModelPoint(model)
+        super().__init__(model)
         self._clock = _Clock(minutes) if minutes is not None else None
         budget = _budget(budget, epochs, loader, minutes)
-        method = NonConvex() if method is None else method
-        if getattr(method, "exact", False):
-            raise InputError(
-                "method: Deterministic needs exact gradients, which a loop over minibatches does "
-                "not give; use minimize, or NonConvex() or Convex()"
-            )
-        if callable(method.base):
-            raise InputError("method: a loop runs the named optimizers; give base by its name")
         self._make_spec: Callable[[int], SweepSpec] = lambda calls: SweepSpec(
-            method=method, budget=calls, schedule=schedule, seed=seed, probe_parts=1
+            NonConvex() if method is None else method, calls, schedule, seed
         )
+        check_spec(self._make_spec(1 if budget is None else budget))
         self._bench = Bench(self._point, MemoryStore())
         self._ledger: Ledger | None = None
-        self._run: TaskRun | None = None
         self._task_id = ""
         self._choice_placed = False
-        self._calls = 0
-        self._heard: list[Tensor] = []  # losses that the model's own output has told
-        self._told: set[str] = set()  # warnings that were given
-        super().__init__(self._point.groups, {"lr": NO_RATE, "shown": NO_RATE})
         if budget is not None:
             self._start_search(budget)
-        if self._point.model is not None:
-            self._point.model.register_forward_hook(self._hear)
 
     # -- the loop ----------------------------------------------------------------------------------
 
@@ -112,33 +92,14 @@ class Grasp(Optimizer):
         """Whether the budget is spent; the model then holds the chosen weights."""
         return self._choice_placed
 
-    @torch.no_grad()
-    def step(self, closure: Tensor | float | Callable[[], Any] | None = None) -> Any:
-        """Hand over one oracle call; returns the loss.
-
-        closure: the loss of this minibatch, whose gradients are in the parameters; or a closure
-            that computes them and returns it. Models whose output has a `loss` (Hugging Face) need
-            neither.
-        """
-        if self.done:
-            self._warn("done", "the budget is spent: this step changes nothing; stop at opt.done")
-            return closure() if callable(closure) else closure
-        loss = closure
-        if callable(closure):
-            with torch.enable_grad():
-                loss = closure()
-        self._take(self._checked(loss))
-        return loss
-
     def _take(self, loss: Tensor) -> None:
         if self._clock is not None and self._ledger is None:
             self._time()
             return
-        self._begin()
-        self._point.dense_gradients()
+        if self._run is None:
+            self._begin()
+        self._feed(loss)
         assert self._run is not None
-        self._run.feed(loss)
-        self._calls += 1
         if self._run.done:
             self._next_task()
         if self._clock is not None and self._clock.over and not self.done:
@@ -147,18 +108,11 @@ class Grasp(Optimizer):
 
     def _begin(self) -> None:
         """At the first step: x0 is where the model is now."""
-        if self._run is None:
-            self._bench.store.write(START, self._point.tensors(), {})
-            kept = [None if p.grad is None else p.grad.clone() for p in self._point.trained]
-            self._next_task()
-            for parameter, gradient in zip(self._point.trained, kept, strict=True):
-                parameter.grad = gradient
-        elif self._point.moved:
-            raise SearchError(
-                "the model's parameters were changed since the last step by something else than "
-                "this optimizer (load_state_dict, another optimizer, weight clipping?), so its "
-                "measurements no longer fit; make a new Grasp, or leave the parameters alone"
-            )
+        self._bench.store.write(START, self._point.tensors(), {})
+        kept = [None if p.grad is None else p.grad.clone() for p in self._point.trained]
+        self._next_task()
+        for parameter, gradient in zip(self._point.trained, kept, strict=True):
+            parameter.grad = gradient
 
     def _next_task(self) -> None:
         ledger = self._open_ledger()
@@ -213,11 +167,6 @@ class Grasp(Optimizer):
             self._point.place(now)
 
     # -- what a person or a logger wants to know ---------------------------------------------------
-
-    @property
-    def calls(self) -> int:
-        """Steps made so far that count against the budget."""
-        return self._calls
 
     @property
     def budget(self) -> int | None:
@@ -305,61 +254,12 @@ class Grasp(Optimizer):
 
     # -- inside ------------------------------------------------------------------------------------
 
-    def _checked(self, loss: Any) -> Tensor:
-        """Return the loss of this step as a tensor, the mean over all ranks."""
-        heard, self._heard = self._heard, []
-        if loss is None and heard:
-            loss = torch.stack([item.float() for item in heard]).mean()
-        if loss is None:
-            raise InputError(NEEDS_LOSS)
-        value = loss.detach() if isinstance(loss, Tensor) else torch.tensor(float(loss))
-        if value.numel() != 1:
-            shape = tuple(value.shape)
-            raise InputError(f"loss: got a tensor of shape {shape}, expected one number")
-        value = value.reshape(()).float()
-        if (world := _world()) > 1:
-            value = value.clone()
-            torch.distributed.all_reduce(value)  # so that all ranks decide alike
-            value /= world
-        return value
-
-    def _hear(self, module: nn.Module, given: Any, output: Any) -> None:
-        loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
-        if isinstance(loss, Tensor) and loss.numel() == 1 and torch.is_grad_enabled():
-            self._heard.append(loss.detach().reshape(()))
-
-    def _show_step(self) -> None:
-        """Let `param_groups` say the present step, as loggers expect; warn where it was set."""
-        run = self._run
-        segment = run.segment if isinstance(run, TrainRun) else None
-        size = NO_RATE if segment is None else segment.step_size
-        for group in self.param_groups:
-            # A schedule that is constant sets what it found first, which does no harm.
-            if group["lr"] not in (group["shown"], NO_RATE):
-                self._warn(
-                    "scheduler",
-                    "something sets the learning rate of a Grasp optimizer (a learning-rate "
-                    "scheduler?); it has none, and the value is ignored: remove the scheduler",
-                )
-            group["lr"] = group["shown"] = size
-
-    def _warn(self, key: str, text: str) -> None:
-        if key not in self._told:
-            self._told.add(key)
-            warnings.warn(text, stacklevel=4)
-
     def _time(self) -> None:
         """Time the first steps of a budget in minutes; none of them moves the model."""
         assert self._clock is not None
         calls = self._clock.tick()
         if calls is not None:
             self._start_search(calls)
-
-
-def _world() -> int:
-    """Return how many processes train together."""
-    there = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return torch.distributed.get_world_size() if there else 1
 
 
 class _Clock:

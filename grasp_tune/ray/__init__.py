@@ -7,6 +7,7 @@ from grasp_tune.lazy_names import lazy_names
 if TYPE_CHECKING:
     from grasp_tune.executors.ray import RayBackend
     from grasp_tune.ray.experiment import load_result, quiet_disk
+    from grasp_tune.ray.function import optimizer
     from grasp_tune.ray.plan_searcher import BudgetStopper, PlanSearcher
     from grasp_tune.ray.progress import GraspProgress
     from grasp_tune.ray.searcher import GraspSearcher
@@ -20,6 +21,7 @@ __all__ = [
     "RayBackend",
     "grasp_trainable",
     "load_result",
+    "optimizer",
     "quiet_disk",
 ]
 
@@ -31,6 +33,7 @@ _HOME = {
     "RayBackend": "grasp_tune.executors.ray",
     "grasp_trainable": "grasp_tune.ray.trainable",
     "load_result": "grasp_tune.ray.experiment",
+    "optimizer": "grasp_tune.ray.function",
     "quiet_disk": "grasp_tune.ray.experiment",
 }
 __getattr__, __dir__ = lazy_names(__name__, _HOME, "ray")

@@ -12,7 +12,7 @@ from ray import tune
 
 from grasp_tune.core.errors import SearchError
 from grasp_tune.engine.problem import TorchProblem
-from grasp_tune.ray.trial_config import FOLDER
+from grasp_tune.ray.trial_config import FOLDER, KEY
 from grasp_tune.runtime.files import read_json
 from grasp_tune.runtime.plan_cells import PlanCells
 from grasp_tune.runtime.result import Result
@@ -52,11 +52,10 @@ def _chosen_checkpoint(experiment: Any) -> tune.Checkpoint | None:
     """Return what the last trial left, where the experiment is one of Tune's objects."""
     if isinstance(experiment, tune.ResultGrid):
         items = [experiment[at] for at in range(len(experiment))]
-        rows = [(item.metrics or {}, item.checkpoint) for item in items]
     else:
-        trials = getattr(experiment, "trials", None) or []
-        rows = [(trial.last_result or {}, trial.checkpoint) for trial in trials]
-    return next((kept for row, kept in rows if row.get("task") == SELECT and kept), None)
+        items = getattr(experiment, "trials", None) or []
+    rows = [((item.config or {}).get(KEY), item.checkpoint) for item in items]
+    return next((kept for own, kept in rows if kept and own and own.get("task") == SELECT), None)
 
 
 @contextlib.contextmanager

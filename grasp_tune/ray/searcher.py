@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pyarrow import fs as arrow
 from ray.tune.search import Searcher
+from ray.tune.trainable import FunctionTrainable
 
 from grasp_tune.core.errors import CheckpointError, GraspError, InputError, SearchError
 from grasp_tune.core.methods import Method
@@ -18,12 +19,12 @@ from grasp_tune.core.plan import Plan
 from grasp_tune.core.search import Progress, Step
 from grasp_tune.core.spec import EnsembleName, ScheduleName, SweepSpec
 from grasp_tune.engine.fused import WIDTH
+from grasp_tune.loop.loop_optimizer import check_spec
 from grasp_tune.ray.trainable import GraspTrainable
 from grasp_tune.ray.trial_config import FOLDER, to_config, trial_folder, trial_name, work_in
-from grasp_tune.ray.tune_internals import TuneRun, refuse_domains
+from grasp_tune.ray.tune_internals import TuneRun, refuse_domains, sweep_folder
 from grasp_tune.runtime.files import read_json, write_json_atomic
 from grasp_tune.runtime.result import Result
-from grasp_tune.runtime.shared_storage import SharedStorage
 from grasp_tune.runtime.shared_sweep import SharedSweep
 from grasp_tune.runtime.state_file import STATE_LIMIT
 
@@ -36,7 +37,7 @@ METRICS = ("score", "loss")  # what the last trial alone reports as numbers
 
 
 class GraspSearcher(Searcher):
-    """A whole sweep as a Ray Tune searcher; see `grasp_trainable`.
+    """A whole sweep as a Ray Tune searcher; see `grasp_trainable` and `optimizer`.
 
     method: `NonConvex()` by default; `Convex`, `ConvexFree` or `Deterministic`.
     budget: T, the oracle calls allowed in all.
@@ -48,7 +49,7 @@ class GraspSearcher(Searcher):
         the cluster.
     probe_parts: tasks that share the probe.
     challengers: further base optimizers that join the race, by name or as functions.
-    metric, mode: `score` or `loss`, and `min`.
+    metric, mode: `score` or `loss`, and `min`; a function of your own reports what it likes.
     """
 
     def __init__(
@@ -78,7 +79,6 @@ class GraspSearcher(Searcher):
             challengers=challengers,
         )
         self._begin(SharedSweep(spec, bases, width_known=fused != "auto"))
-        self._check_metric(metric, mode)
         super().__init__(metric=metric, mode=mode)
 
     @staticmethod
@@ -97,6 +97,7 @@ class GraspSearcher(Searcher):
         self._failure: Exception | None = None  # raised by the next `suggest`
         self._torn: CheckpointError | None = None  # the saved state cannot be read
         self._met: object = None  # the run that was set up
+        self._function = False  # whether the trainable is a function of the user's own
         self._build: Callable[[], nn.Module] | None = None
 
     # -- what Tune asks -------------------------------------------------------------------------
@@ -106,7 +107,6 @@ class GraspSearcher(Searcher):
     ) -> bool:
         """Take what Tune knows before the run; refuse what would have to be sampled."""
         refuse_domains(config)
-        self._check_metric(metric or self._metric, mode or self._mode)
         self._metric, self._mode = metric or self._metric, mode or self._mode
         return True
 
@@ -123,7 +123,7 @@ class GraspSearcher(Searcher):
         work = self._sweep.next(trial_id)
         if isinstance(work, Step):
             return None if work is Step.WAIT else Searcher.FINISHED
-        return to_config(work)
+        return to_config(work, self._metric if self._function else None)
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Learn from a report: how far a task is, or how it ended."""
@@ -137,18 +137,27 @@ class GraspSearcher(Searcher):
         with self._kept_for_later():
             if result is not None and not error:
                 self._sweep.hear(result)
-                if result.get("status") == "running" and result.get("run") == self.run:
-                    raise InputError(
-                        f"stop: it ended trial {trial_id} in the middle of {result.get('task')}; "
-                        "leave `stop` out, since the budget ends every trial, or stop the whole "
-                        "run with time_budget_s"
-                    )
+                if (task := self._sweep.task_of(trial_id)) is not None:
+                    raise InputError(self._cut_off(trial_id, task))
             tune = TuneRun.asking()
             reason = "it failed" if tune is None else tune.error_of(trial_id)
             last = reason.strip().splitlines()[-1]
             if "failed to import on the worker" in reason:
                 raise SearchError(f"the trainable cannot be loaded in a worker process: {last}")
             self._sweep.gone(trial_id, last)
+
+    def _cut_off(self, trial_id: str, task: str) -> str:
+        if self._function:
+            return (
+                f"the function ended in the middle of {task} (trial {trial_id}): make its "
+                "optimizer with grasp_tune.ray.optimizer(model), loop until opt.done, and leave "
+                "`stop` out; for a function that is given a learning rate use "
+                "GraspSearcher.from_plan(plan, parameter=...)"
+            )
+        return (
+            f"stop: it ended trial {trial_id} in the middle of {task}; leave `stop` out, since the "
+            "budget ends every trial, or stop the whole run with time_budget_s"
+        )
 
     @contextlib.contextmanager
     def _kept_for_later(self) -> Iterator[None]:
@@ -164,20 +173,27 @@ class GraspSearcher(Searcher):
             return
         tune.set_up(trial_name, trial_folder)
         trainable = tune.trainable
-        if trainable is not None and not issubclass(trainable, GraspTrainable):
+        self._function = trainable is not None and issubclass(trainable, FunctionTrainable)
+        if self._function:
+            check_spec(self.spec, self._sweep.bases)
+            self._metric, self._mode = tune.metric, tune.mode  # it reports what it likes
+        else:
+            self._check_metric(tune.metric or self._metric, tune.mode or self._mode)
+        if trainable is not None and issubclass(trainable, GraspTrainable):
+            # One with parameters needs them: its model can be built in its own processes only.
+            if "setup" not in vars(trainable):
+                make, constants, seed = trainable.problem, tune.constants, self.spec.seed
+                self._build = lambda: make(constants, {}).build(seed)
+        elif trainable is not None and not self._function:
             raise InputError(
-                f"trainable: got {trainable.__name__}, expected grasp_trainable(make_problem); "
-                "for a trainable of your own use GraspSearcher.from_plan(plan, parameter=...)"
+                f"trainable: got {trainable.__name__}, expected a function that calls "
+                "grasp_tune.ray.optimizer(model), or grasp_trainable(make_problem)"
             )
-        # One with parameters needs them: its model can be built in its own processes only.
-        if trainable is not None and "setup" not in vars(trainable):
-            make, constants, seed = trainable.problem, tune.constants, self.spec.seed
-            self._build = lambda: make(constants, {}).build(seed)
         found = tune.storage
         if self._torn is not None and (found is None or not self._sweep.adopt(_runs(*found))):
             raise self._torn
         if found is not None:
-            self._sweep.storage = SharedStorage(found[0], f"{found[1]}/{FOLDER}/{self.run}")
+            self._sweep.storage = sweep_folder(*found, self.run)
         self._met = tune.generator
 
     def _check_metric(self, metric: str | None, mode: str | None) -> None:

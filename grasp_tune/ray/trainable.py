@@ -12,20 +12,16 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, ClassVar
 
-import ray
 import torch
 from ray.tune import PlacementGroupFactory, Trainable
 
-from grasp_tune.core.errors import GraspError, InputError, SearchError
+from grasp_tune.core.errors import GraspError, InputError
 from grasp_tune.engine.problem import TorchProblem
-from grasp_tune.ray.trial_config import FOLDER, KEY, report, work_in
-from grasp_tune.ray.tune_internals import no_checkpoint, sees_storage, storage_of
-from grasp_tune.runtime.shared_storage import SharedStorage
+from grasp_tune.ray.trial_config import HEARTBEAT, KEY, report, work_in
+from grasp_tune.ray.tune_internals import no_checkpoint, sweep_storage
 from grasp_tune.runtime.shared_worker import SharedWorker, refusal
 
 logger = logging.getLogger(__name__)
-
-HEARTBEAT = 30.0  # seconds between two reports of a task under way
 
 # One problem a process: an actor runs one trial at a time, and the next is of the same kind.
 _KEPT: list[tuple[object, SharedWorker]] = []
@@ -120,22 +116,13 @@ class GraspTrainable(Trainable):
         return self._worker.perform(self._work)
 
     def _make_worker(self) -> SharedWorker:
-        context, work = getattr(self, "_storage", None), self._work
-        found = storage_of(context)
-        if found is None:
-            raise SearchError("this trainable has no storage: run it with Ray Tune")
-        if not sees_storage(context):
-            raise SearchError(
-                f"{ray.util.get_node_ip_address()} does not see the {found[1]} of the driver: with "
-                "several machines, storage_path must be a shared folder (NFS) or a bucket "
-                "(s3://..., gs://...) that all of them can reach"
-            )
-        path = f"{found[1]}/{FOLDER}/{work.run}"
-        key = self.token, self._constants, path, work.spec.seed
+        work = self._work
+        storage = sweep_storage(getattr(self, "_storage", None), work.run)
+        key = self.token, self._constants, storage.path, work.spec.seed
         if not _KEPT or _KEPT[0][0] != key:
             _KEPT.clear()
             problem = self.problem(self._constants, self._given)
-            _KEPT.append((key, SharedWorker(problem, SharedStorage(found[0], path), work)))
+            _KEPT.append((key, SharedWorker(problem, storage, work)))
         return _KEPT[0][1]
 
 

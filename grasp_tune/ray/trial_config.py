@@ -17,11 +17,16 @@ from grasp_tune.runtime.shared_sweep import SELECT, Selection, Work
 
 KEY = "grasp"  # the one key in a trial's config that is ours
 FOLDER = "grasp"  # of all sweeps, below the experiment's folder
+HEARTBEAT = 30.0  # seconds between two reports of a task under way
 
 
-def to_config(work: Work) -> dict[str, Any]:
-    """Return the config of the trial that does this work."""
+def to_config(work: Work, metric: str | None = None) -> dict[str, Any]:
+    """Return the config of the trial that does this work.
+
+    metric: what a function of the user's own reports; Tune wants it in every row.
+    """
     words = {**describe(work.task), "run": work.run, "attempt": work.attempt}
+    words |= {} if metric is None else {"metric": metric}
     return {KEY: {**words, "work": work}}
 
 

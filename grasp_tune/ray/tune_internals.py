@@ -18,8 +18,11 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler
 from ray.tune.search import SearchGenerator
 from ray.tune.search.sample import Domain
+from ray.tune.trainable import FunctionTrainable
 
-from grasp_tune.core.errors import InputError
+from grasp_tune.core.errors import InputError, SearchError
+from grasp_tune.ray.trial_config import FOLDER
+from grasp_tune.runtime.shared_storage import SharedStorage
 
 logger = logging.getLogger(__name__)
 
@@ -163,6 +166,39 @@ def sees_storage(context: Any) -> bool:
     except RuntimeError:
         return False
     return True
+
+
+def sweep_storage(context: Any, run: str) -> SharedStorage:
+    """Return a sweep's folder in the experiment's storage, as this machine sees it."""
+    found = storage_of(context)
+    if found is None:
+        raise SearchError("this trainable has no storage: run it with Ray Tune")
+    if not sees_storage(context):
+        raise SearchError(
+            f"{ray.util.get_node_ip_address()} does not see the {found[1]} of the driver: with "
+            "several machines, storage_path must be a shared folder (NFS) or a bucket "
+            "(s3://..., gs://...) that all of them can reach"
+        )
+    return sweep_folder(*found, run)
+
+
+def sweep_folder(filesystem: Any, path: str, run: str) -> SharedStorage:
+    """Return a sweep's folder below that of its experiment."""
+    return SharedStorage(filesystem, f"{path}/{FOLDER}/{run}")
+
+
+def config_around() -> Mapping[str, Any]:
+    """Return the config of the function that Tune runs in this thread."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, FunctionTrainable):
+            return dict(owner.config)
+        frame = frame.f_back
+    raise InputError(
+        "no function of Ray Tune runs in this thread: call it inside train(config), or hand it "
+        "the config: optimizer(model, config)"
+    )
 
 
 def no_checkpoint() -> Any:

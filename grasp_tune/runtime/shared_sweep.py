@@ -123,6 +123,8 @@ class SharedSweep:
             work.task.id: owner
             for owner, work in mine.items()
             if work.attempt == self._attempts.get(work.task.id, 0)
+            # A function of the user's own may go on after the choice.
+            and not (self._selected and work.task.id == SELECT)
         }
         self.ledger.follow(now, own)
 
@@ -159,6 +161,10 @@ class SharedSweep:
             if key == SELECT:
                 self._select_failed(reason)
         self.ledger.gone(owner, reason)
+
+    def task_of(self, owner: str) -> str | None:
+        """Return the task that an owner has and has not ended."""
+        return next((key for key, who in self.ledger.running.items() if who == owner), None)
 
     def _end(self, key: str) -> None:
         task, issued = self.search.tasks.get(key), self.ledger.running.pop(key, None)

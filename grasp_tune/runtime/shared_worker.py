@@ -8,7 +8,7 @@ from grasp_tune.core.checkpoint_keys import START
 from grasp_tune.core.errors import CheckpointError, GraspError
 from grasp_tune.core.search import Search
 from grasp_tune.core.tasks import Outcome, ProbeOutcome, ProbeTask, Task, TrainOutcome
-from grasp_tune.engine.checkpoints import model_tensors
+from grasp_tune.engine.checkpoints import Tensors, model_tensors
 from grasp_tune.engine.fused import fusion_width
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.worker import Worker
@@ -60,8 +60,10 @@ class SharedWorker:
         task = work.task
         reads = (task.key,) if isinstance(task, Selection) else task.reads
         try:
-            found = self._select(work) if isinstance(task, Selection) else self._run(work, task)
-            return {"status": "ended", "folder": self._storage.path, **found}
+            if isinstance(task, Selection):
+                self.result, row = select_model(self._storage, work, self._place)
+                return row
+            return ended_row(self._storage, self._run(work, task))
         except CheckpointError as error:
             if error.key not in reads:
                 raise  # a full disk: another try, elsewhere perhaps
@@ -69,10 +71,10 @@ class SharedWorker:
         except GraspError as error:
             return refusal(error)
 
-    def _run(self, work: Work, task: Task) -> dict[str, Any]:
+    def _run(self, work: Work, task: Task) -> Outcome:
         storage, known = self._storage, None
         if not work.attempt and (known := storage.read_outcome(task)) is not None:
-            return {"oracle_calls": known[0].calls, **_metrics(known[0])}
+            return known[0]
         outcome = self._worker.run(task)
         if isinstance(task, ProbeTask) and not storage.store.exists(START):
             # Whoever stops the sweep early may be given x0, and the driver has no model.
@@ -81,19 +83,35 @@ class SharedWorker:
             spec = work.spec
             self._width = fusion_width(self._problem, spec.method, spec.schedule, "auto", spec.seed)
         storage.write_outcome(task, outcome, self._width)
-        return {"oracle_calls": outcome.calls, **_metrics(outcome)}
+        return outcome
 
-    def _select(self, work: Work) -> dict[str, Any]:
-        storage = self._storage
-        ledger = Ledger(Search.from_state(storage.read_search(), work.spec))
-        self._worker.place(ledger.search.partial().key)
-        tensors = model_tensors(self._worker.model)
-        storage.store.write(CHOSEN, tensors, {})
-        ledger.settle(storage.calls.total)
-        self.result = Result.of(ledger.search, tensors)
-        if storage.folder is not None:
-            self.result.save(storage.folder)
-        return {"score": self.result.score, "loss": _chosen_loss(self.result, ledger.search)}
+    def _place(self, key: str) -> Tensors:
+        self._worker.place(key)
+        return model_tensors(self._worker.model)
+
+
+def ended_row(storage: SharedStorage, outcome: Outcome) -> dict[str, Any]:
+    """Return the report of a task whose outcome is in the storage."""
+    row = {"status": "ended", "folder": storage.path, "oracle_calls": outcome.calls}
+    return {**row, **_metrics(outcome)}
+
+
+def select_model(
+    storage: SharedStorage, work: Work, place: Callable[[str], Tensors]
+) -> tuple[Result, dict[str, Any]]:
+    """Leave the chosen model and the result in the storage; return the latter and the report.
+
+    place: puts a model at a checkpoint, and returns its tensors.
+    """
+    ledger = Ledger(Search.from_state(storage.read_search(), work.spec))
+    tensors = place(ledger.search.partial().key)
+    storage.store.write(CHOSEN, tensors, {})
+    ledger.settle(storage.calls.total)
+    result = Result.of(ledger.search, tensors)
+    if storage.folder is not None:
+        result.save(storage.folder)
+    loss = _chosen_loss(result, ledger.search)
+    return result, {"status": "ended", "folder": storage.path, "score": result.score, "loss": loss}
 
 
 def refusal(error: GraspError) -> dict[str, Any]:

@@ -41,13 +41,18 @@ def linear_problem(
     return make_problem
 
 
-class _Storage(StorageContext):
+class ShopStorage(StorageContext):
     """Tune's storage, with the working folder where no session of Ray is needed for it."""
 
     @property
     def trial_working_directory(self) -> str:
         """A folder beside the experiment."""
         return str(Path(self.storage_fs_path) / "working" / str(self.trial_dir_name))
+
+    @property
+    def trial_driver_staging_path(self) -> str:
+        """The same."""
+        return self.trial_working_directory
 
 
 class Shop:
@@ -74,7 +79,7 @@ class Shop:
 
     def work(self, config: dict[str, Any]) -> dict[str, Any]:
         """The last row of a trial with this config, flat as Tune hands it over."""
-        storage = _Storage(
+        storage = ShopStorage(
             storage_path=str(self._folder),
             experiment_dir_name=self._name,
             trial_dir_name=config["grasp"]["task"],

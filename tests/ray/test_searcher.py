@@ -299,12 +299,6 @@ def test_constants_and_known_metrics_are_taken() -> None:
     assert found.metric == "loss"
 
 
-@pytest.mark.parametrize(("metric", "mode"), [("accuracy", "max"), ("score", "max")])
-def test_a_metric_that_would_not_find_the_model_is_refused(metric: str, mode: str) -> None:
-    with pytest.raises(gt.InputError, match="expected 'score' or 'loss' and 'min'"):
-        searcher().set_search_properties(metric, mode, {"rows": 3})
-
-
 @pytest.mark.parametrize(
     ("make", "words"),
     [
