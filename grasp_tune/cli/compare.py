@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from grasp_tune.cli.options import (
     AllowOutside,
@@ -16,6 +15,7 @@ from grasp_tune.cli.options import (
     Quiet,
     Set,
     Shown,
+    columns,
     load_config,
     print_json,
     printer,
@@ -87,10 +87,7 @@ def compare(
     if shown is Format.JSON:
         print_json(comparison.to_dict())
         return
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in head(comparison):
-        side: Literal["left", "right"] = "left" if name.endswith(" ") else "right"
-        table.add_column(name.strip(), justify=side, no_wrap=True)
+    table = columns(*head(comparison))
     for item in comparison.methods:
         table.add_row(*row(item, comparison.metric))
     console = printer()

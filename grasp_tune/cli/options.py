@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
 from grasp_tune.config import ConfigError, Experiment, load_experiment
 from grasp_tune.config.loader import ENVIRONMENT_PREFIX
@@ -92,6 +93,25 @@ def printer() -> Console:
     """Standard output; never cuts a line of a log, never colours a file."""
     width = None if sys.stdout.isatty() else 160
     return Console(width=width, highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+def lines(*rows: tuple[str, str]) -> Table:
+    """Lines of a word and what belongs to it."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def columns(*names: str) -> Table:
+    """A table with these columns; those whose name ends in a space hold words, the rest numbers."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in names:
+        side: Any = "left" if name.endswith(" ") else "right"
+        table.add_column(name.strip(), justify=side, no_wrap=True)
+    return table
 
 
 def say(text: str) -> None:

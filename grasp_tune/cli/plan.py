@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Group
-from rich.table import Table
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from grasp_tune.cli.options import (
@@ -15,6 +14,8 @@ from grasp_tune.cli.options import (
     Format,
     Set,
     Shown,
+    columns,
+    lines,
     load_config,
     print_json,
     printer,
@@ -58,11 +59,11 @@ def plan(
         experiment = load_config(config, changes, None, allow_outside=allow_outside)
     else:
         experiment = load_experiment(config, overrides=changes or ())
-    if grad_norm is not None and experiment.budget == UNLIMITED:
-        if experiment.steps is None:
-            wanted = "budget or steps; or no --grad-norm, so that the data are read"
-            raise ConfigError("--grad-norm", "", "a config with epochs or minutes", wanted)
-        experiment = experiment.model_copy(update={"budget": experiment.steps})
+        if experiment.budget == UNLIMITED:
+            if experiment.steps is None:
+                wanted = "budget or steps; or no --grad-norm, so that the data are read"
+                raise ConfigError("--grad-norm", "", "a config with epochs or minutes", wanted)
+            experiment = experiment.model_copy(update={"budget": experiment.steps})
     from grasp_tune.report.cost_estimate import estimate_cost
 
     estimate = estimate_cost(experiment, grad_norm=grad_norm, value=value)
@@ -73,54 +74,45 @@ def plan(
 
 
 def _page(estimate: CostEstimate) -> Group:
-    experiment = estimate.experiment
-    head = Table.grid(padding=(0, 2))
-    head.add_column(style="dim", no_wrap=True)
-    head.add_column()
-    if estimate.built is not None:
-        head.add_row("problem", _problem(estimate))
-    bases = ", ".join(estimate.run.bases) or "none"
-    head.add_row(
-        "method", f"{experiment.method.name}, schedule {experiment.schedule}, optimizer {bases}"
-    )
-    head.add_row("start", _start(estimate))
+    experiment, start, run = estimate.experiment, estimate.start, estimate.run
+    problem: list[tuple[str, str]] = []
+    if (built := estimate.built) is not None:
+        words = (
+            f"{built.data.name}, {len(built.data.x):,} training rows in minibatches of "
+            f"{built.problem.batch_size}; {built.model.name} with {start.parameters:,} "
+            f"parameters; loss {built.loss}"
+        )
+        problem = [("problem", words)]
+    bases = ", ".join(run.bases) or "none"
+    source = "from a few samples, not counted" if estimate.measured else "as given"
     if estimate.range is None:
-        head.add_row("range", "nothing would be trained: the gradient at the start is zero")
+        found = "nothing would be trained: the gradient at the start is zero"
+    elif estimate.range[0] == estimate.range[1]:
+        share = number(estimate.range[0])
+        found = f"none to search: runs measure their distance, and take {share} of it"
     else:
-        low, high = estimate.range
-        runs = plural(len(estimate.run.values), "value")
-        found = f"{estimate.quantity} {number(low)} to {number(high)}, {runs}"
-        if low == high:
-            found = f"none to search: runs measure their distance, and take {number(low)} of it"
-        head.add_row("range", found)
-    tail = Table.grid(padding=(0, 2))
-    tail.add_column(style="dim", no_wrap=True)
-    tail.add_column()
+        low, high = map(number, estimate.range)
+        found = f"{estimate.quantity} {low} to {high}, {plural(len(run.values), 'value')}"
+    head = lines(
+        *problem,
+        ("method", f"{experiment.method.name}, schedule {experiment.schedule}, optimizer {bases}"),
+        (
+            "start",
+            f"loss {number(start.value)}, gradient norm {number(start.grad_norm)} ({source})",
+        ),
+        ("range", found),
+    )
+    phases = columns("phase ", "what ", "calls")
+    for phase in estimate.phases:
+        phases.add_row(phase.name, phase.what, f"{phase.calls:,}")
+    phases.add_row("total", f"of {experiment.budget:,} allowed", f"{run.calls:,}", style="bold")
+    tail = lines(("time", _time(estimate)), ("workers", _workers(estimate)))
     if estimate.disk is not None:
         tail.add_row("disk", f"at most {size(estimate.disk)} of checkpoints at a time")
-    tail.add_row("time", _time(estimate))
-    tail.add_row("workers", _workers(estimate))
     for note in estimate.notes:
         tail.add_row("note", note)
     title = Text(experiment.title or "An experiment", style="bold")
-    return Group(title, Text(), head, Text(), _phases(estimate), *_cells(estimate), Text(), tail)
-
-
-def _problem(estimate: CostEstimate) -> str:
-    built = estimate.built
-    assert built is not None
-    rows = len(built.data.x)
-    return (
-        f"{built.data.name}, {rows:,} training rows in minibatches of {built.problem.batch_size}; "
-        f"{getattr(built.model, 'name', 'model')} with {estimate.start.parameters:,} parameters; "
-        f"loss {built.loss}"
-    )
-
-
-def _start(estimate: CostEstimate) -> str:
-    start = estimate.start
-    source = "from a few samples, not counted" if estimate.measured else "as given"
-    return f"loss {number(start.value)}, gradient norm {number(start.grad_norm)} ({source})"
+    return Group(title, Text(), head, Text(), phases, *_cells(estimate), Text(), tail)
 
 
 def _time(estimate: CostEstimate) -> str:
@@ -141,34 +133,17 @@ def _workers(estimate: CostEstimate) -> str:
     return f"{chain}; time on {told}" if told else chain
 
 
-def _phases(estimate: CostEstimate) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("phase", no_wrap=True)
-    table.add_column("what")
-    table.add_column("calls", justify="right")
-    for phase in estimate.phases:
-        table.add_row(phase.name, phase.what, f"{phase.calls:,}")
-    budget = estimate.experiment.budget
-    table.add_row("total", f"of {budget:,} allowed", f"{estimate.run.calls:,}", style="bold")
-    return table
-
-
-def _cells(estimate: CostEstimate) -> list[Table | Text]:
+def _cells(estimate: CostEstimate) -> list[RenderableType]:
     """The grid of the schedule `paper`; the other one decides as it goes."""
     plan = estimate.run.plan
     if estimate.experiment.schedule != "paper" or plan is None or not plan.cells:
         return []
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("cell", plan.quantity, "calls"):
-        table.add_column(name, justify="right")
-    cells = plan.cells
-    hidden = len(cells) - 2 * _SHOWN
-    first, last = (cells, ()) if hidden <= 0 else (cells[:_SHOWN], cells[-_SHOWN:])
-    for cell in first:
-        table.add_row(str(cell.index), f"{cell.value:.6g}", f"{cell.budget:,}")
-    if hidden > 0:
-        table.add_row("...", f"{hidden} more", "")
-    for cell in last:
-        table.add_row(str(cell.index), f"{cell.value:.6g}", f"{cell.budget:,}")
+    table = columns("cell", plan.quantity, "calls")
+    hidden = len(plan.cells) - 2 * _SHOWN
+    for place, cell in enumerate(plan.cells):
+        if hidden <= 0 or not _SHOWN <= place < _SHOWN + hidden:
+            table.add_row(str(cell.index), f"{cell.value:.6g}", f"{cell.budget:,}")
+        elif place == _SHOWN:
+            table.add_row("...", f"{hidden} more", "")
     skipped = [Text(f"{plural(len(plan.skipped), 'cell')} skipped: no call for one iteration")]
     return [Text(), table, *(skipped if plan.skipped else [])]

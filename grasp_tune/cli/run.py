@@ -7,10 +7,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from grasp_tune.cli.options import (
@@ -22,6 +21,7 @@ from grasp_tune.cli.options import (
     Set,
     Shown,
     check_reach,
+    lines,
     load_config,
     print_json,
     printer,
@@ -69,7 +69,7 @@ def run(
     prepared = _prepared(experiment, out, fresh=fresh, quiet=quiet)
     with resumable(_again(prepared.folder, allow_outside)):
         finished = prepared.run(progress=not quiet)
-    _show(finished, shown)
+    _print(finished, shown)
 
 
 def resume(
@@ -91,32 +91,25 @@ def resume(
     experiment = saved_experiment(folder, tuple(changes or ()))
     check_reach(experiment, folder / CONFIG, changes, folder, allow_outside=allow_outside)
     prepared = _prepared(experiment, folder, fresh=False, quiet=quiet)
-    with resumable(_again(prepared.folder, allow_outside)):
+    with resumable(_again(folder, allow_outside)):
         finished = prepared.run(progress=not quiet)
-    _show(finished, shown)
+    _print(finished, shown)
 
 
 def _prepared(experiment: Experiment, out: Path | None, *, fresh: bool, quiet: bool) -> Prepared:
     from grasp_tune.config.run import prepare
 
-    for note in experiment.notes():
-        say(f"note: {note}")
     prepared = prepare(experiment, out, fresh=fresh)
-    for note in () if quiet else (*prepared.built.data.notes, *_own_code(experiment)):
+    notes = () if quiet else (*prepared.built.data.notes, *_own_code(experiment))
+    for note in (*experiment.notes(), *notes):
         say(f"note: {note}")
     return prepared
 
 
 def _again(folder: Path, allow_outside: bool) -> str:
     """The command that goes on with a run."""
-    return f"grasp-tune resume {shlex.quote(str(folder))}" + " --allow-outside" * allow_outside
-
-
-def _show(finished: Finished, shown: Format) -> None:
-    if shown is Format.JSON:
-        print_json(_as_json(finished))
-    else:
-        _print(finished)
+    place = shlex.quote(str(folder.absolute()))
+    return f"grasp-tune resume {place}" + " --allow-outside" * allow_outside
 
 
 def _own_code(experiment: Experiment) -> list[str]:
@@ -142,17 +135,14 @@ def resumable(command: str) -> Iterator[None]:
         raise typer.Exit(TERMINATED if stopped else INTERRUPTED) from None
 
 
-def _print(finished: Finished) -> None:
-    result, metadata = finished.result, finished.metadata
+def _print(finished: Finished, shown: Format) -> None:
+    if shown is Format.JSON:
+        print_json(finished.to_dict())
+        return
     from grasp_tune.report.advice import effort, headline, next_steps, score_label, score_words
 
-    console = printer()
-    console.print(Text(headline(result, metadata)))
-    console.print(Text(effort(result, metadata)))
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column()
-    table.add_row(score_label(result), score_words(result.choice.chosen))
+    result, metadata = finished.result, finished.metadata
+    table = lines((score_label(result), score_words(result.choice.chosen)))
     if (quality := metadata.quality) is not None:
         table.add_row("training rows", f"loss {number(quality.train_loss)}")
         if quality.test_loss is not None:
@@ -164,22 +154,7 @@ def _print(finished: Finished) -> None:
     for step in next_steps(result, metadata):
         table.add_row("next", step)
     table.add_row("report", str(finished.report))
+    console = printer()
+    console.print(Text(headline(result, metadata)))
+    console.print(Text(effort(result, metadata)))
     console.print(table)
-
-
-def _as_json(finished: Finished) -> dict[str, Any]:
-    from grasp_tune.core.records import encode
-
-    result = finished.result
-    return {
-        "folder": str(finished.folder),
-        "report": str(finished.report),
-        "score": encode(result.score),
-        "by": result.choice.by,
-        "chosen": encode(result.choice.chosen),
-        "calls": dict(result.calls),
-        "quality": encode(finished.metadata.quality),
-        "seconds": finished.metadata.seconds,
-        "certificate": None if result.certificate is None else result.certificate.text,
-        "notes": list(result.notes),
-    }

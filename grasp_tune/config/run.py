@@ -20,6 +20,7 @@ from grasp_tune.config.models import ModelFactory, default_model
 from grasp_tune.config.paths import masked_config, with_absolute_paths
 from grasp_tune.config.run_folder import REPORT, claim, saved_config
 from grasp_tune.config.schema import Experiment
+from grasp_tune.core.records import encode
 from grasp_tune.engine.fused import pays
 from grasp_tune.report.evaluation import evaluate
 from grasp_tune.report.page import LiveReport, write_report
@@ -39,6 +40,22 @@ class Finished:
     def report(self) -> Path:
         """The page for people."""
         return self.folder / REPORT
+
+    def to_dict(self) -> dict[str, Any]:
+        """The run in numbers, as JSON values."""
+        result, certificate = self.result, self.result.certificate
+        return {
+            "folder": str(self.folder),
+            "report": str(self.report),
+            "score": encode(result.score),
+            "by": result.choice.by,
+            "chosen": encode(result.choice.chosen),
+            "calls": dict(result.calls),
+            "quality": encode(self.metadata.quality),
+            "seconds": self.metadata.seconds,
+            "certificate": None if certificate is None else certificate.text,
+            "notes": list(result.notes),
+        }
 
 
 @dataclass(frozen=True, eq=False)
