@@ -116,6 +116,7 @@ def _own_code(experiment: Experiment) -> list[str]:
     """A line for the functions that a config names, and that were therefore imported."""
     problem = experiment.problem
     named = [problem.dataset.name, problem.model and problem.model.name, problem.loss]
+    named += [problem.metric, *problem.augment]
     named += [experiment.method.base, *experiment.challengers]
     if own := sorted({name for name in named if name and is_entry_point(name)}):
         return [f"The config runs code of its own: {', '.join(own)}."]

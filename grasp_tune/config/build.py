@@ -1,15 +1,18 @@
-"""From an experiment to what the library runs: the problem, and the method with its inputs."""
+"""From an experiment to what the library runs: the problem, the method, the call of `minimize`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from grasp_tune.api import Backend
+from grasp_tune.config.backend_options import Local
 from grasp_tune.config.entry_point import load_entry_point
 from grasp_tune.config.losses import settle_loss
 from grasp_tune.config.model_options import Backbone, Model
@@ -25,6 +28,7 @@ from grasp_tune.limits import Limits
 
 _VALIDATION_SEED = 7003  # the same rows whatever the experiment's seed, as for test rows
 _EXACT_CHUNK = 1024  # rows at a time where the whole data is one batch
+Part = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,20 +57,27 @@ def build_parts(experiment: Experiment) -> Built:
         data = with_features(data, model, device)
     loss = settle_loss(options.loss, model.name, data.spec)
     train, validation = _split(data, options.validation)
-    size = experiment.batch_size
-    rows = len(train[0])
+    size, rows = experiment.batch_size, len(train[0])
     if size != "full" and size > rows:
         raise ProblemError(
             f"problem.batch_size: got {size}, expected at most the {rows} training rows of "
             f"{data.name}"
         )
+    metric: Any = options.metric
+    if is_entry_point(metric):
+        metric = load_entry_point(metric, "problem.metric")
+    # A GPU would wait for every minibatch if the rows were not there already.
+    x, y = (part.to(device) for part in train)
     problem = TorchProblem(
-        model=ModelFactory(model, data.spec, loss.outputs),
+        model=ModelFactory(model, data.spec, loss.outputs, options.augment),
         loss=loss.function,
-        data=_placed(train, device),
+        data=(x, y),
         batch_size=min(rows, _EXACT_CHUNK) if size == "full" else size,
-        validation=None if validation is None else _placed(validation, device),
-        metric=options.metric,
+        validation=None if validation is None else tuple(part.to(device) for part in validation),
+        metric=metric,
+        choose_by=options.choose_by,
+        weight_decay=options.weight_decay,
+        clip=options.clip,
         device=device,
     )
     return Built(problem, data, model, loss.name, loss.outputs)
@@ -78,6 +89,47 @@ def build_method(experiment: Experiment) -> Method:
     if is_entry_point(values["base"]):
         return method_from_dict(values, base=load_entry_point(values["base"], "method.base"))
     return method_from_dict(values)
+
+
+def sweep_arguments(experiment: Experiment) -> dict[str, Any]:
+    """The arguments of `minimize` that decide the result, from an experiment."""
+    return {
+        "budget": experiment.budget,
+        "method": build_method(experiment),
+        "schedule": experiment.given_schedule,
+        "seed": experiment.seed,
+        "ensemble": experiment.ensemble,
+        "challengers": challengers_of(experiment),
+        "fused": fused_of(experiment),
+    }
+
+
+def fused_of(experiment: Experiment) -> bool | Literal["auto"]:
+    """Whether runs are batched into one computation; only the local backend has a say."""
+    return experiment.backend.fused if isinstance(experiment.backend, Local) else "auto"
+
+
+def challengers_of(experiment: Experiment) -> dict[str, Callable[..., object] | None]:
+    """The challengers by name; those of the user's own with their function."""
+    return {
+        name: load_entry_point(name, "challengers") if is_entry_point(name) else None
+        for name in experiment.challengers
+    }
+
+
+def backend_of(experiment: Experiment) -> str | Backend:
+    """The backend that a config asks for, as `minimize` takes it."""
+    values = experiment.backend.model_dump(exclude={"kind"})
+    if experiment.backend.kind == "ray":
+        from grasp_tune.executors.ray import RayBackend
+
+        return RayBackend(**values)
+    if experiment.backend.kind == "optuna":
+        from grasp_tune.optuna import OptunaBackend
+
+        del values["gpus_per_task"]  # a check of the config only: a study's processes share
+        return OptunaBackend(**values)
+    return "local"
 
 
 def settled(
@@ -96,23 +148,18 @@ def settled(
 
 def chosen_device(name: str) -> torch.device:
     """The device that a config names; ProblemError where this machine does not have it."""
-    if name == "auto":
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-    device = torch.device(name)
-    there = {
-        "cuda": torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count(),
-        "mps": torch.backends.mps.is_available(),
-    }.get(device.type, True)
-    if not there:
+    cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
+    device = torch.device("cuda" if cuda else "mps" if mps else "cpu") if name == "auto" else None
+    device = device or torch.device(name)
+    there = {"cuda": cuda and (device.index or 0) < torch.cuda.device_count(), "mps": mps}
+    if not there.get(device.type, True):
         raise ProblemError(
             f"problem.device: got {name}, which this machine does not have; expected cpu or auto"
         )
     return device
 
 
-def _split(data: Data, share: float) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor] | None]:
+def _split(data: Data, share: float) -> tuple[Part, Part | None]:
     """Training rows, and the share that is kept aside for the final choice."""
     if share == 0.0:
         return (data.x, data.y), None
@@ -125,8 +172,3 @@ def _split(data: Data, share: float) -> tuple[tuple[Tensor, Tensor], tuple[Tenso
     order = torch.from_numpy(np.random.default_rng(_VALIDATION_SEED).permutation(count))
     kept, aside = order[held:].sort().values, order[:held].sort().values
     return (data.x[kept], data.y[kept]), (data.x[aside], data.y[aside])
-
-
-def _placed(rows: tuple[Tensor, Tensor], device: torch.device) -> tuple[Tensor, Tensor]:
-    # On the CPU the rows are left where they are; a GPU would wait for every minibatch otherwise.
-    return rows[0].to(device), rows[1].to(device)

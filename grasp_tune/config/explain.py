@@ -58,14 +58,6 @@ def explained(error: ValidationError, source_of: Callable[[Path], str]) -> Confi
     return ConfigError(source_of(path), shown_key(".".join(path)), got, wanted or detail["msg"])
 
 
-def keys_of(path: Path, kind: str | None = None) -> tuple[str, ...]:
-    """The keys allowed in the section at `path`; `kind` is its name where names decide."""
-    section: type[Section] | None = SECTIONS.get(path)
-    if section is None and path in KINDS and kind is not None:
-        section = KINDS[path].kinds.get(kind)
-    return tuple(section.model_fields) if section is not None else ()
-
-
 def nearest(word: str, choices: Iterable[str]) -> str | None:
     """The choice most like the word, or None when none is."""
     by_lower = {choice.lower(): choice for choice in choices}
@@ -91,9 +83,7 @@ def _got_and_expected(
         allowed = str(context["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
         return shown(value), _one_of(str(value), tuple(allowed))
     if error == "expected":
-        suggestion = nearest(str(value), context.get("choices", ()))
-        hint = f" (did you mean {suggestion}?)" if suggestion else ""
-        return shown(value), f"{context['expected']}{hint}"
+        return shown(value), f"{context['expected']}{hint(str(value), context.get('choices', ()))}"
     if error in _BOUNDS:
         sign, name = _BOUNDS[error]
         return shown(value), f"{sign} {_number(context[name])}"
@@ -125,20 +115,28 @@ def _as_written(loc: tuple[int | str, ...]) -> tuple[Path, str | None]:
 def _right_key(path: Path, kind: str | None) -> str:
     """Words for the key that was probably meant: here, elsewhere, or all that are allowed."""
     *parent, word = path
-    here = keys_of(tuple(parent), kind)
-    for place in (*SECTIONS, *KINDS):
-        kinds = tuple(KINDS[place].kinds) if place in KINDS else (None,)
-        if place != tuple(parent) and any(word in keys_of(place, name) for name in kinds):
+    found: dict[Path, list[type[Section]]] = {place: [part] for place, part in SECTIONS.items()}
+    found |= {place: list(one_of.kinds.values()) for place, one_of in KINDS.items()}
+    for place, parts in found.items():
+        if place != tuple(parent) and any(word in part.model_fields for part in parts):
             return f"it as {'.'.join((*place, word))}"
+    section = SECTIONS.get(tuple(parent))
+    if section is None and tuple(parent) in KINDS:
+        section = KINDS[tuple(parent)].kinds.get(kind or "")
+    here = () if section is None else tuple(section.model_fields)
     if (suggestion := nearest(word, here)) is not None:
         return f"{suggestion}, the nearest key"
     return f"one of {', '.join(sorted(here))}" if here else "no such key"
 
 
-def _one_of(word: str, choices: tuple[str, ...]) -> str:
+def hint(word: str, choices: Iterable[str]) -> str:
+    """A question for the choice most like the word; empty where none is."""
     suggestion = nearest(word, choices)
-    hint = f" (did you mean {suggestion}?)" if suggestion else ""
-    return f"one of {', '.join(choices)}{hint}"
+    return f" (did you mean {suggestion}?)" if suggestion else ""
+
+
+def _one_of(word: str, choices: tuple[str, ...]) -> str:
+    return f"one of {', '.join(choices)}{hint(word, choices)}"
 
 
 def _number(value: object) -> str:

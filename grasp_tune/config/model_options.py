@@ -15,6 +15,15 @@ class Model(NamedSection):
     """The keys of one kind of model."""
 
 
+class TrainedModel(Model):
+    """A network of which every weight is trained."""
+
+    weights: Text | None = None
+    """File with a state_dict to start from (.pt, .pth or .safetensors), such as one of an earlier
+    training; tensors of other names or shapes, such as the last layer's, start as they would
+    without it; empty: random weights."""
+
+
 class LinearModel(Model):
     """One linear layer."""
 
@@ -42,7 +51,7 @@ class Linear(LinearModel):
     name: Annotated[Literal["linear"], KIND] = "linear"
 
 
-class Mlp(Model):
+class Mlp(TrainedModel):
     """Fully connected layers with a non-linearity between them."""
 
     name: Annotated[Literal["mlp"], KIND] = "mlp"
@@ -52,7 +61,7 @@ class Mlp(Model):
     """The non-linearity."""
 
 
-class Cnn(Model):
+class Cnn(TrainedModel):
     """A small convolutional network: per entry of `channels`, a 3 x 3 convolution and pooling."""
 
     name: Annotated[Literal["cnn"], KIND] = "cnn"
@@ -62,7 +71,7 @@ class Cnn(Model):
     """Width of the layer before the last."""
 
 
-class ResNet18(Model):
+class ResNet18(TrainedModel):
     """torchvision's ResNet-18, its last layer made for the data set; every weight is trained."""
 
     name: Annotated[Literal["resnet18"], KIND] = "resnet18"
@@ -72,6 +81,11 @@ class ResNet18(Model):
     norm: Literal["batch", "group"] = "batch"
     """Normalization: torchvision's own over the minibatch, or over groups of channels, which makes
     every sample's loss independent of the others."""
+    pretrained: Flag = False
+    """Start from torchvision's ImageNet weights, all but the last layer; use with `stem: imagenet`
+    and `norm: batch`."""
+    download: Flag = False
+    """Allow torchvision's weights to be fetched from the internet."""
 
 
 class Backbone(LinearModel):
@@ -96,7 +110,7 @@ class Backbone(LinearModel):
     """Pictures that pass the network at once."""
 
 
-class OwnModel(Model):
+class OwnModel(TrainedModel):
     """A model from your own function, imported when the problem is built."""
 
     name: EntryPoint

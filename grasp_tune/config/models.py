@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from grasp_tune.config import model_options as kinds
 from grasp_tune.config.entry_point import load_entry_point
-from grasp_tune.config.errors import EntryPointError
+from grasp_tune.config.errors import DataError, EntryPointError
 from grasp_tune.core.errors import ProblemError
 from grasp_tune.data import vision
+from grasp_tune.data.backbone_features import starting_weights
 from grasp_tune.data.data import DataSpec, PixelScale
 
 _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
@@ -37,13 +38,32 @@ class ModelFactory:
     options: kinds.Model
     spec: DataSpec
     outputs: int
+    augment: tuple[str, ...] = ()
 
     def __call__(self) -> nn.Module:
         """A new model with its first weights, on the CPU."""
         network = self._network()
-        if self.spec.pixels is None:
+        if state := starting_weights(self.options):
+            known = network.state_dict()
+            fitting = {
+                name: tensor
+                for name, tensor in state.items()
+                if name in known and known[name].shape == tensor.shape
+            }
+            if not fitting:
+                raise DataError(
+                    f"problem.model.weights: none of the {len(state)} tensors fits "
+                    f"{self.options.name}; expected names such as {next(iter(known))}"
+                )
+            network.load_state_dict(fitting, strict=False)
+        if self.spec.pixels is None and not self.augment:
             return network
-        return nn.Sequential(OrderedDict(pixels=Pixels(self.spec.pixels), network=network))
+        layers: OrderedDict[str, nn.Module] = OrderedDict()
+        if self.augment:
+            layers["augment"] = Augment(self.augment)
+        if self.spec.pixels is not None:
+            layers["pixels"] = Pixels(self.spec.pixels)
+        return nn.Sequential(OrderedDict(**layers, network=network))
 
     def _network(self) -> nn.Module:
         options, spec, outputs = self.options, self.spec, self.outputs
@@ -78,6 +98,48 @@ class Pixels(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(rows, channels, height, width) bytes to float32 numbers."""
         return x.to(self.factor.dtype) * self.factor + self.offset
+
+
+class Augment(nn.Module):
+    """Random changes of a minibatch's inputs while training; in evaluation nothing changes.
+
+    Random numbers come from torch's generator, which is addressed by the oracle call: a call that
+    is repeated sees the same changes.
+    """
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        super().__init__()
+        self._names = names
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The inputs, changed in the order of the names."""
+        for name in self._names if self.training else ():
+            if name in ("flip", "crop") and x.ndim != 4:
+                raise ProblemError(
+                    f"problem.augment: got {name} for rows of shape {tuple(x.shape[1:])}, "
+                    "expected pictures (channels, height, width)"
+                )
+            if name == "flip":
+                sides = torch.rand(len(x), device=x.device) < 0.5
+                x = torch.where(sides.view(-1, 1, 1, 1), x.flip(-1), x)
+            elif name == "crop":
+                x = _moved(x, max(1, x.shape[-1] // 8))
+            elif name == "noise":
+                numbers = x.to(torch.get_default_dtype())
+                x = numbers + 0.1 * numbers.std(dim=0) * torch.randn_like(numbers)
+            else:
+                x = load_entry_point(name, "problem.augment")(x)
+        return x
+
+
+def _moved(x: Tensor, most: int) -> Tensor:
+    """Every picture moved by up to `most` pixels, its edge in place of the gap."""
+    rows, (height, width) = len(x), x.shape[-2:]
+    down, right = torch.randint(-most, most + 1, (2, rows, 1), device=x.device)
+    at_row = (torch.arange(height, device=x.device) + down).clamp(0, height - 1)
+    at_column = (torch.arange(width, device=x.device) + right).clamp(0, width - 1)
+    row = torch.arange(rows, device=x.device).view(-1, 1, 1)
+    return x.permute(0, 2, 3, 1)[row, at_row[:, :, None], at_column[:, None, :]].permute(0, 3, 1, 2)
 
 
 def default_model(convex: bool, spec: DataSpec) -> kinds.Model:

@@ -13,8 +13,7 @@ from torch import nn
 
 from grasp_tune.api import minimize
 from grasp_tune.config.backend_options import Local
-from grasp_tune.config.backends import backend_of, sweep_arguments
-from grasp_tune.config.build import Built, build_parts, settled
+from grasp_tune.config.build import Built, backend_of, build_parts, settled, sweep_arguments
 from grasp_tune.config.errors import ConfigError
 from grasp_tune.config.models import ModelFactory, default_model
 from grasp_tune.config.paths import masked_config, with_absolute_paths
@@ -115,7 +114,8 @@ def prepare(
         arguments["workers"] = experiment.backend.workers
     model = built.problem.build(experiment.seed)
     if arguments["fused"] == "auto":  # decided here by the model at hand, not by another one
-        arguments["fused"] = not callable(arguments["method"].base) and pays(model)
+        own = callable(arguments["method"].base)
+        arguments["fused"] = built.problem.plain_steps and not own and pays(model)
     claim(folder, experiment, fresh=fresh)
     return Prepared(experiment, built, folder, model, arguments)
 
@@ -142,7 +142,9 @@ def load_run(folder: Path | str) -> Result:
         raise ConfigError(str(folder), "", "no run.json", "the folder of a finished run")
     experiment = Experiment.model_validate(saved_config(folder))
     options = experiment.problem.model or default_model(experiment.convex, metadata.spec)
-    return Result.load(folder, ModelFactory(options, metadata.spec, metadata.outputs))
+    augment = experiment.problem.augment
+    factory = ModelFactory(options, metadata.spec, metadata.outputs, augment)
+    return Result.load(folder, factory)
 
 
 def load_model(folder: Path | str) -> nn.Module:

@@ -42,17 +42,9 @@ _OURS = [
     "study.journal",
 ]
 # Keys that may change between a run and its continuation: the result does not depend on them.
-_FREE = {"title", "out"}
-_FREE_BACKEND = [
-    "workers",
-    "threads",
-    "address",
-    "cpus_per_task",
-    "gpus_per_task",
-    "storage",
-    "study",
-    "max_failures",
-]
+_FREE = {"title", "out", "backend.workers", "backend.threads", "backend.address"}
+_FREE |= {"backend.cpus_per_task", "backend.gpus_per_task", "backend.storage"}
+_FREE |= {"backend.study", "backend.max_failures"}
 _HEAD = """\
 # The config of this run, every key filled in. To go on after a fault, from anywhere:
 #   grasp-tune resume {folder}
@@ -133,14 +125,12 @@ def saved_config(folder: Path) -> dict[str, Any]:
 
 def _difference(before: dict[str, Any], after: dict[str, Any]) -> str:
     """The first keys in which two configs differ, in words; empty where a run may go on."""
-    found = []
     old, new = _flat(before), _flat(after)
-    for key in sorted({*old, *new}):
-        top, _, rest = key.partition(".")
-        if top in _FREE or (top == "backend" and rest in _FREE_BACKEND):
-            continue
-        if old.get(key) != new.get(key):
-            found.append(f"{key} was {shown(old.get(key), 40)}, now {shown(new.get(key), 40)}")
+    found = [
+        f"{key} was {shown(old.get(key), 40)}, now {shown(new.get(key), 40)}"
+        for key in sorted({*old, *new} - _FREE)
+        if old.get(key) != new.get(key)
+    ]
     return "; ".join(found[:3]) + ("; and more" if len(found) > 3 else "")
 
 

@@ -20,6 +20,7 @@ from grasp_tune.config.section import (
     Count,
     OneOf,
     Positive,
+    Real,
     Section,
     Seed,
     Share,
@@ -32,6 +33,8 @@ from grasp_tune.data.options import DATASETS, Dataset
 from grasp_tune.optimizers.registry import optimizer_names
 from grasp_tune.schedules import find_schedule
 
+METRICS = ("accuracy", "f1", "auc", "r2")
+AUGMENTATIONS = ("flip", "crop", "noise")
 LOSSES = ("cross_entropy", "logistic", "mse", "hinge")
 DEFAULT_BATCH = 64
 UNLIMITED = 10**15  # the largest budget; with another limit: as that one says
@@ -56,14 +59,26 @@ class Problem(Section):
     loss: Annotated[Text, known_or_own(lambda: LOSSES)] | None = None
     """cross_entropy, logistic, mse, hinge, or `module:function` that takes (model, batch) and
     returns a scalar; empty: what fits the model and the data."""
+    augment: tuple[Annotated[Text, known_or_own(lambda: AUGMENTATIONS)], ...] = ()
+    """Random changes of the training rows, anew in every minibatch: flip (pictures left to right),
+    crop (pictures moved by up to an eighth of their side), noise (numbers, by a tenth of their
+    deviation), or `module:function` that takes and returns the inputs of a minibatch."""
     batch_size: Batch | None = None
     """Rows in one minibatch; empty: 64, and `full` (all rows) for the method deterministic, which
     allows nothing else."""
     validation: Share = 0.0
     """Share of the training rows kept aside; when above 0, the final choice between candidates is
     made on them."""
-    metric: Literal["accuracy", "f1", "auc", "r2"] | None = None
-    """What reports and comparisons tell beside the loss; empty: accuracy for classes."""
+    metric: Annotated[Text, known_or_own(lambda: METRICS)] | None = None
+    """What reports and comparisons tell beside the loss, larger is better: accuracy, f1, auc, r2,
+    or `module:function` that takes (outputs, targets); empty: accuracy for classes."""
+    choose_by: Literal["loss", "metric"] = "loss"
+    """What the final choice goes by: the loss, or `metric` on the validation rows."""
+    weight_decay: Annotated[Real, Field(ge=0)] = 0.0
+    """Decoupled weight decay, as in AdamW: every step multiplies the weights by 1 - step size times
+    this number."""
+    clip: Positive | None = None
+    """The largest norm of a step's gradient; a larger one is scaled down to it; empty: none."""
     device: Annotated[Text, Field(pattern=r"^(auto|cpu|mps|cuda(:[0-9]{1,3})?)$")] = "cpu"
     """cpu, cuda, cuda:1, mps; auto: a GPU if there is one."""
 
@@ -139,6 +154,12 @@ class Experiment(Section):
             got = f"{problem.validation:g} with ensemble: window"
             right = "0, for a window looks only at training minibatches"
             yield "problem.validation", got, right
+        if getattr(backend, "fused", None) is True and (problem.weight_decay or problem.clip):
+            got = "true with problem.weight_decay or problem.clip"
+            yield "backend.fused", got, "auto or false"
+        if problem.choose_by == "metric" and (problem.metric is None or not problem.validation):
+            right = "loss, or problem.metric and problem.validation with it"
+            yield "problem.choose_by", "metric without a metric or validation rows", right
         if self.schedule == "paper" and self.challengers:
             got = f"{len(self.challengers)} with schedule: paper"
             yield "challengers", got, "none, or schedule: promote"

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from grasp_tune.config.errors import DataError, MissingDataError
-from grasp_tune.config.model_options import Backbone
+from grasp_tune.config.model_options import Backbone, Model
 from grasp_tune.core.errors import ProblemError
 from grasp_tune.data import vision
 from grasp_tune.data.data import Data
@@ -40,7 +40,7 @@ def with_features(data: Data, options: Backbone, device: torch.device) -> Data:
             f"{tuple(data.x.shape[1:])}; expected pictures of 1 or 3 channels (mnist, cifar10, "
             "image_folder). For features of your own use the data set npz with the model softmax"
         )
-    weights = _weights(options)
+    weights = starting_weights(options) or _torchvision_weights(options)
     folder = Path(options.cache or "~/.cache/grasp_tune/features").expanduser()
 
     def features(pictures: Tensor) -> Tensor:
@@ -62,26 +62,32 @@ def with_features(data: Data, options: Backbone, device: torch.device) -> Data:
     )
 
 
-def _weights(options: Backbone) -> dict[str, Tensor]:
-    """The network's weights from the file that is named, or from torchvision's own place."""
-    if options.weights is not None:
-        return _load(Path(options.weights).expanduser(), "problem.model.weights")
-    models = vision.torchvision("the model backbone").models
-    entry: Any = models.get_model_weights(options.architecture).DEFAULT
+def starting_weights(options: Model) -> dict[str, Tensor]:
+    """The weights that a model starts from; none where a config names none."""
+    if path := getattr(options, "weights", None):
+        return _load(Path(path).expanduser(), "problem.model.weights")
+    return _torchvision_weights(options) if getattr(options, "pretrained", False) else {}
+
+
+def _torchvision_weights(options: Any) -> dict[str, Tensor]:
+    """torchvision's ImageNet weights, if they were fetched before or may be now."""
+    architecture = getattr(options, "architecture", options.name)
+    models = vision.torchvision(f"the model {options.name}").models
+    entry: Any = models.get_model_weights(architecture).DEFAULT
     place = Path(torch.hub.get_dir()) / "checkpoints" / entry.url.rpartition("/")[2]
     if place.is_file():
         return _load(place, "problem.model")
     if not options.download:
         raise MissingDataError(
-            f"problem.model: the weights of {options.architecture} are not in {place}; put the "
-            f"file of that name there, name a file with problem.model.weights, or set "
+            f"problem.model: the weights of {architecture} are not in {place}; put the file of "
+            f"that name there, name a file with problem.model.weights, or set "
             f"problem.model.download: true to fetch it"
         )
     try:
         state: dict[str, Tensor] = entry.get_state_dict(progress=False, check_hash=True)
     except (OSError, RuntimeError) as error:
         raise MissingDataError(
-            f"problem.model: the weights of {options.architecture} could not be fetched "
+            f"problem.model: the weights of {architecture} could not be fetched "
             f"({error}); name a file with problem.model.weights"
         ) from error
     return state

@@ -75,6 +75,10 @@ def fusion_width(
         raise InputError(f"fused: got {fused!r}, expected True, False or 'auto'")
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise InputError(f"seed: got {seed!r}, expected a whole number")
+    if not problem.plain_steps:
+        if fused is True:
+            raise InputError("fused: got True with weight_decay or clip, expected False or 'auto'")
+        return 0
     if fused == "auto":
         own = callable(getattr(method, "base", None))  # there is no batched form of it
         fused = not own and pays(problem.build(seed))

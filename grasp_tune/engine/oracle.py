@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from grasp_tune.core.errors import InputError, ProblemError
 from grasp_tune.core.random_streams import address
+from grasp_tune.engine.metrics import find_metric
 from grasp_tune.engine.problem import Batch, TorchProblem
 from grasp_tune.engine.streams import PURPOSES, Stream, full_batches, seed_globally
 from grasp_tune.optimizers.unixgrad import joint_norm
@@ -64,7 +65,14 @@ class Oracle:
 
     @torch.no_grad()
     def value(self, purpose: str, call: int) -> float:
-        """Return the loss of one minibatch."""
+        """Return the loss of one minibatch; of validation data, what the choice goes by."""
+        if purpose == "validation" and self.problem.choose_by == "metric":
+            assert self.problem.metric is not None
+            self.seed_noise(purpose, call)
+            self.count(1)
+            inputs, targets = self.stream(purpose).batch(call)
+            with torch.no_grad():
+                return 1.0 - float(find_metric(self.problem.metric)[1](self.model(inputs), targets))
         return float(self.loss(self.stream(purpose).batch(call), purpose, call))
 
     def exact(self, *, gradient: bool, counted: bool = False) -> float:

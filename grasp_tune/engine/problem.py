@@ -4,9 +4,10 @@ Checks what can be checked without an oracle call; a sample of the loss is never
 every one of them counts against the budget.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -48,6 +49,11 @@ class TorchProblem:
     device: `None` picks CUDA, then MPS, then the CPU.
     metric: what people judge the model by, larger is better: `accuracy`, `f1`, `auc`, `r2`, or a
         function of (outputs, targets), where a batch is (inputs, targets).
+    choose_by: `loss`, or `metric`: the ensemble compares 1 - metric of validation minibatches.
+    weight_decay: decoupled, as in AdamW: every step multiplies the weights (parameters of two or
+        more dimensions) by 1 - step size * weight_decay. Optimizers without a step size, such as
+        `unixgrad`, get it as a term of the gradient.
+    clip: the largest norm of a step's gradient over all parameters; a larger one is scaled down.
     """
 
     model: Callable[[], nn.Module]
@@ -57,6 +63,9 @@ class TorchProblem:
     validation: Data | None = None
     device: str | torch.device | None = None
     metric: str | Metric | None = None
+    choose_by: Literal["loss", "metric"] = "loss"
+    weight_decay: float = 0.0
+    clip: float | None = None
     rows: int | None = field(init=False, default=None)  # of `data`; None for an iterable
 
     def __post_init__(self) -> None:
@@ -71,9 +80,17 @@ class TorchProblem:
         if not callable(self.loss):
             kind = type(self.loss).__name__
             raise ProblemError(f"loss: got {kind}, expected a function of (model, batch)")
+        if not 0.0 <= self.weight_decay < math.inf:
+            raise ProblemError(f"weight_decay: got {self.weight_decay!r}, expected a number >= 0")
+        if self.clip is not None and not self.clip > 0.0:
+            raise ProblemError(f"clip: got {self.clip!r}, expected a number > 0")
         _ = self.chosen_device
         if self.metric is not None:
             find_metric(self.metric)
+        if self.choose_by not in ("loss", "metric"):
+            raise ProblemError(f"choose_by: got {self.choose_by!r}, expected 'loss' or 'metric'")
+        if self.choose_by == "metric" and (self.metric is None or self.validation is None):
+            raise ProblemError("choose_by: got 'metric', which needs a metric and validation data")
         home = getattr(self.loss, "__module__", "")
         if isinstance(self.loss, nn.Module) or home == "torch.nn.functional":
             object.__setattr__(self, "loss", TargetLoss(self.loss, self.chosen_device))
@@ -118,6 +135,18 @@ class TorchProblem:
                 "once on an example inside `model` before returning it"
             )
         return model.to(self.chosen_device).train()
+
+    @property
+    def plain_steps(self) -> bool:
+        """Whether a step is the optimizer's alone, with neither decay nor clipping."""
+        return not self.weight_decay and self.clip is None
+
+    @property
+    def choice_metric(self) -> str | None:
+        """The name of the metric by which the ensemble chooses, None where losses decide."""
+        if self.metric is None or self.choose_by == "loss":
+            return None
+        return find_metric(self.metric)[0]
 
     @property
     def validation_rows(self) -> int | None:

@@ -1,6 +1,7 @@
 """One segment of one run by the ordinary loop of the framework."""
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -57,6 +58,7 @@ class SegmentRunner:
         self._full = [
             group.get(self._base.group_entry or "") for group in self._optimizer.param_groups
         ]
+        self._decoupled = all("lr" in group for group in self._optimizer.param_groups)
         self._averages = Averages(worker.model, segment.averages)
         if saved is not None:
             load_optimizer(self._optimizer, saved.tensors, str(saved.meta["optimizer"]), origin)
@@ -84,6 +86,7 @@ class SegmentRunner:
                     f"base: {kind}.step never called the closure that it was given, so it cannot "
                     "be run; a step must call `closure()`, which computes the gradients"
                 )
+            self._decay_weights()
             if segment.averages:
                 self._averages.update()
         self._look()
@@ -113,10 +116,25 @@ class SegmentRunner:
             losses = self._lanes(self._call, lanes)
         self._call += lanes
         norm = oracle.gradient_norm() if self._task.norms else math.nan
+        problem = oracle.problem
+        if problem.weight_decay and not self._decoupled:
+            for item in _weights(oracle.parameters):
+                item.grad.add_(item.detach(), alpha=problem.weight_decay)  # type: ignore[union-attr]
+        if problem.clip is not None:
+            torch.nn.utils.clip_grad_norm_(oracle.parameters, problem.clip)
         self._seen.extend((loss, norm) for loss in losses)
         if len(self._seen) >= self._lag:
             self._look()
         return losses[0] if lanes == 1 else torch.stack(losses).mean()
+
+    def _decay_weights(self) -> None:
+        """Shrink the weights by the step size times the problem's decay."""
+        decay = self._worker.oracle.problem.weight_decay
+        for group in self._optimizer.param_groups if decay and self._decoupled else ():
+            if not group.get("seeking"):  # a distance that is only tried is no step size
+                step = group["lr"] * group.get("distance", 1.0)
+                for item in _weights(group["params"]):
+                    item.detach().mul_(max(0.0, 1.0 - step * decay))
 
     def _lanes(self, first: int, count: int) -> list[Tensor]:
         """Leave the mean gradient of `count` minibatches in the parameters; return their losses.
@@ -159,3 +177,8 @@ class SegmentRunner:
         self._averages.save(tensors, meta)
         key = str(state_key(self._segment.arm.index, self._segment.stop))
         self._worker.store.write(key, tensors, meta)
+
+
+def _weights(parameters: Sequence[Tensor]) -> list[Tensor]:
+    """The parameters that decay: no biases, no scales of a normalization."""
+    return [item for item in parameters if item.ndim > 1 and item.grad is not None]

@@ -30,31 +30,32 @@ def headline(result: Result, metadata: RunMetadata | None) -> str:
         start = result.candidates[0].score
         before = f"; it was {number(start)} at the start" if math.isfinite(start) else ""
         return f"The model's {score_label(result)} is {score_words(result.choice.chosen)}{before}."
-    baseline = quality.baseline
+    baseline, held = quality.baseline, quality.validation
     if quality.test_loss is not None:
-        where, found = f"{metadata.test_rows:,} test rows", (quality.test_loss,)
+        where, loss = f"{metadata.test_rows:,} test rows", quality.test_loss
         accuracy, metric = quality.test_accuracy, quality.test_metric
-    elif (held := quality.validation) is not None:
-        where, found = f"{held.rows:,} validation rows", (held.loss,)
-        accuracy, metric = held.accuracy, held.metric
+    elif held is not None:
+        where, loss, accuracy, metric = (
+            f"{held.rows:,} validation rows",
+            held.loss,
+            held.accuracy,
+            held.metric,
+        )
     else:
-        where, found = "all training rows", (quality.train_loss,)
+        where, loss = "all training rows", quality.train_loss
         accuracy, metric = quality.train_accuracy, quality.train_metric
+    constant = "a constant prediction gets"
     if metric is not None:
         text = f"The model reaches {quality.metric} {number(metric)} on {where}"
-        return (
-            f"{text}; a constant prediction gets {number(baseline.metric)}."
-            if baseline
-            else (f"{text}.")
-        )
-    if accuracy is not None:
+        other = baseline and f"; {constant} {number(baseline.metric)}"
+    elif accuracy is not None:
         text = f"The model gets {percent(accuracy)} of {where} right"
-        known = baseline and baseline.accuracy
-        return text + (
-            f"; always naming the most common class gets {percent(known)}." if known else "."
-        )
-    constant = f"; a constant prediction gets {number(baseline.loss)}" if baseline else ""
-    return f"Its loss over {where} is {number(found[0])}{constant}."
+        most = percent(baseline.accuracy) if baseline else ""
+        other = most and f"; always naming the most common class gets {most}"
+    else:
+        text = f"Its loss over {where} is {number(loss)}"
+        other = baseline and f"; {constant} {number(baseline.loss)}"
+    return f"{text}{other or ''}."
 
 
 def effort(result: Result, metadata: RunMetadata | None) -> str:
@@ -76,6 +77,8 @@ def score_label(result: Result) -> str:
         return "gradient norm on fresh samples"
     if result.choice.way == "exact":
         return "exact loss"
+    if result.metric is not None:
+        return f"1 − {result.metric} on validation minibatches"
     if result.validation is not None:
         rows = f" ({result.validation:,} rows)" if result.validation else ""
         return f"validation loss{rows}"
@@ -102,7 +105,7 @@ def certificate_words(result: Result) -> str | None:
     """The certificate, where its bound is no larger than what it bounds."""
     certificate = result.certificate
     bound = None if certificate is None else certificate.bound
-    if certificate is None or bound is None:
+    if certificate is None or bound is None or result.metric is not None:
         return None
     quality = result.score**2 if result.choice.by == "gradient" else result.score
     return certificate.text if bound.additive <= abs(quality) else None
@@ -135,6 +138,7 @@ def memorizes(result: Result, quality: Quality | None) -> str | None:
         train = min((loss for loss in ends if math.isfinite(loss)), default=math.nan)
         kind = "validation data" if result.validation is not None else "held-back minibatches"
         scored = row.score if result.choice.by == "value" and row.samples else None
+        scored = scored if result.metric is None else None
         pairs = [(kind, scored, 3.0 * (error_bar(row) or math.inf))]
     for where, loss, margin in pairs:
         if loss is not None and loss > MEMORIZES * train and loss > train + margin:

@@ -14,13 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
 
-from torch import nn
-
 from grasp_tune.api import minimize
-from grasp_tune.config.backends import sweep_arguments
-from grasp_tune.config.build import Built, build_parts, settled
+from grasp_tune.config.build import Built, build_parts, settled, sweep_arguments
 from grasp_tune.config.errors import ConfigError, shown
-from grasp_tune.config.explain import nearest
+from grasp_tune.config.explain import hint
 from grasp_tune.config.paths import with_absolute_paths
 from grasp_tune.config.run_folder import claim
 from grasp_tune.config.schema import Experiment
@@ -31,7 +28,7 @@ from grasp_tune.engine.metrics import find_metric
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.threads import task_threads
 from grasp_tune.peers.published import momentum
-from grasp_tune.peers.registry import PEERS, Peer, find_peer, installed_peers
+from grasp_tune.peers.registry import PEERS, find_peer, installed_peers
 from grasp_tune.peers.session import Session
 from grasp_tune.report.evaluation import Quality, evaluate
 from grasp_tune.report.formatting import duration, plural
@@ -149,9 +146,8 @@ def chosen_methods(names: Sequence[str]) -> tuple[str, ...]:
     known = (*OURS, *PEERS)
     for name in names:
         if name not in known:
-            hint = nearest(name, known)
-            more = f" (did you mean {hint}?)" if hint else ""
-            raise ConfigError("--methods", "", shown(name), f"some of {', '.join(known)}{more}")
+            wanted = f"some of {', '.join(known)}{hint(name, known)}"
+            raise ConfigError("--methods", "", shown(name), wanted)
         if name in PEERS and not PEERS[name].installed:
             raise MissingExtra(
                 f"{PEERS[name].title} needs the package {PEERS[name].package}, which is not "
@@ -206,7 +202,10 @@ def compare(
             record = _run(experiment, built, name, seed)
             path.parent.mkdir(exist_ok=True)
             write_json_atomic(path, encode(record))
-            tell(f"[{count}/{len(pairs)}] {_words(record)}")
+            quality = record.quality
+            what = record.note if quality is None else f"loss {quality.train_loss:.4g}"
+            words = f"{title_of(name)}, seed {seed}: {what}, {record.seconds:.1f} s"
+            tell(f"[{count}/{len(pairs)}] {words}")
         found[name].append(record)
     summaries = [MethodSummary(name, title_of(name), tuple(items)) for name, items in found.items()]
     missing = () if methods else tuple(p.title for p in PEERS.values() if not p.installed)
@@ -241,46 +240,24 @@ def title_of(method: str) -> str:
 
 
 def _run(experiment: Experiment, built: Built, name: str, seed: int) -> Record:
-    clock = time.perf_counter()
+    clock, problem, diverged = time.perf_counter(), built.problem, False
     try:
         if name in OURS:
-            model, calls, note = _run_ours(experiment, built.problem, name, seed)
-            diverged = False
+            schedule = name.removeprefix("grasp-")
+            arguments = {**sweep_arguments(experiment), "schedule": schedule, "seed": seed}
+            if schedule == "paper":
+                arguments["challengers"] = {}
+            found = minimize(problem, progress=False, **arguments)
+            chosen, model = found.choice.chosen, found.model
+            note = f"{chosen.base} {chosen.value:.3g}" if chosen.arm else "the start point"
+            calls = sum(found.calls.values()) - found.calls.get("repeated", 0)
         else:
-            model, calls, note, diverged = _run_peer(
-                find_peer(name), built.problem, experiment.budget, seed
-            )
+            result = find_peer(name).run(problem, experiment.budget, seed)
+            calls, note, diverged = result.calls, result.note, result.diverged
+            model = problem.build(seed)
+            load_model(model, result.tensors, name)
     except BudgetTooSmall as error:
         note = f"needs a budget of {error.smallest:,}"
         return Record(name, seed, 0, time.perf_counter() - clock, False, note, None)
     seconds = time.perf_counter() - clock
     return Record(name, seed, calls, seconds, diverged, note, evaluate(model, built))
-
-
-def _run_ours(
-    experiment: Experiment, problem: TorchProblem, name: str, seed: int
-) -> tuple[nn.Module, int, str]:
-    schedule = name.removeprefix("grasp-")
-    arguments = {**sweep_arguments(experiment), "schedule": schedule, "seed": seed}
-    if schedule == "paper":
-        arguments["challengers"] = {}
-    result = minimize(problem, progress=False, **arguments)
-    calls = sum(amount for key, amount in result.calls.items() if key != "repeated")
-    chosen = result.choice.chosen
-    note = f"{chosen.base} {chosen.value:.3g}" if chosen.arm else "the start point"
-    return result.model, calls, note
-
-
-def _run_peer(
-    peer: Peer, problem: TorchProblem, budget: int, seed: int
-) -> tuple[nn.Module, int, str, bool]:
-    result = peer.run(problem, budget, seed)
-    model = problem.build(seed)
-    load_model(model, result.tensors, peer.name)
-    return model, result.calls, result.note, result.diverged
-
-
-def _words(record: Record) -> str:
-    quality = record.quality
-    what = record.note if quality is None else f"loss {quality.train_loss:.4g}"
-    return f"{title_of(record.method)}, seed {record.seed}: {what}, {record.seconds:.1f} s"

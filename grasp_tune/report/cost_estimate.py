@@ -5,8 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from grasp_tune.config.backends import challengers_of, fused_of
-from grasp_tune.config.build import Built, build_method, build_parts, settled
+from grasp_tune.config.build import (
+    Built,
+    build_method,
+    build_parts,
+    challengers_of,
+    fused_of,
+    settled,
+)
 from grasp_tune.config.schema import Experiment
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import ScoreTask, TrainTask

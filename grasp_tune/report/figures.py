@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from grasp_tune.core.errors import MissingExtra
+from grasp_tune.extras import need
 from grasp_tune.report.formatting import number, quantities
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def score_figure(result: Result) -> Any:
     chosen, start = result.choice.chosen, result.candidates[0].score
     point = (chosen.value, chosen.score) if chosen.arm and math.isfinite(chosen.score) else None
     measure = "mean loss" if result.choice.by == "value" else "norm of the mean gradient"
+    measure = measure if result.metric is None else f"1 − {result.metric}"
     heights = {run.arm: _height(result, run) for run in result.runs}
     title = quantities(run.base for run in result.runs)
     figure = run_scatter(result.runs, heights, point, title, measure)
@@ -281,13 +282,7 @@ def axis_ends(losses: Sequence[float], runs: Sequence[Run]) -> tuple[float, floa
 
 
 def _plotly() -> Any:
-    try:
-        import plotly.graph_objects as graph_objects
-    except ImportError:
-        raise MissingExtra(
-            "figures need plotly, which is not installed: pip install 'grasp_tune[report]'"
-        ) from None
-    return graph_objects
+    return need("plotly.graph_objects", "report", "a figure")
 
 
 def _height(result: Result, run: Run) -> float:
@@ -295,7 +290,8 @@ def _height(result: Result, run: Run) -> float:
     own = [row.score for row in result.candidates if row.arm == run.arm]
     if scores := [score for score in own if math.isfinite(score)]:
         return min(scores)
-    return run.last_loss if result.choice.by == "value" else math.nan
+    losses = result.choice.by == "value" and result.metric is None
+    return run.last_loss if losses else math.nan
 
 
 def _decades(values: Sequence[float]) -> dict[str, Any]:

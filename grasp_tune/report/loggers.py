@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import math
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from grasp_tune.core.errors import MissingExtra
+from grasp_tune.extras import need
 from grasp_tune.runtime.callbacks import Callback
 from grasp_tune.runtime.result import Result
 
 
-class _Logger(Callback):
-    """What the loggers have in common; each says how a number, settings and a file are written."""
+class _Logger(Callback, ABC):
+    """What the loggers have in common; each says how numbers are written, and the end."""
 
     def on_progress(self, calls: int, best: float) -> None:
         """Write the lowest loss so far."""
@@ -36,25 +36,20 @@ class _Logger(Callback):
         """Write the settings, the score and the report, and close."""
         chosen = result.choice.chosen
         spec = {key: result.spec[key] for key in ("budget", "schedule", "seed")}
-        self._settings({**spec, "optimizer": chosen.base, "value": chosen.value})
         spent = sum(result.calls.values()) - result.calls.get("repeated", 0)
         if math.isfinite(result.score):
             self._number("score", result.score, spent)
         with tempfile.TemporaryDirectory() as folder:
-            self._artifact(result.report(Path(folder) / "report.html"))
-        self._close()
+            report = result.report(Path(folder) / "report.html")
+            self._close({**spec, "optimizer": chosen.base, "value": chosen.value}, report)
 
+    @abstractmethod
     def _number(self, name: str, value: float, step: int) -> None:
-        raise NotImplementedError
+        """Write a number."""
 
-    def _settings(self, values: Mapping[str, Any]) -> None:
-        raise NotImplementedError
-
-    def _artifact(self, path: Path) -> None:
-        raise NotImplementedError
-
-    def _close(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _close(self, settings: Mapping[str, Any], report: Path) -> None:
+        """Write the settings and the report, and close."""
 
 
 class TensorBoard(_Logger):
@@ -65,19 +60,16 @@ class TensorBoard(_Logger):
 
     def __init__(self, folder: Path | str) -> None:
         self._folder = Path(folder)
-        self._writer = _package("torch.utils.tensorboard", "tensorboard").SummaryWriter(str(folder))
+        package = need("torch.utils.tensorboard", "tensorboard", "this logger", "tensorboard")
+        self._writer = package.SummaryWriter(str(folder))
 
     def _number(self, name: str, value: float, step: int) -> None:
         self._writer.add_scalar(name, value, step)
 
-    def _settings(self, values: Mapping[str, Any]) -> None:
-        text = "\n".join(f"    {name}: {value}" for name, value in values.items())
+    def _close(self, settings: Mapping[str, Any], report: Path) -> None:
+        text = "\n".join(f"    {name}: {value}" for name, value in settings.items())
         self._writer.add_text("settings", text)
-
-    def _artifact(self, path: Path) -> None:
-        (self._folder / path.name).write_bytes(path.read_bytes())
-
-    def _close(self) -> None:
+        (self._folder / report.name).write_bytes(report.read_bytes())
         self._writer.close()
 
 
@@ -96,25 +88,19 @@ class MLflow(_Logger):
         tracking_uri: str | None = None,
         run_name: str | None = None,
     ) -> None:
-        client = _package("mlflow", "mlflow").MlflowClient(tracking_uri)
+        self._client = client = need("mlflow", "mlflow", "this logger").MlflowClient(tracking_uri)
         found = None if experiment is None else client.get_experiment_by_name(experiment)
         number = "0" if experiment is None else found and found.experiment_id
-        self._client = client
-        self._run = client.create_run(
-            number or client.create_experiment(experiment), run_name=run_name
-        ).info.run_id
+        number = number or client.create_experiment(experiment)
+        self._run = client.create_run(number, run_name=run_name).info.run_id
 
     def _number(self, name: str, value: float, step: int) -> None:
         self._client.log_metric(self._run, name, value, step=step)
 
-    def _settings(self, values: Mapping[str, Any]) -> None:
-        for name, value in values.items():
+    def _close(self, settings: Mapping[str, Any], report: Path) -> None:
+        for name, value in settings.items():
             self._client.log_param(self._run, name, value)
-
-    def _artifact(self, path: Path) -> None:
-        self._client.log_artifact(self._run, str(path))
-
-    def _close(self) -> None:
+        self._client.log_artifact(self._run, str(report))
         self._client.set_terminated(self._run)
 
 
@@ -125,28 +111,14 @@ class WandB(_Logger):
     """
 
     def __init__(self, **options: Any) -> None:
-        self._wandb = _package("wandb", "wandb")
-        self._run = self._wandb.init(**options)
+        self._run = need("wandb", "wandb", "this logger").init(**options)
         self._run.define_metric("calls")
         self._run.define_metric("*", step_metric="calls")
 
     def _number(self, name: str, value: float, step: int) -> None:
         self._run.log({name: value, "calls": step})
 
-    def _settings(self, values: Mapping[str, Any]) -> None:
-        self._run.config.update(dict(values))
-
-    def _artifact(self, path: Path) -> None:
-        self._run.save(str(path), base_path=str(path.parent), policy="now")
-
-    def _close(self) -> None:
+    def _close(self, settings: Mapping[str, Any], report: Path) -> None:
+        self._run.config.update(dict(settings))
+        self._run.save(str(report), base_path=str(report.parent), policy="now")
         self._run.finish()
-
-
-def _package(module: str, name: str) -> Any:
-    try:
-        return import_module(module)
-    except ImportError:
-        raise MissingExtra(
-            f"this logger needs the package {name}: pip install 'grasp_tune[{name}]'"
-        ) from None

@@ -7,6 +7,7 @@ be built again without the data.
 from __future__ import annotations
 
 import platform
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -21,7 +22,6 @@ from grasp_tune.runtime.files import read_json, write_json_atomic
 
 FILE = "run.json"
 _LIMIT = 2**20  # bytes
-_PACKAGES = ("torch", "numpy", "ray", "optuna")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,32 +46,29 @@ def describe(
     built: Built, parameters: int, quality: Quality | None, started: str, seconds: float
 ) -> RunMetadata:
     """The metadata of a run that has just ended; `parameters` are the trainable numbers."""
-    test = built.data.x_test
+    packages = []
+    for name in ("torch", "numpy", "ray", "optuna"):
+        with suppress(metadata.PackageNotFoundError):
+            packages.append((name, metadata.version(name)))
     return RunMetadata(
         started=started,
         seconds=seconds,
-        versions=versions(),
+        versions=(
+            ("grasp_tune", grasp_tune.__version__),
+            ("python", platform.python_version()),
+            *packages,
+            ("platform", platform.platform(terse=True)),
+        ),
         spec=built.data.spec,
         rows=len(built.data.x),
-        test_rows=0 if test is None else len(test),
-        model=str(getattr(built.model, "name", "")),
+        test_rows=0 if built.data.x_test is None else len(built.data.x_test),
+        model=built.model.name,
         parameters=parameters,
         loss=built.loss,
         outputs=built.outputs,
         batch=built.problem.batch_size,
         quality=quality,
     )
-
-
-def versions() -> tuple[tuple[str, str], ...]:
-    """The versions of Python, this package and those it stands on; what is missing is left out."""
-    found = [("grasp_tune", grasp_tune.__version__), ("python", platform.python_version())]
-    for name in _PACKAGES:
-        try:
-            found.append((name, metadata.version(name)))
-        except metadata.PackageNotFoundError:
-            continue
-    return (*found, ("platform", platform.platform(terse=True)))
 
 
 def write_metadata(folder: Path, metadata: RunMetadata) -> None:

@@ -187,7 +187,7 @@ class Driver:
             self._reporter.update(search.progress, self._folder.calls.total - self._lost)
         seed = search.spec.seed
         found = Result.of(search, model_tensors(worker.model), lambda: problem.build(seed))
-        return replace(found, validation=problem.validation_rows)
+        return replace(found, validation=problem.validation_rows, metric=problem.choice_metric)
 
     def show(self) -> None:
         """Show how far the sweep is, ten times a second at most."""

@@ -63,6 +63,7 @@ class Result:
     depth: int = 0  # steps on the longest chain of steps that must follow each other
     validation: int | None = None  # rows of the data that scored the candidates, 0 where unknown;
     # None where these were training minibatches
+    metric: str | None = None  # the metric that chose: scores are 1 - metric; None: losses
     _model: list[nn.Module] = field(default_factory=list, repr=False)
 
     @classmethod
@@ -180,6 +181,7 @@ class Result:
             "partial": self.partial,
             "depth": self.depth,
             "validation": self.validation,
+            "metric": self.metric,
         }
 
     def save(self, folder: Path | str) -> None:
@@ -225,6 +227,7 @@ class Result:
             tensors=tensors,
             build=model,
             depth=decode(int, data.get("depth", 0)),
+            metric=data.get("metric"),
             validation=None if (rows := data.get("validation")) is None else decode(int, rows),
         )
 
@@ -236,6 +239,7 @@ class Result:
             else f"run {cell.index} ({self.choice.chosen.base} {cell.value:.3g})"
         )
         kind = "loss" if self.choice.by == "value" else "gradient norm"
+        kind = kind if self.metric is None else f"1 - {self.metric}"
         partial = ", stopped early" if self.partial else ""
         budget = self.spec["budget"]
         return f"<Result: {what}, {kind} {_number(self.score)}, {calls} of {budget} calls{partial}>"

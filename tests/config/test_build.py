@@ -1,5 +1,6 @@
 """Experiments to problems and methods."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,7 @@ from torch import Tensor
 
 import grasp_tune as gt
 from grasp_tune.config import build_method, build_parts, build_problem, experiment_from
-from grasp_tune.config.backends import sweep_arguments
-from grasp_tune.config.build import chosen_device
+from grasp_tune.config.build import chosen_device, sweep_arguments
 from grasp_tune.core.errors import ProblemError
 from grasp_tune.schedules import find_schedule
 from grasp_tune.schedules.promote import Promote
@@ -122,3 +122,14 @@ def test_devices() -> None:
             ProblemError, match=r"problem.device: got cuda:1, which this machine does"
         ):
             chosen_device("cuda:1")
+
+
+def test_what_a_step_does_and_the_choice_goes_by_reach_the_problem() -> None:
+    keys = {"weight_decay": 0.1, "clip": 2, "validation": 0.2, "metric": "f1"}
+    problem = build_problem(
+        experiment(problem={**keys, "choose_by": "metric", "augment": ["noise"]})
+    )
+    assert (problem.weight_decay, problem.clip, problem.choice_metric) == (0.1, 2.0, "f1")
+    assert "augment" in dict(problem.build(0).named_children())
+    own = build_problem(experiment(problem={"metric": "math:dist"}))
+    assert own.metric is math.dist

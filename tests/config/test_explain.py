@@ -162,6 +162,14 @@ def test_unknown_key_names_the_nearest_valid_one(mapping: dict[str, Any], expect
             "problem.validation: got 0.1 with ensemble: window, expected 0",
         ),
         (
+            {**problem(clip=1), "backend": {"fused": True}},
+            "backend.fused: got true with problem.weight_decay or problem.clip, expected auto or",
+        ),
+        (
+            problem(choose_by="metric", metric="f1"),
+            "problem.choose_by: got metric without a metric or validation rows, expected loss, or",
+        ),
+        (
             top(schedule="paper", challengers=["sgd"]),
             "challengers: got 1 with schedule: paper, expected none, or schedule: promote",
         ),

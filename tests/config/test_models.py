@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from grasp_tune.config.errors import EntryPointError
+from grasp_tune.config.errors import DataError, EntryPointError
 from grasp_tune.config.loader import experiment_from
 from grasp_tune.config.model_options import CONVEX_MODELS, MODELS, Linear, Mlp, Softmax
-from grasp_tune.config.models import ModelFactory, Pixels, default_model
+from grasp_tune.config.models import Augment, ModelFactory, Pixels, default_model
 from grasp_tune.core.errors import ProblemError
 from grasp_tune.data import DataSpec, PixelScale
 
@@ -144,3 +144,46 @@ def test_models_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert weights(make()) == 28 + 5
     with pytest.raises(EntryPointError, match=r"returned int, expected a torch.nn.Module"):
         factory(ROWS, 1, name="own_models:wrong")()
+
+
+def test_augmentation_changes_training_batches_and_no_others() -> None:
+    spec = DataSpec("grey", (1, 8, 8), 3, 3)
+    made = ModelFactory(Mlp(), spec, 3, ("flip", "crop", "noise"))
+    model, x = made(), batch(spec)
+    layer = model.get_submodule("augment")
+    torch.manual_seed(4)
+    first = layer(x)
+    torch.manual_seed(4)
+    assert torch.equal(layer(x), first)  # random numbers are torch's own, which calls address
+    assert not torch.equal(first, x)
+    model.eval()
+    assert torch.equal(layer(x), x)
+    assert torch.equal(model(x), model.get_submodule("network")(x))
+
+
+def test_flips_and_crops_move_whole_pictures() -> None:
+    x = torch.arange(64.0).reshape(1, 1, 8, 8).expand(50, 1, 8, 8)
+    flipped = Augment(("flip",))(x)
+    assert {bool(torch.equal(row, x[0])) for row in flipped} == {True, False}
+    assert all(torch.equal(row, x[0]) or torch.equal(row, x[0].flip(-1)) for row in flipped)
+    moved = Augment(("crop",))(x)  # by up to one pixel; neighbours in a row differ by 1
+    assert {float(row[0, 4, 4]) for row in moved} == {
+        36.0 + 8 * a + b for a in (-1, 0, 1) for b in (-1, 0, 1)
+    }
+    with pytest.raises(ProblemError, match=r"problem.augment: got flip for rows of shape \(6,\)"):
+        Augment(("flip",))(batch(ROWS))
+
+
+def test_a_model_starts_from_weights_that_fit(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    other = factory(ROWS, 5, name="mlp")()  # five outputs: its last layer does not fit
+    torch.save(other.state_dict(), tmp_path / "w.pt")
+    torch.manual_seed(2)
+    plain = factory(ROWS, 3, name="mlp")()
+    torch.manual_seed(2)
+    begun = factory(ROWS, 3, name="mlp", weights=str(tmp_path / "w.pt"))()
+    assert torch.equal(begun.get_parameter("1.weight"), other.get_parameter("1.weight"))
+    assert torch.equal(begun.get_parameter("3.weight"), plain.get_parameter("3.weight"))
+    torch.save({"a": torch.ones(2)}, tmp_path / "w.pt")
+    with pytest.raises(DataError, match=r"none of the 1 tensors fits mlp; expected names such as"):
+        factory(ROWS, 3, name="mlp", weights=str(tmp_path / "w.pt"))()

@@ -1,13 +1,16 @@
 """Lanes: steps that average several minibatches, bit for bit by hand."""
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grasp_tune.core.errors import InputError
+import grasp_tune as gt
+from grasp_tune.core.errors import InputError, ProblemError
 from grasp_tune.core.tasks import (
     Arm,
     Segment,
@@ -86,3 +89,46 @@ def test_lanes_travel_with_the_task_and_are_checked() -> None:
         Segment(Arm.of(1, "sgd", 0.1), 0, 9, lanes=0)
     with pytest.raises(InputError, match="they have one lane"):
         TrainTask("t", task.segments, exact=True)
+
+
+@pytest.mark.parametrize(("decay", "clip"), [(0.5, None), (0.0, 0.3), (0.5, 0.3)])
+def test_clipping_and_decay_by_hand(decay: float, clip: float | None) -> None:
+    given = replace(workbench.problem(), weight_decay=decay, clip=clip)
+    bench, twin = Bench(given), Bench(workbench.problem())
+    run = Segment(Arm.of(1, "sgd", 0.05), 0, 3, keep=(3,))
+    bench.train(run)
+    oracle = twin.worker.oracle
+    for call in range(3):
+        oracle.gradient("train", call)
+        gradients = [item.grad.clone() for item in oracle.parameters if item.grad is not None]
+        norm = torch.cat([item.flatten() for item in gradients]).norm()
+        assert norm > 0.3  # or clipping would have nothing to do
+        share = 1.0 if clip is None else float(clip / norm)
+        with torch.no_grad():
+            for point, gradient in zip(oracle.parameters, gradients, strict=True):
+                point.sub_(0.05 * share * gradient)
+                if point.ndim > 1:  # biases do not decay
+                    point.mul_(1.0 - 0.05 * decay)
+    found = bench.point(str(run.candidates[0]))
+    for name, point in twin.worker.model.named_parameters():
+        assert torch.allclose(found[f"param.{name}"], point, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("base", [None, "adam", "unixgrad"])
+def test_decay_makes_the_weights_of_any_optimizer_smaller(base: str | None) -> None:
+    def size(**keys: Any) -> float:
+        problem = replace(workbench.problem(), **keys)
+        result = gt.minimize(problem, 400, gt.NonConvex(base=base), progress=False)
+        weights = [item for item in result.model.parameters() if item.ndim > 1]
+        return float(sum(item.detach().square().sum() for item in weights))
+
+    assert size(weight_decay=3.0) < 0.9 * size()
+
+
+def test_decay_and_clipping_that_make_no_sense_are_told() -> None:
+    with pytest.raises(ProblemError, match=r"weight_decay: got -1"):
+        replace(workbench.problem(), weight_decay=-1)
+    with pytest.raises(ProblemError, match=r"clip: got 0"):
+        replace(workbench.problem(), clip=0)
+    with pytest.raises(InputError, match=r"fused: got True with weight_decay or clip"):
+        gt.minimize(replace(workbench.problem(), clip=1.0), 100, fused=True, progress=False)

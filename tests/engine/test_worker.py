@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,8 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+import grasp_tune as gt
 from grasp_tune.core.checkpoint_keys import MOMENTS, START
-from grasp_tune.core.errors import CheckpointError, InputError
+from grasp_tune.core.errors import CheckpointError, InputError, ProblemError
 from grasp_tune.core.tasks import (
     Arm,
     ProbeOutcome,
@@ -335,3 +337,18 @@ def test_a_run_that_stops_being_finite_is_stopped_at_once() -> None:
     assert math.isnan(outcome.loss)
     assert outcome.calls == bench.calls < 5
     assert bench.store.exists("run001-000000050")  # whoever reads it finds it, and sees it lose
+
+
+def test_the_choice_may_go_by_a_metric_of_the_validation_rows() -> None:
+    held = workbench.rows(seed=8)
+    keys: dict[str, Any] = {"validation": held, "metric": "accuracy", "choose_by": "metric"}
+    result = gt.minimize(replace(workbench.problem(), **keys), 400, progress=False)
+    assert (result.metric, result.validation) == ("accuracy", len(held[0]))
+    scores = [row.score for row in result.candidates if math.isfinite(row.score)]
+    assert all(0.0 <= score <= 1.0 for score in scores)
+    # A mean over minibatches of 1 - accuracy: a multiple of one row's share.
+    chosen = result.choice.chosen
+    shares = chosen.score * chosen.samples * workbench.problem().batch_size
+    assert shares == pytest.approx(round(shares), abs=1e-6)
+    with pytest.raises(ProblemError, match="choose_by: got 'metric', which needs a metric and val"):
+        replace(workbench.problem(), choose_by="metric")

@@ -64,5 +64,5 @@ def test_wandb_logs_without_a_connection(tmp_path: Path) -> None:
 
 def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(MissingExtra, match=r"package wandb: pip install 'grasp_tune\[wandb\]'"):
+    with pytest.raises(MissingExtra, match=r"needs wandb, .*pip install 'grasp_tune\[wandb\]'"):
         WandB(project="x")
