@@ -1,43 +1,97 @@
-"""The examples on the pages about the command line and about extending run as printed."""
+"""The docs: the site builds, every page is reachable, and the examples run as printed."""
 
+import json
+import os
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import grasp_tune as gt
 from grasp_tune.config import load_experiment, run_experiment
 
 ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+ELSEWHERE = {"extending.md", "optuna.md"}  # below, and in tests/optuna
 
 
-def blocks(page: str, language: str) -> list[str]:
+def blocks(page: Path, language: str) -> list[str]:
     """The fenced blocks of one language on a page, in order."""
-    text = (ROOT / "docs" / page).read_text("utf-8")
+    text = page.read_text("utf-8")
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
 
 
-def test_the_command_line_page_runs_from_python(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+PAGES = [p for p in sorted(DOCS.glob("*.md")) if p.name not in ELSEWHERE and blocks(p, "python")]
+
+
+def test_the_site_builds_without_a_broken_link(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    reference = (tmp_path / "reference" / "index.html").read_text("utf-8")
+    assert "as many oracle calls as one plain training makes" in reference  # a documented argument
+    assert "<math" in (tmp_path / "guarantee.html").read_text("utf-8")
+    assert "data:image/png" in (tmp_path / "notebooks" / "first-run.html").read_text("utf-8")
+
+
+def test_every_page_is_reachable_from_the_index() -> None:
+    seen, waiting = set(), [DOCS / "index.md"]
+    while waiting:
+        page = waiting.pop()
+        if page in seen or not page.is_relative_to(DOCS):
+            continue
+        seen.add(page)
+        if page.suffix == ".md":
+            links = re.findall(r"\]\(([^):#]+)(?:#[^)]*)?\)", page.read_text("utf-8"))
+            waiting += [(page.parent / link).resolve() for link in links]
+    assert {path for path in DOCS.rglob("*") if path.is_file()} == seen
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    page = (DOCS / "reference" / "index.md").read_text("utf-8")
+    told = re.findall(r"^::: grasp_tune\.(\w+)$", page, re.MULTILINE)
+    assert set(told) == set(gt.__all__) - {"__version__"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_examples_of_a_page_run(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     shutil.copytree(ROOT / "configs", tmp_path / "configs")
-    (source,) = blocks("cli.md", "python")
-    names: dict[str, object] = {}
-    exec(compile(source, "cli.md", "exec"), names)
-    assert "model" in names
-    assert float(capsys.readouterr().out) > 0
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for source in blocks(page, "python"):
+        exec(compile(source, str(page), "exec"), names)
+
+
+def test_a_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    names: dict[str, Any] = {"__name__": "__main__"}
+    notebook = json.loads((DOCS / "notebooks" / "first-run.ipynb").read_text("utf-8"))
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] or cell["execution_count"]  # it was run before it was kept
+            exec(re.sub(r"^%.*", "", "".join(cell["source"]), flags=re.MULTILINE), names)
+    assert names["loss_of"](names["result"].model) < min(names["losses"])
 
 
 def test_what_the_page_on_extending_shows_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    python = [source for source in blocks("extending.md", "python") if "class Thing" not in source]
+    page = DOCS / "extending.md"
+    python = [source for source in blocks(page, "python") if "class Thing" not in source]
     assert len(python) == 3
     Path("my_module.py").write_text("\n\n".join(python), encoding="utf-8")
-    configs = blocks("extending.md", "yaml")
+    configs = blocks(page, "yaml")
     assert len(configs) == 2
     challenger = ["challengers=['my_module:my_base']"]
     try:
