@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from grasp_tune.executors.study import Timing
     from grasp_tune.optuna.budget import Budget, grasp_budget
     from grasp_tune.optuna.figures import loss_figure, rung_figure, save_figures
+    from grasp_tune.optuna.objective import train
     from grasp_tune.optuna.runner import OptunaBackend, run, run_optuna
     from grasp_tune.optuna.sampler import GraspSampler
     from grasp_tune.optuna.selection import select
@@ -27,6 +28,7 @@ __all__ = [
     "rung_figure",
     "save_figures",
     "select",
+    "train",
 ]
 
 _HOME = {
@@ -41,5 +43,6 @@ _HOME = {
     "rung_figure": "grasp_tune.optuna.figures",
     "save_figures": "grasp_tune.optuna.figures",
     "select": "grasp_tune.optuna.selection",
+    "train": "grasp_tune.optuna.objective",
 }
 __getattr__, __dir__ = lazy_names(__name__, _HOME, "optuna")

@@ -7,7 +7,7 @@ from grasp_tune.lazy_names import lazy_names
 if TYPE_CHECKING:
     from grasp_tune.executors.ray import RayBackend
     from grasp_tune.ray.experiment import load_result, quiet_disk
-    from grasp_tune.ray.function import optimizer
+    from grasp_tune.ray.function import optimizer, train
     from grasp_tune.ray.plan_searcher import BudgetStopper, PlanSearcher
     from grasp_tune.ray.progress import GraspProgress
     from grasp_tune.ray.searcher import GraspSearcher
@@ -23,6 +23,7 @@ __all__ = [
     "load_result",
     "optimizer",
     "quiet_disk",
+    "train",
 ]
 
 _HOME = {
@@ -35,5 +36,6 @@ _HOME = {
     "load_result": "grasp_tune.ray.experiment",
     "optimizer": "grasp_tune.ray.function",
     "quiet_disk": "grasp_tune.ray.experiment",
+    "train": "grasp_tune.ray.function",
 }
 __getattr__, __dir__ = lazy_names(__name__, _HOME, "ray")

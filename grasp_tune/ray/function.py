@@ -12,7 +12,9 @@ from ray import tune
 from grasp_tune.core.errors import CheckpointError, GraspError
 from grasp_tune.core.tasks import Outcome, Task
 from grasp_tune.engine.checkpoints import Tensors
+from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.store import Store
+from grasp_tune.executors.in_trial import train_in_trial
 from grasp_tune.loop.model_point import Groups
 from grasp_tune.loop.task_optimizer import TaskOptimizer
 from grasp_tune.ray.trial_config import HEARTBEAT, KEY, report, work_in
@@ -44,6 +46,37 @@ def optimizer(model: Groups, config: Mapping[str, Any] | None = None) -> TaskOpt
     return TaskOptimizer(model, _Trial(config_around() if config is None else config))
 
 
+def train(problem: TorchProblem, budget: int, **how: Any) -> float:
+    """Train a problem without a learning rate in this trial, and return its loss.
+
+        def trial(config):
+            grasp_tune.ray.train(make_problem(config["width"]), budget=1_000)
+
+        tune.run(trial, config={"width": tune.choice([8, 64, 512])}, num_samples=20,
+                 metric="loss", mode="min", scheduler=ASHAScheduler())
+
+    Reports the best `loss` after each part of the training, so that schedulers work, and at last
+    the loss of fresh minibatches (or of `validation`) with `oracle_calls`, the chosen `step` and
+    the model as a checkpoint, which `Result.load` reads.
+
+    problem: what the trial's config makes of model, loss and data.
+    budget: T, the oracle calls of this trial.
+    how: method, schedule, seed and ensemble, as `grasp_tune.minimize` takes them.
+    """
+    blank = {"oracle_calls": 0, "step": math.nan}
+    result, found = train_in_trial(
+        problem, budget, lambda part, best: tune.report({"loss": best, **blank}), **how
+    )
+    _report_with_model(found, result)
+    return found["loss"]
+
+
+def _report_with_model(row: dict[str, Any], result: Result) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        result.save(folder)
+        tune.report(row, checkpoint=tune.Checkpoint.from_directory(folder))
+
+
 class _Trial:
     """A trial of Tune that runs a function; see `loop.task_optimizer.TaskTrial`."""
 
@@ -66,10 +99,7 @@ class _Trial:
     def select(self, place: Callable[[str], Tensors]) -> Result:
         """Leave the chosen model as a checkpoint of Tune; the function goes on."""
         result, row = select_model(self._storage, self._work, place)
-        with tempfile.TemporaryDirectory() as folder:
-            result.save(folder)
-            kept = tune.Checkpoint.from_directory(folder)
-            tune.report(self._row(row), checkpoint=kept)
+        _report_with_model(self._row(row), result)
         return result
 
     def called(self, calls: int) -> None:

@@ -14,8 +14,9 @@ from ray.tune.utils import flatten_dict
 from torch.utils.data import DataLoader, TensorDataset
 
 import grasp_tune as gt
+import grasp_tune.ray
 from grasp_tune.ray import GraspSearcher, load_result, optimizer, quiet_disk
-from tests.ray.shop import ShopStorage
+from tests.ray.shop import ShopStorage, linear_problem
 
 BUDGET = 150
 
@@ -126,6 +127,24 @@ def test_a_step_too_many_changes_nothing(tmp_path: Path) -> None:
 def test_outside_of_tune_it_says_where_it_belongs() -> None:
     with pytest.raises(gt.InputError, match=r"inside train\(config\)"):
         optimizer(torch.nn.Linear(6, 2))
+
+
+def test_a_problem_is_trained_in_one_line_and_reported(tmp_path: Path) -> None:
+    def trial(config: dict[str, Any]) -> None:
+        grasp_tune.ray.train(linear_problem(rows=config["rows"])(), 120)
+
+    storage = ShopStorage(str(tmp_path), "experiment", trial_dir_name="trial")
+    trainable = wrap_function(trial)({"rows": 64}, storage=storage)
+    found = [trainable.train()]
+    while "__duplicate__" not in found[-1]:
+        found.append(trainable.train())
+    trainable.stop()
+    *parts, last = found[:-1]
+    losses = [row["loss"] for row in parts]
+    assert len(parts) > 2 and losses == sorted(losses, reverse=True)
+    assert last["loss"] < 0.5 and last["oracle_calls"] <= 120 and last["step"] > 0
+    kept = gt.Result.load(next(tmp_path.glob("**/result.json")).parent)
+    assert kept.score == last["loss"]
 
 
 @pytest.mark.usefixtures("ray_session")

@@ -1,0 +1,60 @@
+"""A whole sweep inside one trial of somebody else's search, over layers, dropout or batch sizes."""
+
+import math
+from collections.abc import Callable, Sequence
+from statistics import fmean
+from typing import Any
+
+from grasp_tune.core.errors import InputError
+from grasp_tune.core.methods import Method
+from grasp_tune.core.spec import ScheduleName, SweepSpec
+from grasp_tune.engine.fused import fusion_width
+from grasp_tune.engine.problem import TorchProblem
+from grasp_tune.executors.local import InProcess
+from grasp_tune.runtime.callbacks import Callback, CallbackReporter
+from grasp_tune.runtime.driver import run_sweep
+from grasp_tune.runtime.result import Result
+
+
+class _Parts(Callback):
+    """Reports the best mean loss after each part of a run: the parts of equal budgets are alike."""
+
+    def __init__(self, report: Callable[[int, float], None]) -> None:
+        self._report, self._parts, self._best = report, 0, math.inf
+
+    def on_run(self, run: int, curve: Sequence[tuple[int, float]]) -> None:
+        """Report after each part, of which the last quarter counts."""
+        self._parts += 1
+        if curve:
+            last = [loss for _, loss in curve[-max(1, len(curve) // 4) :]]
+            self._best = min(self._best, fmean(last))
+        self._report(self._parts, self._best)
+
+
+def train_in_trial(
+    problem: TorchProblem,
+    budget: int,
+    report: Callable[[int, float], None],
+    method: Method | None = None,
+    schedule: ScheduleName = "promote",
+    seed: int = 0,
+    **how: Any,
+) -> tuple[Result, dict[str, float]]:
+    """Return the result, and what a trial says of it: loss, oracle calls and chosen step.
+
+    report: is told the parts that have ended and the best mean loss so far; may raise to end it.
+    method, schedule, seed, how: as `minimize` takes them.
+    """
+    if not isinstance(problem, TorchProblem):
+        kind = type(problem).__name__
+        raise InputError(f"problem: got {kind}, expected a grasp_tune.TorchProblem")
+    width = fusion_width(problem, method, schedule, "auto", seed)
+    spec, bases = SweepSpec.assemble(method, budget, schedule, seed, width=width, **how)
+    heard = CallbackReporter([_Parts(report)], None)
+    result = run_sweep(problem, spec, InProcess, bases=bases, reporter=heard)
+    chosen, loss = result.choice.chosen, result.score
+    if result.choice.by != "value":  # the score is a gradient's norm: the run's own loss
+        losses = [run.last_loss for run in result.runs if run.arm == chosen.arm]
+        loss = losses[-1] if losses else math.inf
+    calls = sum(count for name, count in result.calls.items() if name != "repeated")
+    return result, {"loss": loss, "oracle_calls": calls, "step": chosen.value}
