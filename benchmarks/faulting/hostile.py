@@ -24,7 +24,7 @@ from grasp_tune.config.loader import load_experiment
 from grasp_tune.config.yaml_text import parse_yaml
 from grasp_tune.core.errors import GraspError
 from grasp_tune.core.search import Search
-from grasp_tune.optuna.artifacts import ArtifactCheckpoints
+from grasp_tune.optuna.artifacts import artifact_checkpoints
 from grasp_tune.report.page import report_text
 from grasp_tune.runtime.files import read_json, read_sealed, write_json_atomic
 from grasp_tune.runtime.state_file import STATE_LIMIT, load_search
@@ -245,12 +245,13 @@ def hostile_artifact_ids(folder: Path) -> Row:
     before = outside.read_bytes()
     ids = ("../secret.safetensors", str(outside), "a/../../secret.safetensors", "..", "", "a\0b")
     for name in ids:
-        store = ArtifactCheckpoints(FileSystemArtifactStore(inside), lambda key, name=name: name)  # type: ignore[misc]
+        blobs = FileSystemArtifactStore(inside)
+        store = artifact_checkpoints(blobs, lambda key, name=name: name, "")  # type: ignore[misc]
         actions: tuple[Callable[[], object], ...] = (
             lambda store=store: store.read("point"),  # type: ignore[misc]
             lambda store=store: store.write("point", {"x": torch.zeros(2)}, {}),  # type: ignore[misc]
             lambda store=store: store.delete("point"),  # type: ignore[misc]
-            lambda store=store: store.size("point"),  # type: ignore[misc]
+            lambda store=store: store.exists("point"),  # type: ignore[misc]
         )
         for action in actions:
             expect("artifact id" in refusal(action), f"{name!r} was not refused by name")

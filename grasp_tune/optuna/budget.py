@@ -13,7 +13,7 @@ from optuna.trial import FrozenTrial, TrialState
 from grasp_tune.core.checkpoint_keys import iterate_key
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.plan import Cell
-from grasp_tune.executors.study import CALLS, CELL, cell_on, is_surplus, trials_of
+from grasp_tune.executors.study import CALLS, CELL, cell_on, fingerprint, is_surplus, trials_of
 
 if TYPE_CHECKING:
     from optuna.artifacts._protocol import ArtifactStore
@@ -60,7 +60,8 @@ class Budget:
         due = [call for call in self.keep if call <= self.done or at_end]
         due = [call for call in due if call not in self._kept]
         for call in due:
-            upload_candidate(self.trial, model, artifact_store, call=call)
+            assert self.cell is not None  # else nothing is kept
+            upload_candidate(self.trial, self.cell, model, artifact_store, call=call)
         self._kept.update(due)
         return bool(due)
 
@@ -101,13 +102,20 @@ class Upload:
 
 
 def upload_candidate(
-    trial: optuna.Trial, model: "nn.Module", artifact_store: "ArtifactStore", *, call: int
+    trial: optuna.Trial,
+    cell: Cell,
+    model: "nn.Module",
+    artifact_store: "ArtifactStore",
+    *,
+    call: int,
 ) -> str:
-    """Return the id of an artifact that holds the model as it is now, as tensors."""
+    """Return the id of an artifact that holds the model as it is now, as tensors of the study."""
     from grasp_tune.engine.checkpoints import model_tensors
     from grasp_tune.engine.tensor_file import Content
 
-    content = Content.of(model_tensors(model), {})
+    sweep = fingerprint(trial.study.study_name, trial.user_attrs[CELL]["plan"])
+    key = str(iterate_key(cell.index, call))
+    content = Content.of(model_tensors(model), {}, key, sweep)
     with tempfile.TemporaryDirectory(prefix="grasp-tune-") as folder:
         path = Path(folder) / f"grasp-candidate-{call:09d}.safetensors"
         with path.open("wb") as file:

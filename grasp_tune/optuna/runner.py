@@ -38,7 +38,7 @@ from grasp_tune.executors.study import (
     study_json,
 )
 from grasp_tune.optimizers.registry import Factory
-from grasp_tune.optuna.artifacts import ArtifactCheckpoints
+from grasp_tune.optuna.artifacts import artifact_checkpoints
 from grasp_tune.runtime.driver import MakeWorker, run_sweep
 from grasp_tune.runtime.executor import Executor
 from grasp_tune.runtime.progress import reporter_for
@@ -201,7 +201,7 @@ def run_on_study(
     sweep = fingerprint(_agreed_spec(study, spec), study.study_name)
     store: Store | None = None
     if artifact_store is not None:
-        store = ArtifactCheckpoints(artifact_store, lambda key: f"grasp-{sweep}-{key}")
+        store = artifact_checkpoints(artifact_store, lambda key: f"grasp-{sweep}-{key}", sweep)
     log = StudyLog(study, sweep)
     # Several studies may keep their files in one folder.
     calls = StudyCalls(None if out is None else out / "calls" / sweep, log)

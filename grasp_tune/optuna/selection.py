@@ -28,8 +28,8 @@ from grasp_tune.core.tasks import (
 from grasp_tune.engine.checkpoints import model_tensors
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.worker import Worker
-from grasp_tune.executors.study import CALLS, CHOICE, set_study_json, trials_of
-from grasp_tune.optuna.artifacts import ArtifactCheckpoints
+from grasp_tune.executors.study import CALLS, CHOICE, fingerprint, set_study_json, trials_of
+from grasp_tune.optuna.artifacts import artifact_checkpoints
 from grasp_tune.optuna.budget import Upload, uploads_of
 from grasp_tune.optuna.figures import cell_runs
 from grasp_tune.optuna.plans import StoredPlan, stored_plan
@@ -76,7 +76,8 @@ def select(
             f"study {study.study_name!r} has no candidates: let the objective call "
             "budget.offer(model, artifact_store) in each step of grasp_budget and after the last"
         )
-    store = ArtifactCheckpoints(artifact_store, lambda key: uploads[key].artifact)
+    sweep = fingerprint(study.study_name, fingerprint(stored.to_dict()))
+    store = artifact_checkpoints(artifact_store, lambda key: uploads[key].artifact, sweep)
     worker = Worker(problem, stored.seed, store)
     start, probe_calls = _start(stored, worker)
     rows = [start_candidate(start, score)]

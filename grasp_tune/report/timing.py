@@ -78,8 +78,7 @@ class Stopwatch:
         middle = first.segments[len(first.segments) // 2]
         single = self._timed(replace(first, segments=(middle,)))
         fused = self._timed(first) if len(first.segments) > 1 else single
-        names = self._store.keys()
-        sizes = [(Key.parse(name).what, self._store.size(name)) for name in names]
+        sizes = [(Key.parse(name).what, size) for name, size in self._store.sizes().items()]
         state = max((size for what, size in sizes if what == "state"), default=0)
         point = max((size for what, size in sizes if what in ("iterate", "average")), default=0)
         return Speed(probe, single, fused, value, point, state, self._calls)

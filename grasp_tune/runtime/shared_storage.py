@@ -23,10 +23,8 @@ from grasp_tune.core.tasks import (
     outcome_to_dict,
     task_to_dict,
 )
-from grasp_tune.engine.store import Store
 from grasp_tune.runtime.call_counter import CallCounter
-from grasp_tune.runtime.remote_store import RemoteStore
-from grasp_tune.runtime.store import CheckpointStore
+from grasp_tune.runtime.remote_store import store_on
 
 CHOSEN = "chosen"  # the checkpoint of the chosen model
 SEARCH = "search"  # the state of a finished search, among the outcomes
@@ -39,13 +37,8 @@ class SharedStorage:
         local = isinstance(filesystem, arrow.LocalFileSystem)
         self.path = path
         self.folder = Path(path) if local else None  # None: not a folder of this machine
-        stores: list[Store] = [
-            CheckpointStore(Path(path) / name)
-            if local
-            else RemoteStore(filesystem, f"{path}/{name}")
-            for name in ("checkpoints", "outcomes")
-        ]
-        self.store, self._outcomes = stores
+        self.store = store_on(filesystem, f"{path}/checkpoints")
+        self._outcomes = store_on(filesystem, f"{path}/outcomes")
         # Without a folder, only the calls of one process can be counted.
         self.calls = CallCounter(None if self.folder is None else self.folder / "calls")
 

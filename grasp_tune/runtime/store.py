@@ -1,16 +1,18 @@
-"""Where checkpoints are kept: a folder of files, or the memory of this process.
+"""Where checkpoints are kept: a folder of files, the memory of this process, or a store of blobs.
 
 A checkpoint is named tensors and a few numbers or words, never an object: reading one cannot run
 code. Which checkpoints are written and how long they stay is decided elsewhere.
 """
 
+import io
 import logging
 import math
 import os
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import BinaryIO, Protocol
 
 from torch import Tensor
 
@@ -30,6 +32,7 @@ from grasp_tune.runtime.lock import FolderLock
 logger = logging.getLogger(__name__)
 
 SUFFIX = ".safetensors"
+SPOOL = 64 * 2**20  # bytes of a checkpoint that are kept in memory on their way to a blob
 
 # No separator and no leading dot: a key cannot leave the folder, nor meet a temporary file.
 _KEY = re.compile(r"[a-z0-9_-][a-z0-9._-]{0,119}")
@@ -84,20 +87,11 @@ class CheckpointStore:
 
     def keys(self) -> tuple[str, ...]:
         """All keys that have a file, sorted."""
-        found = (path.name.removesuffix(SUFFIX) for path in self.folder.glob(f"*{SUFFIX}"))
-        return tuple(sorted(key for key in found if _KEY.fullmatch(key)))
-
-    def size(self, key: str) -> int:
-        """Bytes of the file; `CheckpointError` where it is missing."""
-        path = self.path(key)
-        try:
-            return retried(path.stat).st_size
-        except OSError:
-            raise _missing(key, path) from None
+        return _keys(path.name for path in self.folder.glob(f"*{SUFFIX}"))
 
     def path(self, key: str) -> Path:
         """The file of the key, there or not."""
-        return self.folder / f"{_checked(key)}{SUFFIX}"
+        return self.folder / file_name(key)
 
 
 def read_checkpoint(path: Path, key: str, sweep: str = "") -> Checkpoint:
@@ -108,15 +102,7 @@ def read_checkpoint(path: Path, key: str, sweep: str = "") -> Checkpoint:
             size = os.fstat(file.fileno()).st_size
             return Checkpoint(*read_tensors(file, size, key, sweep))
 
-    try:
-        return retried(load)
-    except FileNotFoundError:
-        raise _missing(key, path) from None
-    except OSError as fault:
-        sentence = f"checkpoint {key}: {path} cannot be read: {reason(fault)}"
-        raise CheckpointError(sentence, key) from fault
-    except DamagedFile as fault:
-        raise CheckpointError(f"checkpoint {key}: {path} {fault}", key) from None
+    return _loaded(load, key, f"{path}")
 
 
 class MemoryStore:
@@ -129,82 +115,152 @@ class MemoryStore:
     def __init__(self, limit: float = math.inf) -> None:
         self._limit = limit
         self._kept: dict[str, tuple[int, Checkpoint]] = {}  # with its size as a file
-        self._files: CheckpointStore | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._files: CheckpointStore | None = None
 
     def write(self, key: str, tensors: Mapping[str, Tensor], meta: Meta) -> None:
         """Keep a copy under the key; refuses what a file could not hold, too."""
-        size = Content.of(tensors, meta, _checked(key)).size
-        self._kept.pop(key, None)
-        if sum(held for held, _ in self._kept.values()) + size > self._limit:
-            self._spill().write(key, tensors, meta)
+        self.delete(key)
+        size = Content.of(tensors, meta, key).size
+        if sum(held for held, _ in self._kept.values()) + size <= self._limit:
+            self._kept[key] = size, _copy(tensors, meta)
             return
-        if self._files is not None:
-            self._files.delete(key)
-        self._kept[key] = size, _copy(tensors, meta)
+        if self._files is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="grasp-tune-")
+            self._files = CheckpointStore(self._folder.name)
+            logger.info("checkpoints beyond %g bytes go to %s", self._limit, self._folder.name)
+        self._files.write(key, tensors, meta)
 
     def read(self, key: str) -> Checkpoint:
         """A copy of what was written; `CheckpointError` where nothing was."""
         if key in self._kept:
             kept = self._kept[key][1]
             return _copy(kept.tensors, kept.meta)
-        return self._spilled(key).read(key)
+        file_name(key)
+        if self._files is None:
+            raise CheckpointError(f"checkpoint {key} is missing: nothing was written", key)
+        return self._files.read(key)
 
     def exists(self, key: str) -> bool:
         """Whether something was written under the key."""
-        return self.path(key) is not None or key in self._kept
+        file_name(key)
+        return key in self.keys()
 
     def delete(self, key: str) -> None:
         """Forget the key, if it is known."""
-        if self._kept.pop(_checked(key), None) is None and self._files is not None:
+        file_name(key)
+        if self._kept.pop(key, None) is None and self._files is not None:
             self._files.delete(key)
 
     def keys(self) -> tuple[str, ...]:
         """All keys, sorted."""
-        spilled = () if self._files is None else self._files.keys()
-        return tuple(sorted((*self._kept, *spilled)))
+        return tuple(sorted((*self._kept, *(self._files.keys() if self._files else ()))))
 
-    def size(self, key: str) -> int:
-        """Bytes that the checkpoint takes as a file; `CheckpointError` where it is missing."""
-        return self._kept[key][0] if key in self._kept else self._spilled(key).size(key)
-
-    def path(self, key: str) -> Path | None:
-        """The file of the key where it has one, else None."""
-        _checked(key)
-        there = self._files is not None and self._files.exists(key)
-        return self._files.path(key) if self._files is not None and there else None
+    def sizes(self) -> dict[str, int]:
+        """Return the bytes that each checkpoint in memory would take as a file."""
+        return {key: size for key, (size, _) in self._kept.items()}
 
     def close(self) -> None:
         """Remove the files."""
         if self._folder is not None:
             self._folder.cleanup()
 
-    def _spilled(self, key: str) -> CheckpointStore:
-        _checked(key)
-        if self._files is None:
-            raise _missing(key, None)
-        return self._files
 
-    def _spill(self) -> CheckpointStore:
-        if self._files is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="grasp-tune-")
-            self._files = CheckpointStore(self._folder.name)
-            logger.info("checkpoints beyond %g bytes go to %s", self._limit, self._folder.name)
-        return self._files
+class Blobs(Protocol):
+    """Whoever keeps bytes by name and shows an upload when it is complete, such as a bucket."""
+
+    def write(self, name: str, content: BinaryIO) -> None:
+        """Keep the bytes; `OSError` where that fails."""
+
+    def read(self, name: str) -> bytes:
+        """Return the bytes; `FileNotFoundError` where there are none, else `OSError`."""
+
+    def exists(self, name: str) -> bool:
+        """Return whether there are bytes of this name."""
+
+    def remove(self, name: str) -> None:
+        """Remove the bytes of a name that exists."""
+
+    def names(self) -> Iterable[str]:
+        """Return the names, as far as they can be listed."""
 
 
-def _checked(key: str) -> str:
+class BlobStore:
+    """A store over blobs: the same bytes as `CheckpointStore` writes, one blob per key.
+
+    blobs: where they are.
+    name: the name of a key's blob.
+    sweep: whose checkpoints these are; those of another sweep are refused.
+    """
+
+    def __init__(
+        self, blobs: Blobs, name: Callable[[str], str] | None = None, sweep: str = ""
+    ) -> None:
+        self._blobs, self._name, self._sweep = blobs, name or file_name, sweep
+
+    def write(self, key: str, tensors: Mapping[str, Tensor], meta: Meta) -> None:
+        """Upload the checkpoint in the place of what was there."""
+        name = self._name(key)
+        with tempfile.SpooledTemporaryFile(max_size=SPOOL) as file:
+            Content.of(tensors, meta, key, self._sweep).write(file)  # type: ignore[arg-type]
+            file.seek(0)
+            try:
+                self._blobs.write(name, file)  # type: ignore[arg-type]
+            except OSError as fault:
+                # Without the key: there is nothing to make again.
+                sentence = f"checkpoint {key}: {name} cannot be written: {fault}"
+                raise CheckpointError(sentence) from fault
+
+    def read(self, key: str) -> Checkpoint:
+        """Return what was written, its checksum and owner verified; `CheckpointError` otherwise."""
+        name = self._name(key)
+
+        def load() -> Checkpoint:
+            content = self._blobs.read(name)  # streams have no size: all of it is read at once
+            return Checkpoint(*read_tensors(io.BytesIO(content), len(content), key, self._sweep))
+
+        return _loaded(load, key, name)
+
+    def exists(self, key: str) -> bool:
+        """Return whether there is a blob; only `read` says whether it is whole."""
+        return self._blobs.exists(self._name(key))
+
+    def delete(self, key: str) -> None:
+        """Remove the blob of the key, if there is one."""
+        if self.exists(key):
+            self._blobs.remove(self._name(key))
+
+    def keys(self) -> tuple[str, ...]:
+        """Return all keys that can be listed, sorted."""
+        return _keys(self._blobs.names())
+
+
+def file_name(key: str) -> str:
+    """Return the name of the key's file; `InputError` for what cannot be a key."""
     if not _KEY.fullmatch(key):
         raise InputError(
             f"checkpoint key {key!r} must be 1 to 120 of a-z, 0-9, '.', '-' and '_', without a "
             "dot in front"
         )
-    return key
+    return f"{key}{SUFFIX}"
 
 
-def _missing(key: str, path: Path | None) -> CheckpointError:
-    where = "nothing was written under it" if path is None else f"there is no file {path}"
-    return CheckpointError(f"checkpoint {key} is missing: {where}", key)
+def _keys(names: Iterable[str]) -> tuple[str, ...]:
+    found = (name.removesuffix(SUFFIX) for name in names if name.endswith(SUFFIX))
+    return tuple(sorted(key for key in found if _KEY.fullmatch(key)))
+
+
+def _loaded(load: Callable[[], Checkpoint], key: str, where: str) -> Checkpoint:
+    """Return what `load` reads; what goes wrong is a sentence that names the key and the place."""
+    try:
+        return retried(load)
+    except FileNotFoundError:
+        raise CheckpointError(f"checkpoint {key} is missing: there is no {where}", key) from None
+    except OSError as fault:
+        sentence = f"checkpoint {key}: {where} cannot be read: {reason(fault)}"
+        raise CheckpointError(sentence, key) from fault
+    except DamagedFile as fault:
+        raise CheckpointError(f"checkpoint {key}: {where} {fault}", key) from None
 
 
 def _copy(tensors: Mapping[str, Tensor], meta: Meta) -> Checkpoint:

@@ -22,21 +22,20 @@ def test_checkpoints_beyond_the_limit_are_files_that_go_away() -> None:
     store = MemoryStore(limit=3000)
     for number in range(5):
         store.write(f"point{number}", {"x": torch.full((200,), float(number))}, {"n": number})
-    paths = list(map(store.path, store.keys()))
     # A checkpoint has 800 bytes of numbers and some 200 of header: three would be too many.
-    assert [path is None for path in paths] == [True, True, False, False, False]
+    assert list(store.sizes()) == ["point0", "point1"]
+    assert len(set(store.sizes().values())) == 1
     for number in range(5):
         found = store.read(f"point{number}")
         assert found.tensors["x"].tolist() == [float(number)] * 200
         assert found.meta == {"n": number}
     store.delete("point0")
     store.write("point4", {"x": torch.zeros(1)}, {})  # there is room in memory again
-    assert store.path("point4") is None and not store.exists("point0")
-    assert store.size("point1") == store.size("point2")
-    spilled = store.path("point3")
-    assert spilled is not None and spilled.exists()
+    assert list(store.sizes()) == ["point1", "point4"]
+    assert store.keys() == ("point1", "point2", "point3", "point4")
+    assert store._folder is not None and (folder := Path(store._folder.name)).exists()
     store.close()
-    assert not spilled.parent.exists()
+    assert not folder.exists()
     with pytest.raises(CheckpointError, match="is missing"):
         store.read("point3")
 
