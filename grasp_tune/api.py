@@ -145,8 +145,7 @@ def _run(
 
         ray = RayBackend(workers=workers)
         return ray.run(problem, spec, out=folder, bases=bases, progress=progress)
-    from grasp_tune.optuna import run_optuna
+    from grasp_tune.optuna import OptunaBackend
 
-    return run_optuna(
-        problem, spec, out=folder, workers=workers or 1, bases=bases, progress=progress
-    )
+    study = OptunaBackend(workers=workers or 1)
+    return study.run(problem, spec, out=folder, bases=bases, progress=progress)

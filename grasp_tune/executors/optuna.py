@@ -19,7 +19,7 @@ import optuna
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.trial import FrozenTrial, TrialState
 
-from grasp_tune.core.choice import best_seen
+from grasp_tune.core.choice import Candidate, best_seen
 from grasp_tune.core.errors import CheckpointError, GraspError, SearchError
 from grasp_tune.core.records import Json
 from grasp_tune.core.tasks import (
@@ -98,19 +98,18 @@ class StudyLog:
     @property
     def calls(self) -> int:
         """Oracle calls of all tasks that have ended, well or not, as far as their trials say."""
-        done = [t for t in self._turns.values() if t.state == TrialState.COMPLETE]
         failed = [t for t in self._turns.values() if t.state == TrialState.FAIL]
-        tasks = [t for t in done if t.system_attrs[TASK]["task"] != RESULT]
-        spent = sum(self.outcome(trial).calls for trial in tasks)
+        spent = sum(self.outcome(trial).calls for trial in self._completed())
         return spent + sum(int(trial.system_attrs.get(CALLS, 0)) for trial in failed)
 
     @property
     def origin(self) -> str | None:
         """The digest of the start point that the others have, None before anyone has said."""
-        for trial in self._turns.values():
-            if trial.state == TrialState.COMPLETE and trial.system_attrs[TASK]["task"] != RESULT:
-                return self.outcome(trial).origin
-        return None
+        return next((self.outcome(trial).origin for trial in self._completed()), None)
+
+    def _completed(self) -> list[FrozenTrial]:
+        tasks = [trial for (task, _), trial in self._turns.items() if task != RESULT]
+        return [trial for trial in tasks if trial.state == TrialState.COMPLETE]
 
     def outcome(self, trial: FrozenTrial) -> Outcome:
         """Return what a completed trial says."""
@@ -124,11 +123,13 @@ class StudyLog:
         return self._outcomes[trial.number]
 
     def ended(self, trial: FrozenTrial) -> Ended | None:
-        """Return how a finished trial's task ended; None where its worker raised an error.
+        """Return how a trial's task ended; None where it has not, or its worker raised an error.
 
         Whoever raised it has said so to its user; whoever comes later tries again.
         """
         attributes = trial.system_attrs
+        if not trial.state.is_finished():
+            return None
         if trial.state == TrialState.COMPLETE:
             return self.outcome(trial)
         if key := attributes.get(LOST):
@@ -177,8 +178,11 @@ class StudyLog:
             logger.warning("%s was given to another worker meanwhile", task.id)
             return False
 
-    def publish(self, value: float, parameters: dict[str, float | str]) -> None:
-        """Add the one trial with a finite value: the study's best trial is the chosen run."""
+    def publish(self, value: float, chosen: Candidate | None) -> None:
+        """Add the one trial with a finite value: the study's best trial is the chosen run.
+
+        chosen: a point of that run, None for x0.
+        """
         self.refresh()
         turn = 0
         while (holder := self.at(RESULT, turn)) is not None:
@@ -188,12 +192,11 @@ class StudyLog:
             elif holder.state != TrialState.FAIL:
                 return  # another process has said it, or is about to
             turn += 1
-        kinds = {
-            name: _SPAN if isinstance(item, float) else CategoricalDistribution((item,))
-            for name, item in parameters.items()
-        }
-        attributes = {"task": RESULT, "phase": RESULT}
-        template = {"params": parameters, "distributions": kinds, "user_attrs": attributes}
+        template: dict[str, Any] = {"user_attrs": {"task": RESULT, "phase": RESULT}}
+        if chosen is not None:
+            template["params"] = {"base": chosen.base, "value": chosen.value}
+            kinds = {"base": CategoricalDistribution((chosen.base,)), "value": _SPAN}
+            template["distributions"] = kinds
         if (trial_id := self.claim(RESULT, turn, **template)) is not None:
             end_trial(self.study, trial_id, TrialState.COMPLETE, value)
 
@@ -277,11 +280,8 @@ class StudyExecutor:
     def cancel(self) -> None:
         """Let go of all workers, and give back what they had."""
         self._inner.cancel()
-        error = (
-            self._error if isinstance(self._error, Exception) else SearchError(repr(self._error))
-        )
         for trial_id, task in self._ours.values():
-            self._log.write(trial_id, task, error, self._made())
+            self._log.write(trial_id, task, self._error, self._made())
         self._ours.clear()
 
     def _open(self) -> list[Task]:
@@ -300,17 +300,14 @@ class StudyExecutor:
     def _news(self) -> list[tuple[Task, Ended]]:
         """Return what has ended, in the order of the trials: the same for whoever comes late."""
         self._log.refresh()
-        found: list[tuple[int, Task, Ended]] = []
-        for task in self._wanted.values():
+        found: dict[int, tuple[Task, Ended]] = {}
+        for task in list(self._wanted.values()):
             trial = self._holder(task)
-            if trial is not None and trial.state.is_finished():
-                how = self._log.ended(trial)
-                assert how is not None
-                found.append((trial.number, task, how))
-        for _, task, _ in found:
-            del self._wanted[task.id]
-            self._turns[task.id] += 1
-        return [(task, how) for _, task, how in sorted(found, key=lambda item: item[0])]
+            if trial is not None and (how := self._log.ended(trial)) is not None:
+                found[trial.number] = task, how
+                del self._wanted[task.id]
+                self._turns[task.id] += 1
+        return [found[number] for number in sorted(found)]
 
     def _claim(self) -> None:
         while self._inner.free and (

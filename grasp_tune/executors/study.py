@@ -72,11 +72,6 @@ def in_optimize(study: optuna.Study) -> bool:
     return bool(getattr(getattr(study, "_thread_local", None), "in_optimize_loop", False))
 
 
-def has_heartbeat(study: optuna.Study) -> bool:
-    """Return whether the storage can tell a dead worker's trial."""
-    return heartbeat_interval(study) is not None
-
-
 def heartbeat_interval(study: optuna.Study) -> int | None:
     """Return the seconds between two heartbeats, None where the storage has none."""
     ask = getattr(study._storage, "get_heartbeat_interval", None)
@@ -121,7 +116,11 @@ def set_study_json(study: optuna.Study, key: str, value: Json) -> None:
 def study_json(study: optuna.Study, key: str) -> Json:
     """Return what `set_study_json` wrote, None where there is nothing."""
     text = joined(study._storage.get_study_user_attrs(study._study_id), key)
-    return _parsed(text, f"study {study.study_name}, {key}") if text else None
+    try:
+        return json.loads(text) if text else None
+    except ValueError as error:
+        where = f"study {study.study_name}, {key}"
+        raise InputError(f"{where}: damaged, or not written by grasp_tune: {error}") from None
 
 
 def cell_on(trial: FrozenTrial | optuna.Trial) -> Cell | None:
@@ -154,13 +153,6 @@ def fingerprint(*values: Json) -> str:
 
 def _pieces(text: str) -> list[str]:
     return [text[at : at + PIECE] for at in range(0, len(text), PIECE)]
-
-
-def _parsed(text: str, where: str) -> Json:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise InputError(f"{where}: damaged, or not written by grasp_tune: {error}") from None
 
 
 # -- who lives -----------------------------------------------------------------------------------

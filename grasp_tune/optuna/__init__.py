@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from grasp_tune.optuna.budget import Budget, grasp_budget
     from grasp_tune.optuna.figures import loss_figure, rung_figure, save_figures
     from grasp_tune.optuna.objective import train
-    from grasp_tune.optuna.runner import OptunaBackend, run, run_optuna
+    from grasp_tune.optuna.runner import OptunaBackend, run
     from grasp_tune.optuna.sampler import GraspSampler
     from grasp_tune.optuna.selection import select
 
@@ -24,7 +24,6 @@ __all__ = [
     "grasp_budget",
     "loss_figure",
     "run",
-    "run_optuna",
     "rung_figure",
     "save_figures",
     "select",
@@ -39,7 +38,6 @@ _HOME = {
     "grasp_budget": "grasp_tune.optuna.budget",
     "loss_figure": "grasp_tune.optuna.figures",
     "run": "grasp_tune.optuna.runner",
-    "run_optuna": "grasp_tune.optuna.runner",
     "rung_figure": "grasp_tune.optuna.figures",
     "save_figures": "grasp_tune.optuna.figures",
     "select": "grasp_tune.optuna.selection",

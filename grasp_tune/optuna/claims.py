@@ -25,7 +25,7 @@ from grasp_tune.executors.study import (
     CELL,
     end_trial,
     fail_stale,
-    has_heartbeat,
+    heartbeat_interval,
     is_dead,
     trials_of,
 )
@@ -82,8 +82,7 @@ class Claims:
         self._stored, self._parameter = stored, stored.parameter
         self._first = stored.cells({})  # they belong to trials by rank
         self._plan, self._attempts = plan, attempts
-        self._ranks: list[int] = []  # of trial n: how many before it take part; never changes
-        self._taking: list[bool] = []
+        self._ranks = [0]  # of trial n: how many before it take part; never changes
         self._lock = threading.Lock()
         self._idle: float | None = None  # since when this process has found nothing to run
         self._told = False
@@ -116,12 +115,15 @@ class Claims:
         values: Sequence[float] | None,
     ) -> bool:
         """Return whether nothing is left for this process after a trial that ends like this."""
-        with self._lock:
-            known = self._ranks[-1] + self._taking[-1] if self._ranks else 0
-        if known + NEAR < len(self._first):
+        if self._ranks[-1] + NEAR < len(self._first):
             return False  # the usual case, without asking the storage
         board = self._read(study, ending, state, values)
-        if board.queued or board.open or board.grows or (board.running and has_heartbeat(study)):
+        if (
+            board.queued
+            or board.open
+            or board.grows
+            or (board.running and heartbeat_interval(study) is not None)
+        ):
             return False
         if board.running and not self._told:
             self._told = True
@@ -177,17 +179,11 @@ class Claims:
 
     def _rank(self, study: optuna.Study, trial: FrozenTrial) -> int:
         with self._lock:
-            if trial.number > len(self._ranks):
-                for other in self._trials(study)[len(self._ranks) : trial.number]:
-                    self._learn(other)
-            if trial.number == len(self._ranks):
-                self._learn(trial)
+            known = len(self._ranks) - 1
+            before = self._trials(study)[known : trial.number] if trial.number > known else []
+            for item in (*before, *([trial] if trial.number >= known else [])):
+                self._ranks.append(self._ranks[-1] + self._takes_part(item))
             return self._ranks[trial.number]
-
-    def _learn(self, trial: FrozenTrial) -> None:
-        before = self._ranks[-1] + self._taking[-1] if self._ranks else 0
-        self._ranks.append(before)
-        self._taking.append(self._takes_part(trial))
 
     def _take_up(self, study: optuna.Study, trial: FrozenTrial) -> tuple[Cell | None, int]:
         begun = time.monotonic()
@@ -207,7 +203,7 @@ class Claims:
             if waiting and not before:
                 return waiting[0], board.standing[waiting[0].index].failures + 1
             others = [item for item in board.running if item.number != trial.number]
-            now, beating = time.monotonic(), has_heartbeat(study)
+            now, beating = time.monotonic(), heartbeat_interval(study) is not None
             hopeful = others and (beating or board.grows)
             if not waiting and (board.queued or not hopeful or now - begun > patience):
                 return None, 0

@@ -112,15 +112,11 @@ def probed_plan(
     problem: "TorchProblem", budget: int, method: Method | None, parameter: str | None, seed: int
 ) -> StoredPlan:
     """Return the paper's plan for the problem, made from the probe that the paper asks for."""
-    from grasp_tune.engine.problem import TorchProblem
     from grasp_tune.engine.worker import Worker
     from grasp_tune.runtime.store import MemoryStore
 
-    if not isinstance(problem, TorchProblem):
-        kind = type(problem).__name__
-        raise InputError(f"problem: got {kind}, expected a grasp_tune.TorchProblem")
     spec, _ = SweepSpec.assemble(method, budget, "paper", seed)
-    search, worker = Search(spec), Worker(problem, seed, MemoryStore())
+    search, worker = Search(spec), Worker(checked(problem), seed, MemoryStore())
     outcome = None
     for task in search.round_tasks:
         if not isinstance(task, ProbeTask):
@@ -134,3 +130,13 @@ def probed_plan(
         )
     assert isinstance(outcome, ProbeOutcome)
     return StoredPlan(search.plan, parameter or _NAMES[search.plan.quantity], seed, outcome)
+
+
+def checked(problem: object) -> "TorchProblem":
+    """Return the problem; `InputError` where it is something else."""
+    from grasp_tune.engine.problem import TorchProblem
+
+    if not isinstance(problem, TorchProblem):
+        kind = type(problem).__name__
+        raise InputError(f"problem: got {kind}, expected a grasp_tune.TorchProblem")
+    return problem

@@ -6,10 +6,10 @@ returns the same result.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import optuna
 from optuna.artifacts import FileSystemArtifactStore
@@ -20,7 +20,7 @@ from optuna.storages.journal import JournalFileBackend
 from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.core.methods import Method
 from grasp_tune.core.records import encode
-from grasp_tune.core.spec import EnsembleName, ScheduleName, SweepSpec
+from grasp_tune.core.spec import ScheduleName, SweepSpec
 from grasp_tune.engine.fused import fusion_width
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.store import Store
@@ -39,13 +39,12 @@ from grasp_tune.executors.study import (
 )
 from grasp_tune.optimizers.registry import Factory
 from grasp_tune.optuna.artifacts import artifact_checkpoints
+from grasp_tune.optuna.plans import checked
 from grasp_tune.runtime.driver import MakeWorker, run_sweep
 from grasp_tune.runtime.executor import Executor
-from grasp_tune.runtime.progress import reporter_for
+from grasp_tune.runtime.progress import Reporter, reporter_for
 from grasp_tune.runtime.result import Result
 from grasp_tune.runtime.sweep_folder import SweepFolder
-
-NAME = "grasp_tune"  # of the study that `run_optuna` makes
 
 
 def run(
@@ -58,10 +57,8 @@ def run(
     *,
     artifact_store: ArtifactStore | None = None,
     fused: bool | Literal["auto"] = "auto",
-    ensemble: EnsembleName = "resample",
-    challengers: Mapping[str, Callable[..., object]] | tuple[str, ...] = (),
-    probe_parts: int = 1,
     timing: Timing | None = None,
+    **options: Any,
 ) -> Result:
     """Return the result of the sweep on this study, after running whatever is left of it.
 
@@ -70,46 +67,14 @@ def run(
     timing: how often a worker says that it lives, and after how long a silence another takes its
         task over; by default the storage's heartbeat settings, or 5 and 60 seconds.
 
+    options: `ensemble`, `challengers` and `probe_parts`.
+
     The other arguments are those of `grasp_tune.minimize`. After it the study's best trial is the
     chosen run, with its step size among the parameters; all others have the value infinity.
     """
-    if not isinstance(problem, TorchProblem):
-        kind = type(problem).__name__
-        raise InputError(f"problem: got {kind}, expected a grasp_tune.TorchProblem")
-    spec, bases = SweepSpec.assemble(
-        method,
-        budget,
-        schedule,
-        seed,
-        ensemble=ensemble,
-        width=fusion_width(problem, method, schedule, fused, seed),
-        probe_parts=probe_parts,
-        challengers=challengers,
-    )
+    width = fusion_width(checked(problem), method, schedule, fused, seed)
+    spec, bases = SweepSpec.assemble(method, budget, schedule, seed, width=width, **options)
     return run_on_study(study, problem, spec, artifact_store, bases=bases, timing=timing)
-
-
-def run_optuna(
-    problem: TorchProblem,
-    spec: SweepSpec,
-    *,
-    out: Path | None = None,
-    workers: int = 1,
-    bases: Mapping[str, Factory] | None = None,
-    progress: bool = False,
-) -> Result:
-    """Return the result of a sweep on a study of its own; with `out`, go on from what is there.
-
-    The folder then holds `study.journal` (`optuna-dashboard` opens it), `artifacts/` and, at the
-    end, `result.json` with the model.
-    """
-    backend = OptunaBackend(workers=workers)
-    return backend.run(problem, spec, out=out, bases=bases, progress=progress)
-
-
-def open_study(folder: Path) -> optuna.Study:
-    """Return the study in a folder of `run_optuna`, new or as it was left."""
-    return OptunaBackend(storage=str(folder / "study.journal")).open()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +88,7 @@ class OptunaBackend:
     """
 
     storage: str | None = None
-    study: str = NAME
+    study: str = "grasp_tune"
     workers: int = 1
 
     def __post_init__(self) -> None:
@@ -140,31 +105,40 @@ class OptunaBackend:
         progress: bool = False,
     ) -> Result:
         """Return the result of the sweep; the same study again goes on where it was cut off."""
+        if out is None and self.storage is not None:
+            raise InputError(
+                "out: got None, but a study in a storage needs a folder for its checkpoints, "
+                "one that every process of the study can reach"
+            )
         store = None
-        if out is None:
-            if self.storage is not None:
-                raise InputError(
-                    "out: got None, but a study in a storage needs a folder for its checkpoints, "
-                    "one that every process of the study can reach"
-                )
-            study = optuna.create_study(study_name=self.study)
-        else:
+        if out is not None:
             (out / "artifacts").mkdir(parents=True, exist_ok=True)
-            study = self.open() if self.storage is not None else open_study(out)
             store = FileSystemArtifactStore(out / "artifacts")
-        rest = {"bases": bases, "out": out, "workers": self.workers, "progress": progress}
-        result = run_on_study(study, problem, spec, store, **rest)  # type: ignore[arg-type]
+        result = run_on_study(
+            self.open(out),
+            problem,
+            spec,
+            store,
+            bases=bases,
+            out=out,
+            workers=self.workers,
+            reporter=reporter_for(progress),
+        )
         if out is not None:
             result.save(out)
         return result
 
-    def open(self) -> optuna.Study:
-        """Return the study, new or as it was left; SearchError where the storage cannot be used."""
-        assert self.storage is not None
+    def open(self, out: Path | None = None) -> optuna.Study:
+        """Return the study, new or as it was left; SearchError where the storage cannot be used.
+
+        out: the output folder, which holds `study.journal` where no storage is given.
+        """
+        storage: str | JournalStorage | None = self.storage
+        if storage is None and out is not None:
+            storage = str(out / "study.journal")
         try:
-            storage: str | JournalStorage = self.storage
-            if "://" not in self.storage:
-                storage = JournalStorage(JournalFileBackend(self.storage))
+            if isinstance(storage, str) and "://" not in storage:
+                storage = JournalStorage(JournalFileBackend(storage))
             return optuna.create_study(study_name=self.study, storage=storage, load_if_exists=True)
         except Exception as error:  # whatever the database's driver raises
             # The message may quote the URL with its password, so only its kind is told.
@@ -185,7 +159,7 @@ def run_on_study(
     timing: Timing | None = None,
     out: Path | None = None,
     workers: int = 1,
-    progress: bool = False,
+    reporter: Reporter | None = None,
 ) -> Result:
     """Take part in the sweep on the study until it is done, and return its result."""
     if len(study.directions) > 1 or study.direction != optuna.study.StudyDirection.MINIMIZE:
@@ -232,28 +206,26 @@ def run_on_study(
         store=store,
         calls=calls if workers == 1 or out is not None else None,
         bases=bases,
-        reporter=reporter_for(progress),
+        reporter=reporter,
     )
-    _publish(log, result)
+    write_choice(study, result)
+    chosen = result.choice.chosen
+    if math.isfinite(result.score):
+        log.publish(result.score, chosen if chosen.arm else None)
     return result
 
 
-def _publish(log: StudyLog, result: Result) -> None:
-    """Write the choice on the study, and the trial that makes it the best one."""
-    chosen = result.choice.chosen
+def write_choice(study: optuna.Study, result: Result, **more: object) -> None:
+    """Write the choice and its certificate on the study, unless they are there."""
     note = {
-        "candidate": encode(chosen),
+        "candidate": encode(result.choice.chosen),
         "by": result.choice.by,
         "calls": dict(result.calls),
         "certificate": None if result.certificate is None else result.certificate.to_dict(),
+        **more,
     }
-    if study_json(log.study, CHOICE) != note:
-        set_study_json(log.study, CHOICE, note)
-    parameters: dict[str, float | str] = {}
-    if chosen.arm:
-        parameters = {"base": chosen.base, "value": chosen.value}
-    if math.isfinite(result.score):
-        log.publish(result.score, parameters)
+    if study_json(study, CHOICE) != note:
+        set_study_json(study, CHOICE, note)
 
 
 def _agreed_spec(study: optuna.Study, spec: SweepSpec) -> dict[str, object]:

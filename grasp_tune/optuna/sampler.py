@@ -41,7 +41,8 @@ class GraspSampler(BaseSampler):
     first, then finer and longer ones around the best, and the last with half of the budget. It
     needs no range and no gradient. `GraspSampler(plan)` runs the cells of the paper's plan.
 
-    plan: what `NonConvex().plan(...)` and the like return, for the paper's grid.
+    plan: what `NonConvex().plan(...)` and the like return, for the paper's grid; `for_problem` and
+        `from_study` give one that is stored with its parameter and its seed.
     parameter: the name that the objective passes to `suggest_float`.
     budget: oracle calls over all trials, for the search; not with a plan, which has its own.
     seed: fixes the values of other parameters, and which iterates become candidates.
@@ -55,7 +56,7 @@ class GraspSampler(BaseSampler):
 
     def __init__(
         self,
-        plan: Plan | None = None,
+        plan: Plan | StoredPlan | None = None,
         parameter: str = "lr",
         *,
         budget: int | None = None,
@@ -65,26 +66,24 @@ class GraspSampler(BaseSampler):
     ) -> None:
         if (plan is None) == (budget is None):
             raise InputError("give either a plan or a budget: GraspSampler(budget=10_000)")
-        if plan is not None and not isinstance(plan, Plan):
+        if plan is not None and not isinstance(plan, Plan | StoredPlan):
             raise InputError(
                 f"plan: got {type(plan).__name__}, expected what NonConvex().plan(...) returns"
             )
-        if plan is not None and not plan.cells:
+        if isinstance(plan, Plan) and not plan.cells:
             raise InputError("plan: it has no cells to run: x0 is the answer already")
         if not isinstance(parameter, str) or not parameter:
             raise InputError(f"parameter: got {parameter!r}, expected a name such as 'lr'")
         if not isinstance(attempts, int) or isinstance(attempts, bool) or attempts < 1:
             raise InputError(f"attempts: got {attempts!r}, expected a whole number >= 1")
-        search = StepSearch(budget) if plan is None else plan  # type: ignore[arg-type]
-        self._take(StoredPlan(search, parameter, seed), independent_sampler, attempts)
-
-    def _take(
-        self, stored: StoredPlan, independent_sampler: BaseSampler | None, attempts: int
-    ) -> None:
-        self.parameter, self.seed = stored.parameter, stored.seed
-        self._independent = independent_sampler or AddressedSampler(stored.seed)
-        self._attempts, self._stored = attempts, stored
-        self._mark = fingerprint(stored.to_dict())
+        if not isinstance(plan, StoredPlan):
+            search = StepSearch(budget) if plan is None else plan  # type: ignore[arg-type]
+            plan = StoredPlan(search, parameter, seed)
+        self.parameter, self.seed, self._stored = plan.parameter, plan.seed, plan
+        self._mark = fingerprint(plan.to_dict())
+        self._independent = independent_sampler or RandomSampler()
+        self._addressed = independent_sampler is None
+        self._attempts = attempts
         self._claims: dict[tuple[int, int], Claims] = {}  # by storage and study
 
     @classmethod
@@ -97,37 +96,31 @@ class GraspSampler(BaseSampler):
         parameter: str | None = None,
         seed: int = 0,
         study: optuna.Study | None = None,
-        independent_sampler: BaseSampler | None = None,
-        attempts: int = ATTEMPTS,
+        **options: Any,
     ) -> "GraspSampler":
         """Return the sampler of the paper's plan for a problem: probes at x0 and plans.
 
         With `study`, the plan is written there, and a process that finds one there does not probe:
         that is how further processes join, or a study goes on, without a second probe.
+
+        options: `independent_sampler` and `attempts`.
         """
         found = None if study is None else stored_plan(study)
         if found is None:
             found = probed_plan(problem, budget, method, parameter, seed)
             if study is not None:
                 found = agree_on_plan(study, found)
-        sampler = cls.__new__(cls)
-        sampler._take(found, independent_sampler, attempts)
-        return sampler
+        return cls(found, **options)
 
     @classmethod
-    def from_study(
-        cls,
-        study: optuna.Study,
-        *,
-        independent_sampler: BaseSampler | None = None,
-        attempts: int = ATTEMPTS,
-    ) -> "GraspSampler":
-        """Return the sampler whose plan is written on the study, for a process that joins it."""
+    def from_study(cls, study: optuna.Study, **options: Any) -> "GraspSampler":
+        """Return the sampler whose plan is written on the study, for a process that joins it.
+
+        options: `independent_sampler` and `attempts`.
+        """
         if (found := stored_plan(study)) is None:
             raise InputError(f"study {study.study_name!r} has no plan of a GraspSampler yet")
-        sampler = cls.__new__(cls)
-        sampler._take(found, independent_sampler, attempts)
-        return sampler
+        return cls(found, **options)
 
     # -- what users ask -------------------------------------------------------------------------
 
@@ -220,7 +213,12 @@ class GraspSampler(BaseSampler):
                 f"{cell.index}, so one was drawn that is not in the plan; use "
                 f"suggest_float({param_name!r}, {low!r}, {high!r}, log=True)",
             )
-        return self._independent.sample_independent(study, trial, param_name, param_distribution)
+        other = self._independent
+        if self._addressed:
+            # Of Optuna's own random sampler the values depend on which process came first.
+            (word,) = words(self.seed, "independent", trial.number, param_name, count=1).tolist()
+            other = RandomSampler(seed=word >> 32)
+        return other.sample_independent(study, trial, param_name, param_distribution)
 
     def after_trial(
         self,
@@ -296,30 +294,6 @@ class GraspSampler(BaseSampler):
     def __getstate__(self) -> dict[str, Any]:
         # Claims are found again from the study; they hold a lock, which cannot be pickled.
         return {**self.__dict__, "_claims": {}}
-
-
-class AddressedSampler(RandomSampler):
-    """Uniform values, the same wherever a trial runs: a function of (seed, trial number, name).
-
-    With Optuna's own random sampler the values depend on which thread or process came first.
-    """
-
-    def __init__(self, seed: int) -> None:
-        super().__init__(seed=0)
-        self._address = seed
-
-    def sample_independent(
-        self,
-        study: optuna.Study,
-        trial: FrozenTrial,
-        param_name: str,
-        param_distribution: BaseDistribution,
-    ) -> Any:
-        """Return a value inside the distribution."""
-        (word,) = words(self._address, "independent", trial.number, param_name, count=1).tolist()
-        return RandomSampler(seed=word >> 32).sample_independent(
-            study, trial, param_name, param_distribution
-        )
 
 
 def _prune_surplus(trial: FrozenTrial) -> None:

@@ -16,7 +16,6 @@ from grasp_tune.core.ensemble import Tally, best, tallied, uniform_samples
 from grasp_tune.core.errors import CheckpointError, InputError
 from grasp_tune.core.methods import Method
 from grasp_tune.core.plan import Plan
-from grasp_tune.core.records import encode
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import (
     ProbeOutcome,
@@ -28,11 +27,12 @@ from grasp_tune.core.tasks import (
 from grasp_tune.engine.checkpoints import model_tensors
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.worker import Worker
-from grasp_tune.executors.study import CALLS, CHOICE, fingerprint, set_study_json, trials_of
+from grasp_tune.executors.study import CALLS, fingerprint, trials_of
 from grasp_tune.optuna.artifacts import artifact_checkpoints
 from grasp_tune.optuna.budget import Upload, uploads_of
 from grasp_tune.optuna.figures import cell_runs
 from grasp_tune.optuna.plans import StoredPlan, stored_plan
+from grasp_tune.optuna.runner import write_choice
 from grasp_tune.runtime.result import Result
 from grasp_tune.schedules.paper import scored, start_candidate
 
@@ -104,7 +104,13 @@ def select(
         tensors={name: item.cpu().clone() for name, item in model_tensors(worker.model).items()},
         build=lambda: problem.build(stored.seed),
     )
-    _write_choice(study, result, uploads.get(choice.key))
+    upload = uploads.get(choice.key)
+    write_choice(
+        study,
+        result,
+        trial=None if upload is None else upload.trial,
+        artifact=None if upload is None else upload.artifact,
+    )
     return result
 
 
@@ -201,15 +207,3 @@ def _choose(
 def _repeated(study: optuna.Study) -> int:
     failed = [trial for trial in trials_of(study) if trial.state == TrialState.FAIL]
     return sum(int(trial.user_attrs.get(CALLS, 0)) for trial in failed)
-
-
-def _write_choice(study: optuna.Study, result: Result, upload: Upload | None) -> None:
-    note = {
-        "candidate": encode(result.choice.chosen),
-        "by": result.choice.by,
-        "calls": dict(result.calls),
-        "certificate": None if result.certificate is None else result.certificate.to_dict(),
-        "trial": None if upload is None else upload.trial,
-        "artifact": None if upload is None else upload.artifact,
-    }
-    set_study_json(study, CHOICE, note)

@@ -22,7 +22,6 @@ from optuna.trial import TrialState
 import grasp_tune as gt
 from grasp_tune.executors.study import Timing
 from grasp_tune.optuna import OptunaBackend, run
-from grasp_tune.optuna.runner import open_study
 
 pytestmark = pytest.mark.xdist_group("optuna-run")
 
@@ -112,7 +111,7 @@ def test_four_processes_give_the_local_result(
         backend="optuna", workers=4, out=folder, progress=False,
     )  # fmt: skip
     assert_same(found, local(problem, schedule))
-    study = open_study(folder)
+    study = OptunaBackend().open(folder)
     done = study.get_trials(states=(TrialState.COMPLETE,))
     tasks = [trial.user_attrs["task"] for trial in done]
     assert len(tasks) == len(set(tasks))  # no task was run twice
@@ -124,7 +123,7 @@ def test_four_processes_give_the_local_result(
         out=folder, progress=False,
     )  # fmt: skip
     assert_same(again, local(problem, schedule))
-    assert len(open_study(folder).trials) == len(study.trials)
+    assert len(OptunaBackend().open(folder).trials) == len(study.trials)
     assert_same(gt.Result.load(folder, problem.model), local(problem, schedule))
 
 
@@ -231,7 +230,7 @@ def test_a_worker_of_ours_that_dies_is_replaced_at_once(
     )  # fmt: skip
     assert (folder / "sign").exists()
     assert_same(found, local(problem, "promote"), repeated=True)
-    failed = open_study(folder / "out").get_trials(states=(TrialState.FAIL,))
+    failed = OptunaBackend().open(folder / "out").get_trials(states=(TrialState.FAIL,))
     assert len(failed) == 1
 
 

@@ -16,7 +16,6 @@ from grasp_tune.core.plan import Plan
 from grasp_tune.executors.study import CALLS, CELL
 from grasp_tune.optuna import GraspSampler, grasp_budget
 from grasp_tune.optuna.plans import StoredPlan, agree_on_plan, stored_plan
-from grasp_tune.optuna.sampler import AddressedSampler
 
 
 def new_study(plan: Plan, **options: object) -> tuple[optuna.Study, GraspSampler]:
@@ -432,7 +431,8 @@ def test_a_value_depends_on_seed_trial_and_name_alone() -> None:
     wide = FloatDistribution(0.0, 1.0)
 
     def draw(seed: int, trial: int, name: str) -> float:
-        return float(AddressedSampler(seed).sample_independent(study, frozen[trial], name, wide))
+        sampler = GraspSampler(budget=100, seed=seed)
+        return float(sampler.sample_independent(study, frozen[trial], name, wide))
 
     assert draw(4, 0, "m") == draw(4, 0, "m")
     assert len({draw(4, 0, "m"), draw(5, 0, "m"), draw(4, 1, "m"), draw(4, 0, "n")}) == 4
