@@ -18,11 +18,9 @@ class InProcess:
 
     @property
     def free(self) -> bool:
-        """Whether no task waits to be polled."""
         return self._task is None
 
     def submit(self, task: Task) -> None:
-        """Remember the task."""
         self._task = task
 
     def poll(self, timeout: float) -> Iterator[tuple[Task, Ended]]:
@@ -37,5 +35,4 @@ class InProcess:
         yield task, ended
 
     def cancel(self) -> None:
-        """Forget the task."""
         self._task = None

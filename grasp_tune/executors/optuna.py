@@ -79,7 +79,6 @@ class StudyLog:
         self.refresh()
 
     def refresh(self) -> None:
-        """Read the study."""
         turns: dict[tuple[str, int], FrozenTrial] = {}
         for trial in trials_of(self.study):
             label = trial.system_attrs.get(TASK)
@@ -214,7 +213,6 @@ class StudyCalls(CallCounter):
         self._log, self.made = log, 0  # by this process
 
     def counter(self) -> Callable[[int], None]:
-        """Return a function that adds to a count of its own."""
         add = super().counter()
 
         def count(calls: int) -> None:

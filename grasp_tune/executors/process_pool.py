@@ -88,7 +88,6 @@ class ProcessPool:
         self._sharing = LaneSharing()
 
     def cancel(self) -> None:
-        """End all workers."""
         for member in self._members:
             member.process.kill()  # nothing to lose: outcomes are recorded, the rest is repeated
             member.process.join()
@@ -105,7 +104,6 @@ class ProcessPool:
 
     @property
     def free(self) -> bool:
-        """Whether a worker is waiting for a task."""
         return self._idle > len(self._waiting)
 
     @property
@@ -132,7 +130,6 @@ class ProcessPool:
                     member.pipe.send((task_to_dict(task), seat))
 
     def poll(self, timeout: float) -> Iterator[tuple[Task, Ended]]:
-        """Yield the tasks that ended, waiting a little for the first."""
         self._hand_out()
         ready = wait([member.pipe for member in self._members], timeout)
         for at, member in enumerate(self._members):

@@ -25,11 +25,9 @@ class ArtifactBlobs:
         self._store = artifact_store
 
     def write(self, name: str, content: BinaryIO) -> None:
-        """Write the bytes."""
         self._store.write(name, content)
 
     def read(self, name: str) -> bytes:
-        """Return the bytes."""
         try:
             with self._store.open_reader(name) as file:
                 return file.read()
@@ -37,7 +35,6 @@ class ArtifactBlobs:
             raise FileNotFoundError(name) from None
 
     def exists(self, name: str) -> bool:
-        """Return whether there is such an artifact."""
         try:
             self._store.open_reader(name).close()
         except (ArtifactNotFound, OSError):
@@ -45,7 +42,6 @@ class ArtifactBlobs:
         return True
 
     def remove(self, name: str) -> None:
-        """Remove the artifact."""
         with suppress(ArtifactNotFound, OSError):  # what stays costs room, nothing else
             self._store.remove(name)
 

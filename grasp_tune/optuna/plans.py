@@ -56,7 +56,6 @@ class StoredPlan:
         return (cell.budget,)
 
     def to_dict(self) -> dict[str, Json]:
-        """Return it as JSON values."""
         plan = self.plan
         return {
             "plan": plan.to_dict() if isinstance(plan, Plan) else {"search": encode(plan)},
@@ -67,7 +66,6 @@ class StoredPlan:
 
     @classmethod
     def from_dict(cls, data: Json) -> "StoredPlan":
-        """Return what `to_dict` wrote."""
         if not isinstance(data, dict) or set(data) != {"plan", "parameter", "seed", "probe"}:
             raise InputError("not a plan of a GraspSampler")
         plan, probe = data["plan"], data["probe"]

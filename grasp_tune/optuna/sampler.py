@@ -162,7 +162,6 @@ class GraspSampler(BaseSampler):
     # -- what Optuna asks -----------------------------------------------------------------------
 
     def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
-        """Give the trial its cell."""
         try:
             claim = self._claims_on(study).take(study, trial)
         except BaseException:
@@ -175,14 +174,12 @@ class GraspSampler(BaseSampler):
     def infer_relative_search_space(
         self, study: optuna.Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """Return the other sampler's, without our parameter."""
         space = self._independent.infer_relative_search_space(study, trial)
         return {name: kind for name, kind in space.items() if name != self.parameter}
 
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Return the other sampler's values."""
         self._raise_error_if_multi_objective(study)
         _prune_surplus(trial)
         if not search_space:
@@ -242,7 +239,6 @@ class GraspSampler(BaseSampler):
                 study.stop()
 
     def reseed_rng(self) -> None:
-        """Reseed the other sampler; the plan has no randomness."""
         self._independent.reseed_rng()
 
     # -- inside ---------------------------------------------------------------------------------

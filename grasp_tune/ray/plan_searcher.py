@@ -41,12 +41,10 @@ class BudgetStopper(Stopper):
         self._budget, self._count = budget, count
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        """Return whether this trial is at its end."""
         limit = _entry(result.get("config") or {}, self._budget)
         return limit is not None and result.get(self._count, 0) >= limit
 
     def stop_all(self) -> bool:
-        """Return False: the searcher ends the run."""
         return False
 
 
@@ -134,7 +132,6 @@ class PlanSearcher(Searcher):
         return config
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Remember a report for the window."""
         key = self._key(trial_id, result)
         step = int(result.get("training_iteration", 0))
         if key is None or self._cells.settled(key) or self._steps.get(key) == step:
@@ -201,7 +198,6 @@ class PlanSearcher(Searcher):
 
     @property
     def cell(self) -> Cell:
-        """The best cell so far."""
         return self._cells.cells[cell_id(self.best.cell)]
 
     @property
@@ -212,7 +208,6 @@ class PlanSearcher(Searcher):
     # -- saving and restoring -------------------------------------------------------------------
 
     def save(self, checkpoint_path: str) -> None:
-        """Write the state as JSON, atomically."""
         reports = {key: list(window) for key, window in self._reports.items()}
         own = {"running": self._ledger.running, "reports": reports, "steps": self._steps}
         write_json_atomic(Path(checkpoint_path), {"format": 2, **self._cells.state(), **own})

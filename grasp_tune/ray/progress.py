@@ -27,11 +27,9 @@ class GraspProgress(Callback):
         self._phase, self._at = "", -math.inf
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        """Write a line if it is time."""
         self._show(time.monotonic())
 
     def on_experiment_end(self, trials: list[Any], **info: Any) -> None:
-        """Write the last line."""
         self._show(math.inf)
 
     def _show(self, now: float) -> None:

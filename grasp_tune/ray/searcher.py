@@ -126,7 +126,6 @@ class GraspSearcher(Searcher):
         return to_config(work, self._metric if self._function else None)
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Learn from a report: how far a task is, or how it ended."""
         with self._kept_for_later():
             self._sweep.hear(result)
 
@@ -240,7 +239,6 @@ class GraspSearcher(Searcher):
     # -- saving and restoring -------------------------------------------------------------------
 
     def save(self, checkpoint_path: str) -> None:
-        """Write the state as JSON, atomically."""
         write_json_atomic(Path(checkpoint_path), self._sweep.state())
 
     def restore(self, checkpoint_path: str) -> None:

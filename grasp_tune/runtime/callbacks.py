@@ -43,7 +43,6 @@ class CallbackReporter:
         self._heard = False  # of any run while it went on
 
     def update(self, progress: Progress, calls: int) -> None:
-        """Tell phases and calls that are news."""
         if self._shown is not None:
             self._shown.update(progress, calls)
         for callback in self._callbacks:
@@ -60,7 +59,6 @@ class CallbackReporter:
                 self._run(item.arm, [(point.call, point.loss) for point in item.curve])
 
     def close(self) -> None:
-        """Close what shows progress to people."""
         if self._shown is not None:
             self._shown.close()
 

@@ -63,7 +63,6 @@ class WorkerFactory:
         self.made: list[Worker] = []
 
     def __call__(self) -> Worker:
-        """Return a new worker."""
         add = self.calls.counter()
 
         def count(calls: int) -> None:

@@ -28,7 +28,6 @@ class CellTask:
 
     @property
     def id(self) -> str:
-        """Its name."""
         return cell_id(self.cell.index)
 
 
@@ -162,7 +161,6 @@ class PlanCells:
     # -- state ----------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Json]:
-        """Return everything needed to go on, as JSON values."""
         return {
             "plan": self.plan.to_dict(),
             "outcomes": encode(tuple(self.outcomes.values())),

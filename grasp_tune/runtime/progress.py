@@ -60,7 +60,6 @@ class BarReporter:
         self._task: TaskID | None = None
 
     def update(self, progress: Progress, calls: int) -> None:
-        """Show where the search stands."""
         done = _shown(progress, calls)
         word, best = WORDS[progress.phase], _number(progress.best)
         if self._task is None:
@@ -70,7 +69,6 @@ class BarReporter:
         self._bar.update(self._task, completed=done, description=word, best=best)
 
     def close(self) -> None:
-        """Leave the bar as it is."""
         self._bar.stop()
 
 
@@ -83,7 +81,6 @@ class LineReporter:
         self._begun: tuple[float, int] | None = None  # when, and with how many calls done
 
     def update(self, progress: Progress, calls: int) -> None:
-        """Write a line if it is time."""
         now, done = self._clock(), _shown(progress, calls)
         self._begun = self._begun or (now, done)
         if progress.phase == self._phase and now - self._at < LINE_EVERY:

@@ -19,27 +19,22 @@ class ArrowBlobs:
         self._filesystem, self._folder = filesystem, folder.rstrip("/")
 
     def write(self, name: str, content: BinaryIO) -> None:
-        """Upload the bytes."""
         self._filesystem.create_dir(self._folder, recursive=True)
         with self._filesystem.open_output_stream(f"{self._folder}/{name}") as stream:
             shutil.copyfileobj(content, stream)
 
     def read(self, name: str) -> bytes:
-        """Return the bytes."""
         with self._filesystem.open_input_stream(f"{self._folder}/{name}") as stream:
             return bytes(stream.read())
 
     def exists(self, name: str) -> bool:
-        """Return whether there is such a file."""
         found = self._filesystem.get_file_info(f"{self._folder}/{name}")
         return bool(found.type == arrow.FileType.File)
 
     def remove(self, name: str) -> None:
-        """Remove the file."""
         self._filesystem.delete_file(f"{self._folder}/{name}")
 
     def names(self) -> Iterable[str]:
-        """Return the names of all files."""
         where = arrow.FileSelector(self._folder, allow_not_found=True)
         return (item.base_name for item in self._filesystem.get_file_info(where))
 

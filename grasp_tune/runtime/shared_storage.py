@@ -63,5 +63,4 @@ class SharedStorage:
         self._outcomes.write(SEARCH, {}, {"state": json.dumps(state)})
 
     def read_search(self) -> Json:
-        """Return what `write_search` wrote."""
         return json.loads(str(self._outcomes.read(SEARCH).meta["state"]))

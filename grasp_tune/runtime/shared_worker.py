@@ -31,7 +31,6 @@ class CancellableCount:
         self.cancelled = False
 
     def __call__(self, calls: int) -> None:
-        """Add calls."""
         if self.cancelled:
             raise Cancelled
         self.calls += calls

@@ -73,11 +73,9 @@ class CheckpointStore:
         return read_checkpoint(self.path(key), key, self._sweep)
 
     def exists(self, key: str) -> bool:
-        """Whether there is a file; only `read` says whether it is whole."""
         return self.path(key).is_file()
 
     def delete(self, key: str) -> None:
-        """Remove the file of the key, if there is one."""
         path = self.path(key)
         try:
             retried(lambda: path.unlink(missing_ok=True))
@@ -86,7 +84,6 @@ class CheckpointStore:
             raise CheckpointError(sentence) from fault
 
     def keys(self) -> tuple[str, ...]:
-        """All keys that have a file, sorted."""
         return _keys(path.name for path in self.folder.glob(f"*{SUFFIX}"))
 
     def path(self, key: str) -> Path:
@@ -132,7 +129,6 @@ class MemoryStore:
         self._files.write(key, tensors, meta)
 
     def read(self, key: str) -> Checkpoint:
-        """A copy of what was written; `CheckpointError` where nothing was."""
         if key in self._kept:
             kept = self._kept[key][1]
             return _copy(kept.tensors, kept.meta)
@@ -142,18 +138,15 @@ class MemoryStore:
         return self._files.read(key)
 
     def exists(self, key: str) -> bool:
-        """Whether something was written under the key."""
         file_name(key)
         return key in self.keys()
 
     def delete(self, key: str) -> None:
-        """Forget the key, if it is known."""
         file_name(key)
         if self._kept.pop(key, None) is None and self._files is not None:
             self._files.delete(key)
 
     def keys(self) -> tuple[str, ...]:
-        """All keys, sorted."""
         return tuple(sorted((*self._kept, *(self._files.keys() if self._files else ()))))
 
     def sizes(self) -> dict[str, int]:
@@ -199,7 +192,6 @@ class BlobStore:
         self._blobs, self._name, self._sweep = blobs, name or file_name, sweep
 
     def write(self, key: str, tensors: Mapping[str, Tensor], meta: Meta) -> None:
-        """Upload the checkpoint in the place of what was there."""
         name = self._name(key)
         with tempfile.SpooledTemporaryFile(max_size=SPOOL) as file:
             Content.of(tensors, meta, key, self._sweep).write(file)  # type: ignore[arg-type]
@@ -212,7 +204,6 @@ class BlobStore:
                 raise CheckpointError(sentence) from fault
 
     def read(self, key: str) -> Checkpoint:
-        """Return what was written, its checksum and owner verified; `CheckpointError` otherwise."""
         name = self._name(key)
 
         def load() -> Checkpoint:
@@ -222,16 +213,13 @@ class BlobStore:
         return _loaded(load, key, name)
 
     def exists(self, key: str) -> bool:
-        """Return whether there is a blob; only `read` says whether it is whole."""
         return self._blobs.exists(self._name(key))
 
     def delete(self, key: str) -> None:
-        """Remove the blob of the key, if there is one."""
         if self.exists(key):
             self._blobs.remove(self._name(key))
 
     def keys(self) -> tuple[str, ...]:
-        """Return all keys that can be listed, sorted."""
         return _keys(self._blobs.names())
 
 
