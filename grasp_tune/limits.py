@@ -18,8 +18,7 @@ from grasp_tune.engine.oracle import Oracle
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.streams import untouched_randomness
 from grasp_tune.engine.threads import task_threads
-from grasp_tune.runtime.files import read_json, read_sealed, write_json_atomic
-from grasp_tune.runtime.state_file import STATE_LIMIT
+from grasp_tune.runtime.files import STATE_LIMIT, read_json, read_sealed, write_json_atomic
 from grasp_tune.runtime.sweep_folder import STATE
 
 logger = logging.getLogger(__name__)

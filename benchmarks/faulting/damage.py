@@ -15,8 +15,8 @@ from grasp_tune.core.errors import DamagedState, InputError
 from grasp_tune.engine.store import Checkpoint
 from grasp_tune.runtime import sweep_folder as runner
 from grasp_tune.runtime.files import previous, read_sealed
-from grasp_tune.runtime.state_file import load_search
 from grasp_tune.runtime.store import CheckpointStore
+from grasp_tune.runtime.sweep_folder import load_search
 
 
 def cut(path: Path) -> None:

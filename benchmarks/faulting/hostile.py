@@ -26,9 +26,9 @@ from grasp_tune.core.errors import GraspError
 from grasp_tune.core.search import Search
 from grasp_tune.optuna.artifacts import artifact_checkpoints
 from grasp_tune.report.page import report_text
-from grasp_tune.runtime.files import read_json, read_sealed, write_json_atomic
-from grasp_tune.runtime.state_file import STATE_LIMIT, load_search
+from grasp_tune.runtime.files import STATE_LIMIT, read_json, read_sealed, write_json_atomic
 from grasp_tune.runtime.store import CheckpointStore
+from grasp_tune.runtime.sweep_folder import load_search
 
 ROOM = 2**30  # bytes that reading a hostile file may take besides what is there already
 

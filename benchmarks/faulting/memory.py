@@ -13,7 +13,7 @@ import grasp_tune as gt
 from benchmarks.faulting.patches import replaced
 from benchmarks.faulting.row import Row, expect
 from grasp_tune.runtime import sweep_folder as runner
-from grasp_tune.runtime.disk_space import Room, check_room
+from grasp_tune.runtime.disk_space import USUAL_BYTES, check_room
 
 STEP_RANGE = 1e-30  # L_eps that makes some 200 cells, all finite in single precision
 
@@ -43,9 +43,9 @@ def _sweep(cells: int, side: int, out: Path | None, pipe: Any) -> None:
     )
     announced = []
 
-    def heard(folder: Path, room: Room) -> None:
-        announced.append(room.size)
-        check_room(folder, room)
+    def heard(folder: Path, checkpoints: int, numbers: int) -> None:
+        announced.append(checkpoints * numbers * USUAL_BYTES)
+        check_room(folder, checkpoints, numbers)
 
     # Each factor of two between the ends of the range is one more cell.
     method = gt.NonConvex(L_eps=STEP_RANGE * 2.0 ** (200 - cells), F_eps=1e-26, delta=0.03)

@@ -48,7 +48,7 @@ def watch(
     Example: grasp-tune watch runs/quickstart
     """
     from grasp_tune.report.page import write_folder_report
-    from grasp_tune.runtime.state_file import load_search
+    from grasp_tune.runtime.sweep_folder import load_search
 
     before, ended = "", False
     while not ended:

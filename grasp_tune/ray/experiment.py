@@ -13,11 +13,12 @@ from ray import tune
 from grasp_tune.core.errors import SearchError
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.ray.trial_config import FOLDER, KEY
-from grasp_tune.runtime.files import read_json
+from grasp_tune.runtime.files import STATE_LIMIT, read_json
 from grasp_tune.runtime.plan_cells import PlanCells
 from grasp_tune.runtime.result import Result
 from grasp_tune.runtime.shared_sweep import SELECT
-from grasp_tune.runtime.state_file import STATE_LIMIT
+
+_NO_FILES = "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"  # of the environment
 
 
 def load_result(experiment: Any, make_problem: Callable[[], TorchProblem] | None = None) -> Result:
@@ -61,33 +62,15 @@ def _chosen_checkpoint(experiment: Any) -> tune.Checkpoint | None:
 @contextlib.contextmanager
 def quiet_disk() -> Iterator[None]:
     """Run Tune without its CSV, JSON and TensorBoard files; the sweep itself needs none of them."""
-    with (
-        _environment("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1"),
-        # It misses the files that nobody wanted.
-        _level("ray.tune.analysis.experiment_analysis", logging.ERROR),
-    ):
-        yield
-
-
-@contextlib.contextmanager
-def _level(name: str, level: int) -> Iterator[None]:
-    log = logging.getLogger(name)
-    before = log.level
-    log.setLevel(level)
+    # It misses the files that nobody wanted.
+    log, name = logging.getLogger("ray.tune.analysis.experiment_analysis"), _NO_FILES
+    level, before = log.level, os.environ.get(name)
+    log.setLevel(logging.ERROR)
+    os.environ[name] = "1"
     try:
         yield
     finally:
-        log.setLevel(before)
-
-
-@contextlib.contextmanager
-def _environment(name: str, value: str) -> Iterator[None]:
-    before = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
+        log.setLevel(level)
+        del os.environ[name]
+        if before is not None:
             os.environ[name] = before

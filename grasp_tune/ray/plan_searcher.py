@@ -22,10 +22,9 @@ from grasp_tune.core.search import Step
 from grasp_tune.ray.trial_config import folder_name
 from grasp_tune.ray.tune_internals import TuneRun, refuse_domains
 from grasp_tune.runtime.driver import Ledger
-from grasp_tune.runtime.files import read_json, write_json_atomic
+from grasp_tune.runtime.files import STATE_LIMIT, read_json, write_json_atomic
 from grasp_tune.runtime.plan_cells import CellOutcome, PlanCells, cell_id
 from grasp_tune.runtime.result import Result
-from grasp_tune.runtime.state_file import STATE_LIMIT
 
 CELL = "cell"  # the config's key for the cell's index: work is known by it
 

@@ -1,6 +1,5 @@
 """Progress in oracle calls and phases, as a Tune callback."""
 
-import logging
 import math
 import sys
 import time
@@ -10,14 +9,13 @@ from ray.tune import Callback
 
 from grasp_tune.ray.searcher import GraspSearcher
 
-logger = logging.getLogger(__name__)
-
 
 class GraspProgress(Callback):
     """Writes a line to standard error now and then: phase, oracle calls, best loss so far.
 
     searcher: the `search_alg` of the same run.
     every: seconds between two lines; a change of phase is told at once.
+    stream: where the lines go, if not to standard error.
     """
 
     def __init__(
@@ -38,12 +36,8 @@ class GraspProgress(Callback):
             return
         self._phase, self._at = found.phase, now
         best = f"{found.best:.4g}" if math.isfinite(found.best) else "-"
-        stream = sys.stderr if self._stream is None else self._stream
-        stream.write(
-            f"grasp: {found.phase}, {found.calls:,} of {found.budget:,} oracle calls, "
-            f"best loss {best}\n"
-        )
-        stream.flush()
+        line = f"{found.phase}, {found.calls:,} of {found.budget:,} oracle calls, best loss {best}"
+        print(f"grasp: {line}", file=self._stream or sys.stderr, flush=True)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_stream": None}  # a stream belongs to its process

@@ -23,10 +23,9 @@ from grasp_tune.loop.loop_optimizer import check_spec
 from grasp_tune.ray.trainable import GraspTrainable
 from grasp_tune.ray.trial_config import FOLDER, to_config, trial_folder, trial_name, work_in
 from grasp_tune.ray.tune_internals import TuneRun, refuse_domains, sweep_folder
-from grasp_tune.runtime.files import read_json, write_json_atomic
+from grasp_tune.runtime.files import STATE_LIMIT, read_json, write_json_atomic
 from grasp_tune.runtime.result import Result
 from grasp_tune.runtime.shared_sweep import SharedSweep
-from grasp_tune.runtime.state_file import STATE_LIMIT
 
 if TYPE_CHECKING:
     from torch import nn

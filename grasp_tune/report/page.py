@@ -30,7 +30,7 @@ from grasp_tune.report.run_metadata import RunMetadata, read_metadata
 from grasp_tune.runtime.callbacks import Callback
 from grasp_tune.runtime.lock import is_held
 from grasp_tune.runtime.result import Result, Run
-from grasp_tune.runtime.state_file import load_search
+from grasp_tune.runtime.sweep_folder import load_search
 
 REFRESH = 10  # seconds after which the page of a run under way loads itself again
 _SHOWN = 12  # rows of a table before the rest is folded away

@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Container, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from grasp_tune.core.errors import CheckpointError, InputError, SearchError
@@ -40,42 +40,32 @@ POLL = 0.5  # seconds to wait for a task to end before looking around
 MakeWorker = Callable[[], Worker]
 
 
+@dataclass(eq=False)
 class WorkerFactory:
-    """Makes workers for one sweep, in this process or, pickled, in another.
+    """Makes workers for one sweep, in this process or, pickled, in another."""
 
-    problem, seed, store, bases: as `Worker` takes them.
-    calls: where the oracle calls are counted.
-    watch: called after each call in this process.
-    """
-
-    def __init__(
-        self,
-        problem: TorchProblem,
-        seed: int,
-        store: Store,
-        bases: Mapping[str, Factory] | None,
-        calls: CallCounter,
-        watch: Callable[[], None],
-    ) -> None:
-        self._problem, self._seed, self._bases = problem, seed, bases
-        self.store, self.calls = store, calls
-        self._watch: Callable[[], None] | None = watch
-        self.made: list[Worker] = []
+    problem: TorchProblem
+    seed: int
+    store: Store
+    bases: Mapping[str, Factory] | None
+    calls: CallCounter  # where the oracle calls are counted
+    watch: Callable[[], None] | None  # called after each call in this process
+    made: list[Worker] = field(default_factory=list)
 
     def __call__(self) -> Worker:
         add = self.calls.counter()
 
         def count(calls: int) -> None:
             add(calls)
-            if self._watch is not None:
-                self._watch()
+            if self.watch is not None:
+                self.watch()
 
-        worker = Worker(self._problem, self._seed, self.store, self._bases, count=count)
+        worker = Worker(self.problem, self.seed, self.store, self.bases, count=count)
         self.made.append(worker)
         return worker
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_watch": None, "made": []}  # both belong to this process
+        return {**self.__dict__, "watch": None, "made": []}  # both belong to this process
 
 
 class Stopped(KeyboardInterrupt):

@@ -29,6 +29,7 @@ Result = TypeVar("Result")
 TRANSIENT = frozenset(
     {errno.EIO, errno.ESTALE, errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT, errno.EBUSY}
 )
+STATE_LIMIT = 64 * 2**20  # bytes; a state or result file larger than this is not ours
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 PAUSES = (0.02, 0.1, 0.5, 2.0)  # seconds between attempts: five attempts, 2.6 s in all
 
@@ -106,13 +107,28 @@ def remove_stale(folder: Path, *, alone: bool = False) -> int:
     return removed
 
 
-def write_json_atomic(path: Path | str, obj: object, *, seal: bool = False) -> None:
+def write_json_atomic(
+    path: Path | str, obj: object, *, seal: bool = False, spare: bool = False
+) -> None:
     """Put `obj` as JSON in the place of `path`, whole. NaN and infinities are written as such.
 
     seal: with a checksum; `obj` must be a dict that is not empty.
+    spare: the file before the last stays beside it, see `previous`.
     Raises `CheckpointError` where the file cannot be written.
     """
-    _write(Path(path), _sealed(obj) if seal else _dumped(obj))
+    path, content = Path(path), json.dumps(obj, separators=(",", ":")).encode()
+    if seal:
+        content = _SEAL + _digest(content) + _SEALED + content[1:]
+
+    def write() -> None:
+        if spare:
+            _keep_previous(path)
+        replace_atomically(path, lambda file: file.write(content))
+
+    try:
+        retried(write)
+    except OSError as fault:
+        raise CheckpointError(write_fault(path, fault, len(content))) from fault
 
 
 def read_json(path: Path | str, limit: int, *, seal: bool = False) -> Any:
@@ -142,7 +158,7 @@ def read_json(path: Path | str, limit: int, *, seal: bool = False) -> Any:
 
 def write_sealed(path: Path, obj: object) -> None:
     """Put `obj` as JSON with a checksum in the place of `path`; the file before stays beside it."""
-    _write(path, _sealed(obj), before=lambda: _keep_previous(path))
+    write_json_atomic(path, obj, seal=True, spare=True)
 
 
 def read_sealed(path: Path, limit: int) -> Any:
@@ -183,27 +199,6 @@ def _check_regular(found: os.stat_result) -> None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if not stat.S_ISREG(found.st_mode):
         raise OSError(errno.EINVAL, "it is no regular file")
-
-
-def _write(path: Path, content: bytes, before: Callable[[], object] = lambda: None) -> None:
-    def write() -> None:
-        before()
-        replace_atomically(path, lambda file: file.write(content))
-
-    try:
-        retried(write)
-    except OSError as fault:
-        raise CheckpointError(write_fault(path, fault, len(content))) from fault
-
-
-def _dumped(obj: object) -> bytes:
-    return json.dumps(obj, separators=(",", ":")).encode()
-
-
-def _sealed(obj: object) -> bytes:
-    assert isinstance(obj, dict) and obj
-    body = _dumped(obj)
-    return _SEAL + _digest(body) + _SEALED + body[1:]
 
 
 def _keep_previous(path: Path) -> None:

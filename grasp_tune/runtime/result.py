@@ -10,21 +10,21 @@ from typing import Any
 from torch import nn
 
 from grasp_tune.core.certificate import Certificate, certify
+from grasp_tune.core.checkpoint_keys import Key
 from grasp_tune.core.choice import Candidate, Choice
 from grasp_tune.core.errors import CheckpointError, InputError
 from grasp_tune.core.plan import Cell, Plan
 from grasp_tune.core.records import Json, decode, encode
 from grasp_tune.core.search import Search
 from grasp_tune.core.spec import SweepSpec
-from grasp_tune.core.tasks import SegmentOutcome, TrainOutcome, TrainTask
+from grasp_tune.core.tasks import Segment, SegmentOutcome, TrainOutcome, TrainTask
 from grasp_tune.engine.checkpoints import Tensors, digest, load_model
-from grasp_tune.runtime.files import read_json, write_json_atomic
+from grasp_tune.runtime.files import STATE_LIMIT, read_json, write_json_atomic
 from grasp_tune.runtime.lock import NAME as MARKER
 from grasp_tune.runtime.store import SUFFIX, CheckpointStore, read_checkpoint
 
 MODEL = "model"  # the chosen model's checkpoint, in the folder of a saved result
 LOST = "lost: "  # how the note on a lost task begins
-LIMIT = 64 * 2**20  # bytes of a result file that is still read
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +204,7 @@ class Result:
         model: builds the module for `result.model`.
         """
         path = Path(folder) / "result.json"
-        data = read_json(path, LIMIT, seal=True)
+        data = read_json(path, STATE_LIMIT, seal=True)
         if data.get("format") != 2:
             raise InputError(f"{path}: not a result of format 2")
         plan, certificate = data.get("plan"), data.get("certificate")
@@ -269,7 +269,7 @@ def _check_place(folder: Path) -> None:
     names = [name for name in ("result.json", f"{MODEL}{SUFFIX}") if (folder / name).exists()]
     if names and not (folder / MARKER).exists():
         try:
-            read_json(folder / "result.json", LIMIT, seal=True)
+            read_json(folder / "result.json", STATE_LIMIT, seal=True)
         except CheckpointError:
             raise InputError(
                 f"{folder} holds {' and '.join(names)}, which may be somebody else's: save to "
@@ -296,39 +296,33 @@ def _number(value: float) -> str:
 
 def _runs(search: Search) -> tuple[Run, ...]:
     """Return every run, its stretches put together in the order of its own calls."""
-    found: dict[int, list[tuple[TrainTask, int, SegmentOutcome]]] = {}
+    found: dict[int, list[tuple[Segment, SegmentOutcome]]] = {}
+    writers: dict[Key | None, int] = {}  # checkpoint -> the run that left it
     outcomes = search.outcomes
-    for key, task in search.tasks.items():
-        outcome = outcomes.get(key)
-        if isinstance(task, TrainTask) and isinstance(outcome, TrainOutcome):
-            for at, item in enumerate(outcome.segments):
-                found.setdefault(item.arm, []).append((task, at, item))
-    writers = {
-        key: segment.arm.index
-        for task in search.tasks.values()
-        if isinstance(task, TrainTask)
-        for segment in task.segments
-        for key in segment.writes
-    }
+    for name, task in search.tasks.items():
+        if not isinstance(task, TrainTask):
+            continue
+        for segment in task.segments:
+            writers.update(dict.fromkeys(segment.writes, segment.arm.index))
+        if isinstance(outcome := outcomes.get(name), TrainOutcome):
+            for segment, item in zip(task.segments, outcome.segments, strict=True):
+                found.setdefault(item.arm, []).append((segment, item))
     runs = []
     for arm, parts in sorted(found.items()):
-        parts.sort(key=lambda part: part[0].segments[part[1]].start)
-        segments = [task.segments[at] for task, at, _ in parts]
-        first = segments[0].arm
-        marks = [(p.call, p.loss, p.norm) for _, _, item in parts for p in item.curve]
-        origin = segments[0].origin
+        parts.sort(key=lambda part: part[0].start)
+        first, items = parts[0][0], [item for _, item in parts]
         runs.append(
             Run(
                 arm=arm,
-                base=first.base,
-                value=first.value,
-                power=first.power,
-                calls=sum(item.calls for _, _, item in parts),
-                finite=all(item.finite for _, _, item in parts),
-                stretches=tuple((segment.start, segment.stop) for segment in segments),
-                curve=tuple(marks),
-                losses=tuple(item.loss for _, _, item in parts),
-                parent=0 if origin is None else writers.get(origin, 0),
+                base=first.arm.base,
+                value=first.arm.value,
+                power=first.arm.power,
+                calls=sum(item.calls for item in items),
+                finite=all(item.finite for item in items),
+                stretches=tuple((segment.start, segment.stop) for segment, _ in parts),
+                curve=tuple((p.call, p.loss, p.norm) for item in items for p in item.curve),
+                losses=tuple(item.loss for item in items),
+                parent=writers.get(first.origin, 0),
             )
         )
     return tuple(runs)

@@ -22,17 +22,31 @@ from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import ProbeOutcome
 from grasp_tune.engine.store import Store
 from grasp_tune.runtime.call_counter import NAMES, CallCounter
-from grasp_tune.runtime.disk_space import Room, check_room
-from grasp_tune.runtime.files import previous, remove_stale, write_fault
+from grasp_tune.runtime.disk_space import check_room
+from grasp_tune.runtime.files import (
+    STATE_LIMIT,
+    previous,
+    read_sealed,
+    remove_stale,
+    write_fault,
+    write_sealed,
+)
 from grasp_tune.runtime.lock import NAME as MARKER
 from grasp_tune.runtime.lock import FolderLock, folder_lock
-from grasp_tune.runtime.state_file import load_search, save_search
 from grasp_tune.runtime.store import SUFFIX, CheckpointStore, MemoryStore
 
 logger = logging.getLogger(__name__)
 
 STATE, CHECKPOINTS, CALLS = "state.json", "checkpoints", "calls"
 IN_MEMORY = 256 * 2**20  # bytes of checkpoints, where there is no folder
+
+
+def load_search(path: Path, spec: SweepSpec | None = None) -> Search:
+    """Return the search of a state file; where that is damaged, of the one saved before it.
+
+    Raises `CheckpointError` where neither can be read.
+    """
+    return Search.from_state(read_sealed(path, STATE_LIMIT), spec)
 
 
 class SweepFolder:
@@ -98,7 +112,7 @@ class SweepFolder:
         """Replace the state file, where there is a folder."""
         if self.path is not None:
             self.check()
-            save_search(search, self.path / STATE)
+            write_sealed(self.path / STATE, search.state())
 
     def discard(self, keys: tuple[str, ...]) -> None:
         """Remove checkpoints that nobody will read again."""
@@ -115,7 +129,8 @@ class SweepFolder:
         self._checked = search.rounds
         sizes = [o.parameters for o in search.outcomes.values() if isinstance(o, ProbeOutcome)]
         if sizes:
-            check_room(self.path, Room.of(search.round_tasks, sizes[0], self.store.keys()))
+            keys = {key for task in search.round_tasks for key in task.writes}
+            check_room(self.path, len(keys.difference(self.store.keys())), sizes[0])
 
     def clear(self) -> None:
         """Remove what a run that never got anywhere has written, and nothing else."""

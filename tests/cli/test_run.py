@@ -15,7 +15,7 @@ import torch
 import grasp_tune
 from grasp_tune.config import load_model, load_run
 from grasp_tune.runtime.lock import folder_lock
-from grasp_tune.runtime.state_file import load_search
+from grasp_tune.runtime.sweep_folder import load_search
 from tests.cli.conftest import Command
 
 ROOT = Path(grasp_tune.__file__).parents[1]

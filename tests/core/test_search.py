@@ -30,8 +30,8 @@ from grasp_tune.core.tasks import (
     task_from_dict,
     task_to_dict,
 )
-from grasp_tune.runtime.files import read_sealed
-from grasp_tune.runtime.state_file import load_search, save_search
+from grasp_tune.runtime.files import read_sealed, write_sealed
+from grasp_tune.runtime.sweep_folder import load_search
 from grasp_tune.schedules import find_schedule
 from tests.core.simulation import answer
 
@@ -105,7 +105,7 @@ def test_state_survives_json_and_a_file(spec: SweepSpec, tmp_path: Path) -> None
         step = search.ask()
         if not isinstance(step, Step):
             search.tell(step, answer(step))
-    save_search(search, tmp_path / "state.json")
+    write_sealed(tmp_path / "state.json", search.state())
     state = read_sealed(tmp_path / "state.json", 10**7)
     assert Search.from_state(state).state() == search.state()
     again = load_search(tmp_path / "state.json", spec)

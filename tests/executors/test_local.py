@@ -15,7 +15,7 @@ from grasp_tune.core.errors import CheckpointError, InputError, LockedError, Pro
 from grasp_tune.core.methods import Method
 from grasp_tune.core.spec import ScheduleName
 from grasp_tune.runtime.lock import folder_lock
-from grasp_tune.runtime.state_file import load_search
+from grasp_tune.runtime.sweep_folder import load_search
 from tests.engine import workbench
 from tests.executors.sweeps import BUDGET, fingerprint, forked, killed_at, problem, sweep
 
