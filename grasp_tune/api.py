@@ -53,6 +53,7 @@ def minimize(
     epochs: float | None = None,
     minutes: float | None = None,
     strict: bool = False,
+    hard_cap: bool = False,
     callbacks: Sequence[Callback] = (),
 ) -> Result:
     """Return the model that a sweep of at most `budget` oracle calls finds, and how it was found.
@@ -78,6 +79,8 @@ def minimize(
     minutes: of the clock. Alone it is turned into calls by timing a few gradients. The backend
         `local` stops when they are over, and returns the best point so far.
     strict: raise `SearchError` where a task was lost for good, instead of a line in `result.notes`.
+    hard_cap: the budget also holds for work that a fault has undone, in this call or an earlier one
+        with the same `out`; where it is used up, the best point so far is returned. `local` only.
     callbacks: hear how the sweep goes; see `Callback`, and `grasp_tune.report.loggers`.
     """
     if not isinstance(problem, TorchProblem):
@@ -89,6 +92,8 @@ def minimize(
         raise InputError(
             f"backend: got {backend!r}, expected 'local', 'ray', 'optuna' or an object with `run`"
         )
+    if hard_cap and backend != "local":
+        raise InputError("hard_cap: only the backend 'local' counts every call before it is made")
     limits = Limits(budget, steps, epochs, minutes)
     folder = None if out is None else Path(out)
     spec, bases = SweepSpec.assemble(
@@ -104,7 +109,8 @@ def minimize(
     heard = CallbackReporter(callbacks, reporter_for(progress)) if callbacks else None
     shown: Any = progress if heard is None else heard  # bodies hand it on to `reporter_for`
     with limits.deadline(folder) as deadline:
-        result = _run(problem, spec, folder, bases, backend, workers, shown, deadline)
+        stops = {"deadline": deadline, "hard_cap": hard_cap}
+        result = _run(problem, spec, folder, bases, backend, workers, shown, stops)
     if heard is not None:
         heard.finish(result)
     if strict and result.lost:
@@ -120,7 +126,7 @@ def _run(
     backend: str | Backend,
     workers: int | None,
     progress: bool,
-    deadline: float | None,
+    stops: Mapping[str, Any],
 ) -> Result:
     """Return the result of the sweep on one of our backends, or on the given one."""
     if not isinstance(backend, str):
@@ -138,7 +144,7 @@ def _run(
             shared=workers not in (None, 1),
             bases=bases,
             reporter=reporter_for(progress),
-            deadline=deadline,
+            **stops,
         )
     if backend == "ray":
         from grasp_tune.executors.ray import RayBackend

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from grasp_tune.core.errors import CheckpointError
-from grasp_tune.runtime.files import read_bytes, write_fault
+from grasp_tune.runtime.files import read_bytes, retried, write_fault
 
 NAMES = "[0-9a-f]" * 32  # of the files, as a pattern
 
@@ -32,12 +32,12 @@ class CallCounter:
 
     def counter(self) -> Callable[[int], None]:
         """Return a function that adds to a count of its own."""
-        if self._folder is None:
+        if (folder := self._folder) is None:
             return self._add
         self._check()
-        path = self._folder / uuid.uuid4().hex
+        path = folder / uuid.uuid4().hex
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            retried(lambda: folder.mkdir(parents=True, exist_ok=True))
             with open(path, "x+b") as file:
                 file.write(_COUNT.pack(0))  # no holes: a full disk shows here, not in the mapping
                 file.flush()

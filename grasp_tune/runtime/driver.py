@@ -73,7 +73,7 @@ class Stopped(KeyboardInterrupt):
 
 
 class TimeUp(BaseException):
-    """The deadline of a sweep has passed; no error, so that nothing on the way takes it for one."""
+    """The deadline or the hard cap is reached; no error, so that nothing takes it for one."""
 
 
 class Ledger:
@@ -141,8 +141,11 @@ class Driver:
         folder: SweepFolder,
         reporter: Reporter | None,
         deadline: float | None = None,
+        *,
+        hard_cap: bool = False,
     ) -> None:
         self._folder, self._reporter, self._deadline = folder, reporter, deadline
+        self._hard_cap = hard_cap
         self.search = folder.search(spec)
         self._ledger = Ledger(self.search)
         self._lost = max(0, folder.calls.total - budgeted(self.search))  # what a crash undid
@@ -156,10 +159,13 @@ class Driver:
                 self.check_time()
                 self._folder.check_room(self.search)
                 if not isinstance(step, Step):
-                    if executor.free:
+                    fits = self._fits()
+                    if executor.free and fits:
                         executor.submit(step)
                         continue
                     self._ledger.give_back(step)
+                    if not fits and not self._ledger.running:
+                        raise TimeUp
                 for task, how in executor.poll(POLL):
                     self._ledger.ended(task, how)
                     if isinstance(self._reporter, CallbackReporter):
@@ -170,7 +176,7 @@ class Driver:
     def result(self, worker: Worker, problem: TorchProblem) -> Result:
         """Return the result at the search's choice, with the work done twice told apart."""
         search = self.search
-        place_chosen(worker, self._ledger)
+        place_chosen(worker, self._ledger, self._fits)
         self._ledger.settle(self._folder.calls.total)
         if self._reporter is not None:
             self._reporter.update(search.progress, self._folder.calls.total - self._lost)
@@ -189,6 +195,13 @@ class Driver:
         """Raise `TimeUp` where the deadline has passed."""
         if self._deadline is not None and time.monotonic() > self._deadline:
             raise TimeUp
+
+    def _fits(self) -> bool:
+        """Return whether the hard cap holds if every task under way makes all its calls."""
+        if not self._hard_cap:
+            return True
+        held = sum(self.search.tasks[key].calls for key in self._ledger.running)
+        return self._folder.calls.total + held <= self.search.spec.budget
 
     def worth_keeping(self, error: Exception) -> bool:
         """Return whether what was done before this error is of use to a later run."""
@@ -236,6 +249,7 @@ def run_sweep(
     bases: Mapping[str, Factory] | None = None,
     reporter: Reporter | None = None,
     deadline: float | None = None,
+    hard_cap: bool = False,
 ) -> Result:
     """Run a whole sweep with an executor and return its result; with `out`, go on from there.
 
@@ -244,13 +258,15 @@ def run_sweep(
     store: where checkpoints go, if not into `out`.
     calls: counts oracle calls, if not in `out`.
     deadline: the time of `time.monotonic` at which the sweep ends with its best point so far.
+    hard_cap: the budget also holds for work that a fault has undone: where what is left of it does
+        not allow the next task, the sweep ends with its best point so far.
     """
     with contextlib.ExitStack() as stack:
         if reporter is not None:
             stack.callback(reporter.close)
         folder = stack.enter_context(open_folder(out, shared=shared, store=store, calls=calls))
         stack.enter_context(_stop_on_sigterm())
-        driver = Driver(spec, folder, reporter, deadline)
+        driver = Driver(spec, folder, reporter, deadline, hard_cap=hard_cap)
         training, own = True, threading.get_ident()
 
         def watch() -> None:
@@ -279,9 +295,10 @@ def run_sweep(
         return result
 
 
-def place_chosen(worker: Worker, ledger: Ledger) -> None:
+def place_chosen(worker: Worker, ledger: Ledger, fits: Callable[[], bool]) -> None:
     """Put the worker's model at the search's choice, made again here where it cannot be read.
 
+    fits: whether the tasks that the ledger has issued may be run.
     Raises `CheckpointError` where making it again does not help.
     """
     search = ledger.search
@@ -294,6 +311,8 @@ def place_chosen(worker: Worker, ledger: Ledger) -> None:
                 raise
             search.make_again(error.key)
         while not isinstance(task := ledger.next(), Step):
+            if not fits():
+                raise CheckpointError("the chosen point is lost, and the hard cap allows no more")
             try:
                 ended: Ended = worker.run(task)
             except CheckpointError as error:

@@ -236,6 +236,14 @@ def read_bytes(path: Path, limit: int) -> bytes:
     return content
 
 
+def remove(path: Path) -> None:
+    """Remove a file, if there is one; `CheckpointError` where that fails."""
+    try:
+        retried(lambda: path.unlink(missing_ok=True))
+    except OSError as fault:
+        raise CheckpointError(f"{path} cannot be removed: {reason(fault)}") from fault
+
+
 def reason(fault: OSError) -> str:
     """Why the system refused, in its words or better ones."""
     return "it is a link" if fault.errno == errno.ELOOP else fault.strerror or str(fault)

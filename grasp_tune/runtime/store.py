@@ -22,6 +22,7 @@ from grasp_tune.engine.tensor_file import Content, DamagedFile, Meta, read_tenso
 from grasp_tune.runtime.files import (
     open_regular,
     reason,
+    remove,
     remove_stale,
     replace_atomically,
     retried,
@@ -76,12 +77,7 @@ class CheckpointStore:
         return self.path(key).is_file()
 
     def delete(self, key: str) -> None:
-        path = self.path(key)
-        try:
-            retried(lambda: path.unlink(missing_ok=True))
-        except OSError as fault:
-            sentence = f"checkpoint {key}: {path} cannot be removed: {reason(fault)}"
-            raise CheckpointError(sentence) from fault
+        remove(self.path(key))
 
     def keys(self) -> tuple[str, ...]:
         return _keys(path.name for path in self.folder.glob(f"*{SUFFIX}"))

@@ -27,7 +27,9 @@ from grasp_tune.runtime.files import (
     STATE_LIMIT,
     previous,
     read_sealed,
+    remove,
     remove_stale,
+    retried,
     write_fault,
     write_sealed,
 )
@@ -96,14 +98,15 @@ class SweepFolder:
                 search = load_search(path, spec)
             except DamagedState as damaged:
                 aside = path.with_name("state.damaged.json")
-                path.replace(aside)
+                with suppress(OSError):  # else it is replaced by the first state of the new run
+                    path.replace(aside)
                 logger.warning(
                     "%s; it is kept as %s, and the run starts again from x0", damaged, aside.name
                 )
             else:
                 logger.info("going on from %s", self.path)
                 return search
-        previous(path).unlink(missing_ok=True)  # of another run, whose folder was cleared
+        remove(previous(path))  # of another run, whose folder was cleared
         search = Search(spec)
         self.save(search)
         return search
@@ -172,7 +175,7 @@ def open_folder(
             return
         made = not path.exists()
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            retried(lambda: path.mkdir(parents=True, exist_ok=True))
         except OSError as fault:
             raise CheckpointError(write_fault(path, fault, 1)) from fault
         lock = stack.enter_context(folder_lock(path))
