@@ -35,7 +35,7 @@ def load_model(model: nn.Module, tensors: Mapping[str, Tensor], key: str) -> Non
         if given is None or given.shape != own.shape or given.dtype != own.dtype:
             raise CheckpointError(
                 f"checkpoint {key} does not fit the model at {name}: it was written by another "
-                "model, or is damaged"
+                "model, such as one that names its layers anew each time it is built, or is damaged"
             )
         own.copy_(given)
 

@@ -79,6 +79,8 @@ class ProcessPool:
             raise SearchError(
                 "worker processes need fork, which this system lacks; use workers=1 or Ray"
             ) from None
+        if multiprocessing.current_process().daemon:
+            raise SearchError("this is a daemon process, which may start no workers; use workers=1")
         if torch.cuda.is_initialized():
             raise SearchError("CUDA was used in this process before the workers; use Ray for GPUs")
         # Where the workers of a step meet: anywhere on this machine will do.

@@ -1,5 +1,6 @@
 """The local body: resumed after any end, the same with any number of workers, never over budget."""
 
+import multiprocessing
 import os
 import signal
 import time
@@ -262,3 +263,11 @@ def test_another_body_can_be_given(tmp_path: Path) -> None:
     body: Any = Elsewhere()
     found: Any = gt.minimize(problem(), BUDGET, backend=body, out=tmp_path / "x")
     assert (found[0].budget, found[1]) == (BUDGET, tmp_path / "x")
+
+
+def test_workers_of_a_daemon_process_are_refused_in_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)  # type: ignore[attr-defined]
+    with pytest.raises(gt.SearchError, match="daemon process, which may start no workers"):
+        sweep(None, workers=2)
