@@ -97,18 +97,21 @@ class StudyLog:
     @property
     def calls(self) -> int:
         """Oracle calls of all tasks that have ended, well or not, as far as their trials say."""
-        failed = [t for t in self._turns.values() if t.state == TrialState.FAIL]
-        spent = sum(self.outcome(trial).calls for trial in self._completed())
+        done = self._done()
+        spent = sum(self.outcome(trial).calls for trial in done)
+        over = [trial for trial in self._turns.values() if trial.state.is_finished()]
+        failed = [trial for trial in over if trial not in done]
         return spent + sum(int(trial.system_attrs.get(CALLS, 0)) for trial in failed)
 
     @property
     def origin(self) -> str | None:
         """The digest of the start point that the others have, None before anyone has said."""
-        return next((self.outcome(trial).origin for trial in self._completed()), None)
+        return next((self.outcome(trial).origin for trial in self._done()), None)
 
-    def _completed(self) -> list[FrozenTrial]:
-        tasks = [trial for (task, _), trial in self._turns.items() if task != RESULT]
-        return [trial for trial in tasks if trial.state == TrialState.COMPLETE]
+    def _done(self) -> list[FrozenTrial]:
+        """Return the trials with an outcome; those of an objective of the user's own are pruned."""
+        over = [trial for trial in self._turns.values() if trial.state.is_finished()]
+        return [trial for trial in over if f"{OUTCOME}:0" in trial.system_attrs]
 
     def outcome(self, trial: FrozenTrial) -> Outcome:
         """Return what a completed trial says."""
@@ -129,7 +132,8 @@ class StudyLog:
         attributes = trial.system_attrs
         if not trial.state.is_finished():
             return None
-        if trial.state == TrialState.COMPLETE:
+        whole = trial.state == TrialState.COMPLETE and ERROR not in attributes
+        if whole or (trial.state == TrialState.PRUNED and f"{OUTCOME}:0" in attributes):
             return self.outcome(trial)
         if key := attributes.get(LOST):
             return CheckpointError(f"checkpoint {key} cannot be read", str(key))
@@ -137,8 +141,7 @@ class StudyLog:
 
     def claim(self, task: str, turn: int, **template: Any) -> int | None:
         """Return the id of a new trial that holds the turn, None where another was faster."""
-        label = {"sweep": self._sweep, "task": task, "turn": turn, "worker": self._worker}
-        attributes = {TASK: {**label, **template.pop("label", {})}}
+        attributes = {TASK: {**self._label(task, turn), **template.pop("label", {})}}
         trial_id = create_trial(
             self.study,
             optuna.trial.create_trial(
@@ -152,18 +155,41 @@ class StudyLog:
         end_trial(self.study, trial_id, TrialState.PRUNED)
         return None
 
+    def take(self, trial_id: int, task: Task | str, turn: int) -> str:
+        """Give a turn to a trial that exists; returns the task's id.
+
+        Whoever calls this knows that nobody else does.
+        """
+        key = task if isinstance(task, str) else task.id
+        shown: dict[str, Json] = {"task": key}
+        label = self._label(key, turn)
+        if not isinstance(task, str):
+            label["runs"] = _runs(task)
+            shown |= {"phase": phase_of(task), "budget": task.calls}
+        set_trial(self.study, trial_id, TASK, label)
+        for name, value in shown.items():
+            self.study._storage.set_trial_user_attr(trial_id, name, value)
+        return key
+
+    def _label(self, task: str, turn: int) -> dict[str, Json]:
+        return {"sweep": self._sweep, "task": task, "turn": turn, "worker": self._worker}
+
+    def write_outcome(self, trial_id: int, outcome: Outcome) -> None:
+        """Write what a task found on its trial, without ending it."""
+        text = json.dumps(outcome_to_dict(outcome), separators=(",", ":"))
+        set_trial_text(self.study, trial_id, OUTCOME, text)
+        for call, loss in _marks(outcome):
+            self.study._storage.set_trial_intermediate_value(trial_id, call, loss)
+        # A part of a sweep is never the study's best trial: its loss is an attribute.
+        if math.isfinite(loss := best_seen([outcome])):
+            self.study._storage.set_trial_user_attr(trial_id, "loss", loss)
+
     def write(self, trial_id: int, task: Task, how: Ended, calls: int = 0) -> bool:
         """End a trial of ours; False where it was taken from us meanwhile."""
         study = self.study
         try:
             if not isinstance(how, Died | Exception):
-                text = json.dumps(outcome_to_dict(how), separators=(",", ":"))
-                set_trial_text(study, trial_id, OUTCOME, text)
-                for call, loss in _marks(how):
-                    study._storage.set_trial_intermediate_value(trial_id, call, loss)
-                # A part of a sweep is never the study's best trial: its loss is an attribute.
-                if math.isfinite(loss := best_seen([how])):
-                    study._storage.set_trial_user_attr(trial_id, "loss", loss)
+                self.write_outcome(trial_id, how)
                 return end_trial(study, trial_id, TrialState.COMPLETE, math.inf)
             set_trial(study, trial_id, CALLS, calls)
             if isinstance(how, Died):
@@ -227,6 +253,22 @@ class StudyCalls(CallCounter):
         return max(super().total, self._log.calls)
 
 
+class Bystander:
+    """Runs nothing: for a process whose trials are somebody else's, such as `study.optimize`'s."""
+
+    free = False
+
+    def submit(self, task: Task) -> None:
+        """Never called: it is never free."""
+
+    def poll(self, timeout: float) -> Iterator[tuple[Task, Ended]]:
+        """Return nothing."""
+        return iter(())
+
+    def cancel(self) -> None:
+        """Do nothing."""
+
+
 class StudyExecutor:
     """Runs those tasks of a sweep that nobody else on the study holds, and hears of the others.
 
@@ -281,6 +323,10 @@ class StudyExecutor:
         for trial_id, task in self._ours.values():
             self._log.write(trial_id, task, self._error, self._made())
         self._ours.clear()
+
+    def unclaimed(self) -> list[tuple[Task, int]]:
+        """Return the tasks that nobody holds, each with its turn."""
+        return [(task, self._turns[task.id]) for task in self._open()]
 
     def _open(self) -> list[Task]:
         """Return the tasks that nobody holds."""

@@ -11,18 +11,21 @@ if TYPE_CHECKING:
     from grasp_tune.executors.study import Timing
     from grasp_tune.optuna.budget import Budget, grasp_budget
     from grasp_tune.optuna.figures import loss_figure, rung_figure, save_figures
-    from grasp_tune.optuna.objective import train
+    from grasp_tune.optuna.objective import optimizer, train
     from grasp_tune.optuna.runner import OptunaBackend, run
     from grasp_tune.optuna.sampler import GraspSampler
     from grasp_tune.optuna.selection import select
+    from grasp_tune.optuna.task_sampler import TaskSampler
 
 __all__ = [
     "Budget",
     "GraspSampler",
     "OptunaBackend",
+    "TaskSampler",
     "Timing",
     "grasp_budget",
     "loss_figure",
+    "optimizer",
     "run",
     "rung_figure",
     "save_figures",
@@ -34,9 +37,11 @@ _HOME = {
     "Budget": "grasp_tune.optuna.budget",
     "GraspSampler": "grasp_tune.optuna.sampler",
     "OptunaBackend": "grasp_tune.optuna.runner",
+    "TaskSampler": "grasp_tune.optuna.task_sampler",
     "Timing": "grasp_tune.executors.study",
     "grasp_budget": "grasp_tune.optuna.budget",
     "loss_figure": "grasp_tune.optuna.figures",
+    "optimizer": "grasp_tune.optuna.objective",
     "run": "grasp_tune.optuna.runner",
     "rung_figure": "grasp_tune.optuna.figures",
     "save_figures": "grasp_tune.optuna.figures",

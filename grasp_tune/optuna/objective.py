@@ -1,12 +1,45 @@
-"""Inside an objective of the user's own: a learning rate is not among what Optuna searches."""
+"""Inside an objective of the user's own: the whole method, task by task, or all of it at once."""
 
 import math
 from typing import Any
 
 import optuna
 
+from grasp_tune.core.errors import InputError
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.executors.in_trial import train_in_trial
+from grasp_tune.loop.model_point import Groups
+from grasp_tune.loop.task_optimizer import TaskOptimizer
+from grasp_tune.optuna.task_sampler import TaskSampler
+
+
+def optimizer(trial: optuna.Trial, model: Groups) -> TaskOptimizer:
+    """Return the optimizer of this trial, in an objective of a study with a `TaskSampler`.
+
+        def objective(trial):
+            model = ...
+            opt = grasp_tune.optuna.optimizer(trial, model)
+            while not opt.done:
+                for x, y in loader:
+                    opt.zero_grad()
+                    loss = F.cross_entropy(model(x), y)
+                    loss.backward()
+                    opt.step(loss)
+            return evaluate(model)  # reached in the last trial, with the chosen weights
+
+        study = optuna.create_study(sampler=TaskSampler(budget=10_000))
+        study.optimize(objective)  # ends by itself
+
+    trial: what the objective was given.
+    model: the model, its parameters, or parameter groups; on its device, with its first weights.
+    """
+    sampler = trial.study.sampler
+    if not isinstance(sampler, TaskSampler):
+        raise InputError(
+            f"the study's sampler is a {type(sampler).__name__}, which hands out no tasks; make "
+            "the study with sampler=grasp_tune.optuna.TaskSampler(budget=10_000)"
+        )
+    return TaskOptimizer(model, sampler.task_of(trial))
 
 
 def train(trial: optuna.Trial, problem: TorchProblem, budget: int, **how: Any) -> float:

@@ -44,6 +44,7 @@ from grasp_tune.runtime.driver import MakeWorker, run_sweep
 from grasp_tune.runtime.executor import Executor
 from grasp_tune.runtime.progress import Reporter, reporter_for
 from grasp_tune.runtime.result import Result
+from grasp_tune.runtime.store import MemoryStore
 from grasp_tune.runtime.sweep_folder import SweepFolder
 
 
@@ -167,15 +168,8 @@ def run_on_study(
             f"study {study.study_name!r} must have one objective, to be minimised; got "
             f"{[direction.name.lower() for direction in study.directions]}"
         )
-    if artifact_store is None and not in_memory(study):
-        raise InputError(
-            "artifact_store: got None, but checkpoints must outlive this process; give the "
-            "workers one, such as optuna.artifacts.FileSystemArtifactStore(folder)"
-        )
-    sweep = fingerprint(_agreed_spec(study, spec), study.study_name)
-    store: Store | None = None
-    if artifact_store is not None:
-        store = artifact_checkpoints(artifact_store, lambda key: f"grasp-{sweep}-{key}", sweep)
+    sweep, found = sweep_on(study, spec, artifact_store)
+    store = None if artifact_store is None else found
     log = StudyLog(study, sweep)
     # Several studies may keep their files in one folder.
     calls = StudyCalls(None if out is None else out / "calls" / sweep, log)
@@ -213,6 +207,22 @@ def run_on_study(
     if math.isfinite(result.score):
         log.publish(result.score, chosen if chosen.arm else None)
     return result
+
+
+def sweep_on(
+    study: optuna.Study, spec: SweepSpec, artifact_store: ArtifactStore | None
+) -> tuple[str, Store]:
+    """Return the name of a sweep on a study, agreed by its processes, and where checkpoints go."""
+    if artifact_store is None and not in_memory(study):
+        raise InputError(
+            "artifact_store: got None, but checkpoints must outlive this process; give the "
+            "workers one, such as optuna.artifacts.FileSystemArtifactStore(folder)"
+        )
+    sweep = fingerprint(_agreed_spec(study, spec), study.study_name)
+    if artifact_store is None:
+        return sweep, MemoryStore()
+    name = f"grasp-{sweep}-{{}}".format
+    return sweep, artifact_checkpoints(artifact_store, name, sweep)
 
 
 def write_choice(study: optuna.Study, result: Result, **more: object) -> None:

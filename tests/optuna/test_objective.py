@@ -1,15 +1,20 @@
 """Objectives of the user's own: the learning rate solved inside each trial."""
 
 import math
+from collections.abc import Callable
+from pathlib import Path
 
 import optuna
 import pytest
 import torch
+import torch.nn.functional as F
 from optuna.trial import TrialState
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import grasp_tune as gt
-from grasp_tune.optuna import train
+from grasp_tune.optuna import TaskSampler, optimizer, train
+from tests.optuna.conftest import Place
 
 
 def wide(width: int) -> gt.TorchProblem:
@@ -58,3 +63,126 @@ def test_something_else_than_a_problem_is_named() -> None:
     study = optuna.create_study()
     with pytest.raises(gt.InputError, match="problem: got Linear"):
         study.optimize(lambda trial: train(trial, nn.Linear(1, 1), 10), 1)  # type: ignore[arg-type]
+
+
+# -- one task a trial ------------------------------------------------------------------------------
+
+
+def rows() -> TensorDataset:
+    draw = torch.Generator().manual_seed(5)
+    x = torch.randn(96, 6, generator=draw)
+    return TensorDataset(x, (x[:, 0] + 0.3 * torch.randn(96, generator=draw) > 0.1).long())
+
+
+def whole_loss(model: nn.Module) -> float:
+    x, y = rows().tensors
+    with torch.no_grad():
+        return float(F.cross_entropy(model(x), y))
+
+
+def classify(trial: optuna.Trial, fault: str = "") -> float:
+    """What a user has: nothing is seeded, so that every trial builds another model."""
+    model = nn.Linear(6, 2)
+    opt = optimizer(trial, model)
+    while not opt.done:
+        for x, y in DataLoader(rows(), batch_size=8, shuffle=True):
+            opt.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            if fault == "error" and opt.calls == 1:
+                raise RuntimeError("the network is down")
+            if fault == "early" and opt.calls == 2:
+                opt.finish()
+            if fault == "silent" and opt.calls == 2:
+                return 0.0
+            opt.step({"nan": loss * math.nan, "forgotten": None}.get(fault, loss))
+    if fault == "late":
+        opt.step(0.0)
+    return whole_loss(model)
+
+
+def test_each_trial_is_a_task_and_the_best_has_the_chosen_weights() -> None:
+    sampler = TaskSampler(budget=150)
+    study = optuna.create_study(sampler=sampler)
+    study.optimize(classify)  # ends by itself
+    result = sampler.result(study)
+    assert not result.partial
+    assert sum(result.calls.values()) <= 150
+    *parts, last = study.trials
+    assert all(trial.state == TrialState.PRUNED for trial in parts)
+    assert {trial.user_attrs["phase"] for trial in parts} == {"probe", "train", "score"}
+    assert study.best_trial == last and last.user_attrs["step"] > 0
+    assert study.best_value == whole_loss(result.restore(nn.Linear(6, 2))) < 0.45
+    study.optimize(classify)  # nothing is left: one trial, which ends before it begins
+    assert study.trials[-1].state == TrialState.PRUNED
+    assert len(study.trials) == len(parts) + 2
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "words"),
+    [
+        ("error", RuntimeError, "the network is down"),
+        ("nan", gt.ProblemError, "the loss at the start point is nan"),
+        ("forgotten", gt.InputError, r"call opt.step\(loss\)"),
+        ("early", gt.InputError, r"the loop ended after 2 of the \d+ oracle calls .*opt.done"),
+        ("silent", gt.InputError, "the objective ended in the middle of .*loop until opt.done"),
+    ],
+)
+def test_a_fault_is_one_sentence_and_the_study_goes_on(
+    fault: str, kind: type[Exception], words: str
+) -> None:
+    sampler = TaskSampler(budget=150)
+    study = optuna.create_study(sampler=sampler)
+    with pytest.raises(kind, match=words):
+        study.optimize(lambda trial: classify(trial, fault))
+    if fault != "nan":
+        study.optimize(classify)
+        assert not sampler.result(study).partial
+        assert study.best_value < 0.45
+
+
+def test_a_step_too_many_changes_nothing() -> None:
+    sampler = TaskSampler(budget=100)
+    study = optuna.create_study(sampler=sampler)
+    with pytest.warns(UserWarning, match="the budget is spent"):
+        study.optimize(lambda trial: classify(trial, "late"))
+    assert study.best_value == whole_loss(sampler.result(study).restore(nn.Linear(6, 2)))
+
+
+def test_another_sampler_is_named() -> None:
+    with pytest.raises(gt.InputError, match="sampler is a TPESampler"):
+        optuna.create_study().optimize(classify, 1)
+
+
+def test_other_parameters_are_constants_of_the_sweep() -> None:
+    seen: set[int] = set()
+
+    def objective(trial: optuna.Trial) -> float:
+        seen.add(trial.suggest_int("width", 1, 10**6))
+        return classify(trial)
+
+    optuna.create_study(sampler=TaskSampler(budget=100)).optimize(objective)
+    assert len(seen) == 1
+
+
+def test_processes_share_the_search(
+    journal: Place, folder: Path, in_processes: Callable[..., None]
+) -> None:
+    def sampler() -> TaskSampler:
+        store = optuna.artifacts.FileSystemArtifactStore(folder)
+        method = gt.NonConvex(L_eps=9.0, F_eps=9.0, delta=0.3)
+        return TaskSampler(400, method, "paper", artifact_store=store)
+
+    optuna.create_study(study_name="shared", storage=journal.look())
+
+    def work() -> None:
+        study = optuna.load_study(study_name="shared", storage=journal.open(), sampler=sampler())
+        study.optimize(classify)
+
+    in_processes(2, work)
+    study = optuna.load_study(study_name="shared", storage=journal.look())
+    tasks = [trial.user_attrs["task"] for trial in study.trials]
+    assert len([key for key in tasks if key]) == len({key for key in tasks if key})  # none twice
+    result = sampler().result(study)
+    assert not result.partial and sum(result.calls.values()) <= 400
+    assert study.best_value == whole_loss(result.restore(nn.Linear(6, 2)))
