@@ -13,6 +13,7 @@ from grasp_tune.report.figures import winning_curve
 from grasp_tune.report.formatting import duration, number, percent, plural
 from grasp_tune.report.run_metadata import RunMetadata
 from grasp_tune.runtime.result import Result
+from grasp_tune.schedules.final_run import ENDED_EARLY
 
 MEMORIZES = 2.0  # a held-out loss above so many times the training loss is told
 _WORTH = 0.05  # what twice the budget must promise, as a share of the loss, to be worth a word
@@ -168,10 +169,16 @@ def next_steps(result: Result, metadata: RunMetadata | None) -> list[str]:
             "Give validation data (problem.validation: 0.1 in a config, validation= in Python), so "
             "that the choice goes by them"
             if result.validation is None
-            else "More data, augmentation, weight decay or a smaller model would help"
+            else "More data, augmentation (problem.augment), weight decay (problem.weight_decay), "
+            "early stopping (schedule_options: {patience: 2}) or a smaller model would help"
         )
         return [*steps, f"{words} {remedy}. More budget would not help."]
-    gain = expected_gain(result)
+    gain = None if ENDED_EARLY in result.notes else expected_gain(result)
+    if ENDED_EARLY in result.notes:
+        steps.append(
+            "More budget would not help: the run ended when it got no better. More data, "
+            "problem.augment or problem.weight_decay may."
+        )
     if gain is not None and gain > _WORTH:
         steps.append(
             f"More budget would help: if the curve goes on as it went, twice the calls lower the "

@@ -152,6 +152,46 @@ def line_figure(
     return figure
 
 
+def validation_figure(result: Result) -> Any:
+    """Return how the chosen run did on validation data along its calls, beside its training loss.
+
+    None where it was looked at fewer than twice; the points are its candidates, the looks of early
+    stopping among them, each with its standard error.
+    """
+    line = {run.arm for run, _ in lineage(result)}
+    seen = [row for row in result.candidates if row.samples and not row.average]
+    rows = sorted((row for row in seen if row.arm in line), key=lambda row: row.call)
+    if result.validation is None or len(rows) < 2:
+        return None
+    name = "validation loss" if result.metric is None else f"validation: 1 − {result.metric}"
+    figure = _plotly().Figure()
+    curve = winning_curve(result) if result.metric is None else []
+    if curve:
+        figure.add_scatter(
+            x=[call for call, _, _ in curve],
+            y=[loss for _, loss, _ in curve],
+            mode="lines",
+            name="training loss",
+            line={"width": 1.5, "color": OTHER},
+        )
+    errors = [math.sqrt(max(0.0, row.square - row.score**2) / row.samples) for row in rows]
+    figure.add_scatter(
+        x=[row.call for row in rows],
+        y=[row.score for row in rows],
+        error_y={"type": "data", "array": errors, "thickness": 1},
+        mode="lines+markers",
+        name=name,
+        line={"width": 2.5, "color": CHOSEN},
+        hovertemplate="call %{x:,}: %{y:.4g}<extra></extra>",
+    )
+    figure.update_layout(**_layout("oracle calls of the run", name, legend=True))
+    heights = [row.score for row in rows] + [loss for _, loss, _ in curve]
+    calls = [row.call for row in rows] + [call for call, _, _ in curve]
+    figure.update_xaxes(**_decades(calls))
+    figure.update_yaxes(**_decades(heights) if min(heights) > 0 else {})
+    return figure
+
+
 def call_figure(result: Result) -> Any:
     """Return where the oracle calls went: a bar for each purpose, training cut by its use."""
     plot = _plotly()
@@ -221,14 +261,21 @@ def winning_curve(result: Result) -> list[tuple[int, float, float]]:
 
     Where its step changed it went on from another run's state, with a number of its own.
     """
+    return [
+        point for run, stop in reversed(lineage(result)) for point in run.curve if point[0] <= stop
+    ]
+
+
+def lineage(result: Result) -> list[tuple[Run, float]]:
+    """The chosen run and those that it went on from, each with the call up to which it counts."""
     runs = {run.arm: run for run in result.runs}
     run, stop = runs.get(result.choice.chosen.arm), math.inf
-    curve: list[tuple[int, float, float]] = []
+    found = []
     while run is not None:
-        curve = [point for point in run.curve if point[0] <= stop] + curve
+        found.append((run, stop))
         stop = run.stretches[0][0] if run.stretches else 0
         run = runs.get(run.parent) if stop else None
-    return curve
+    return found
 
 
 def curve_lines(result: Result, width: int = 720, height: int = 380) -> dict[str, Any] | None:
@@ -300,8 +347,15 @@ def _decades(values: Sequence[float]) -> dict[str, Any]:
     if not known or any(value < 0.0 for value in values):
         return {}
     decades = math.log10(max(known) / min(known))
-    if decades < 2.0:
-        return {"type": "log", "dtick": "D2"}  # at 2 and 5, too
+    if decades < 2.0:  # marks that are numbers in full, some of them between powers of ten
+        low, high = min(known) / 1.5, max(known) * 1.5
+        powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)))
+        for steps in ((1, 1.5, 2, 3, 4, 5, 6, 8), (1, 2, 5), (1, 3)):
+            marks = [step * 10.0**power for power in powers for step in steps]
+            marks = [mark for mark in marks if low <= mark <= high]
+            if len(marks) <= 6:
+                break
+        return {"type": "log", "tickvals": marks, "ticktext": [f"{mark:g}" for mark in marks]}
     return {"type": "log", "dtick": math.ceil(decades / 7), "exponentformat": "power"}
 
 

@@ -23,7 +23,13 @@ from grasp_tune.report.advice import (
     spent_calls,
     worker_times,
 )
-from grasp_tune.report.figures import call_parts, curve_figure, curve_lines, score_figure
+from grasp_tune.report.figures import (
+    call_parts,
+    curve_figure,
+    curve_lines,
+    score_figure,
+    validation_figure,
+)
 from grasp_tune.report.formatting import number, percent, plural, quantities
 from grasp_tune.report.rendering import plotly_library, render, write_page
 from grasp_tune.report.run_metadata import RunMetadata, read_metadata
@@ -111,6 +117,8 @@ def report_text(
     figures: dict[str, Any] = {}
     if plotly_library() is not None and result.runs:
         figures = {"scores": score_figure(result), "curves": curve_figure(result, _CURVES)}
+        if (held_out := validation_figure(result)) is not None:
+            figures["validation"] = held_out
     rows = sorted(result.candidates, key=_place)
     runs = sorted(result.runs, key=lambda run: (-run.calls, run.value))
     budget = int(result.spec["budget"])

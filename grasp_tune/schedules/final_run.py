@@ -7,7 +7,7 @@ with another step, on minibatches of its own.
 
 import math
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from grasp_tune.core.checkpoint_keys import Key, average_key, iterate_key, state_key
@@ -18,6 +18,9 @@ from grasp_tune.core.tasks import Arm, Segment, SegmentOutcome, TrainTask
 from grasp_tune.schedules.promote_state import PromoteState
 from grasp_tune.schedules.rungs import outcomes
 from grasp_tune.schedules.step_control import StepControl
+
+ENDED_EARLY = "the final run ended early: it did not get better on fresh samples any more"
+EARLY = (1 / 16, 1 / 8, 1 / 4, 1 / 2)  # of the first part: looks at a run that memorizes at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,9 @@ def final_run(
     """
     options, exact = state.options, state.spec.method.exact
     looks = _average_samples(state) if start.adapts else 0
-    total, kept, good = state.left - looks, start.owner, start.state
+    stopping = _Stopping(state)
+    total = max(0, state.left - looks - (options.parts + len(EARLY)) * stopping.samples)
+    kept, good = start.owner, start.state
     begin, end = start.age, start.age + total
     rows = [] if good is None else [_row(good, kept, start.loss)]
     window = math.nan  # mean loss of the last minibatches of the last part that stands
@@ -58,11 +63,12 @@ def final_run(
         if stop <= first:
             continue
         arm, last, looked = control.arm, part == options.parts - 1, looks > 0 and part == 0
+        points = () if last else stopping.points(first, stop, early=part == 0)
         segment = Segment(
             arm,
             first,
             stop,
-            keep=(stop,) if last else (),
+            keep=points or ((stop,) if last else ()),
             averages=(options.average_power,),
             keep_averages=last or looked,
             save=not last,
@@ -79,11 +85,13 @@ def final_run(
         if must_improve and good is None:
             bound = state.start.value if stop - first >= options.telling_calls else math.inf
             if not loss < bound:
-                state.discard = () if last else (state_key(arm.index, stop),)
+                unseen = [iterate_key(arm.index, call) for call in points]
+                state.discard = () if last else (state_key(arm.index, stop), *unseen)
                 return []
         if not control.accepts(loss, _median(items, options.curve_points)):
             if not last:
-                discard = (state_key(arm.index, stop),)
+                unseen = [iterate_key(arm.index, call) for call in points]
+                discard = (state_key(arm.index, stop), *unseen)
             control.go_back()
             continue
         window = items[0].window_loss
@@ -98,7 +106,14 @@ def final_run(
             items_there = yield from state.fresh_losses("final0-score", [average], looks)
             control.average = tallied(items_there).get(str(average), Tally()).mean
             discard = (*discard, average)
+        if points:
+            yield from stopping.look(f"final{part}-look", arm, points)
+            if stopping.over:
+                state.notes.append(ENDED_EARLY)
+                state.left, state.discard = 0, discard
+                break
         control.go_on(part, loss)
+    rows += stopping.rows()
     if ends is not None:
         winner, stop = ends
         state.leader = iterate_key(winner.index, stop)
@@ -108,6 +123,51 @@ def final_run(
     elif good is not None and good != start.state:
         rows.append(_row(good, kept, window))
     return rows
+
+
+class _Stopping:
+    """The looks at the ends of parts, and whether the run has got worse for too long."""
+
+    def __init__(self, state: PromoteState) -> None:
+        options = state.options
+        wanted = options.patience and state.samples_freely
+        self.samples = int(options.look_share * state.spec.budget) if wanted else 0
+        self._state = state
+        self._looks: list[Candidate] = []
+
+    def points(self, first: int, stop: int, *, early: bool) -> tuple[int, ...]:
+        """Return the calls of a part at which the run is looked at."""
+        if not self.samples:
+            return ()
+        inner = [first + int(share * (stop - first)) for share in EARLY] if early else []
+        return tuple(sorted({call for call in inner if first < call < stop} | {stop}))
+
+    def look(self, name: str, arm: Arm, calls: Sequence[int]) -> Generator[Round, Known, None]:
+        """Yield fresh samples at these points of a part."""
+        keys = [iterate_key(arm.index, call) for call in calls]
+        found = yield from self._state.fresh_losses(name, keys, self.samples)
+        tallies = tallied(found)
+        for key in keys:
+            tally = tallies.get(str(key), Tally())
+            row = _row(key, arm, tally.mean)
+            self._looks.append(replace(row, samples=tally.count, square=tally.square))
+
+    def _best(self) -> int:
+        scores = [row.score if math.isfinite(row.score) else math.inf for row in self._looks]
+        return scores.index(min(scores))
+
+    @property
+    def over(self) -> bool:
+        """Whether none of the last looks got below the best before them."""
+        return len(self._looks) - 1 - self._best() >= self._state.options.patience
+
+    def rows(self) -> list[Candidate]:
+        """Return the best point as a candidate; the others for the record."""
+        best = self._best() if self._looks else 0
+        return [
+            row if at == best else replace(row, note="not the best of the looks")
+            for at, row in enumerate(self._looks)
+        ]
 
 
 def _median(items: Sequence[SegmentOutcome], least: int) -> float | None:

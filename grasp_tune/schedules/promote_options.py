@@ -85,6 +85,10 @@ class PromoteOptions:
     average_share: float = 0.005  # for fresh samples at the average of the first part
     curve_points: int = 5  # of a part's curve, at least, for a median
     average_power: float = 8.0  # exponent of the running average
+    # Early stopping, for use with validation data: the end of every part is looked at, and the
+    # final run ends after so many looks in a row that do not get below the best; 0: never.
+    patience: int = 0
+    look_share: float = 0.004  # for each look
 
     # The step of the final run, part by part (`step_control`).
     jump: float = 2.0  # a part whose loss is so many times the part before's is undone
@@ -106,6 +110,8 @@ class PromoteOptions:
                 raise InputError(f"{item.name}: got nan, expected a number")
             if item.name.endswith("_share") and not 0.0 <= value < 1.0:
                 raise InputError(f"{item.name}: got {value!r}, expected a share of T in [0, 1)")
+            if item.name == "patience" and value < 0:
+                raise InputError(f"patience: got {value!r}, expected a whole number >= 0")
             if item.name in ("first_calls", "blocks", "rungs_used", "parts") and value < 1:
                 raise InputError(f"{item.name}: got {value!r}, expected a whole number >= 1")
         if not self.powers or not self.spacings or not self.fixed_spacings:

@@ -95,6 +95,8 @@ def wild(seed: int) -> object:
             short_budget=st.sampled_from([1, 4_000]),
             race_share=st.sampled_from([0.0, 0.01, 0.9]),
             average_share=st.sampled_from([0.005, 0.9]),
+            patience=st.sampled_from([0, 2]),
+            look_share=st.sampled_from([0.004, 0.2]),
             first_calls=st.sampled_from([1, 3, 50]),
             parts=st.sampled_from([1, 8, 40]),
         ),

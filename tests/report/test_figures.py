@@ -5,6 +5,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,7 @@ from grasp_tune.report.figures import (
     curve_figure,
     curve_lines,
     score_figure,
+    validation_figure,
     winning_curve,
 )
 from grasp_tune.runtime.result import Result, Run
@@ -176,3 +178,27 @@ def test_a_loss_of_zero_leaves_the_axis_logarithmic() -> None:
     result = result_of(run, chosen=1)
     assert curve_figure(result).layout.yaxis.type == "log"
     assert len(curve_lines(result)["lines"][0]["points"].split()) == 1  # type: ignore[index]
+
+
+def test_the_chosen_run_is_drawn_on_validation_data() -> None:
+    rows = [
+        Candidate("x0", 0, "", math.nan, 0, False, 2.0, 9, 4.5),
+        Candidate("a", 1, "adam", 0.1, 10, False, 1.0, 4, 1.16),
+        Candidate("b", 1, "adam", 0.1, 20, False, 1.5, 4, 2.25),
+        Candidate("c", 2, "adam", 0.2, 20, False, 3.0, 4, 9.0),
+    ]
+    curve = ((5, 1.5, 1.0), (20, 0.5, 1.0))
+    runs = tuple(
+        Run(arm, "adam", arm / 10, 0.0, 20, True, ((0, 20),), curve, (0.5,)) for arm in (1, 2)
+    )
+    spec: dict[str, Any] = {"budget": 99}
+    result = Result(spec, Choice("a", "value", "race", tuple(rows)), None, None, {}, runs, {})
+    assert validation_figure(result) is None  # no validation data
+    figure = validation_figure(replace(result, validation=50))
+    training, held_out = figure.data
+    assert list(training.y) == [1.5, 0.5]
+    assert list(held_out.x) == [10, 20] and list(held_out.y) == [1.0, 1.5]
+    # (1.16 - 1) / 4 is 0.04, whose root is 0.2.
+    assert list(held_out.error_y.array) == pytest.approx([0.2, 0.0])
+    by_metric = validation_figure(replace(result, validation=50, metric="f1"))
+    assert [trace.name for trace in by_metric.data] == ["validation: 1 − f1"]

@@ -1,0 +1,65 @@
+"""The final run of the default schedule: early stopping by looks at validation data."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import grasp_tune as gt
+from grasp_tune.core.errors import InputError
+from grasp_tune.report.advice import next_steps
+from grasp_tune.report.figures import validation_figure
+from grasp_tune.schedules.final_run import ENDED_EARLY
+
+
+def memorizing() -> gt.TorchProblem:
+    """Random labels: whatever is learned from them is wrong on other rows."""
+    draw = torch.Generator().manual_seed(2)
+    rows = [torch.randn(count, 10, generator=draw) for count in (48, 400)]
+    labels = [torch.randint(0, 2, (len(x),), generator=draw) for x in rows]
+    return gt.TorchProblem(
+        model=lambda: nn.Sequential(nn.Linear(10, 64), nn.ReLU(), nn.Linear(64, 2)),
+        loss=nn.CrossEntropyLoss(),
+        data=(rows[0], labels[0]),
+        validation=(rows[1], labels[1]),
+        batch_size=16,
+        metric="accuracy",
+    )
+
+
+def test_a_run_that_gets_worse_on_validation_data_ends_early() -> None:
+    result = gt.minimize(memorizing(), 3000, schedule=gt.Promote(patience=1), progress=False)
+    spent = sum(result.calls.values())
+    assert spent < 2000  # one part to get better, one to get worse, of eight
+    looks = [row for row in result.candidates if row.note == "not the best of the looks"]
+    assert looks and all(row.samples == 12 for row in looks)  # 0.004 of 3000
+    best = min(
+        (row for row in result.candidates if row.arm and row.samples), key=lambda row: row.score
+    )
+    assert best.score < min(row.score for row in looks)
+    assert result.choice.chosen.call < max(row.call for row in looks)
+    assert ENDED_EARLY in result.notes
+    assert any("More budget would not help" in step for step in next_steps(result, None))
+    figure = validation_figure(result)
+    assert (figure is None) == (result.cell is None)
+    again = gt.minimize(memorizing(), 3000, schedule=gt.Promote(patience=1), progress=False)
+    assert again.calls == result.calls
+
+
+def test_a_run_that_gets_better_goes_on_to_its_end() -> None:
+    x = torch.randn(300, 4, generator=torch.Generator().manual_seed(1))
+    problem = gt.TorchProblem(
+        model=lambda: nn.Linear(4, 1, bias=False),
+        loss=nn.MSELoss(),
+        data=(x, x.sum(1, keepdim=True)),
+        validation=(x[:50], x[:50].sum(1, keepdim=True)),
+    )
+    result = gt.minimize(problem, 1000, schedule=gt.Promote(patience=2), progress=False)
+    assert 900 < sum(result.calls.values()) <= 1000
+    assert math.isfinite(result.score)
+
+
+def test_patience_is_a_number_of_looks() -> None:
+    with pytest.raises(InputError, match=r"patience: got -1"):
+        gt.Promote(patience=-1)
