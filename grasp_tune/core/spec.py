@@ -29,12 +29,14 @@ class SweepSpec:
     seed: int = 0
     ensemble: EnsembleName = "resample"
     width: int = 0  # runs that are batched into one computation; 0: each by itself
-    probe_parts: int = 1  # tasks that share the probe
+    probe_parts: int | None = None  # tasks that share the probe; None: the schedule decides
     challengers: tuple[str, ...] = ()  # further base optimizers that join the race
 
     def __post_init__(self) -> None:
         for name, low, high in _WHOLE:
             got = getattr(self, name)
+            if got is None and name == "probe_parts":
+                continue
             if not isinstance(got, int) or isinstance(got, bool) or got < low:
                 raise InputError(f"{name}: got {got!r}, expected a whole number >= {low}")
             if got > high:  # beyond all use, and a list of that length would fill the memory
@@ -55,7 +57,7 @@ class SweepSpec:
         *,
         ensemble: EnsembleName = "resample",
         width: int = 0,
-        probe_parts: int = 1,
+        probe_parts: int | None = None,
         challengers: Mapping[str, Any] | tuple[str, ...] = (),
     ) -> tuple["SweepSpec", dict[str, Factory]]:
         """Return the spec of what a person asked for, and the optimizers of their own by name.

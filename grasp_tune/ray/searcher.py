@@ -46,7 +46,8 @@ class GraspSearcher(Searcher):
     fused: batch the runs of a small model into one task; `auto` decides by the model's shape, as
         `grasp_tune.minimize` does, so that both give the same bits. False spreads the runs over
         the cluster.
-    probe_parts: tasks that share the probe.
+    probe_parts: tasks that share the probe; by default as many as its length makes worthwhile with
+        `paper`, and one with `promote`.
     challengers: further base optimizers that join the race, by name or as functions.
     metric, mode: `score` or `loss`, and `min`; a function of your own reports what it likes.
     """
@@ -60,7 +61,7 @@ class GraspSearcher(Searcher):
         *,
         ensemble: EnsembleName = "resample",
         fused: bool | Literal["auto"] = "auto",
-        probe_parts: int = 1,
+        probe_parts: int | None = None,
         challengers: Mapping[str, Callable[..., object]] | tuple[str, ...] = (),
         metric: str = "score",
         mode: str = "min",

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from grasp_tune.core.checkpoint_keys import START, X0, Key
+from grasp_tune.core.checkpoint_keys import START, X0, Key, part_key
 from grasp_tune.core.choice import Candidate, Choice, stationary_start
 from grasp_tune.core.ensemble import Tally, best, tallied, uniform_samples
 from grasp_tune.core.plan import Plan
@@ -23,7 +23,7 @@ from grasp_tune.core.tasks import (
     TrainOutcome,
     TrainTask,
 )
-from grasp_tune.schedules.probe import probing
+from grasp_tune.schedules.probe import parts_of, probing
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,8 @@ class Paper:
         gradients, values = method.probe_counts(spec.budget)
         gradients = min(gradients, spec.budget)  # the plan then says that the budget is too small
         values = min(values, spec.budget - gradients)
-        start = yield from probing(gradients, values, parts=spec.probe_parts, exact=exact)
+        parts = spec.probe_parts or parts_of(gradients + values)
+        start = yield from probing(gradients, values, parts=parts, exact=exact)
         plan = method.plan(
             spec.budget,
             grad_norm=start.gradient_norm if start.gradients else None,
@@ -54,7 +55,8 @@ class Paper:
         segments = paper_segments(spec, plan, method.base_name(self))
         norms = plan.score == "gradient"
         tasks = train_tasks("train", segments, spec.width, exact=exact, norms=norms)
-        known = yield Round(tasks, plan=plan)
+        sums = tuple(part_key(part) for part in range(parts if parts > 1 else 0))
+        known = yield Round(tasks, plan=plan, discard=sums)
         rows += train_candidates(tasks, known, plan.score)
         if spec.ensemble == "window":
             return _choose(spec, plan, rows, "window")

@@ -10,6 +10,17 @@ from grasp_tune.core.tasks import ProbeOutcome, ProbeTask
 
 Probing = Generator[Round, Known, ProbeOutcome]
 
+MOST_PARTS = 16
+LEAST_CALLS = 32  # of a part: a shorter one costs more to hand out than it saves
+
+
+def parts_of(calls: int) -> int:
+    """Return how many tasks share a probe of so many calls, whoever runs it: the bits depend on it.
+
+    The paper's probe is a quarter of the budget, which one task would keep from all other workers.
+    """
+    return max(1, min(MOST_PARTS, calls // LEAST_CALLS))
+
 
 def probing(
     gradients: int, values: int, *, parts: int = 1, moments: bool = False, exact: bool = False

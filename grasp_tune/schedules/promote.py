@@ -58,7 +58,7 @@ class Promote(PromoteOptions):
         start = yield from probing(
             0 if method.exact else self.probe_calls(spec),
             0,
-            parts=spec.probe_parts,
+            parts=spec.probe_parts or 1,
             moments=True,
             exact=method.exact,
         )

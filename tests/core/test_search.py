@@ -189,7 +189,7 @@ test_interleavings = Interleavings.TestCase
 
 
 def test_a_failed_task_comes_back_and_is_lost_after_three_failures() -> None:
-    search = Search(SweepSpec(Convex(), 4000, schedule="paper"))
+    search = Search(SweepSpec(Convex(), 4000, schedule="paper", probe_parts=1))
     probe = search.ask()
     assert isinstance(probe, ProbeTask)
     search.tell(probe, answer(probe))
