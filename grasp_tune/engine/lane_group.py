@@ -6,12 +6,13 @@ subtrees are added in the same order everywhere, so that the bits do not depend 
 there are.
 """
 
-import os
-import sys
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
+from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import torch
 import torch.distributed
@@ -24,6 +25,9 @@ PATIENCE = timedelta(minutes=5)  # for a worker that is slower than the others
 BEGINNING = timedelta(seconds=60)  # for all workers to meet
 
 
+_DISTRIBUTED: Any = torch.distributed  # stores and groups are not in its typed interface
+
+
 class GroupLost(SearchError):
     """Another worker of the group is gone; the task can be run again by whoever is left."""
 
@@ -34,7 +38,7 @@ class Seat:
 
     rank: int  # the first one, 0, writes checkpoints and answers for the group
     size: int  # a power of two
-    address: str  # where they meet: file:///path or tcp://host:port
+    address: str  # where they meet: file:///path or tcp://host:port/name
 
 
 class LaneSum:
@@ -73,19 +77,9 @@ class LaneGroup:
         self.seat = seat
 
     def __enter__(self) -> "LaneGroup":
-        if sys.platform == "linux" and self.seat.address.startswith("file:"):
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all on this machine
         try:
-            torch.distributed.init_process_group(
-                "gloo",
-                init_method=self.seat.address,
-                rank=self.seat.rank,
-                world_size=self.seat.size,
-                timeout=BEGINNING,
-            )
-            self._group = torch.distributed.new_group(backend="gloo", timeout=PATIENCE)
-        except (RuntimeError, ValueError) as error:
-            self._part()
+            self._group = _meet(self.seat)
+        except (RuntimeError, OSError) as error:
             raise GroupLost(f"the workers of a step did not meet: {error}") from None
         return self
 
@@ -95,11 +89,7 @@ class LaneGroup:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._part()
-
-    def _part(self) -> None:
-        if torch.distributed.is_initialized():
-            torch.distributed.destroy_process_group()
+        del self._group  # closes the connections, so that the others need not wait for this one
 
     def own(self, lanes: int) -> range:
         """Return which of the lanes this worker computes: a whole subtree."""
@@ -139,10 +129,42 @@ class LaneGroup:
         return tree.total(), [value.to(losses[0].dtype) for value in spread]
 
     def _gathered(self, own: Tensor) -> list[Tensor]:
-        found = [torch.empty_like(own) for _ in range(self.seat.size)]
+        found = [torch.empty_like(own, device="cpu") for _ in range(self.seat.size)]
         try:
-            torch.distributed.all_gather(found, own, group=self._group)
+            self._group.allgather([found], [own.cpu()]).wait()
         except RuntimeError as error:
             reason = (str(error).splitlines() or ["no reason"])[0]
             raise GroupLost(f"another worker of the step is gone: {reason}") from None
-        return found
+        return [item.to(own.device) for item in found]
+
+
+def meeting_place(host: str) -> tuple[str, object]:
+    """Return an address at which groups can meet, and what must be kept as long as it is used.
+
+    host: the address of this machine, as others know it.
+    """
+    server = _DISTRIBUTED.TCPStore(host, 0, is_master=True, wait_for_workers=False)
+    return f"tcp://{host}:{server.port}", server
+
+
+def _meet(seat: Seat) -> Any:
+    """Return the process group of a seat, when all others are there.
+
+    A group of its own, not the global one of `torch.distributed`, which is the user's.
+    """
+    place = urlsplit(seat.address)
+    if place.scheme == "file":
+        store: Any = _DISTRIBUTED.FileStore(unquote(place.path), seat.size)
+        own = "127.0.0.1"
+    else:
+        port = place.port or 0
+        server = _DISTRIBUTED.TCPStore(place.hostname or "", port, timeout=BEGINNING)
+        store = _DISTRIBUTED.PrefixStore(place.path, server)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((place.hostname, port))  # sends nothing; chooses the interface
+            own = probe.getsockname()[0]
+    store.set_timeout(BEGINNING)
+    options = _DISTRIBUTED.ProcessGroupGloo._Options()
+    options._devices = [_DISTRIBUTED.ProcessGroupGloo.create_device(hostname=own)]
+    options._timeout = PATIENCE
+    return _DISTRIBUTED.ProcessGroupGloo(store, seat.rank, seat.size, options)

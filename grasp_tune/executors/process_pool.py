@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import torch
 
@@ -24,45 +25,21 @@ from grasp_tune.core.tasks import (
     task_from_dict,
     task_to_dict,
 )
-from grasp_tune.engine.lane_group import GroupLost, Seat
 from grasp_tune.engine.threads import share_cores
 from grasp_tune.engine.worker import Worker
 from grasp_tune.runtime.driver import MakeWorker
 from grasp_tune.runtime.executor import Died, Ended, portable
-from grasp_tune.runtime.lane_sharing import LaneSharing, lanes_of
+from grasp_tune.runtime.lane_sharing import LaneSharing, SharedTask
 from grasp_tune.runtime.sweep_folder import SweepFolder
 
 WATCH = 0.2  # seconds between two looks whether the driver still lives
 
 
 @dataclass(eq=False)
-class _Job:
-    """A task, and the workers that share it."""
-
-    task: Task
-    size: int
-    since: float
-    meeting: Path  # the file through which its workers find each other
-    answers: list[Ended | None]  # by rank; None: not yet
-
-    def ended(self) -> Ended:
-        """Return how it ended: what a worker raised, else a loss of workers, else the outcome."""
-        answers = [item for item in self.answers if item is not None]
-        raised = [a for a in answers if isinstance(a, Exception) and not isinstance(a, GroupLost)]
-        if raised:
-            return raised[0]
-        died = [item for item in answers if isinstance(item, Died)]
-        if died:
-            return died[0]
-        lost = [item for item in answers if isinstance(item, GroupLost)]
-        return Died(str(lost[0])) if lost else answers[0]
-
-
-@dataclass(eq=False)
 class _Member:
     process: BaseProcess
     pipe: Connection
-    job: _Job | None = None
+    job: SharedTask | None = None
     rank: int = 0
 
 
@@ -87,7 +64,7 @@ class ProcessPool:
         self._make_worker, self._place = make_worker, folder.path or Path(tempfile.gettempdir())
         self._members = [self._start() for _ in range(size)]
         self._waiting: list[Task] = []  # handed to workers when polled: lanes take those left over
-        self._sharing = LaneSharing()
+        self._sharing, self._usage = LaneSharing(folder.usage), folder.usage
 
     def cancel(self) -> None:
         for member in self._members:
@@ -118,18 +95,19 @@ class ProcessPool:
 
     def _hand_out(self) -> None:
         """Give each waiting task a worker, and those with lanes the workers that are left over."""
-        for task in sorted(self._waiting, key=lanes_of):
-            others = len(self._waiting) - 1
-            size = self._sharing.workers(task, self._idle - others)
-            self._waiting.remove(task)
+        for task, size in self._sharing.shares(self._waiting, self._idle):
             meeting = self._place.resolve() / f"meeting-{uuid.uuid4().hex}"
-            job = _Job(task, size, time.monotonic(), meeting, [None] * size)
+            job = SharedTask(task, size, meeting.as_uri())
             idle = [member for member in self._members if member.job is None]
             for rank, member in enumerate(idle[:size]):
                 member.job, member.rank = job, rank
-                seat = Seat(rank, size, meeting.as_uri()) if size > 1 else None
                 with suppress(BrokenPipeError):  # it died meanwhile: `poll` notices
-                    member.pipe.send((task_to_dict(task), seat))
+                    member.pipe.send((task_to_dict(task), job.seat(rank)))
+        self._waiting.clear()
+        self._note()
+
+    def _note(self) -> None:
+        self._usage.note(len(self._members), len(self._members) - self._idle)
 
     def poll(self, timeout: float) -> Iterator[tuple[Task, Ended]]:
         self._hand_out()
@@ -149,15 +127,12 @@ class ProcessPool:
             member.job = None
             if job is not None:
                 job.answers[member.rank] = answer
-                if None not in job.answers:
-                    yield job.task, self._conclude(job)
-
-    def _conclude(self, job: _Job) -> Ended:
-        job.meeting.unlink(missing_ok=True)
-        ended = job.ended()
-        if not isinstance(ended, Died | Exception):
-            self._sharing.learn(job.task, job.size, ended, time.monotonic() - job.since)
-        return ended
+                if job.done:
+                    Path(unquote(urlsplit(job.address).path)).unlink(missing_ok=True)
+                    ended = job.ended()
+                    self._sharing.learn(job, ended)
+                    yield job.task, ended
+        self._note()
 
 
 def _end_with(parent: int) -> None:

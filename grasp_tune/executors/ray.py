@@ -21,6 +21,7 @@ from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.core.search import ATTEMPTS
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import Task
+from grasp_tune.engine.lane_group import Seat, meeting_place
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.store import Store
 from grasp_tune.engine.worker import Worker
@@ -29,6 +30,7 @@ from grasp_tune.optimizers.registry import Factory
 from grasp_tune.runtime.call_counter import CallCounter
 from grasp_tune.runtime.driver import MakeWorker, run_sweep
 from grasp_tune.runtime.executor import Died, Ended, portable
+from grasp_tune.runtime.lane_sharing import LaneSharing, SharedTask
 from grasp_tune.runtime.lock import NAME as LOCK
 from grasp_tune.runtime.progress import reporter_for
 from grasp_tune.runtime.result import Result
@@ -54,7 +56,8 @@ class RayBackend:
     """How to use a cluster, for `minimize(..., backend=RayBackend(...))`.
 
     address: `auto`, host:port or ray://host:port; None: the session at hand, or one started here.
-    workers: tasks at the same time; None: as many as the cluster holds, while it grows or shrinks.
+    workers: started at once, and busy with as many tasks, or with the lanes of one; None: as many
+        as there is work for and the cluster holds, while it grows or shrinks.
     cpus_per_task, gpus_per_task: what a task reserves; fractions let tasks share.
     storage: a folder or URI that every machine can reach; None: the output folder.
     max_failures: how often a task whose worker died is started again before the search hears of it.
@@ -116,15 +119,20 @@ class _Actor:
         self._worker: Worker | None = None
         self._uncounted: CallCounter | None = None  # where the folder's files are out of reach
 
-    def ready(self) -> None:
-        """Return as soon as the process runs."""
+    def ready(self) -> str:
+        """Return, as soon as the process runs, where a group that it leads can meet."""
+        address, self._server = meeting_place(ray.util.get_node_ip_address())
+        return address
 
-    def run(self, task: Task) -> tuple[Ended, int]:
-        """Return how the task ended, and the oracle calls that no file counts."""
+    def run(self, task: Task, seat: Seat | None) -> tuple[Ended, int]:
+        """Return how the task ended, and the oracle calls that no file counts.
+
+        seat: the place among the actors that share the task's lanes; None: it is alone.
+        """
         before = 0 if self._uncounted is None else self._uncounted.total
         try:
             self._worker = self._worker or self._make_worker()
-            ended: Ended = self._worker.run(task)
+            ended: Ended = self._worker.run(task, seat)
         except Exception as error:
             ended = portable(error, task)
         return ended, 0 if self._uncounted is None else self._uncounted.total - before
@@ -150,8 +158,9 @@ class _Actor:
 class _Member:
     actor: Any
     waits: Any  # what it will answer next; None: it is idle
-    task: Task | None = None
-    ready: bool = False
+    job: SharedTask | None = None
+    rank: int = 0
+    address: str = ""  # where a group that it leads meets; known when it is ready
 
 
 class RayExecutor:
@@ -164,7 +173,8 @@ class RayExecutor:
 
     def __init__(self, backend: RayBackend, folder: SweepFolder, make_worker: MakeWorker) -> None:
         assert folder.path is not None
-        self._backend, self._store = backend, folder.store
+        self._backend, self._store, self._usage = backend, folder.store, folder.usage
+        self._sharing = LaneSharing(folder.usage)
         self._session = contextlib.ExitStack()
         self._session.enter_context(_session(backend.address))
         self._count = folder.calls.counter()
@@ -194,24 +204,28 @@ class RayExecutor:
     @property
     def free(self) -> bool:
         """Whether the cluster has room for another task."""
-        return len(self._queue) + sum(m.task is not None for m in self._members) < self._capacity()
+        return len(self._queue) + self._busy < self._capacity()
+
+    @property
+    def _busy(self) -> int:
+        return sum(member.job is not None for member in self._members)
 
     def submit(self, task: Task) -> None:
-        """Hand the task to an idle worker, or to the first that becomes idle or is started."""
+        """Keep the task for the next poll, when it is known how many workers it can have."""
         self._queue.append(task)
-        self._dispatch()
 
     def poll(self, timeout: float) -> Iterator[tuple[Task, Ended]]:
         """Yield the tasks that ended, waiting a little for the first."""
+        self._dispatch()
         waiting = {member.waits: member for member in self._members if member.waits is not None}
         if not waiting:
             return
         if ray.wait(list(waiting), timeout=timeout)[0]:
             for ref in ray.wait(list(waiting), num_returns=len(waiting), timeout=0.0)[0]:
                 yield from self._hear(waiting[ref])
-        elif not any(member.ready for member in self._members):
+        elif not any(member.address for member in self._members):
             self._warn()
-        self._dispatch()
+        self._note()
 
     def cancel(self) -> None:
         """End all workers."""
@@ -223,50 +237,69 @@ class RayExecutor:
     # -- inside ---------------------------------------------------------------------------------
 
     def _hear(self, member: _Member) -> Iterator[tuple[Task, Ended]]:
-        task, ref = member.task, member.waits
+        job, calls = member.job, 0
         try:
-            answer = ray.get(ref)
+            answer = ray.get(member.waits)
         except ray.exceptions.RayTaskError as error:  # it could not even say what went wrong
             raise SearchError(f"a worker failed: {error}") from error
         except ray.exceptions.RayError as error:
             self._members.remove(member)
-            lines = str(error).strip().splitlines()
-            yield from self._bury(task, lines[0 if member.ready else -1], member.ready)
-            return
-        member.waits = member.task = None
-        if not member.ready:
-            member.ready, self._stillborn = True, 0
-        elif task is not None:
+            ended: Ended = self._died(member, str(error).strip().splitlines())
+        else:
+            member.waits = member.job = None
+            if job is None:
+                member.address, self._stillborn = answer, 0
+                return
             ended, calls = answer
-            self._count(calls)
-            yield task, ended
+        if job is None:
+            return
+        self._count(calls)
+        job.answers[member.rank] = ended
+        if job.done:
+            yield from self._conclude(job)
 
-    def _bury(self, task: Task | None, reason: str, was_ready: bool) -> Iterator[tuple[Task, Died]]:
+    def _died(self, member: _Member, reasons: list[str]) -> Died:
+        reason = reasons[0 if member.address else -1]
         logger.warning("a worker died: %s", reason)
-        if not was_ready:
+        if not member.address:
             self._stillborn += 1
             if self._stillborn >= ATTEMPTS:
                 raise SearchError(f"no worker process could be started: {reason}")
-        if task is None:
-            return
-        self._deaths[task.id] += 1
-        if self._deaths[task.id] <= self._backend.max_failures:
-            self._queue.appendleft(task)
-            return
-        del self._deaths[task.id]
-        yield task, Died(f"its worker died: {reason}")
+        return Died(f"its worker died: {reason}")
+
+    def _conclude(self, job: SharedTask) -> Iterator[tuple[Task, Ended]]:
+        task, ended = job.task, job.ended()
+        self._sharing.learn(job, ended)
+        if isinstance(ended, Died):
+            self._deaths[task.id] += 1
+            if self._deaths[task.id] <= self._backend.max_failures:
+                self._queue.appendleft(task)
+                return
+            del self._deaths[task.id]
+        yield task, ended
 
     def _dispatch(self) -> None:
-        """Give waiting tasks to idle workers, and start a worker for each that still waits."""
-        for member in self._members:
-            if member.ready and member.task is None and self._queue:
-                member.task = self._queue.popleft()
-                member.waits = member.actor.run.remote(member.task)
-        starting = sum(not member.ready for member in self._members)
-        wanted = min(len(self._queue) - starting, self._capacity() - len(self._members))
-        for _ in range(wanted):
+        """Give waiting tasks to idle workers, and start as many workers as there is work for."""
+        idle = [member for member in self._members if member.address and member.job is None]
+        ready = [self._queue.popleft() for _ in range(min(len(idle), len(self._queue)))]
+        for task, size in self._sharing.shares(ready, len(idle)):
+            job = SharedTask(task, size, f"{idle[0].address}/{uuid.uuid4().hex}")
+            for rank in range(size):
+                member = idle.pop(0)
+                member.job, member.rank = job, rank
+                member.waits = member.actor.run.remote(task, job.seat(rank))
+        under_way = {id(m.job): m.job.task for m in self._members if m.job is not None}
+        room = self._capacity()
+        tasks = (*under_way.values(), *self._queue)
+        wanted = sum(self._sharing.workers(task, room) for task in tasks)
+        # A number that was asked for is started at once: workers import torch during the probe.
+        for _ in range(min(self._backend.workers or wanted, room) - len(self._members)):
             actor: Any = self._start()
             self._members.append(_Member(actor, actor.ready.remote()))
+        self._note()
+
+    def _note(self) -> None:
+        self._usage.note(self._capacity(), self._busy)
 
     def _capacity(self) -> int:
         """Return how many tasks the cluster holds now, at least one."""

@@ -182,7 +182,8 @@ class Driver:
             self._reporter.update(search.progress, self._folder.calls.total - self._lost)
         seed = search.spec.seed
         found = Result.of(search, model_tensors(worker.model), lambda: problem.build(seed))
-        return replace(found, validation=problem.validation_rows, metric=problem.choice_metric)
+        rows, metric = problem.validation_rows, problem.choice_metric
+        return replace(found, validation=rows, metric=metric, usage=self._folder.usage.reading())
 
     def show(self) -> None:
         """Show how far the sweep is, ten times a second at most."""

@@ -1,4 +1,4 @@
-"""How many workers share the lanes of a step: a rule from measured speeds.
+"""How many workers share the lanes of a step, and what their answers come to.
 
 A step of a tiny model takes less time than telling others its gradients. So a number of workers is
 tried once, its speed is measured, and the fastest number is kept. The result does not depend on it:
@@ -7,8 +7,14 @@ the bits are the same for any number.
 
 import logging
 import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
-from grasp_tune.core.tasks import Outcome, Task, TrainOutcome, TrainTask
+from grasp_tune.core.tasks import Task, TrainOutcome, TrainTask
+from grasp_tune.engine.lane_group import GroupLost, Seat
+from grasp_tune.runtime.executor import Died, Ended
+from grasp_tune.runtime.usage import UsageMeter
 
 logger = logging.getLogger(__name__)
 
@@ -20,11 +26,54 @@ def lanes_of(task: Task) -> int:
     return task.segments[0].lanes
 
 
-class LaneSharing:
-    """What is known of the speed of a sweep with so many workers on a step."""
+@dataclass(eq=False)
+class SharedTask:
+    """A task, and what the workers that share it have answered; often it is one worker."""
 
-    def __init__(self) -> None:
-        self._speeds: dict[int, float] = {}  # workers -> calls a second, as last measured
+    task: Task
+    size: int  # workers
+    address: str  # where they meet
+    since: float = field(default_factory=time.monotonic)
+    answers: dict[int, Ended] = field(default_factory=dict)  # by rank
+
+    def seat(self, rank: int) -> Seat | None:
+        """Return a worker's place among the others, None where it is alone."""
+        return Seat(rank, self.size, self.address) if self.size > 1 else None
+
+    @property
+    def done(self) -> bool:
+        """Whether all have answered."""
+        return len(self.answers) == self.size
+
+    def ended(self) -> Ended:
+        """Return how it ended: what a worker raised, else a loss of workers, else the outcome."""
+        answers = [self.answers[rank] for rank in sorted(self.answers)]
+        for item in answers:
+            if isinstance(item, Exception) and not isinstance(item, GroupLost):
+                return item
+        died = [item for item in answers if isinstance(item, Died)]
+        lost = [Died(str(item)) for item in answers if isinstance(item, GroupLost)]
+        return (died + lost or answers)[0]
+
+
+class LaneSharing:
+    """Which workers take which task, by the speed of a sweep with so many workers on a step.
+
+    usage: what was measured is noted there.
+    """
+
+    def __init__(self, usage: UsageMeter) -> None:
+        self._speeds = usage.speeds
+
+    def shares(self, tasks: Sequence[Task], idle: int) -> Iterator[tuple[Task, int]]:
+        """Yield each task with its number of workers: one, and those left over for its lanes.
+
+        tasks: at most as many as there are idle workers.
+        """
+        for at, task in enumerate(sorted(tasks, key=lanes_of), 1):
+            size = self.workers(task, idle - (len(tasks) - at))
+            idle -= size
+            yield task, size
 
     def workers(self, task: Task, idle: int) -> int:
         """Return how many of the idle workers take the task: a power of two, at most its lanes.
@@ -39,10 +88,13 @@ class LaneSharing:
             count //= 2
         return count
 
-    def learn(self, task: Task, workers: int, outcome: Outcome, seconds: float) -> None:
-        """Note how fast a task of training was with so many workers."""
-        if isinstance(outcome, TrainOutcome) and outcome.calls and seconds > 0.0:
-            if workers not in self._speeds:
-                speed = outcome.calls / seconds
-                logger.info("%s: %d workers a step, %.1f calls a second", task.id, workers, speed)
-            self._speeds[workers] = outcome.calls / seconds
+    def learn(self, shared: SharedTask, ended: Ended) -> None:
+        """Note how fast a task of training was."""
+        seconds = time.monotonic() - shared.since
+        if isinstance(ended, TrainOutcome) and ended.calls and seconds > 0.0:
+            speed = ended.calls / seconds
+            if shared.size not in self._speeds:
+                logger.info(
+                    "%s: %d workers a step, %.1f calls a second", shared.task.id, shared.size, speed
+                )
+            self._speeds[shared.size] = speed

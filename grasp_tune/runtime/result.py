@@ -22,6 +22,7 @@ from grasp_tune.engine.checkpoints import Tensors, digest, load_model
 from grasp_tune.runtime.files import STATE_LIMIT, read_json, write_json_atomic
 from grasp_tune.runtime.lock import NAME as MARKER
 from grasp_tune.runtime.store import SUFFIX, CheckpointStore, read_checkpoint
+from grasp_tune.runtime.usage import Usage
 
 MODEL = "model"  # the chosen model's checkpoint, in the folder of a saved result
 LOST = "lost: "  # how the note on a lost task begins
@@ -64,6 +65,7 @@ class Result:
     validation: int | None = None  # rows of the data that scored the candidates, 0 where unknown;
     # None where these were training minibatches
     metric: str | None = None  # the metric that chose: scores are 1 - metric; None: losses
+    usage: Usage | None = None  # of several workers, in the process that ended the sweep
     _model: list[nn.Module] = field(default_factory=list, repr=False)
 
     @classmethod
@@ -182,6 +184,7 @@ class Result:
             "depth": self.depth,
             "validation": self.validation,
             "metric": self.metric,
+            "usage": encode(self.usage),
         }
 
     def save(self, folder: Path | str) -> None:
@@ -229,6 +232,7 @@ class Result:
             depth=decode(int, data.get("depth", 0)),
             metric=data.get("metric"),
             validation=None if (rows := data.get("validation")) is None else decode(int, rows),
+            usage=None if (usage := data.get("usage")) is None else decode(Usage, usage),
         )
 
     def __repr__(self) -> str:

@@ -36,6 +36,7 @@ from grasp_tune.runtime.files import (
 from grasp_tune.runtime.lock import NAME as MARKER
 from grasp_tune.runtime.lock import FolderLock, folder_lock
 from grasp_tune.runtime.store import SUFFIX, CheckpointStore, MemoryStore
+from grasp_tune.runtime.usage import UsageMeter
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +75,7 @@ class SweepFolder:
         self._made = made
         self._fresh = path is None or not (path / STATE).exists()  # no sweep had begun in it
         self._checked = 0  # rounds whose need for disk was looked at
+        self.usage = UsageMeter()
         self.store: Store = store or (
             MemoryStore(IN_MEMORY) if path is None else CheckpointStore(path / CHECKPOINTS, lock)
         )
