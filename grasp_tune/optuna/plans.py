@@ -1,7 +1,7 @@
 """What the trials of a study are to run: written once, read by every process that joins."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import optuna
@@ -116,9 +116,7 @@ def probed_plan(
     spec, _ = SweepSpec.assemble(method, budget, "paper", seed)
     search, worker = Search(spec), Worker(checked(problem), seed, MemoryStore())
     outcome = None
-    for task in search.round_tasks:
-        if not isinstance(task, ProbeTask):
-            raise SearchError(f"a sweep begins with a probe, got {task.id}")
+    while isinstance(task := search.ask(), ProbeTask):  # its parts, and what puts them together
         outcome = worker.run(task)
         search.tell(task, outcome)
     if search.plan is None or search.plan.stationary:
@@ -127,6 +125,7 @@ def probed_plan(
             "there is nothing to search"
         )
     assert isinstance(outcome, ProbeOutcome)
+    outcome = replace(outcome, calls=search.calls["probe"])
     return StoredPlan(search.plan, parameter or _NAMES[search.plan.quantity], seed, outcome)
 
 

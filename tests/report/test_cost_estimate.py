@@ -41,7 +41,7 @@ def test_the_papers_rounds_are_the_plans_numbers() -> None:
         SweepSpec(method=gt.NonConvex(), budget=10_000, schedule="paper"), StartPoint(1.3, 2.0)
     )
     assert run.plan is not None and run.plan.cells == plan.cells
-    assert [item.phase for item in run.rounds] == ["probe", "train", "score"]
+    assert [item.phase for item in run.rounds] == ["probe", "probe", "train", "score"]
     assert run.values == tuple(cell.value for cell in plan.cells)
     assert run.calls_of("train") == plan.training_calls
 
