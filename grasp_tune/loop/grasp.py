@@ -75,7 +75,7 @@ class Grasp(LoopOptimizer):
         self._clock = _Clock(minutes) if minutes is not None else None
         budget = _budget(budget, epochs, loader, minutes)
         self._make_spec: Callable[[int], SweepSpec] = lambda calls: SweepSpec(
-            NonConvex() if method is None else method, calls, schedule, seed
+            NonConvex() if method is None else method, calls, schedule, seed, probe_parts=1
         )
         check_spec(self._make_spec(1 if budget is None else budget))
         self._bench = Bench(self._point, MemoryStore())

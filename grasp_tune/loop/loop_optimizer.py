@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from grasp_tune.core.errors import InputError, SearchError
+from grasp_tune.core.search import Search
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.loop.model_point import Groups, ModelPoint
 from grasp_tune.loop.task_runs import TaskRun, TrainRun
@@ -138,8 +139,9 @@ def check_spec(spec: SweepSpec, bases: Mapping[str, Any] | None = None) -> None:
         )
     if bases or callable(spec.method.base):
         raise InputError("method: a loop runs the named optimizers; give base by its name")
-    if spec.probe_parts > 1:
-        raise InputError(f"probe_parts: got {spec.probe_parts}, but a loop has one probe")
+    if len(Search(spec).round_tasks) > 1:
+        got = spec.probe_parts
+        raise InputError(f"probe_parts: got {got}, but a loop has one probe; give probe_parts=1")
 
 
 def _world() -> int:
