@@ -116,9 +116,9 @@ def _page(estimate: CostEstimate) -> Group:
 
 
 def _time(estimate: CostEstimate) -> str:
-    if estimate.seconds is None or estimate.speed is None:
+    if estimate.seconds is None or estimate.costs is None:
         return "not measured: leave --grad-norm out to time a few steps"
-    steps = f"{estimate.speed.steps:,} timed oracle calls, thrown away and not counted"
+    steps = f"{estimate.costs.speed.steps:,} timed oracle calls, thrown away and not counted"
     kind = estimate.experiment.backend.kind
     more = "" if kind == "local" else f", and what {kind} itself needs"
     return f"about {duration(estimate.seconds)} on this machine{more} (from {steps})"
@@ -127,7 +127,8 @@ def _time(estimate: CostEstimate) -> str:
 def _workers(estimate: CostEstimate) -> str:
     from grasp_tune.report.cost_estimate import WORKERS
 
-    chain = f"{estimate.depth:,} of {estimate.run.calls:,} calls must follow each other"
+    run = estimate.run
+    chain = f"{plural(run.depth, 'step')} of {run.calls:,} calls must follow each other"
     times = [(count, estimate.seconds_on(count)) for count in WORKERS]
     told = ", ".join(f"{count}: {duration(time)}" for count, time in times if time is not None)
     return f"{chain}; time on {told}" if told else chain

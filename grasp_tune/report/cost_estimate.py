@@ -19,9 +19,12 @@ from grasp_tune.core.tasks import ScoreTask, TrainTask
 from grasp_tune.engine.fused import fusion_width
 from grasp_tune.report.dry_run import DryRun, Round, StartPoint, dry_run
 from grasp_tune.report.formatting import plural, quantities
+from grasp_tune.report.simulation import Costs, simulate, timed_exchange
 from grasp_tune.report.timing import Speed, Stopwatch
 
 WORKERS = (1, 2, 4, 8, 16)  # for which a time is told
+# Seconds to start workers and between two tasks, on a machine with nothing else to do.
+OVERHEAD = {"local": (0.0, 0.0), "ray": (8.0, 0.02), "optuna": (2.0, 0.02)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,7 @@ class CostEstimate:
     run: DryRun
     phases: tuple[Phase, ...]
     quantity: str
-    speed: Speed | None
+    costs: Costs | None
     disk: int | None  # bytes of checkpoints, at most
     built: Built | None
     notes: tuple[str, ...]
@@ -61,16 +64,9 @@ class CostEstimate:
         values = self.run.values
         return (values[0], values[-1]) if values else None
 
-    @property
-    def depth(self) -> int:
-        """Oracle calls on the longest chain of tasks that wait for each other."""
-        return sum(max(_longest(task) for task in item.tasks) for item in self.run.rounds)
-
     def seconds_on(self, workers: int) -> float | None:
         """How long the sweep would take on so many workers of this machine's speed."""
-        if self.speed is None:
-            return None
-        return sum(_round_seconds(item, self.speed, workers) for item in self.run.rounds)
+        return None if self.costs is None else simulate(self.run, self.costs, workers).seconds
 
     def to_dict(self) -> dict[str, Any]:
         """The estimate as JSON values."""
@@ -90,7 +86,7 @@ class CostEstimate:
                 "ensemble": self.run.calls_of("score"),
                 "total": self.run.calls,
             },
-            "depth": self.depth,
+            "depth": self.run.depth,
             "disk_bytes": self.disk,
             "seconds": self.seconds,
             "seconds_on_workers": {str(count): self.seconds_on(count) for count in WORKERS},
@@ -99,7 +95,7 @@ class CostEstimate:
                 "value": self.start.value,
                 "measured": self.measured,
             },
-            "timed_calls": 0 if self.speed is None else self.speed.steps,
+            "timed_calls": 0 if self.costs is None else self.costs.speed.steps,
             "paper_plan": None if self.run.plan is None else self.run.plan.to_dict(),
             "notes": list(self.notes),
         }
@@ -127,7 +123,7 @@ def estimate_cost(
         width=fusion_width(built.problem, method, schedule, fused, experiment.seed) if built else 0,
         challengers=challengers_of(experiment),
     )
-    speed: Speed | None = None
+    costs: Costs | None = None
     if built is None:
         assert grad_norm is not None
         start = StartPoint(grad_norm, value)
@@ -136,23 +132,26 @@ def estimate_cost(
         stopwatch = Stopwatch(built.problem, experiment.seed, bases)
         start = stopwatch.start(exact=method.exact)
         run = dry_run(spec, start)
-        speed = stopwatch.speed(run, spec)
+        lanes = any(segment.lanes > 1 for segment in run.segments)
+        exchange = timed_exchange(start.parameters) if lanes else 0.0
+        costs = Costs(stopwatch.speed(run, spec), exchange, *OVERHEAD[experiment.backend.kind])
     return CostEstimate(
         experiment=experiment,
         start=start,
         measured=built is not None,
         run=run,
-        phases=_phases(run, speed, getattr(experiment.backend, "workers", None) or 1),
+        phases=_phases(run, costs, getattr(experiment.backend, "workers", None) or 1),
         quantity=quantities(run.bases),
-        speed=speed,
-        disk=None if speed is None else _disk(run, speed),
+        costs=costs,
+        disk=None if costs is None else _disk(run, costs.speed),
         built=built,
         notes=experiment.notes(),
     )
 
 
-def _phases(run: DryRun, speed: Speed | None, workers: int) -> tuple[Phase, ...]:
+def _phases(run: DryRun, costs: Costs | None, workers: int) -> tuple[Phase, ...]:
     """A line for the probe, one for every change of the runs that go on, one for the choice."""
+    times = () if costs is None else simulate(run, costs, workers).rounds
     groups: list[list[Round]] = []
     before: object = None
     for item in run.rounds:
@@ -165,9 +164,8 @@ def _phases(run: DryRun, speed: Speed | None, workers: int) -> tuple[Phase, ...]
     found: list[Phase] = []
     for group in groups:
         calls = sum(item.calls for item in group)
-        seconds = None
-        if speed is not None:
-            seconds = sum(_round_seconds(item, speed, workers) for item in group)
+        seconds = sum(times[: len(group)]) if times else None
+        times = times[len(group) :]
         if group[0].phase == "probe":
             found.append(Phase("probe", "samples at the start point", calls, seconds))
         elif group[0].phase == "score":
@@ -177,21 +175,6 @@ def _phases(run: DryRun, speed: Speed | None, workers: int) -> tuple[Phase, ...]
             name = "train" if trains == 1 else f"rung {rung}"
             found.append(Phase(name, _training_words(group), calls, seconds))
     return tuple(found)
-
-
-def _round_seconds(item: Round, speed: Speed, workers: int) -> float:
-    """The time of a round: the longest tasks first, each to the worker that is free first."""
-    busy = [0.0] * min(workers, len(item.tasks))
-    for seconds in sorted(map(speed.seconds_of, item.tasks), reverse=True):
-        busy[busy.index(min(busy))] += seconds
-    return max(busy)
-
-
-def _longest(task: object) -> int:
-    """Oracle calls of a task that follow each other."""
-    if isinstance(task, TrainTask):
-        return max(segment.calls for segment in task.segments)
-    return int(task.calls)  # type: ignore[attr-defined]
 
 
 def _training_words(group: list[Round]) -> str:

@@ -61,6 +61,7 @@ class DryRun:
 
     plan: Plan | None
     rounds: tuple[Round, ...]
+    depth: int = 0  # steps on the longest chain of steps that must follow each other
 
     @property
     def calls(self) -> int:
@@ -103,7 +104,7 @@ def dry_run(spec: SweepSpec, start: StartPoint) -> DryRun:
         for task in tasks:
             search.tell(task, _made_up(task, start, middle))
         kept.difference_update(search.discardable())
-    return DryRun(search.plan, tuple(rounds))
+    return DryRun(search.plan, tuple(rounds), search.depth)
 
 
 def _made_up(task: Task, start: StartPoint, middle: float) -> Outcome:

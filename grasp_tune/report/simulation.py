@@ -1,0 +1,111 @@
+"""How long a sweep takes on many workers, from what one or two were measured to need.
+
+The rounds are those of a dry run, and tasks are handed out by the rule of the real executors; only
+the seconds are made up. So it says what another worker buys, and what it cannot.
+"""
+
+from __future__ import annotations
+
+import heapq
+import multiprocessing
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from grasp_tune.core.tasks import Task, TrainTask
+from grasp_tune.engine.lane_group import LaneGroup, Seat
+from grasp_tune.report.dry_run import DryRun
+from grasp_tune.report.timing import Speed
+from grasp_tune.runtime.lane_sharing import LaneSharing
+from grasp_tune.runtime.usage import UsageMeter
+
+EXCHANGES = 20  # that are timed
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Seconds that things take."""
+
+    speed: Speed  # oracle calls
+    exchange: float = 0.0  # of the gradients of one step between two workers
+    start: float = 0.0  # from the beginning until workers take tasks
+    task: float = 0.0  # between two tasks of a worker
+
+    def seconds(self, task: Task, workers: int) -> float:
+        """Return how long a task takes with so many workers on its lanes.
+
+        Gradients go around a ring, so that their time grows with the number of workers.
+        """
+        seconds = self.task + self.speed.seconds_of(task) / workers
+        if workers > 1 and isinstance(task, TrainTask):
+            steps = max(-(-segment.calls // segment.lanes) for segment in task.segments)
+            seconds += steps * self.exchange * (workers - 1)
+        return seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """A sweep on a number of workers."""
+
+    workers: int
+    start: float  # seconds before the first round
+    rounds: tuple[float, ...]  # seconds of each
+    busy: float  # worker-seconds
+
+    @property
+    def seconds(self) -> float:
+        """Wall-clock in all."""
+        return self.start + sum(self.rounds)
+
+    @property
+    def share(self) -> float:
+        """Worker-seconds busy over held."""
+        return self.busy / (self.workers * self.seconds) if self.seconds else 1.0
+
+
+def simulate(run: DryRun, costs: Costs, workers: int) -> Simulation:
+    """Return how the sweep would go on so many workers."""
+    meter = UsageMeter()
+    sharing, rounds, busy = LaneSharing(meter), list[float](), 0.0
+    for item in run.rounds:
+        waiting, idle, now = list(item.tasks), workers, 0.0
+        running: list[tuple[float, int]] = []  # (when it ends, its workers)
+        while waiting or running:
+            handed, waiting = waiting[:idle], waiting[idle:]
+            for task, size in sharing.shares(handed, idle):
+                seconds = costs.seconds(task, size)
+                heapq.heappush(running, (now + seconds, size))
+                idle -= size
+                busy += size * seconds
+                if isinstance(task, TrainTask) and seconds:
+                    meter.speeds[size] = task.calls / seconds
+            now, size = heapq.heappop(running)
+            idle += size
+        rounds.append(now)
+    return Simulation(workers, costs.start, tuple(rounds), busy)
+
+
+def timed_exchange(parameters: int) -> float:
+    """Return the seconds in which two processes of this machine exchange so many gradients."""
+    with tempfile.TemporaryDirectory() as folder:
+        address = (Path(folder).resolve() / "meeting").as_uri()
+        other = multiprocessing.get_context("fork").Process(
+            target=_exchange, args=(Seat(1, 2, address), parameters), daemon=True
+        )
+        other.start()
+        seconds = _exchange(Seat(0, 2, address), parameters)
+        other.join()
+    return seconds
+
+
+def _exchange(seat: Seat, parameters: int) -> float:
+    gradient, loss = torch.zeros(parameters), torch.zeros(())
+    with LaneGroup(seat) as group:
+        group.exchange([gradient], [loss])  # the first one sets things up
+        clock = time.perf_counter()
+        for _ in range(EXCHANGES):
+            group.exchange([gradient], [loss])
+        return (time.perf_counter() - clock) / EXCHANGES

@@ -1,0 +1,45 @@
+"""The time of a sweep on many workers, worked out by hand."""
+
+import pytest
+
+from grasp_tune.core.tasks import Arm, Segment, TrainTask
+from grasp_tune.report.dry_run import DryRun, Round
+from grasp_tune.report.simulation import Costs, simulate, timed_exchange
+from grasp_tune.report.timing import Speed
+
+SPEED = Speed(probe=0.1, single=0.1, fused=0.1, value=0.05, point=0, state=0, steps=0)
+
+
+def one(index: int, calls: int, lanes: int = 1) -> TrainTask:
+    return TrainTask(f"t{index}", (Segment(Arm.of(index, "sgd", 0.1), 0, calls, lanes=lanes),))
+
+
+def rounds(*tasks: tuple[TrainTask, ...]) -> DryRun:
+    return DryRun(None, tuple(Round("train", t, sum(x.calls for x in t), 0, 0) for t in tasks))
+
+
+@pytest.mark.parametrize(("workers", "seconds"), [(1, 3.0), (2, 2.0), (3, 1.0), (8, 1.0)])
+def test_runs_side_by_side(workers: int, seconds: float) -> None:
+    # Three runs of 10 calls, a tenth of a second each.
+    found = simulate(rounds((one(1, 10), one(2, 10), one(3, 10))), Costs(SPEED), workers)
+    assert found.seconds == pytest.approx(seconds)
+    assert found.share == pytest.approx(3.0 / (workers * seconds))
+
+
+@pytest.mark.parametrize(("workers", "seconds"), [(1, 4.0), (2, 2.2), (4, 1.6), (8, 1.6)])
+def test_lanes_over_workers(workers: int, seconds: float) -> None:
+    # 40 calls in 10 steps of 4 lanes; a step's gradients pass from each worker to the next one.
+    found = simulate(rounds((one(1, 40, 4),)), Costs(SPEED, exchange=0.02), workers)
+    assert found.seconds == pytest.approx(seconds)
+
+
+def test_lanes_stay_with_one_worker_where_sharing_was_slower() -> None:
+    # A second alone; then two seconds of calls and 10 exchanges of a second, once: never again.
+    run = rounds((one(1, 10),), (one(2, 40, 4),), (one(3, 40, 4),))
+    found = simulate(run, Costs(SPEED, exchange=1.0, start=5.0), 2)
+    assert found.rounds == pytest.approx((1.0, 12.0, 4.0))
+    assert found.seconds == pytest.approx(22.0)
+
+
+def test_an_exchange_takes_time() -> None:
+    assert timed_exchange(100) > 0.0
