@@ -1,16 +1,96 @@
-"""The command `grasp-tune`: one module a subcommand; `app` puts them together.
+"""The command `grasp-tune`: its subcommands, a module each, and what becomes of their errors.
 
-Results go to standard output, progress and errors to standard error. Heavy modules are imported
-inside the commands, so that `--help` and a wrong config answer at once.
+Results go to standard output, progress and errors to standard error. Exit codes: 0 done, 1 the run
+failed, 2 bad input, 130 Ctrl-C, 143 SIGTERM. Bad input is one line, without a traceback. Heavy
+modules are imported inside the commands, so that `--help` and a wrong config answer at once.
 """
 
-from typing import TYPE_CHECKING
+from __future__ import annotations
 
-from grasp_tune.lazy_names import lazy_names
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
 
-if TYPE_CHECKING:
-    from grasp_tune.cli.app import main
+import typer
 
-__all__ = ["main"]
+import grasp_tune
+from grasp_tune.cli.compare import compare
+from grasp_tune.cli.init import init
+from grasp_tune.cli.options import say
+from grasp_tune.cli.plan import plan
+from grasp_tune.cli.report import report, watch
+from grasp_tune.cli.run import resume, run
+from grasp_tune.config.errors import ConfigError, DataError, EntryPointError, MissingDataError
+from grasp_tune.core.errors import GraspError, InputError, MissingExtra
 
-__getattr__, __dir__ = lazy_names(__name__, {"main": "grasp_tune.cli.app"})
+FAILED, BAD_INPUT = 1, 2
+_BAD = (ConfigError, DataError, EntryPointError, MissingDataError, InputError, MissingExtra)
+
+app = typer.Typer(
+    name="grasp-tune",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"grasp-tune {grasp_tune.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it and end.")
+    ] = False,
+) -> None:
+    """Train a PyTorch model without choosing a learning rate.
+
+    A first run, from nothing to a report:
+
+      grasp-tune init experiment.yaml
+
+      grasp-tune plan experiment.yaml
+
+      grasp-tune run experiment.yaml --out runs/first
+
+    `grasp-tune COMMAND --help` explains each command.
+    """
+
+
+for command in (init, plan, run, resume, watch, report, compare):
+    app.command()(command)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code."""
+    _set_up_logging()
+    try:
+        app(args=None if arguments is None else list(arguments), prog_name="grasp-tune")
+        return 0
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 0 if end.code is None else FAILED
+    except GraspError as error:
+        say(" ".join(str(error).split()) or type(error).__name__)
+        return BAD_INPUT if isinstance(error, _BAD) else FAILED
+    except BrokenPipeError:
+        # The reader of our output went away, as `| head` does: not our fault, nothing to say.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+
+
+def _set_up_logging() -> None:
+    """Log lines on standard error: all of them in a log, warnings only beside a progress bar."""
+    logger = logging.getLogger("grasp_tune")
+    for handler in logger.handlers[:]:
+        logger.removeHandler(handler)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    logger.addHandler(handler)
+    logger.setLevel(logging.WARNING if sys.stderr.isatty() else logging.INFO)

@@ -66,7 +66,6 @@ def compare(
     """
     experiment = load_config(config, changes, out, allow_outside=allow_outside)
     from grasp_tune.report import compare as contest
-    from grasp_tune.report.comparison_page import head, row, write_comparison
 
     names = tuple(name.strip() for name in methods.split(",") if name.strip())
     again = ["grasp-tune", "compare", str(config), "--out", str(out), "--seeds", str(seeds)]
@@ -83,13 +82,13 @@ def compare(
             sort=sort,
             tell=(lambda line: None) if quiet else say,
         )
-    path = write_comparison(comparison)
+    path = contest.write_comparison(comparison)
     if shown is Format.JSON:
         print_json(comparison.to_dict())
         return
-    table = columns(*head(comparison))
+    table = columns(*contest.head(comparison))
     for item in comparison.methods:
-        table.add_row(*row(item, comparison.metric))
+        table.add_row(*contest.row(item, comparison.metric))
     console = printer()
     console.print(table)
     console.print(f"page: {path}")

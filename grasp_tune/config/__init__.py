@@ -5,15 +5,9 @@ Reading and checking a config loads no torch; `build_problem` does, when first u
 
 from typing import TYPE_CHECKING
 
-from grasp_tune.config.errors import (
-    ConfigError,
-    DataError,
-    EntryPointError,
-    MissingDataError,
-)
-from grasp_tune.config.loader import experiment_from, load_experiment
+from grasp_tune.config.errors import ConfigError, DataError, EntryPointError, MissingDataError
+from grasp_tune.config.loader import experiment_from, load_experiment, starter
 from grasp_tune.config.schema import Experiment
-from grasp_tune.config.template import starter
 from grasp_tune.lazy_names import lazy_names
 
 if TYPE_CHECKING:
@@ -23,18 +17,10 @@ if TYPE_CHECKING:
     from grasp_tune.report.cost_estimate import CostEstimate, estimate_cost
 
 _HOME = {
-    "Built": "grasp_tune.config.build",
-    "build_method": "grasp_tune.config.build",
-    "build_parts": "grasp_tune.config.build",
-    "build_problem": "grasp_tune.config.build",
-    "Data": "grasp_tune.data.data",
-    "DataSpec": "grasp_tune.data.data",
-    "Finished": "grasp_tune.config.run",
-    "CostEstimate": "grasp_tune.report.cost_estimate",
-    "load_model": "grasp_tune.config.run",
-    "load_run": "grasp_tune.config.run",
-    "estimate_cost": "grasp_tune.report.cost_estimate",
-    "run_experiment": "grasp_tune.config.run",
+    "grasp_tune.config.build": ("Built", "build_method", "build_parts", "build_problem"),
+    "grasp_tune.config.run": ("Finished", "load_model", "load_run", "run_experiment"),
+    "grasp_tune.data.data": ("Data", "DataSpec"),
+    "grasp_tune.report.cost_estimate": ("CostEstimate", "estimate_cost"),
 }
 __all__ = [
     "Built",
@@ -58,4 +44,6 @@ __all__ = [
     "run_experiment",
     "starter",
 ]
-__getattr__, __dir__ = lazy_names(__name__, _HOME)
+__getattr__, __dir__ = lazy_names(
+    __name__, {name: home for home, names in _HOME.items() for name in names}
+)

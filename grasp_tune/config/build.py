@@ -57,6 +57,10 @@ def build_parts(experiment: Experiment) -> Built:
         data = with_features(data, model, device)
     loss = settle_loss(options.loss, model.name, data.spec)
     train, validation = _split(data, options.validation)
+    if path := getattr(options.dataset, "validation_path", None):
+        more = load_data(options.dataset.model_copy(update={"test_path": path}))
+        assert more.x_test is not None and more.y_test is not None
+        validation = more.x_test, more.y_test
     size, rows = experiment.batch_size, len(train[0])
     if size != "full" and size > rows:
         raise ProblemError(

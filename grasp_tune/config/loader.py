@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,12 @@ Keys = tuple[str, ...]
 Layer = tuple[Mapping[str, Any], str]  # values, and the file, variable or option that gives them
 
 
+def starter(file: str = "experiment.yaml") -> str:
+    """The text of a first config, ready to run; `file` is its name in the comments."""
+    text = (files("grasp_tune.config") / "starter.yaml").read_text("utf-8")
+    return text.replace("{file}", file)
+
+
 def load_experiment(
     path: str | os.PathLike[str],
     *,
@@ -49,8 +56,8 @@ def load_experiment(
     whose `line` is the whole message.
     """
     root = Path(os.path.realpath(path)).parent
-    files = _files(Path(path), root, (), [])
-    return _checked(files, overrides, os.environ if environment is None else environment, str(path))
+    variables = os.environ if environment is None else environment
+    return _checked(_files(Path(path), root, (), []), overrides, variables, str(path))
 
 
 def experiment_from(
@@ -193,11 +200,8 @@ def _content(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
             # One byte more than allowed is enough to know; the rest is never read.
-            content = file.read(MAX_BYTES + 1)
+            return file.read(MAX_BYTES + 1)
     except FileNotFoundError:
         raise ConfigError(str(path), "", "no such file", "a YAML file") from None
     except OSError as error:
         raise ConfigError(str(path), "", error.strerror or "an error", "a readable file") from None
-    if len(content) > MAX_BYTES:
-        raise ConfigError(str(path), "", f"more than {MAX_BYTES} bytes", f"at most {MAX_BYTES}")
-    return content

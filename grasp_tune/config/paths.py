@@ -17,7 +17,7 @@ from grasp_tune.config.section import Section
 MASK = "***"
 
 # Keys whose value is a path on this machine, unless it is a URL.
-_PATHS = ("path", "test_path", "weights", "cache", "storage", "out")
+_PATHS = ("path", "test_path", "validation_path", "weights", "cache", "storage", "out")
 _PASSWORD = re.compile(r"(?<=://)([^/@:\s]*):([^/\s]*)@")
 _SQLITE = re.compile(r"(sqlite(?:\+\w+)?:///)(?!/)(?!:memory:)(.+)\Z", re.DOTALL)
 _SQLITE_FILE = re.compile(r"\Asqlite(\+\w+)?:///")

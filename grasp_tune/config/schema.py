@@ -157,7 +157,15 @@ class Experiment(Section):
         if getattr(backend, "fused", None) is True and (problem.weight_decay or problem.clip):
             got = "true with problem.weight_decay or problem.clip"
             yield "backend.fused", got, "auto or false"
-        if problem.choose_by == "metric" and (problem.metric is None or not problem.validation):
+        file = getattr(problem.dataset, "validation_path", None)
+        if file and problem.validation:
+            got = f"{problem.validation:g} with problem.dataset.validation_path"
+            yield "problem.validation", got, "0, or no validation_path"
+        if file and (share := getattr(problem.dataset, "test_share", 0.0)):
+            got = f"{share:g} with problem.dataset.validation_path"
+            yield "problem.dataset.test_share", got, "0, and test rows by problem.dataset.test_path"
+        held_out = problem.validation or file
+        if problem.choose_by == "metric" and (problem.metric is None or not held_out):
             right = "loss, or problem.metric and problem.validation with it"
             yield "problem.choose_by", "metric without a metric or validation rows", right
         if self.schedule == "paper" and self.challengers:

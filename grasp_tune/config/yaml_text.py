@@ -69,7 +69,7 @@ def parse_scalar(text: str, source: str, key: str = "") -> Value:
 
 def _decoded(content: bytes | str, source: str) -> str:
     if len(content) > MAX_BYTES:
-        raise ConfigError(source, "", f"{len(content)} bytes", f"at most {MAX_BYTES}")
+        raise ConfigError(source, "", f"more than {MAX_BYTES} bytes", f"at most {MAX_BYTES}")
     if isinstance(content, str):
         return content
     try:

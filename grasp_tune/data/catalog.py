@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 from torch import Tensor
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as TorchDataset
 
 from grasp_tune.config.entry_point import load_entry_point
 from grasp_tune.config.errors import DataError, EntryPointError, shown
@@ -32,6 +34,10 @@ def own_data(options: OwnData) -> Data:
     given = load_entry_point(options.name, f"{KEY}.name")(**options.options)
     if isinstance(given, Data):
         return given
+    if isinstance(given, TorchDataset | DataLoader):
+        given = (given,)
+    if isinstance(given, tuple) and all(isinstance(i, TorchDataset | DataLoader) for i in given):
+        given = [array for source in given for array in _read(source, options)]
     if not isinstance(given, (tuple, list)) or len(given) not in (2, 4):
         got = f"{len(given)} values" if isinstance(given, (tuple, list)) else type(given).__name__
         raise EntryPointError(
@@ -43,6 +49,27 @@ def own_data(options: OwnData) -> Data:
         for part in given
     ]
     return table_data(options.name, Table(*arrays), TableOptions(name=options.name))
+
+
+def _read(source: Any, options: OwnData) -> tuple[Array, Array]:
+    """All rows of a `Dataset` or a `DataLoader`."""
+    if isinstance(source, TorchDataset):
+        collate = options.collate_fn and load_entry_point(options.collate_fn, f"{KEY}.collate_fn")
+        source = DataLoader(
+            source, 256, num_workers=options.num_workers, collate_fn=collate or None
+        )
+    batches = list(source)
+    try:
+        x, y = (
+            np.concatenate([np.asarray(part) for part in parts])
+            for parts in zip(*batches, strict=True)
+        )
+    except (TypeError, ValueError) as error:
+        raise EntryPointError(
+            f"{KEY}.name: {options.name} gave batches that are no pairs of arrays of one shape "
+            f"({error}); expected (x, y)"
+        ) from error
+    return x, y
 
 
 def digits(options: Digits) -> Data:

@@ -21,6 +21,7 @@ from grasp_tune.config.section import (
     Positive,
     Share,
     Text,
+    Whole,
 )
 from grasp_tune.core.errors import InputError
 
@@ -94,26 +95,31 @@ class Npz(TableFile):
     """Name of the test labels, if it has them."""
 
 
-class Libsvm(TableFile):
+class TextFile(TableFile):
+    """Rows in a text file, and perhaps others for tests and validation."""
+
+    test_path: Text | None = None
+    """A file with the test rows."""
+    validation_path: Text | None = None
+    """A file with validation rows, on which the final choice is made."""
+
+
+class Libsvm(TextFile):
     """Rows `label index:value ...` in LIBSVM's text format."""
 
     loader: ClassVar[str] = "grasp_tune.data.libsvm:libsvm"
     name: Annotated[Literal["libsvm"], KIND] = "libsvm"
-    test_path: Text | None = None
-    """A file with the test rows."""
     features: Annotated[Count, Field(le=10_000_000)] | None = None
     """Number of features; empty: the largest index found."""
     zero_based: FlagOrAuto = "auto"
     """Whether indices start at 0; `auto`: if an index 0 occurs."""
 
 
-class Csv(TableFile):
+class Csv(TextFile):
     """A table in a text file with a header line."""
 
     loader: ClassVar[str] = "grasp_tune.data.csv_table:csv_table"
     name: Annotated[Literal["csv"], KIND] = "csv"
-    test_path: Text | None = None
-    """A file with the test rows."""
     target: Text | None = None
     """Column with the label; empty: the last one."""
     delimiter: Annotated[Text, Field(max_length=1)] | None = None
@@ -187,9 +193,15 @@ class OwnData(Dataset):
     loader: ClassVar[str] = "grasp_tune.data.catalog:own_data"
     name: EntryPoint
     """`module:function`; the function takes `options` as keywords and returns `(x, y)`, `(x, y,
-    x_test, y_test)` or a `Data`."""
+    x_test, y_test)`, a `Data`, or one or two (training and test) of torch's `Dataset`s or
+    `DataLoader`s of such pairs, whose rows are read into memory once."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Keywords for the function."""
+    num_workers: Annotated[Whole, Field(ge=0, le=1024)] = 0
+    """Processes that read the rows of a `Dataset`; 0: this one."""
+    collate_fn: EntryPoint | None = None
+    """`module:function` that makes a batch `(x, y)` of a list of rows of a `Dataset`; empty:
+    torch's own."""
 
 
 DATASETS: dict[str, type[Dataset]] = {

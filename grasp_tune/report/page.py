@@ -42,18 +42,6 @@ REFRESH = 10  # seconds after which the page of a run under way loads itself aga
 _SHOWN = 12  # rows of a table before the rest is folded away
 _CURVES = 40  # curves in the figure, the best ones
 
-_WAYS = {
-    "race": "The candidates were compared on fresh minibatches, the same for all, in rounds that "
-    "dropped the worst and looked longer at the rest.",
-    "resample": "Every candidate was measured on fresh minibatches that no run had trained on.",
-    "window": "The candidates were compared by the mean over the last 100 minibatches of their "
-    "runs.",
-    "exact": "The candidates were compared by exact values over all of the data.",
-    "stationary": "The gradient at the start point is zero as far as the samples can see, so there "
-    "was nothing to train.",
-    "partial": "The run was stopped before its end: this is the best so far by training loss.",
-}
-
 
 def write_report(
     folder: Path, result: Result, metadata: RunMetadata | None, config: Mapping[str, Any]
@@ -139,7 +127,6 @@ def report_text(
         spent=spent_calls(result),
         score=(score_label(result), score_words(result.choice.chosen)),
         certificate=certificate_words(result),
-        way=_WAYS.get(result.choice.way, ""),
         scored=plural(sum(math.isfinite(row.score) for row in result.candidates), "candidate"),
         quantity=quantities(run.base for run in result.runs),
         curves=curve_lines(result),

@@ -133,3 +133,14 @@ def test_what_a_step_does_and_the_choice_goes_by_reach_the_problem() -> None:
     assert "augment" in dict(problem.build(0).named_children())
     own = build_problem(experiment(problem={"metric": "math:dist"}))
     assert own.metric is math.dist
+
+
+def test_validation_rows_may_be_a_file_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a,b,y\n1,1000,no\n3,3000,yes\n")
+    (tmp_path / "v.csv").write_text("a,b,y\n2,5000,yes\n")
+    paths = {"path": str(tmp_path / "a.csv"), "validation_path": str(tmp_path / "v.csv")}
+    built = build_parts(experiment({"name": "csv", **paths}, problem={"batch_size": 2}))
+    x, y = tensors(built.problem.validation)
+    # Standardized by the training rows: means 2 and 2000, deviations 1 and 1000.
+    assert (x.tolist(), y.tolist()) == ([[0.0, 3.0]], [1])
+    assert built.data.x_test is None

@@ -166,6 +166,16 @@ def test_unknown_key_names_the_nearest_valid_one(mapping: dict[str, Any], expect
             "backend.fused: got true with problem.weight_decay or problem.clip, expected auto or",
         ),
         (
+            problem(dataset={"name": "csv", "path": "a", "validation_path": "b"}, validation=0.1),
+            "problem.validation: got 0.1 with problem.dataset.validation_path, expected 0, or no",
+        ),
+        (
+            problem(
+                dataset={"name": "csv", "path": "a", "validation_path": "b", "test_share": 0.1}
+            ),
+            "problem.dataset.test_share: got 0.1 with problem.dataset.validation_path, expected 0",
+        ),
+        (
             problem(choose_by="metric", metric="f1"),
             "problem.choose_by: got metric without a metric or validation rows, expected loss, or",
         ),

@@ -28,6 +28,29 @@ def four():
 def whole():
     return Data("mine", torch.ones(3, 2), torch.tensor([0.5, 1.5, 2.5]))
 
+class Rows(torch.utils.data.Dataset):
+    def __init__(self, count=5):
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, row):
+        return torch.full((2,), float(row)), row % 2
+
+def rows():
+    return Rows()
+
+def two_loaders():
+    return torch.utils.data.DataLoader(Rows(4), batch_size=3), Rows(2)
+
+def doubled(rows):
+    x, y = torch.utils.data.default_collate(rows)
+    return 2 * x, y
+
+def ragged(rows):
+    return torch.zeros(len(rows), int(rows[0][0][0]) + 1), torch.zeros(len(rows)), 3
+
 def wrong():
     return 1, 2, 3
 
@@ -58,6 +81,19 @@ def test_functions_may_give_two_or_four_arrays_or_data(own: str) -> None:
     assert four.x_test is not None
     assert four.x_test.tolist() == [[0, 1]]
     assert load(f"{own}:whole").spec.classes is None
+
+
+def test_functions_may_give_datasets_and_loaders_of_torch(own: str) -> None:
+    data = load(f"{own}:rows")
+    assert data.x[:, 0].tolist() == [0, 1, 2, 3, 4] and data.y.tolist() == [0, 1, 0, 1, 0]
+    both = load(f"{own}:two_loaders")
+    assert both.x_test is not None
+    assert (len(both.x), both.x_test.tolist()) == (4, [[0, 0], [1, 1]])
+    dataset = {"name": f"{own}:rows", "num_workers": 1, "collate_fn": f"{own}:doubled"}
+    read = load_options(**dataset)
+    assert read.x[:, 0].tolist() == [0, 2, 4, 6, 8]
+    with pytest.raises(EntryPointError, match=r"batches that are no pairs .* expected \(x, y\)"):
+        load_options(name=f"{own}:rows", collate_fn=f"{own}:ragged")
 
 
 @pytest.mark.parametrize(

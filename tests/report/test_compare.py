@@ -9,8 +9,16 @@ import pytest
 
 from grasp_tune.config import ConfigError, Experiment, experiment_from
 from grasp_tune.peers.registry import installed_peers
-from grasp_tune.report.compare import OURS, MethodSummary, Record, chosen_methods, compare
-from grasp_tune.report.comparison_page import comparison_text, loss_figure, write_comparison
+from grasp_tune.report.compare import (
+    OURS,
+    MethodSummary,
+    Record,
+    chosen_methods,
+    compare,
+    comparison_text,
+    loss_figure,
+    write_comparison,
+)
 from grasp_tune.report.evaluation import Quality
 
 METHODS = ("grasp-promote", "grasp-paper", "adamw", "range-test")
