@@ -14,8 +14,7 @@ from benchmarks.records import Record, Table, fingerprint, write_record
 from benchmarks.workload import Bundle
 from benchmarks.workloads import WORKLOADS
 from grasp_tune.engine.checkpoints import model_tensors
-from grasp_tune.peers import PEERS
-from grasp_tune.peers.result import PeerResult
+from grasp_tune.peers import PEERS, PeerResult
 
 GRASP: Mapping[str, str] = {"grasp-promote": "promote", "grasp-paper": "paper"}
 METHODS = (*GRASP, *PEERS)  # the competitors

@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol
 
 from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.core.methods import Method
-from grasp_tune.core.spec import EnsembleName, ScheduleName, SweepSpec
+from grasp_tune.core.spec import AnySchedule, EnsembleName, SweepSpec
 from grasp_tune.engine.fused import fusion_width
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.limits import Limits
@@ -38,7 +38,7 @@ def minimize(
     problem: TorchProblem,
     budget: int | None = None,
     method: Method | None = None,
-    schedule: ScheduleName = "promote",
+    schedule: AnySchedule = "promote",
     seed: int = 0,
     backend: str | Backend = "local",
     fused: bool | Literal["auto"] = "auto",
@@ -97,15 +97,10 @@ def minimize(
         raise InputError("hard_cap: only the backend 'local' counts every call before it is made")
     limits = Limits(budget, steps, epochs, minutes)
     folder = None if out is None else Path(out)
+    calls = limits.calls(problem, seed, folder, exact=getattr(method, "exact", False))
+    width = fusion_width(problem, method, fused, seed)
     spec, bases = SweepSpec.assemble(
-        method,
-        limits.calls(problem, seed, folder, exact=getattr(method, "exact", False)),
-        schedule,
-        seed,
-        ensemble=ensemble,
-        width=fusion_width(problem, method, schedule, fused, seed),
-        probe_parts=probe_parts,
-        challengers=challengers,
+        method, calls, schedule, seed, ensemble, width, probe_parts, challengers
     )
     heard = CallbackReporter(callbacks, reporter_for(progress)) if callbacks else None
     shown: Any = progress if heard is None else heard  # bodies hand it on to `reporter_for`

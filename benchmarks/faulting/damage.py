@@ -12,7 +12,7 @@ from benchmarks.faulting.patches import quiet, replaced
 from benchmarks.faulting.row import Row, expect
 from benchmarks.faulting.sweep import Sweep, finish, in_the_books, in_the_middle, row, run, same
 from grasp_tune.core.errors import DamagedState, InputError
-from grasp_tune.engine.store import Checkpoint
+from grasp_tune.engine.checkpoints import Checkpoint
 from grasp_tune.runtime import sweep_folder as runner
 from grasp_tune.runtime.files import previous, read_sealed
 from grasp_tune.runtime.store import CheckpointStore

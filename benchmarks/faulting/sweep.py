@@ -31,7 +31,7 @@ import grasp_tune.executors.local
 from benchmarks.faulting.patches import replaced
 from benchmarks.faulting.row import Row, expect
 from grasp_tune.core.methods import Method
-from grasp_tune.core.tasks import Outcome, Task, phase_of
+from grasp_tune.core.tasks import Outcome, Task
 from grasp_tune.engine.lane_group import Seat
 from grasp_tune.engine.worker import Worker
 from grasp_tune.runtime.files import read_json, write_json_atomic
@@ -191,7 +191,7 @@ def _phases_followed() -> Iterator[None]:
 
     def followed(worker: Worker, task: Task, seat: Seat | None = None) -> Outcome:
         global _phase
-        _phase = words[phase_of(task)]
+        _phase = words[task.phase]
         return real(worker, task, seat)
 
     with replaced(Worker, "run", followed):

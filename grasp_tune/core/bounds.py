@@ -3,7 +3,7 @@ r"""The paper's formulas, one function each, and self-bounding in its general fo
 Algorithm 1 is the deterministic convex one, Algorithm 2 is GRASP-NC, Algorithm 3 is GRASP-C,
 Algorithm 4 is GRASP-C without a lower bound of the objective. Ranges are floats, arranged so that
 no intermediate result leaves the doubles while the result is inside them; budgets are integers,
-exact for any `budget`. Checking what a person gave is the business of `variants`.
+exact for any `budget`. Checking what a person gave is the business of `methods`.
 """
 
 import math
@@ -40,16 +40,11 @@ def geometric_count(low: float, high: float) -> int:
     return max(1, high_power - low_power + carry)
 
 
-def geometric_grid(low: float, high: float) -> tuple[float, ...]:
-    r"""Return the grid: `low` 2^i for i = 1..N, the last at or above `high`.
+def geometric_values(low: float, count: int) -> tuple[float, ...]:
+    r"""Return the grid: `low` 2^i for i = 1..`count`, without those beyond the largest double.
 
     Algorithm 2, line 6: $\eta_i = \eta_{\min} 2^i$. Algorithms 1 and 3, $D_i = d_\epsilon 2^i$.
     """
-    return geometric_values(low, geometric_count(low, high))
-
-
-def geometric_values(low: float, count: int) -> tuple[float, ...]:
-    """Return `low` 2^i for i = 1..`count`, leaving out those beyond the largest double."""
     powers = np.arange(1, min(count, _doublings(low)) + 1)
     return tuple(np.ldexp(low, powers).tolist())  # exact, and a thousand cells at once
 
@@ -82,11 +77,6 @@ def trajectory_draws(delta: float) -> int:
 def smoothness_max(grad_norm: float, budget: int, F_eps: float) -> float:
     r"""Return $L_{\max} = \|\hat g^0\|^2 T / F_\epsilon$: Algorithm 2, line 2."""
     return grad_norm * (grad_norm * budget / F_eps)  # not squared first: 1e-200 would vanish
-
-
-def gap_max(grad_norm: float, budget: int, L_eps: float) -> float:
-    r"""Return $F_{\max} = \|\hat g^0\|^2 T / L_\epsilon$: Algorithm 2, line 2."""
-    return grad_norm * (grad_norm * budget / L_eps)
 
 
 def noise_max(grad_norm: float, budget: int, delta: float) -> float:
@@ -174,6 +164,7 @@ def square_calls(calls: int, parts: int) -> int:
 # ---- self-bounding ---------------------------------------------------------------------------
 
 Rate = Callable[[float], float]
+LARGEST = sys.float_info.max
 
 
 def self_bound(target: Rate, benchmark: float | Rate, floor: float) -> float:
@@ -203,27 +194,22 @@ def self_bound(target: Rate, benchmark: float | Rate, floor: float) -> float:
             limit = math.inf
         return rate <= limit
 
-    low, high = _bits(floor), _bits(sys.float_info.max)
     if not passes(floor):
         return floor
-    if passes(sys.float_info.max):
+    if passes(LARGEST):
         return math.inf
+    low, high = (struct.unpack("<q", struct.pack("<d", x + 0.0))[0] for x in (floor, LARGEST))
     # Positive doubles are ordered as their bit patterns: halving those takes at most 63 steps
     # whatever the span, and ends on neighbours.
     while high - low > 1:
         middle = (low + high) // 2
-        if passes(_from_bits(middle)):
+        if passes(_double(middle)):
             low = middle
         else:
             high = middle
-    return _from_bits(low)
+    return _double(low)
 
 
-def _bits(value: float) -> int:
-    bits: int = struct.unpack("<q", struct.pack("<d", value + 0.0))[0]
-    return bits
-
-
-def _from_bits(bits: int) -> float:
+def _double(bits: int) -> float:
     value: float = struct.unpack("<d", struct.pack("<q", bits))[0]
     return value

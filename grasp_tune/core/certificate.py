@@ -5,14 +5,13 @@ carries what was measured in their place and calls the outcome an estimate.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from grasp_tune.core.choice import Candidate, Choice
+from grasp_tune.core.choice import Choice
 from grasp_tune.core.ensemble import Tally
 from grasp_tune.core.errors import InputError
-from grasp_tune.core.records import Json, decode, encode
+from grasp_tune.core.records import Json, encode
 from grasp_tune.core.spec import SweepSpec
 
 Kind = Literal["gradient", "value", "exact", "none"]
@@ -20,15 +19,10 @@ Kind = Literal["gradient", "value", "exact", "none"]
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """`factor` times the best candidate's quality, plus the sum of `terms`."""
+    """`factor` times the best candidate's quality, plus `additive`."""
 
     factor: float
-    terms: tuple[float, ...]
-
-    @property
-    def additive(self) -> float:
-        """The part that does not depend on the best candidate."""
-        return math.fsum(self.terms)
+    additive: float = 0.0
 
     def at(self, best: float) -> float:
         """Return the bound where the best candidate's quality is `best`."""
@@ -42,8 +36,7 @@ def gradient_choice(candidates: int, samples: int, delta: float, noise: float) -
     $\|\nabla\ell(\bar x)\|^2 \le 4 \min_i \|\nabla\ell(x_i)\|^2
     + 24(1 + 3\log(n/\delta))\Delta^2/M$. `noise` is $\Delta^2$, the quality a squared norm.
     """
-    _check(candidates, samples, delta, noise=noise)
-    return Bound(4.0, (24.0 * (1.0 + 3.0 * math.log(candidates / delta)) * noise / samples,))
+    return Bound(4.0, 24.0 * (1.0 + 3.0 * math.log(candidates / delta)) * noise / samples)
 
 
 def value_choice(candidates: int, samples: int, delta: float, variance: float) -> Bound:
@@ -53,18 +46,7 @@ def value_choice(candidates: int, samples: int, delta: float, variance: float) -
     $\ell(\bar x) \le \min_i \ell(x_i) + \sqrt{8\sigma^2\log(2n/\delta)/M}$. `variance` is
     $\sigma^2$; in the paper $\sigma$ bounds every deviation, not only the usual one.
     """
-    _check(candidates, samples, delta, variance=variance)
-    return Bound(1.0, (math.sqrt(8.0 * variance * math.log(2.0 * candidates / delta) / samples),))
-
-
-def _check(candidates: int, samples: int, delta: float, **measured: float) -> None:
-    if candidates < 1 or samples < 1:
-        raise InputError(f"{candidates=} and {samples=} must be at least 1")
-    if not 0.0 < delta < 1.0:
-        raise InputError(f"{delta=} must be in (0, 1)")
-    for name, value in measured.items():
-        if not 0.0 <= value < math.inf:
-            raise InputError(f"{name}={value!r} must be a finite number, 0 or above")
+    return Bound(1.0, math.sqrt(8.0 * variance * math.log(2.0 * candidates / delta) / samples))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +85,10 @@ class Certificate:
     def bound(self) -> Bound | None:
         """The bound with the measured numbers; None where one is missing or nothing was sampled."""
         if self.kind == "exact":
-            return Bound(1.0, ())
-        if self.kind == "none" or self.samples < 1:
-            return None
+            return Bound(1.0)
         by_gradient = self.kind == "gradient"
         seen = self.measured.noise if by_gradient else self.measured.variance
-        if seen is None or not math.isfinite(seen):
+        if self.kind == "none" or self.samples < 1 or seen is None or not math.isfinite(seen):
             return None
         lemma = gradient_choice if by_gradient else value_choice
         return lemma(self.candidates, self.samples, self.delta, seen)
@@ -116,26 +96,22 @@ class Certificate:
     @property
     def text(self) -> str:
         """The certificate in plain words."""
-        return " ".join((self._choice_words(), self._search_words()))
+        return f"{self._choice_words()} {self._search_words()}"
 
     def _choice_words(self) -> str:
+        bound = self.bound
         if self.kind == "exact":
             return f"The best of {self.candidates} candidates was chosen by exact values."
         if self.kind == "none" or self.samples < 1:
             return "The choice rests on no fresh samples, so the theory says nothing about it."
-        bound = self.bound
         if bound is None:
             return "The noise was not measured, so no bound for the choice can be estimated."
-        what = {
-            "gradient": "squared gradient norm",
-            "value": "loss",
-        }[self.kind]
+        what = "squared gradient norm" if self.kind == "gradient" else "loss"
         times = "" if bound.factor == 1.0 else f"{bound.factor:g} times "
         return (
             f"Estimate: with probability {1.0 - self.delta:.4g}, the {what} of the returned point "
             f"is at most {times}that of the best of {self.candidates} candidates plus "
-            f"{bound.additive:.4g}. "
-            "The last number takes measured noise for its unknown bound."
+            f"{bound.additive:.4g}. The last number takes measured noise for its unknown bound."
         )
 
     def _search_words(self) -> str:
@@ -156,17 +132,6 @@ class Certificate:
         """Return the certificate as JSON values, with its bound and its words for readers."""
         return {**encode(self), "bound": encode(self.bound), "text": self.text}
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Json]) -> "Certificate":
-        """Return the certificate that `to_dict` wrote; bound and words follow from the rest."""
-        if not isinstance(data, Mapping):
-            raise InputError(f"a certificate is an object, got {type(data).__name__}")
-        derived = ("bound", "text")
-        return decode(cls, {key: value for key, value in data.items() if key not in derived})
-
-
-_DELTA = 0.05  # for the methods without an input of that name
-
 
 def certify(spec: SweepSpec, choice: Choice) -> Certificate:
     """Return the certificate of a choice.
@@ -175,26 +140,16 @@ def certify(spec: SweepSpec, choice: Choice) -> Certificate:
     that a race dropped early are counted with the fewest samples that the choice rests on.
     """
     scored = [row for row in choice.candidates if row.samples and math.isfinite(row.score)]
-    delta = getattr(spec.method, "delta", _DELTA)
-    kind: Kind = choice.by
-    if choice.way == "exact":
-        kind = "exact"
-    elif choice.way in ("window", "partial", "stationary"):
-        kind = "none"
+    unsampled = choice.way in ("window", "partial", "stationary")
     finalists = [row for row in scored if not row.note and row.arm] or scored
-    samples = min((row.samples for row in finalists), default=0)
+    spreads = [Tally(row.samples, row.score, row.square).variance for row in scored]
+    largest = max(filter(math.isfinite, spreads), default=None)
     return Certificate(
-        kind=kind,
+        kind="exact" if choice.way == "exact" else "none" if unsampled else choice.by,
         candidates=max(1, len(scored)),
-        samples=samples,
-        delta=delta,
-        measured=_measured(scored, choice.by),
+        samples=min((row.samples for row in finalists), default=0),
+        delta=getattr(spec.method, "delta", 0.05),
+        measured=Measured(largest) if choice.by == "gradient" else Measured(variance=largest),
         share=choice.share,
         covered=choice.covered,
     )
-
-
-def _measured(rows: list[Candidate], by: str) -> Measured:
-    spreads = [Tally(row.samples, row.score, row.square).variance for row in rows]
-    largest = max(filter(math.isfinite, spreads), default=None)
-    return Measured(noise=largest) if by == "gradient" else Measured(variance=largest)

@@ -5,19 +5,15 @@ same files again. Stores and JSON hold keys as text; `str` and `Key.parse` are t
 the two.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal, Self
 
 from grasp_tune.core.errors import InputError
 
-What = Literal["start", "iterate", "average", "state", "part", "moments"]
-
 _TEXT = re.compile(
     r"(?P<start>x0)|(?P<moments>probe-moments)|probe-part(?P<part>\d+)"
-    r"|run(?P<run>\d+)-(?P<call>\d+)(?:-(?P<state>state)|-average(?P<gamma>[-+.e\d]+))?"
+    r"|run(?P<run>\d+)-(?P<call>\d+)(?:-(?P<state>state)|-average(?P<average>[-+.e\d]+))?"
 )
 
 
@@ -30,38 +26,33 @@ class Key:
         leaves; `moments` is the largest gradient of each coordinate in the probe.
     """
 
-    what: What
+    what: Literal["start", "iterate", "average", "state", "part", "moments"]
     run: int = 0
     call: int = 0  # oracle calls of the run
     gamma: float = 0.0  # exponent of an average
     part: int = 0
 
     def __str__(self) -> str:
-        if self.what == "start":
-            return "x0"
-        if self.what == "moments":
-            return "probe-moments"
-        if self.what == "part":
-            return f"probe-part{self.part:03d}"
-        end = {"iterate": "", "state": "-state", "average": f"-average{self.gamma:g}"}[self.what]
-        return f"run{self.run:03d}-{self.call:09d}{end}"
+        run = f"run{self.run:03d}-{self.call:09d}"
+        return {
+            "start": "x0",
+            "moments": "probe-moments",
+            "part": f"probe-part{self.part:03d}",
+            "iterate": run,
+            "state": f"{run}-state",
+            "average": f"{run}-average{self.gamma:g}",
+        }[self.what]
 
     @classmethod
-    def parse(cls, text: str) -> Key:
+    def parse(cls, text: str) -> Self:
         """Return the key that `str` wrote; InputError where it is none."""
         found = _TEXT.fullmatch(text)
         if found is None:
             raise InputError(f"{text[:80]!r} is no key of a checkpoint")
-        given = {name: value for name, value in found.groupdict().items() if value is not None}
-        for what in ("start", "moments"):
-            if what in given:
-                return cls(cast(What, what))
-        if "part" in given:
-            return part_key(int(given["part"]))
-        run, call = int(given["run"]), int(given["call"])
-        if "gamma" in given:
-            return average_key(run, call, float(given["gamma"]))
-        return cls("state" if "state" in given else "iterate", run, call)
+        given = {name: value for name, value in found.groupdict("").items() if value}
+        what = next((w for w in ("start", "moments", "part", "average", "state") if w in given), "")
+        numbers = {name: int(given[name]) for name in ("run", "call", "part") if name in given}
+        return cls(what or "iterate", gamma=float(given.get("average", 0.0)), **numbers)  # type: ignore[arg-type]
 
 
 X0 = Key("start")

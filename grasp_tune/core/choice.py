@@ -4,13 +4,13 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from grasp_tune.core.checkpoint_keys import START
+from grasp_tune.core.checkpoint_keys import START, Key
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.tasks import (
+    Arm,
     Outcome,
     ProbeOutcome,
     Score,
-    ScoreOutcome,
     Task,
     TrainOutcome,
     TrainTask,
@@ -28,9 +28,15 @@ class Candidate:
     call: int  # after how many oracle calls of the run
     average: bool  # a running average instead of an iterate
     score: float  # mean loss or norm of the mean gradient; NaN where it was not scored
-    samples: int
-    square: float  # mean of the squared samples
+    samples: int = 0
+    square: float = math.nan  # mean of the squared samples
     note: str = ""  # "diverged", "lost", "dropped after round 2"
+
+    @classmethod
+    def of(cls, key: Key, arm: Arm, score: float, note: str = "") -> "Candidate":
+        """Return a point of a run that no fresh sample has scored."""
+        end = (key.call, key.what == "average", score)
+        return cls(str(key), arm.index, arm.base, arm.value, *end, note=note)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,28 +73,15 @@ class Choice:
         start = [item for item in outcomes.values() if isinstance(item, ProbeOutcome)]
         value = start[0].value if start else math.nan
         count = start[0].values if start else 0
-        rows = [Candidate(START, 0, "", math.nan, 0, False, value, count, math.nan)]
+        rows = [Candidate(START, 0, "", math.nan, 0, False, value, count)]
         for name, task in tasks.items():
             outcome = outcomes.get(name)
             if not isinstance(task, TrainTask) or not isinstance(outcome, TrainOutcome):
                 continue
             for segment, result in zip(task.segments, outcome.segments, strict=True):
-                arm = segment.arm
-                rows.extend(
-                    Candidate(
-                        str(key),
-                        arm.index,
-                        arm.base,
-                        arm.value,
-                        segment.stop,
-                        key.what == "average",
-                        result.loss if result.finite else math.nan,
-                        0,
-                        math.nan,
-                        "" if result.finite else "diverged",
-                    )
-                    for key in segment.writes
-                )
+                loss = result.loss if result.finite else math.nan
+                note = "" if result.finite else "diverged"
+                rows += [Candidate.of(key, segment.arm, loss, note) for key in segment.writes]
         notes = ["stopped before the end: the best so far by training loss"]
         notes += (f"{key} was lost: {reason}" for key, reason in lost.items())
         return cls(leader, "value", "partial", tuple(rows), partial=True, notes=tuple(notes))
@@ -102,12 +95,10 @@ def stationary_start(start: Candidate, by: Score) -> Choice:
 
 def best_seen(outcomes: Iterable[Outcome]) -> float:
     """Return the smallest finite mean loss or score among the outcomes; NaN where there is none."""
-    seen: list[float] = []
+    seen: list[float] = []  # no scores: they may be gradient norms, not to be mixed with losses
     for outcome in outcomes:
         if isinstance(outcome, TrainOutcome):
             seen.extend(item.loss for item in outcome.segments if item.finite)
         elif isinstance(outcome, ProbeOutcome):
             seen.append(outcome.value)
-        elif isinstance(outcome, ScoreOutcome):
-            continue  # a score may be a gradient norm: not to be mixed with losses
     return min((value for value in seen if math.isfinite(value)), default=math.nan)

@@ -57,9 +57,7 @@ def uniform_samples(keys: Sequence[str], samples: int, first: int = 0) -> tuple[
     Algorithm 2, line 10, and Algorithm 3, line 6: every candidate is sampled independently.
     """
     starts = (first + samples * at for at in range(len(keys)))
-    return tuple(
-        Sample(key, start, start + samples) for key, start in zip(keys, starts, strict=True)
-    )
+    return tuple(Sample(key, at, at + samples) for key, at in zip(keys, starts, strict=True))
 
 
 def paired_samples(keys: Iterable[str], start: int, stop: int) -> tuple[Sample, ...]:
@@ -75,25 +73,23 @@ class HalvingRound:
     samples: int
 
 
-def halving(candidates: int, calls: int, finalists: int = 1) -> tuple[HalvingRound, ...]:
+def halving(candidates: int, calls: int) -> tuple[HalvingRound, ...]:
     r"""Return the rounds of sequential halving for a total of at most `calls` samples.
 
-    (1) $R = \lceil \log_2(n/f) \rceil$ rounds, at least one, each with the same share of the calls;
-    (2) of the $n_r$ candidates of a round the better half, rounded up, goes on, but never fewer
-    than `finalists`. Needs neither a variance nor a range of the losses. A round that would get
-    less than one sample a candidate still gets one, and the rounds before the last are dropped
-    first until the total fits; where not even one round fits, the result is empty.
+    (1) $R = \lceil \log_2 n \rceil$ rounds, at least one, each with the same share of the calls;
+    (2) of the $n_r$ candidates of a round the better half, rounded up, goes on. Needs neither a
+    variance nor a range of the losses. Where the calls do not reach for a sample of each candidate
+    in every round, there is one uniform round; where they do not reach for that, none.
     """
-    if candidates < 1 or calls < 0 or finalists < 1:
-        raise InputError(f"need candidates, finalists >= 1 and calls >= 0, got {candidates=}")
+    if candidates < 1 or calls < 0:
+        raise InputError(f"need candidates >= 1 and calls >= 0, got {candidates=}, {calls=}")
     sizes = [candidates]
-    while sizes[-1] > max(2, finalists):  # two candidates need one round, not a round of one
-        sizes.append(max(finalists, (sizes[-1] + 1) // 2))  # (2)
+    while sizes[-1] > 2:  # two candidates need one round, not a round of one
+        sizes.append((sizes[-1] + 1) // 2)  # (2)
     share = calls // len(sizes)  # (1)
     rounds = [HalvingRound(size, share // size) for size in sizes]
     if rounds[0].samples >= 1:
         return tuple(rounds)
-    # Too few calls to halve: one uniform round, or none.
     return (HalvingRound(candidates, calls // candidates),) if calls >= candidates else ()
 
 

@@ -6,14 +6,15 @@ measured into the paper's plan. What a schedule does with the plan is not decide
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from fractions import Fraction
+from functools import partial
 from typing import Any, ClassVar
 
 from grasp_tune.core import bounds, validation
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.plan import Ensemble, Plan, Quantity, Recipe, ScoreKind
-from grasp_tune.core.plan_builder import Frame, Layout, check_range, settle, training_calls
+from grasp_tune.core.plan_builder import Layout, check_range, settle
 from grasp_tune.core.records import Json
 from grasp_tune.optimizers import registry
 from grasp_tune.optimizers.registry import Base, Factory
@@ -88,16 +89,20 @@ class _Variant:
         budget = validation.whole_budget(budget)
         norm = None if grad_norm is None else validation.not_negative("grad_norm", grad_norm)
         mean = None if value is None else validation.number("value", value)
-        frame = Frame(
-            recipe=Recipe(**self.to_dict()),
+        how = self._ensemble(ensemble)
+        norm = self._needed(norm, mean)
+        make = partial(
+            Plan,
+            method=Recipe(**self.to_dict()),
             score=self.score,
             quantity=self.quantity,
-            ensemble=self._ensemble(ensemble),
-            step=registry.described(self.base_name("paper")).calls_per_step,
+            ensemble=how,
             grad_norm=norm,
             value=mean,
         )
-        return settle(self._prepared(frame), self._layout, budget)
+        step = registry.described(self.base_name("paper")).calls_per_step
+        layout = partial(self._layout, how == "window", norm or 0.0, mean or 0.0)
+        return settle(make, layout, budget, step, stationary=norm == 0.0)
 
     def probe_counts(self, budget: int) -> tuple[int, int]:
         """Return the (gradients, values) to sample at x0."""
@@ -107,48 +112,50 @@ class _Variant:
         word = validation.one_of("ensemble", given, ("resample", "window"))
         return "window" if word == "window" else "resample"
 
-    def _prepared(self, frame: Frame) -> Frame:
-        """Return the frame, checked for what the method needs: usually the gradient's norm."""
-        if frame.grad_norm is None:
+    def _needed(self, norm: float | None, value: float | None) -> float | None:
+        """Return the gradient's norm; InputError where what the method needs is not given."""
+        if norm is None:
             raise InputError(f"{self.name} needs grad_norm, the norm of the mean gradient at x0")
-        return frame
+        return norm
 
-    def _layout(self, frame: Frame, budget: int) -> Layout:
+    def _layout(self, window: bool, norm: float, value: float, budget: int) -> Layout:
         """Return what the method's formulas give for a budget."""
         raise NotImplementedError
 
+    def _after_probe(
+        self,
+        window: bool,
+        budget: int,
+        probe: tuple[int, int | None],
+        share: float | None,
+        ends: tuple[float, float],
+        draws: int = 1,
+    ) -> Layout:
+        """Return the layout of GRASP-NC and GRASP-C: a probe, then cells that share T/2.
 
-def _layout_after_probe(
-    frame: Frame,
-    budget: int,
-    probe: tuple[int, int | None],
-    share: float | None,
-    ends: tuple[float, float],
-    draws: int = 1,
-) -> Layout:
-    """Return the layout of GRASP-NC and GRASP-C: a probe, then cells that share T/2.
-
-    probe: gradients and values at x0. share: the probe's part of T where it is not the paper's.
-    draws: candidates of each cell; only GRASP-NC has more than one, and cells of equal budget.
-    """
-    even, spent = frame.score == "gradient", sum(count or 0 for count in probe)
-    ends = check_range(frame.quantity, *ends)
-    count = bounds.geometric_count(*ends)
-    divided = bounds.uniform_calls if even else bounds.harmonic_calls
-    if frame.ensemble == "window":  # all but the probe on training
-        first = divided(max(0, budget - spent), 1, count)
-        return Layout(ends, count, first, 0 if even else 1, *probe, least=count if even else 1)
-    return Layout(
-        range=ends,
-        count=count,
-        first=divided(*training_calls(budget, spent, share), count),
-        power=0 if even else 1,
-        gradients=probe[0],
-        values=probe[1],
-        candidates=draws,
-        samples=bounds.uniform_calls(budget, 4 * draws, count),
-        least=4 * draws * count,
-    )
+        probe: gradients and values at x0. share: the probe's part of T if it is not the paper's.
+        draws: candidates of each cell; only GRASP-NC has more than one, and cells of equal budget.
+        """
+        even, spent = self.score == "gradient", sum(count or 0 for count in probe)
+        ends = check_range(self.quantity, *ends)
+        count = bounds.geometric_count(*ends)
+        divided = bounds.uniform_calls if even else bounds.harmonic_calls
+        if window:  # all but the probe on training
+            first = divided(max(0, budget - spent), 1, count)
+            return Layout(ends, count, first, 0 if even else 1, *probe, least=count if even else 1)
+        # With a probe of another size, what it saves of T/4 (or overspends) goes to training:
+        # 3T/4 - M in place of T/2. The ensemble keeps its T/4.
+        calls, parts = (budget, 2) if share is None else (max(0, 3 * budget - 4 * spent), 4)
+        return Layout(
+            ends,
+            count,
+            divided(calls, parts, count),
+            0 if even else 1,
+            *probe,
+            candidates=draws,
+            samples=bounds.uniform_calls(budget, 4 * draws, count),
+            least=4 * draws * count,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,12 +184,11 @@ class NonConvex(_Variant):
             return budget // 4, 0  # Algorithm 2, line 1
         return max(1, math.floor(validation.as_fraction(self.probe) * budget)), 0
 
-    def _layout(self, frame: Frame, budget: int) -> Layout:
-        norm = frame.grad_norm or 0.0
+    def _layout(self, window: bool, norm: float, value: float, budget: int) -> Layout:
         low = bounds.step_min(norm, budget, self.L_eps, self.F_eps, self.delta)
         ends, probe = (low, bounds.step_max(self.L_eps)), (self.probe_counts(budget)[0], None)
         draws = bounds.trajectory_draws(self.delta)
-        return _layout_after_probe(frame, budget, probe, self.probe, ends, draws)
+        return self._after_probe(window, budget, probe, self.probe, ends, draws)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,28 +223,26 @@ class Convex(_Variant):
         each = max(1, math.floor(validation.as_fraction(self.probe) * budget / 2))
         return each, each
 
-    def _prepared(self, frame: Frame) -> Frame:
+    def _needed(self, norm: float | None, value: float | None) -> float | None:
         if self.option == "smooth":
-            return _Variant._prepared(self, frame)
-        mean = frame.value
-        if mean is None:
+            return _Variant._needed(self, norm, value)
+        if value is None:
             raise InputError("convex with option='universal' needs value, the mean value at x0")
-        if mean < self.value_floor:
+        if value < self.value_floor:
             raise InputError(
-                f"value={mean!r} is below value_floor={self.value_floor!r}, so the floor is not a "
-                f"lower bound of the objective; give a value_floor of at most {mean!r}"
+                f"value={value!r} is below value_floor={self.value_floor!r}, so the floor is not a "
+                f"lower bound of the objective; give a value_floor of at most {value!r}"
             )
-        return frame
+        return norm
 
-    def _layout(self, frame: Frame, budget: int) -> Layout:
+    def _layout(self, window: bool, norm: float, value: float, budget: int) -> Layout:
         if self.option == "smooth":
-            norm = frame.grad_norm or 0.0
             high = bounds.distance_max_smooth(norm, budget, self.d_eps, self.L_eps)
         else:
-            gap = (frame.value or 0.0) - self.value_floor
+            gap = value - self.value_floor
             high = bounds.distance_max_universal(gap, budget, self.d_eps, self.L_eps)
-        probe, ends = self.probe_counts(budget), (self.d_eps, high)
-        return _layout_after_probe(frame, budget, probe, self.probe, ends)
+        probe = self.probe_counts(budget)
+        return self._after_probe(window, budget, probe, self.probe, (self.d_eps, high))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,15 +265,15 @@ class ConvexFree(_Variant):
         """Return the (gradients, values) to sample at x0: as many values as a candidate gets."""
         return 0, bounds.uniform_calls(budget, 2, bounds.free_count(budget) + 1)
 
-    def _prepared(self, frame: Frame) -> Frame:
-        return replace(frame, grad_norm=None)  # Algorithm 4 samples no gradient at x0
+    def _needed(self, norm: float | None, value: float | None) -> float | None:
+        return None  # Algorithm 4 samples no gradient at x0
 
-    def _layout(self, frame: Frame, budget: int) -> Layout:
+    def _layout(self, window: bool, norm: float, value: float, budget: int) -> Layout:
         count = bounds.free_count(budget)
         # The range ends at the last radius that is a double; the formulas keep N.
         ends = (self.d_eps, bounds.last_value(self.d_eps, count))
         samples = self.probe_counts(budget)[1]
-        if frame.ensemble == "window":  # all but the probe on training: 6/pi^2 for cell 1
+        if window:  # all but the probe on training: 6/pi^2 for cell 1
             first = bounds.square_calls(budget - samples, 1)
             return Layout(ends, count, first, 2, None, samples)
         first, least = bounds.square_calls(budget, 2), 2 * (count + 1)
@@ -299,8 +303,7 @@ class Deterministic(_Variant):
         validation.one_of("ensemble", given, ("exact", "resample"))
         return "exact"
 
-    def _layout(self, frame: Frame, budget: int) -> Layout:
-        norm = frame.grad_norm or 0.0
+    def _layout(self, window: bool, norm: float, value: float, budget: int) -> Layout:
         high = bounds.distance_max_smooth(norm, budget, self.d_eps, self.L_eps)
         ends = check_range(self.quantity, self.d_eps, high)
         count = bounds.geometric_count(*ends)

@@ -1,7 +1,7 @@
 """The plan of a sweep: everything that will run, fixed before anything is trained.
 
 A plan holds whole numbers of oracle calls and the grid's values. Which formulas gave them is the
-business of `variants`; what happens to the cells afterwards is the business of the search.
+business of `methods`; what happens to the cells afterwards is the business of the search.
 """
 
 import math
@@ -145,8 +145,7 @@ class Plan:
         """Return the plan as a table for people."""
         return "\n".join(_lines(self))
 
-    def __str__(self) -> str:
-        return self.table()
+    __str__ = table
 
     def __repr__(self) -> str:
         low, high = self.range

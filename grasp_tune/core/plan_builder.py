@@ -3,11 +3,12 @@
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from grasp_tune.core import bounds
 from grasp_tune.core.errors import BudgetTooSmall, PlanError
-from grasp_tune.core.plan import Cell, Ensemble, Plan, Quantity, Recipe, ScoreKind
+from grasp_tune.core.plan import Cell, Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,10 @@ class Layout:
     candidates: int = 1  # per cell
     samples: int | None = None  # per candidate; None where nothing is re-sampled
     least: int = 1  # no budget below this can work for so many cells
+
+    def cell(self, index: int, value: float) -> Cell:
+        """Return one cell of the grid."""
+        return Cell(index, value, self.first // index**self.power)
 
     def lacks(self, budget: int, step: int) -> str | None:
         """Return what `budget` does not reach, or None: `step` calls make one iteration."""
@@ -45,66 +50,52 @@ class Layout:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """What a plan says besides the formulas' numbers."""
+def settle(
+    make: "partial[Plan]",
+    layout_of: Callable[[int], Layout],
+    budget: int,
+    step: int,
+    *,
+    stationary: bool,
+) -> Plan:
+    """Return the plan that the formulas give for `budget`, or raise BudgetTooSmall.
 
-    recipe: Recipe
-    score: ScoreKind
-    quantity: Quantity
-    ensemble: Ensemble
-    step: int  # oracle calls of one iteration
-    grad_norm: float | None
-    value: float | None
-
-
-def settle(frame: Frame, layout_of: Callable[[Frame, int], Layout], budget: int) -> Plan:
-    """Return the plan that the formulas give for `budget`, or raise BudgetTooSmall."""
-    stationary = frame.grad_norm == 0.0
+    make: a plan of which only the formulas' numbers are missing.
+    step: oracle calls of one iteration.
+    stationary: the start trains nothing and chooses nothing, so only the probe must reach.
+    """
 
     def lacks(layout: Layout, calls: int) -> str | None:
-        # A stationary start trains nothing and chooses nothing: only the probe must reach.
-        return layout.lacks_probe(calls) if stationary else layout.lacks(calls, frame.step)
+        return layout.lacks_probe(calls) if stationary else layout.lacks(calls, step)
 
-    layout = layout_of(frame, budget)
+    layout = layout_of(budget)
     if missing := lacks(layout, budget):
         smallest = budget
         # N never falls as T grows, so no budget below `least` works: this is the least fixed point.
-        while lacks(trial := layout_of(frame, smallest), smallest):
+        while lacks(trial := layout_of(smallest), smallest):
             smallest = max(smallest + 1, 1 if stationary else trial.least)
+        name = make.keywords["method"].name
         raise BudgetTooSmall(
-            f"budget={budget} is too small for {frame.recipe.name}: it does not reach {missing}; "
+            f"budget={budget} is too small for {name}: it does not reach {missing}; "
             f"the smallest budget that works for these inputs is {smallest}",
             smallest,
         )
-    cells, skipped = ([], []) if stationary else _cells(layout, frame.step)
-    return Plan(
-        method=frame.recipe,
+    values = bounds.geometric_values(layout.range[0], layout.count)
+    cells = () if stationary else tuple(map(layout.cell, range(1, len(values) + 1), values))
+    # Budgets fall along the grid: from some cell on, none can iterate.
+    running = next((at for at, cell in enumerate(cells) if cell.budget < step), len(cells))
+    return make(
         budget=budget,
         range=layout.range,
-        cells=tuple(cells),
-        skipped=tuple(skipped),
+        cells=cells[:running],
+        skipped=cells[running:],
         probe_gradients=layout.gradients or 0,
         probe_values=layout.values or 0,
         candidates_per_cell=layout.candidates,
         samples_per_candidate=0 if stationary else layout.samples or 0,
-        score=frame.score,
-        quantity=frame.quantity,
-        ensemble=frame.ensemble,
         stationary=stationary,
-        unrepresentable=0 if stationary else layout.count - len(cells) - len(skipped),
-        grad_norm=frame.grad_norm,
-        value=frame.value,
+        unrepresentable=0 if stationary else layout.count - len(cells),
     )
-
-
-def training_calls(budget: int, spent: int, probe: float | None) -> tuple[int, int]:
-    """Return (calls, parts): all cells together have calls/parts, T/2 in the paper.
-
-    With a probe of another size, what it saves of T/4 (or overspends) goes to training:
-    3T/4 - M in place of T/2. The ensemble keeps its T/4.
-    """
-    return (budget, 2) if probe is None else (max(0, 3 * budget - 4 * spent), 4)
 
 
 def check_range(quantity: str, low: float, high: float) -> tuple[float, float]:
@@ -115,14 +106,3 @@ def check_range(quantity: str, low: float, high: float) -> tuple[float, float]:
             "rescale the objective, or choose inputs nearer to 1"
         )
     return min(low, high), high
-
-
-def _cells(layout: Layout, step: int) -> tuple[list[Cell], list[Cell]]:
-    """Return the cells that can iterate and those that cannot: budgets fall along the grid."""
-    values = bounds.geometric_values(layout.range[0], layout.count)
-    cells = [
-        Cell(index, value, layout.first // index**layout.power)
-        for index, value in enumerate(values, start=1)
-    ]
-    running = next((at for at, cell in enumerate(cells) if cell.budget < step), len(cells))
-    return cells[:running], cells[running:]

@@ -10,12 +10,11 @@ integers.
 import hashlib
 import threading
 from dataclasses import dataclass, field
-from functools import lru_cache
 from numbers import Integral
 from typing import Any
 
 import numpy as np
-from numpy.random import Generator, Philox
+from numpy.random import Philox
 from numpy.random.bit_generator import ISeedSequence
 from numpy.typing import DTypeLike, NDArray
 
@@ -29,6 +28,7 @@ _MASK = 2**64 - 1
 # Arrays, not scalars: NumPy turns a scalar into an array at each use.
 _LOW: Words = np.array(2**32 - 1, dtype=np.uint64)
 _HALF: Words = np.array(32, dtype=np.uint64)
+_EMPTY: Words = np.zeros(_WORDS, dtype=np.uint64)
 
 
 def address(seed: int, *path: str | int) -> int:
@@ -48,19 +48,9 @@ def address(seed: int, *path: str | int) -> int:
     return int.from_bytes(digest, "little")
 
 
-def generator(seed: int, *path: str | int) -> Generator:
-    """Return a fresh generator at an address; its draws may change with NumPy's version."""
-    bits = _fresh_bits()
-    _turn(bits, _halves(address(seed, *path)), 0)
-    return Generator(bits)
-
-
 def words(seed: int, *path: str | int, count: int) -> Words:
     """Return the first `count` 64-bit words at an address, the same everywhere."""
-    bits = _own_bits()
-    _turn(bits, _halves(address(seed, *path)), 0)
-    drawn: Words = bits.random_raw(count)
-    return drawn
+    return _drawn(_halves(address(seed, *path)), 0, count)
 
 
 def trajectory_indices(seed: int, cell: int, count: int, length: int) -> tuple[int, ...]:
@@ -80,94 +70,40 @@ def trajectory_indices(seed: int, cell: int, count: int, length: int) -> tuple[i
 class IndexStream:
     """The row numbers of all minibatches of one purpose: `size` rows out of `high`, by call number.
 
-    Without `replace` the rows of one minibatch differ; different minibatches are independent in
-    both cases. The address covers the shape too, so streams of different shape share nothing.
+    Rows are drawn with replacement, and minibatches are independent. The address covers the shape
+    too, so streams of different shape share nothing.
     """
 
     seed: int
     path: tuple[str | int, ...]
     size: int  # rows of one minibatch
     high: int  # rows of the data set
-    replace: bool = True
     _key: Words = field(init=False, repr=False, compare=False)
-    _ends: Words = field(init=False, repr=False, compare=False)  # draw k is below _ends[k]
 
     def __post_init__(self) -> None:
         _at_least("size", self.size, 1)
         _at_least("high", self.high, 1)
         if self.high >= 2**32:
             raise InputError(f"high={self.high} must be below 2**32 rows")
-        if not self.replace and self.size > self.high:
-            raise InputError(
-                f"size={self.size} rows without replacement must be at most high={self.high}"
-            )
-        shape = ("rows", self.size, self.high, "again" if self.replace else "once")
-        object.__setattr__(self, "_key", _halves(address(self.seed, *self.path, *shape)))
-        # Floyd: without replacement, draw k is one of 0..high - size + k, and becomes the last of
-        # these if it is taken already.
-        low = self.high if self.replace else self.high - self.size + 1
-        count = 1 if self.replace else self.size
-        object.__setattr__(self, "_ends", np.arange(low, low + count, dtype=np.uint64))
-
-    def at(self, call: int) -> Rows:
-        """Return the rows of minibatch number `call`, shape (size,)."""
-        rows: Rows = self.block(call, 1)[0]
-        return rows
+        place = address(self.seed, *self.path, "rows", self.size, self.high, "again")
+        object.__setattr__(self, "_key", _halves(place))
 
     def block(self, start: int, count: int) -> Rows:
-        """Return the rows of minibatches `start`.. in one go, shape (count, size).
-
-        Row by row the same bits as `at`.
-        """
+        """Return the rows of minibatches `start`.. in one go, shape (count, size)."""
         _at_least("start", start, 0)
         _at_least("count", count, 1)
-        if not self.replace and self.size == self.high:
-            return np.tile(np.arange(self.high, dtype=np.int64), (count, 1))
         counters = -(-self.size // _WORDS)  # each minibatch begins on a counter of its own
-        bits = _own_bits()
-        _turn(bits, self._key, start * counters)
-        drawn: Words = bits.random_raw(count * counters * _WORDS)
-        rows = _scaled(drawn.reshape(count, -1)[:, : self.size], self._ends)
-        if not self.replace:
-            ordered = np.sort(rows, axis=1)
-            for at in np.flatnonzero((ordered[:, 1:] == ordered[:, :-1]).any(axis=1)):
-                rows[at] = _distinct(rows[at].tolist(), self.high - self.size)
-        return rows
-
-
-def indices(seed: int, *path: str | int, size: int, high: int, replace: bool = True) -> Rows:
-    """Return the rows of one minibatch; the last part of `path` is its call number.
-
-    The same as `IndexStream(seed, path[:-1], size, high, replace).at(path[-1])`.
-    """
-    if not path or isinstance(path[-1], str):
-        raise InputError(f"path={path!r} must end with the call number, an int")
-    return _stream(seed, path[:-1], size, high, replace).at(path[-1])
-
-
-_stream = lru_cache(maxsize=64)(IndexStream)  # hashing the address takes longer than the draws
-
-
-def _scaled(drawn: Words, high: Words) -> Rows:
-    """Return floor(word * high / 2^64), a uniform row below `high`, without 128-bit numbers."""
-    upper = drawn >> _HALF
-    lower = drawn & _LOW
-    upper *= high
-    lower *= high
-    lower >>= _HALF
-    upper += lower  # at most (2^32 - 1)^2 + 2^32 - 1: no carry is lost
-    upper >>= _HALF
-    return upper.view(np.int64)
-
-
-def _distinct(draws: list[int], first: int) -> list[int]:
-    """Return Floyd's sample from its raw draws, of which some coincide."""
-    taken: set[int] = set()
-    rows = []
-    for last, row in enumerate(draws, start=first):
-        rows.append(last if row in taken else row)
-        taken.add(rows[-1])
-    return rows
+        drawn = _drawn(self._key, start * counters, count * counters * _WORDS)
+        drawn = drawn.reshape(count, -1)[:, : self.size]
+        # floor(word * high / 2^64), a uniform row below `high`, without 128-bit numbers.
+        high = np.array([self.high], dtype=np.uint64)
+        upper, lower = drawn >> _HALF, drawn & _LOW
+        upper *= high
+        lower *= high
+        lower >>= _HALF
+        upper += lower  # at most (2^32 - 1)^2 + 2^32 - 1: no carry is lost
+        upper >>= _HALF
+        return upper.view(np.int64)
 
 
 class _NoEntropy(ISeedSequence):
@@ -178,29 +114,15 @@ class _NoEntropy(ISeedSequence):
         return np.zeros(n_words, dtype=dtype)
 
 
-def _fresh_bits() -> Philox:
-    return Philox(_NoEntropy())  # type: ignore[arg-type]  # NumPy's stubs know its own seeds only
-
-
 _local = threading.local()
-_EMPTY: Words = np.zeros(_WORDS, dtype=np.uint64)
 
 
-def _own_bits() -> Philox:
-    """Return this thread's bit generator, for draws that turn it to an address first."""
+def _drawn(key: Words, counter: int, count: int) -> Words:
+    """Return `count` words of what stands behind `key`, from `counter` blocks in."""
     try:
-        bits: Philox = _local.bits
+        bits: Philox = _local.bits  # this thread's own
     except AttributeError:
-        bits = _local.bits = _fresh_bits()
-    return bits
-
-
-def _halves(key: int) -> Words:
-    return np.array([key & _MASK, key >> 64], dtype=np.uint64)
-
-
-def _turn(bits: Philox, key: Words, counter: int) -> None:
-    """Set `bits` to the beginning of what stands behind `key`, `counter` blocks in."""
+        bits = _local.bits = Philox(_NoEntropy())  # type: ignore[arg-type]  # not in NumPy's stubs
     place: Any = (counter & _MASK, counter >> 64, 0, 0)  # NumPy takes any sequence, faster
     bits.state = {
         "bit_generator": "Philox",
@@ -210,6 +132,12 @@ def _turn(bits: Philox, key: Words, counter: int) -> None:
         "has_uint32": 0,
         "uinteger": 0,
     }
+    drawn: Words = bits.random_raw(count)
+    return drawn
+
+
+def _halves(key: int) -> Words:
+    return np.array([key & _MASK, key >> 64], dtype=np.uint64)
 
 
 def _whole(part: object) -> int:

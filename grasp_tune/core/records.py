@@ -34,10 +34,15 @@ def encode(value: object) -> Json:
     if isinstance(value, dict):
         return {str(key): encode(item) for key, item in value.items()}
     if isinstance(value, float) and not math.isfinite(value):
-        return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
+        return str(value)
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise InputError(f"cannot write a {type(value).__name__} as JSON")
+
+
+def same_record(one: object, other: object) -> bool:
+    """Return whether two records hold the same values; unlike `==`, NaN equals NaN."""
+    return type(one) is type(other) and encode(one) == encode(other)
 
 
 def decode(kind: type[Record], value: Json) -> Record:
@@ -45,66 +50,41 @@ def decode(kind: type[Record], value: Json) -> Record:
     return typing.cast(Record, _decode(kind, value, kind.__name__))
 
 
-@cache
-def _hints(kind: type) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
+_hints = cache(typing.get_type_hints)
 
 
 def _decode(kind: Any, value: Json, where: str) -> object:
-    origin = typing.get_origin(kind)
-    if origin in (typing.Union, types.UnionType):
-        return _decode_union(typing.get_args(kind), value, where)
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):  # one type or None
+        (rest,) = (choice for choice in inner if choice is not types.NoneType)
+        return None if value is None else _decode(rest, value, where)
     if origin is tuple:
-        return _decode_tuple(typing.get_args(kind), value, where)
-    if origin is typing.Literal:
-        if value in typing.get_args(kind):
-            return value
-    elif kind is Key:
-        if isinstance(value, str):
-            return Key.parse(value)
-    elif is_dataclass(kind):
+        if not isinstance(value, list):
+            raise InputError(f"{where}: got {type(value).__name__}, expected a list")
+        items = inner[:1] * len(value) if inner[1:] == (Ellipsis,) else inner
+        if len(items) != len(value):
+            raise InputError(f"{where}: got {len(value)} entries, expected {len(items)}")
+        pairs = enumerate(zip(items, value, strict=True))
+        return tuple(_decode(item, entry, f"{where}[{at}]") for at, (item, entry) in pairs)
+    if kind is Key and isinstance(value, str):
+        return Key.parse(value)
+    if is_dataclass(kind) and kind is not Key:
         return _decode_record(typing.cast(type, kind), value, where)
-    elif kind is float:
+    if kind is float:
         if isinstance(value, str) and value in _WORDS:
             return _WORDS[value]
         if isinstance(value, float) or (type(value) is int and abs(value) <= _LARGEST):
             return float(value)
-    elif kind is int:
-        if isinstance(value, int) and not isinstance(value, bool):
-            return value
-    elif kind in (str, bool) and isinstance(value, kind):
+    elif value in inner if origin is typing.Literal else type(value) is kind:
         return value
-    elif kind is type(None) and value is None:
-        return None
     shown = repr(value)
     raise InputError(f"{where}: got {shown[:80]}, expected {getattr(kind, '__name__', kind)}")
-
-
-def _decode_union(choices: tuple[Any, ...], value: Json, where: str) -> object:
-    if value is None and type(None) in choices:
-        return None
-    rest = [choice for choice in choices if choice is not type(None)]
-    if len(rest) != 1:
-        raise InputError(f"{where}: a record may only be one type or None, not {rest}")
-    return _decode(rest[0], value, where)
-
-
-def _decode_tuple(items: tuple[Any, ...], value: Json, where: str) -> object:
-    if not isinstance(value, list):
-        raise InputError(f"{where}: got {type(value).__name__}, expected a list")
-    if len(items) == 2 and items[1] is Ellipsis:
-        return tuple(_decode(items[0], entry, f"{where}[{at}]") for at, entry in enumerate(value))
-    if len(items) != len(value):
-        raise InputError(f"{where}: got {len(value)} entries, expected {len(items)}")
-    pairs = zip(items, value, strict=True)
-    return tuple(_decode(item, entry, f"{where}[{at}]") for at, (item, entry) in enumerate(pairs))
 
 
 def _decode_record(kind: type, value: Json, where: str) -> object:
     if not isinstance(value, dict):
         raise InputError(f"{where}: got {type(value).__name__}, expected an object")
-    hints = _hints(kind)
-    names = [item.name for item in fields(kind)]
+    hints, names = _hints(kind), [item.name for item in fields(kind)]
     unknown, missing = sorted(set(value) - set(names)), [n for n in names if n not in value]
     if unknown or missing:
         raise InputError(f"{where}: unknown keys {unknown}, missing keys {missing}")

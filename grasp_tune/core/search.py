@@ -14,19 +14,18 @@ from enum import Enum
 
 from grasp_tune.core.choice import Choice, best_seen
 from grasp_tune.core.errors import CheckpointError, GraspError, InputError, SearchError
-from grasp_tune.core.outcome_checks import check_answer
 from grasp_tune.core.plan import Plan
-from grasp_tune.core.records import Json, encode
+from grasp_tune.core.records import Json, same_record
 from grasp_tune.core.rounds import Round
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import (
     Outcome,
     ProbeTask,
     Task,
+    check_answer,
     depth_of,
     outcome_from_dict,
     outcome_to_dict,
-    phase_of,
 )
 from grasp_tune.schedules import find_schedule
 
@@ -75,8 +74,7 @@ class Search:
         self._discarded: list[str] = []
         self._origin: str | None = None
         self._schedule = find_schedule(spec.schedule).rounds(spec)
-        self._round = next(self._schedule)
-        self._enter(self._round)
+        self._enter(next(self._schedule))
         self._advance()
 
     # -- ask and tell ---------------------------------------------------------------------------
@@ -92,12 +90,11 @@ class Search:
             return Step.DONE
         for _ in range(len(self._queue)):
             task = self._queue.popleft()
-            if self._settled(task.id) and task.id not in self._redo:
+            if not self._wanted(task):
                 continue
-            if self._blocked.get(task.id):
-                self._queue.append(task)
-                continue
-            return task
+            if not self._blocked.get(task.id):
+                return task
+            self._queue.append(task)
         return Step.WAIT
 
     def tell(self, task: Task | str, outcome: Outcome | None, reason: str = "failed") -> bool:
@@ -107,11 +104,12 @@ class Search:
         A failed task is issued again, at most `ATTEMPTS` times in all. Raises `InputError` for an
         outcome that cannot be this task's.
         """
-        known = self._tasks.get(task if isinstance(task, str) else task.id)
-        if known is None or (self._settled(known.id) and known.id not in self._redo):
+        known = self._known(task)
+        if known is None:
             return False
         if outcome is None:
-            return self._fail(known, reason)
+            self._fail(known, reason)
+            return True
         check_answer(known, outcome)
         self._check_origin(outcome)
         if known.id in self._redo:
@@ -124,10 +122,8 @@ class Search:
 
     def release(self, task: Task | str) -> None:
         """Give a task back that was asked for and not run: it is issued again."""
-        known = self._tasks.get(task if isinstance(task, str) else task.id)
-        if known is None or known in self._queue:
-            return
-        if not self._settled(known.id) or known.id in self._redo:
+        known = self._known(task)
+        if known is not None and known not in self._queue:
             self._queue.appendleft(known)
 
     def lost_checkpoint(self, task: Task | str, key: str) -> None:
@@ -136,22 +132,18 @@ class Search:
         The task that wrote it is repeated, with the same bits since everything is addressed. If
         its own input is gone too, it says so in turn, back to x0 if need be.
         """
-        known = self._tasks.get(task if isinstance(task, str) else task.id)
-        if known is None or (self._settled(known.id) and known.id not in self._redo):
+        known = self._known(task)
+        if known is None:
             return
         producer = self._producer(key, known.id)
+        # Several tasks may miss the same one; while it is being made, that is no news.
         if producer.id == known.id:
             self._fail(known, f"it cannot write checkpoint {key}")
-            return
-        # Several tasks may miss the same one; while it is being made, that is no news.
-        if producer.id not in self._redo:
-            times = self._losses[known.id, key] = self._losses.get((known.id, key), 0) + 1
-            if times > ATTEMPTS or self._given_up(producer.id):
-                self._fail(known, f"checkpoint {key} cannot be read, although it was made again")
-                return
-            self._repeat(producer, key)
-        self._blocked.setdefault(known.id, set()).add(producer.id)
-        self.release(known)
+        elif producer.id not in self._redo and not self._repeat(producer, known.id, key):
+            self._fail(known, f"checkpoint {key} cannot be read, although it was made again")
+        else:
+            self._blocked.setdefault(known.id, set()).add(producer.id)
+            self.release(known)
 
     def make_again(self, key: str) -> None:
         """Have a checkpoint made again that is needed outside: the chosen one, after the end.
@@ -159,25 +151,19 @@ class Search:
         `ask` then gives the tasks that this takes before it says done. Raises `CheckpointError`
         where that was tried too often.
         """
-        producer = self._producer(key, "the result")
-        times = self._losses["", key] = self._losses.get(("", key), 0) + 1
-        if times > ATTEMPTS or self._given_up(producer.id):
+        if not self._repeat(self._producer(key, "the result"), "", key):
             raise CheckpointError(f"checkpoint {key} cannot be read, although it was made again")
-        if producer.id not in self._redo:
-            self._repeat(producer, key)
 
     # -- what others want to know ---------------------------------------------------------------
 
     @property
     def progress(self) -> Progress:
         """Where the search stands."""
-        pending = [task for task in self._round.tasks if not self._settled(task.id)]
-        phase = "done" if self.choice is not None else phase_of(self._round.tasks[0])
         return Progress(
-            phase=phase,
+            phase="done" if self.choice is not None else self._round.tasks[0].phase,
             calls=self._spent,
             budget=self.spec.budget,
-            pending=len(pending),
+            pending=len(self.round_tasks),
             leader=str(self._round.leader),
             best=best_seen(self._outcomes.values()),
         )
@@ -187,8 +173,7 @@ class Search:
         """Oracle calls answered, by purpose; work done twice is apart."""
         spent = {"probe": 0, "train": 0, "ensemble": 0, "repeated": self.repeated}
         for outcome in self._outcomes.values():
-            phase = phase_of(outcome)
-            spent["ensemble" if phase == "score" else phase] += outcome.calls
+            spent["ensemble" if outcome.phase == "score" else outcome.phase] += outcome.calls
         return spent
 
     @property
@@ -303,48 +288,57 @@ class Search:
     def _given_up(self, key: str) -> bool:
         return len(self._failures.get(key, ())) >= ATTEMPTS
 
+    def _wanted(self, task: Task) -> bool:
+        return not self._settled(task.id) or task.id in self._redo
+
+    def _known(self, task: Task | str) -> Task | None:
+        """Return the task of that id, None where there is none, or where its end is no news."""
+        known = self._tasks.get(task if isinstance(task, str) else task.id)
+        return None if known is None or not self._wanted(known) else known
+
     def _producer(self, key: str, reader: str) -> Task:
         if key not in self._producers:
             raise SearchError(f"checkpoint {key} is needed by {reader}, and no task makes it")
         return self._producers[key]
 
-    def _repeat(self, producer: Task, key: str) -> None:
-        logger.warning("checkpoint %s cannot be read: %s is repeated", key, producer.id)
-        self._redo[producer.id] = producer
-        if producer not in self._queue:
-            self._queue.appendleft(producer)
+    def _repeat(self, producer: Task, reader: str, key: str) -> bool:
+        """Have a checkpoint made again; returns False where that was tried too often."""
+        times = self._losses[reader, key] = self._losses.get((reader, key), 0) + 1
+        if times > ATTEMPTS or self._given_up(producer.id):
+            return False
+        if producer.id not in self._redo:
+            logger.warning("checkpoint %s cannot be read: %s is repeated", key, producer.id)
+            self._redo[producer.id] = producer
+            self.release(producer)
+        return True
 
     def _end_redo(self, task: Task, outcome: Outcome) -> None:
-        del self._redo[task.id]
-        self._unblock(task.id)
+        self._leave_redo(task)
         self.repeated += outcome.calls
-        if encode(outcome) != encode(self._outcomes[task.id]):  # NaN equals nothing
+        if not same_record(outcome, self._outcomes[task.id]):
             logger.warning(
                 "%s was repeated and came out differently: the loss or the hardware is not "
                 "deterministic, so what was lost has not come back bit for bit",
                 task.id,
             )
 
-    def _fail(self, task: Task, reason: str) -> bool:
-        if self._settled(task.id) and task.id not in self._redo:
-            return False
+    def _leave_redo(self, task: Task) -> None:
+        if self._redo.pop(task.id, None) is not None:
+            for waiting in self._blocked.values():
+                waiting.discard(task.id)
+
+    def _fail(self, task: Task, reason: str) -> None:
         self._failures.setdefault(task.id, []).append(reason)
-        if len(self._failures[task.id]) < ATTEMPTS:
+        if not self._given_up(task.id):
             self.release(task)
-            return True
+            return
         if isinstance(task, ProbeTask):
             raise SearchError(
                 f"the probe failed {ATTEMPTS} times, so nothing can be trained: {reason}"
             )
         logger.warning("%s failed %d times and is lost: %s", task.id, ATTEMPTS, reason)
-        if self._redo.pop(task.id, None) is not None:
-            self._unblock(task.id)
+        self._leave_redo(task)
         self._advance()
-        return True
-
-    def _unblock(self, key: str) -> None:
-        for waiting in self._blocked.values():
-            waiting.discard(key)
 
     def _check_origin(self, outcome: Outcome) -> None:
         if self._origin is None:

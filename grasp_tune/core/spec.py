@@ -12,10 +12,8 @@ from grasp_tune.core.rounds import Schedule
 from grasp_tune.optimizers.registry import Factory, own_functions
 from grasp_tune.schedules import find_schedule, written_schedule
 
-ScheduleName = str | Schedule  # a schedule with its options, or the name of one
+AnySchedule = str | Schedule  # a schedule with its options, or the name of one
 EnsembleName = Literal["resample", "window"]
-
-
 _WHOLE = (("budget", 1, 10**18), ("width", 0, 10**6), ("probe_parts", 1, 10**5))
 
 
@@ -25,7 +23,7 @@ class SweepSpec:
 
     method: Method
     budget: int  # T, oracle calls allowed in all
-    schedule: ScheduleName = "promote"  # the object, whatever was given
+    schedule: AnySchedule = "promote"  # the object, whatever was given
     seed: int = 0
     ensemble: EnsembleName = "resample"
     width: int = 0  # runs that are batched into one computation; 0: each by itself
@@ -52,9 +50,8 @@ class SweepSpec:
         cls,
         method: Method | None = None,
         budget: int = 10_000,
-        schedule: ScheduleName = "promote",
+        schedule: AnySchedule = "promote",
         seed: int = 0,
-        *,
         ensemble: EnsembleName = "resample",
         width: int = 0,
         probe_parts: int | None = None,
@@ -103,16 +100,10 @@ class SweepSpec:
 
     def to_dict(self) -> dict[str, Json]:
         """Return the spec as JSON values."""
-        return {
-            "method": self.method.to_dict(),
-            "budget": self.budget,
-            "schedule": written_schedule(find_schedule(self.schedule)),
-            "seed": self.seed,
-            "ensemble": self.ensemble,
-            "width": self.width,
-            "probe_parts": self.probe_parts,
-            "challengers": list(self.challengers),
-        }
+        written = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        schedule = written_schedule(find_schedule(self.schedule))
+        method, challengers = self.method.to_dict(), list(self.challengers)
+        return {**written, "method": method, "schedule": schedule, "challengers": challengers}
 
     @classmethod
     def checked(cls, data: Json) -> dict[str, Json]:
@@ -149,9 +140,5 @@ class SweepSpec:
         mine = self.to_dict()
         if not isinstance(stored, dict) or set(stored) != set(mine):
             raise InputError(f"a spec has exactly the keys {sorted(mine)}")
-        pairs = [
-            f"{key} {stored[key]!r} became {mine[key]!r}"
-            for key in mine
-            if mine[key] != stored[key]
-        ]
-        return "; ".join(pairs)
+        changed = (key for key in mine if mine[key] != stored[key])
+        return "; ".join(f"{key} {stored[key]!r} became {mine[key]!r}" for key in changed)

@@ -7,8 +7,9 @@ travel to another machine and an outcome can be replayed years later.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from grasp_tune.core.checkpoint_keys import (
     MOMENTS,
@@ -139,6 +140,7 @@ class Segment:
 class ProbeTask:
     """Samples at x0: `gradients` and `values` are ranges of calls of the probe's stream."""
 
+    phase: ClassVar[str] = "probe"
     id: str
     gradients: tuple[int, int] = (0, 0)
     values: tuple[int, int] = (0, 0)
@@ -171,6 +173,7 @@ class ProbeTask:
 class TrainTask:
     """Runs that advance: one, or several that are batched into one computation."""
 
+    phase: ClassVar[str] = "train"
     id: str
     segments: tuple[Segment, ...]
     exact: bool = False
@@ -209,6 +212,7 @@ class Sample:
 class ScoreTask:
     """Fresh samples at some candidates."""
 
+    phase: ClassVar[str] = "score"
     id: str
     by: Score
     samples: tuple[Sample, ...]
@@ -231,11 +235,18 @@ class ScoreTask:
 
 
 @dataclass(frozen=True, slots=True)
-class ProbeOutcome:
-    """What the probe saw at x0."""
+class _Ended:
+    """What every outcome has."""
 
     calls: int
     origin: str  # digest of the start point: every worker must start at the same one
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeOutcome(_Ended):
+    """What the probe saw at x0."""
+
+    phase: ClassVar[str] = "probe"
     gradients: int  # how many gradients the mean is over
     gradient_norm: float  # |g0|, norm of their mean
     gradient_square: float  # mean of |g|^2
@@ -268,11 +279,10 @@ class SegmentOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class TrainOutcome:
+class TrainOutcome(_Ended):
     """How the runs of one task went, in the order of its segments."""
 
-    calls: int
-    origin: str
+    phase: ClassVar[str] = "train"
     segments: tuple[SegmentOutcome, ...]
     note: str = ""  # what a reader of the result should know of how it was run
 
@@ -288,22 +298,19 @@ class SampleOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class ScoreOutcome:
+class ScoreOutcome(_Ended):
     """What the candidates of one task scored, in the order of its samples."""
 
-    calls: int
-    origin: str
+    phase: ClassVar[str] = "score"
     samples: tuple[SampleOutcome, ...]
 
 
 Task = ProbeTask | TrainTask | ScoreTask
 Outcome = ProbeOutcome | TrainOutcome | ScoreOutcome
 
-_TASKS: dict[str, type[Task]] = {"probe": ProbeTask, "train": TrainTask, "score": ScoreTask}
+_TASKS: dict[str, type[Task]] = {kind.phase: kind for kind in (ProbeTask, TrainTask, ScoreTask)}
 _OUTCOMES: dict[str, type[Outcome]] = {
-    "probe": ProbeOutcome,
-    "train": TrainOutcome,
-    "score": ScoreOutcome,
+    kind.phase: kind for kind in (ProbeOutcome, TrainOutcome, ScoreOutcome)
 }
 
 
@@ -320,22 +327,60 @@ def depth_of(task: Task, outcome: Outcome) -> int:
         return max((-(-item.calls // segment.lanes) for segment, item in pairs), default=0)
     if isinstance(outcome, ScoreOutcome):
         return sum(item.count for item in outcome.samples)
-    assert isinstance(task, ProbeTask)
-    return 1 if task.exact else outcome.calls
+    return 1 if isinstance(task, ProbeTask) and task.exact else outcome.calls
 
 
-def phase_of(item: Task | Outcome) -> str:
-    """Return `probe`, `train` or `score`."""
-    for table in (_TASKS, _OUTCOMES):
-        for name, kind in table.items():
-            if isinstance(item, kind):
-                return name
-    raise InputError(f"neither a task nor an outcome: {type(item).__name__}")
+def check_answer(task: Task, outcome: Outcome) -> None:
+    """Raise `InputError` where the outcome cannot be the task's.
+
+    Outcomes come from other processes, other machines and files. One that has more calls than its
+    task allows, or speaks of other runs, would break the budget or the choice in silence. Losses
+    are not judged: NaN and infinities are legitimate.
+    """
+    where = task.id
+    if outcome.phase != task.phase:
+        raise InputError(f"task {where} cannot end with a {outcome.phase} outcome")
+    _check_count(where, "calls", outcome.calls, task.calls)
+    if isinstance(outcome, ProbeOutcome):
+        _check_count(where, "gradients", outcome.gradients)
+        _check_count(where, "values", outcome.values)
+        _check_count(where, "parameters", outcome.parameters, low=1)
+        for name in ("gradient_norm", "gradient_square", "value_square", "value"):
+            got, low = getattr(outcome, name), -math.inf if name == "value" else 0.0
+            if not isinstance(got, float) or got < low:  # NaN passes
+                raise InputError(f"{where}: {name}: got {got!r}, expected a number >= {low}")
+    if isinstance(task, TrainTask) and isinstance(outcome, TrainOutcome):
+        runs = [segment.arm.index for segment in task.segments]
+        if (got := [item.arm for item in outcome.segments]) != runs:
+            raise InputError(f"{where}: got the runs {got[:8]}, expected {runs[:8]}")
+        for segment, run in zip(task.segments, outcome.segments, strict=True):
+            _check_count(f"{where}: run {run.arm}", "calls", run.calls, segment.calls)
+        if outcome.calls != (total := sum(run.calls for run in outcome.segments)):
+            raise InputError(f"{where}: got {outcome.calls} calls, but its runs made {total}")
+    if isinstance(task, ScoreTask) and isinstance(outcome, ScoreOutcome):
+        keys = [sample.key for sample in task.samples]
+        if (found := [item.key for item in outcome.samples]) != keys:
+            raise InputError(f"{where}: got scores of {found[:8]}, expected {keys[:8]}")
+        for sample, item in zip(task.samples, outcome.samples, strict=True):
+            most = 1 if task.exact else sample.stop - sample.start
+            _check_count(f"{where}: {item.key}", "count", item.count, most)
+            if item.square < 0.0:
+                raise InputError(f"{where}: {item.key}: square: got {item.square}, expected >= 0")
+
+
+def _check_count(where: str, name: str, got: object, high: int | None = None, low: int = 0) -> None:
+    if (
+        not isinstance(got, int)
+        or isinstance(got, bool)
+        or not low <= got <= (got if high is None else high)
+    ):
+        limit = f">= {low}" if high is None else f"{low}..{high}"
+        raise InputError(f"{where}: {name}: got {got!r}, expected a whole number {limit}")
 
 
 def task_to_dict(task: Task) -> dict[str, Json]:
     """Return the task as JSON values."""
-    return {"phase": phase_of(task), "task": encode(task)}
+    return {"phase": task.phase, "task": encode(task)}
 
 
 def task_from_dict(data: Json) -> Task:
@@ -345,7 +390,7 @@ def task_from_dict(data: Json) -> Task:
 
 def outcome_to_dict(outcome: Outcome) -> dict[str, Json]:
     """Return the outcome as JSON values."""
-    return {"phase": phase_of(outcome), "outcome": encode(outcome)}
+    return {"phase": outcome.phase, "outcome": encode(outcome)}
 
 
 def outcome_from_dict(data: Json) -> Outcome:

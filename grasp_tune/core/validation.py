@@ -25,43 +25,36 @@ def number(name: str, given: object) -> float:
 
 def positive(name: str, given: object) -> float:
     """Return `given` as a finite float above zero."""
-    value = number(name, given)
-    if value <= 0.0:
+    if (value := number(name, given)) <= 0.0:
         raise InputError(f"{name}={given!r} must be above 0 (any positive number will do)")
     return value
 
 
 def not_negative(name: str, given: object) -> float:
     """Return `given` as a finite float, zero or above."""
-    value = number(name, given)
-    if value < 0.0:
+    if (value := number(name, given)) < 0.0:
         raise InputError(f"{name}={given!r} must be 0 or above")
     return value
 
 
 def confidence(name: str, given: object, below: Fraction) -> float:
     """Return `given` as a probability of failure in (0, below)."""
-    value = number(name, given)
-    if not 0.0 < value < float(below):  # as doubles: 1/3 is its own limit
+    if not 0.0 < (value := number(name, given)) < float(below):  # as doubles: 1/3 is its own limit
         raise InputError(f"{name}={given!r} must be in (0, {below}), for example 0.05")
     return value
 
 
 def probe_share(name: str, given: object) -> float | None:
     """Return `given` as a share of the budget in (0, 1/2], or None: the default share."""
-    if given is None:
-        return None
-    value = number(name, given)
-    if not 0.0 < value <= 0.5:
+    if given is not None and not 0.0 < number(name, given) <= 0.5:
         raise InputError(f"{name}={given!r} must be a share of the budget in (0, 1/2], or None")
-    return value
+    return None if given is None else number(name, given)
 
 
 def one_of(name: str, given: object, choices: Collection[str]) -> str:
     """Return `given`, one of the words `choices`."""
     if not isinstance(given, str) or given not in choices:
-        words = ", ".join(map(repr, choices))
-        raise InputError(f"{name}={given!r} must be one of {words}")
+        raise InputError(f"{name}={given!r} must be one of {', '.join(map(repr, choices))}")
     return given
 
 
@@ -69,10 +62,9 @@ def whole_budget(given: object) -> int:
     """Return `given` as a budget T: a whole number of oracle calls, at least 1."""
     if isinstance(given, bool) or not isinstance(given, Integral):
         raise InputError(f"budget={given!r} must be a whole number of oracle calls, as an int")
-    budget = int(given)
-    if not 1 <= budget <= LARGEST_BUDGET:
+    if not 1 <= int(given) <= LARGEST_BUDGET:
         raise InputError(f"budget={given!r} must be between 1 and {LARGEST_BUDGET} oracle calls")
-    return budget
+    return int(given)
 
 
 def as_fraction(share: float) -> Fraction:

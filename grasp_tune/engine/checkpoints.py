@@ -1,4 +1,4 @@
-"""A run as tensors: what goes into a checkpoint, and back.
+"""A run as tensors: what goes into a checkpoint, and back; and what a store of them can do.
 
 Names inside a checkpoint: `param.*` and `buffer.*` are the model, `opt.I.*` the optimizer's state
 of the I-th parameter, `average.G.*` the running average with exponent G. Plain numbers travel as
@@ -7,18 +7,45 @@ metadata. Nothing else exists, so loading a checkpoint cannot run code.
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from grasp_tune.core.errors import CheckpointError
-from grasp_tune.engine.averaging import AverageState, PolynomialAverage
+from grasp_tune.engine.tensor_file import Meta
 
 Tensors = dict[str, Tensor]
-Meta = dict[str, str | int | float]
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What was written under a key; the tensors are the reader's own, in main memory, by name."""
+
+    tensors: Tensors
+    meta: Meta
+
+
+class Store(Protocol):
+    """Checkpoints by key. A key is 1 to 120 of a-z, 0-9, dot, dash, underscore; no dot first."""
+
+    def write(self, key: str, tensors: Mapping[str, Tensor], meta: Meta) -> None:
+        """Keep a copy under the key, in the place of what was there."""
+
+    def read(self, key: str) -> Checkpoint:
+        """What was written, bit for bit; `CheckpointError` where it is missing or damaged."""
+
+    def exists(self, key: str) -> bool:
+        """Whether something is kept under the key; only `read` says whether it is whole."""
+
+    def delete(self, key: str) -> None:
+        """Forget the key; nothing happens where it is unknown."""
+
+    def keys(self) -> tuple[str, ...]:
+        """All keys, sorted."""
 
 
 def model_tensors(model: nn.Module) -> Tensors:
@@ -76,12 +103,11 @@ def load_optimizer(
 ) -> None:
     """Put a fresh optimizer where another one of its kind was when it was saved."""
     state = optimizer.state_dict()
+    found: dict[int, dict[str, Any]]
     try:
         read = json.loads(numbers)
         groups, entries = read["groups"], read["state"]
-        found: dict[int, dict[str, Any]] = {
-            int(index): dict(items) for index, items in entries.items()
-        }
+        found = {int(index): dict(items) for index, items in entries.items()}
     except (ValueError, KeyError, TypeError, AttributeError):
         raise CheckpointError(f"checkpoint {key}: the optimizer's numbers are damaged") from None
     if len(groups) != len(state["param_groups"]):
@@ -107,48 +133,3 @@ def _plain(name: str, value: Any) -> Any:
         f"the optimizer keeps {name} as a {type(value).__name__}, which a checkpoint of tensors "
         "and numbers cannot hold"
     )
-
-
-class Averages:
-    """The running averages of one run, over its parameters and its floating-point buffers."""
-
-    def __init__(self, model: nn.Module, gammas: Sequence[float]) -> None:
-        everything = model_tensors(model)
-        self._names = [name for name, item in everything.items() if item.is_floating_point()]
-        self._live = [everything[name] for name in self._names]
-        self._rest = {n: item for n, item in everything.items() if n not in set(self._names)}
-        self._averages = {gamma: PolynomialAverage(gamma) for gamma in gammas}
-
-    def update(self) -> None:
-        """Take in the model as it stands."""
-        for average in self._averages.values():
-            average.update(self._live)
-
-    def candidate(self, gamma: float) -> Tensors:
-        """Return the average as a model's tensors; whole numbers are those of the last iterate."""
-        average = self._averages[gamma]
-        if not average.steps:
-            return dict(zip(self._names, self._live, strict=True)) | self._rest
-        pairs = zip(self._names, self._live, average.tensors, strict=True)
-        return {name: mean.to(live.dtype) for name, live, mean in pairs} | self._rest
-
-    def save(self, tensors: Tensors, meta: Meta) -> None:
-        """Add all that is needed to go on later."""
-        for gamma, average in self._averages.items():
-            meta[f"average.{gamma:g}"] = average.steps
-            if average.steps:
-                for name, mean in zip(self._names, average.tensors, strict=True):
-                    tensors[f"average.{gamma:g}.{name}"] = mean
-
-    def load(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], key: str) -> None:
-        """Go on from what `save` added."""
-        for gamma in self._averages:
-            if f"average.{gamma:g}" not in meta:
-                continue  # the run did not carry it so far: it begins here
-            try:
-                steps = int(meta[f"average.{gamma:g}"])
-                names = [f"average.{gamma:g}.{name}" for name in self._names] if steps else []
-                state = AverageState(tuple(tensors[name] for name in names), steps)
-            except (KeyError, ValueError, TypeError):
-                raise CheckpointError(f"checkpoint {key} lacks the average {gamma:g}") from None
-            self._averages[gamma] = PolynomialAverage(gamma, state)

@@ -8,23 +8,22 @@ from typing import Any
 from grasp_tune.core.tasks import Point, Segment, SegmentOutcome
 
 WINDOW = 100  # minibatches, as in the paper's experiments
-MARKS = 24  # points of the curve that one stretch leaves for reports
+MARKS = 24  # points of the curve that one segment leaves for reports
 
 
 class Curve:
-    """Running means over one stretch of one run."""
+    """Running means over one segment of one run."""
 
     def __init__(self, segment: Segment) -> None:
         self._segment = segment
         self._late_from = segment.stop - max(1, segment.calls // 4)
         self._ceiling = math.inf if segment.ceiling is None else segment.ceiling
-        self._every = max(1, -(-segment.calls // MARKS))
+        self._every = -(-segment.calls // MARKS)
         self._window: deque[tuple[float, float]] = deque(maxlen=WINDOW)
         self._late, self._late_count = 0.0, 0
         self._loss, self._norm, self._count = 0.0, 0.0, 0
         self._points: list[Point] = []
-        self.call = segment.start
-        self.finite = True
+        self.call, self.finite = segment.start, True
 
     def add(self, loss: float, norm: float = math.nan) -> bool:
         """Take in one oracle call; returns whether the run is still finite."""
@@ -42,8 +41,7 @@ class Curve:
         return self.finite
 
     def _mark(self) -> None:
-        mean = Point(self.call, self._loss / self._count, self._norm / self._count)
-        self._points.append(mean)
+        self._points.append(Point(self.call, self._loss / self._count, self._norm / self._count))
         self._loss, self._norm, self._count = 0.0, 0.0, 0
 
     def state(self) -> dict[str, Any]:
@@ -66,20 +64,18 @@ class Curve:
         self.call, self.finite = state["call"], state["finite"]
 
     def outcome(self) -> SegmentOutcome:
-        """Return how the stretch went."""
+        """Return how the segment went."""
         if self._count:
             self._mark()
-        size = len(self._window)
-        window = [
-            sum(item[at] for item in self._window) / size if size else math.nan for at in (0, 1)
-        ]
-        late = self._late / self._late_count if self._late_count else window[0]
+        size = len(self._window) or math.nan
+        loss, norm = (sum(item[at] for item in self._window) / size for at in (0, 1))
+        late = self._late / self._late_count if self._late_count else loss
         return SegmentOutcome(
             arm=self._segment.arm.index,
             calls=self.call - self._segment.start,
             finite=self.finite,
             loss=late if self.finite else math.nan,
-            window_loss=window[0],
-            window_norm=window[1],
+            window_loss=loss,
+            window_norm=norm,
             curve=tuple(self._points),
         )

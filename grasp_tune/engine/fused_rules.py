@@ -1,52 +1,22 @@
 """The base optimizers for many runs at once: each state tensor has the runs as its first axis.
 
-Each rule is the twin of one optimizer of the registry, and its state goes in and out through that
-optimizer, so a run may be batched in one stretch and alone in the next. Tests hold the two
-together step by step.
+Each rule is the twin of one optimizer of the registry. Its state comes from the runs' own
+optimizers and goes back to them, so a run may be batched for a while and alone after it. Tests hold
+the two together step by step.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from grasp_tune.optimizers.adam import FIRST, TINY, fresh_share
+from grasp_tune.optimizers.adam import clipped_moves
 from grasp_tune.optimizers.preconditioner import multiplier
-from grasp_tune.optimizers.registry import BaseOptimizer
 from grasp_tune.optimizers.unixgrad import PIECE, move_in_ball
 
 Stack = list[Tensor]  # one tensor a parameter, each (runs, ...)
-
-
-class Rule(Protocol):
-    """How one oracle call moves all runs."""
-
-    calls_per_step: int
-
-    def begin(self, points: Stack) -> None:
-        """Move `points` to where the first gradient of a step is wanted."""
-
-    def feed(self, points: Stack, gradients: Stack, share: Tensor) -> bool:
-        """Take in the gradients at `points`, move them on; returns whether a step is complete."""
-
-    def select(self, rows: Tensor) -> None:
-        """Keep these runs only."""
-
-    def export(self, row: int, optimizer: Optimizer) -> None:
-        """Write one run's state into a fresh optimizer of its kind."""
-
-
-def rule_for(base: BaseOptimizer, values: Tensor, optimizers: Sequence[Optimizer]) -> Rule | None:
-    """Return the rule for `base` at the optimizers' states, None where there is none.
-
-    Counters are shared by all runs, so runs that have made different numbers of steps have none.
-    """
-    make = base.batched_rule()
-    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-    counts = {(group.get("steps"), group.get("iteration")) for group in groups}
-    return None if make is None or len(counts) > 1 else make(values, optimizers)
 
 
 def _column(values: Tensor, like: Tensor) -> Tensor:
@@ -55,221 +25,181 @@ def _column(values: Tensor, like: Tensor) -> Tensor:
     return held.reshape(-1, *([1] * (like.ndim - 1)))
 
 
-def _gather(optimizers: Sequence[Optimizer], name: str) -> Stack | None:
-    """Return one state entry of all optimizers, stacked by parameter; None before it exists."""
-    params = [[p for g in o.param_groups for p in g["params"]] for o in optimizers]
-    if name not in optimizers[0].state.get(params[0][0], {}):
-        return None
-    entries = [[o.state[p][name] for p in own] for o, own in zip(optimizers, params, strict=True)]
-    return [torch.stack(list(column)) for column in zip(*entries, strict=True)]
+class Rule:
+    """How one oracle call moves all runs; their optimizers have one parameter group.
+
+    `points` are the runs' parameters as stacks, of which the parameters become rows.
+    """
+
+    calls_per_step: ClassVar[int] = 1
+    entries: ClassVar[tuple[str, ...]] = ()  # what is remembered of each coordinate, 0 at first
+    counter: ClassVar[str | None] = None  # the group's count of steps, the same in all runs
+
+    def __init__(self, optimizers: Sequence[Optimizer]) -> None:
+        self._optimizers = optimizers
+        self._groups = [optimizer.param_groups[0] for optimizer in optimizers]
+        columns = zip(*(group["params"] for group in self._groups), strict=True)
+        self.points = [torch.stack(list(column)).detach() for column in columns]
+        for row, group in enumerate(self._groups):
+            for param, stack in zip(group["params"], self.points, strict=True):
+                param.data = stack[row]
+        self.steps = int(self._groups[0][self.counter]) if self.counter else 0
+        self.stacks = {name: self._stacked(name) for name in self.entries}
+
+    def begin(self) -> None:
+        """Move `points` to where the first gradient of a step is wanted."""
+
+    def feed(self, gradients: Stack, values: Tensor) -> None:
+        """Take in the gradients at `points`, and move them on by steps of these values."""
+        raise NotImplementedError
+
+    def give_back(self) -> None:
+        """Write the runs' states into their optimizers."""
+        for row, group in enumerate(self._groups):
+            if self.counter:
+                group[self.counter] = self.steps
+            for at, param in enumerate(group["params"]):
+                state = self._optimizers[row].state[param]
+                state.update({name: stack[at][row] for name, stack in self.stacks.items()})
+
+    def _stacked(self, name: str, fill: float = 0.0) -> Stack:
+        """Return one state entry of all runs; `fill` for those that lack it."""
+        rows = [
+            [owner.state[p].get(name, torch.full_like(p, fill)) for p in group["params"]]
+            for owner, group in zip(self._optimizers, self._groups, strict=True)
+        ]
+        return [torch.stack(list(column)).detach() for column in zip(*rows, strict=True)]
+
+    def _numbers(self, name: str) -> Tensor:
+        return torch.tensor([float(group[name]) for group in self._groups], dtype=torch.float64)
 
 
-def _filled(optimizers: Sequence[Optimizer], name: str, fill: float) -> Stack:
-    """Return one state entry of all optimizers, stacked; `fill` for those that lack it."""
-    rows = []
-    for optimizer in optimizers:
-        points = [point for group in optimizer.param_groups for point in group["params"]]
-        states = [(point, optimizer.state.get(point, {})) for point in points]
-        rows.append([state.get(name, torch.full_like(point, fill)) for point, state in states])
-    return [torch.stack(list(column)).detach() for column in zip(*rows, strict=True)]
+class SgdRule(Rule):
+    """The twin of `torch.optim.SGD`."""
 
-
-def _give(optimizer: Optimizer, entries: Mapping[str, Stack], row: int) -> None:
-    params = [p for group in optimizer.param_groups for p in group["params"]]
-    for name, stack in entries.items():
-        for param, item in zip(params, stack, strict=True):
-            optimizer.state[param][name] = item[row].clone()
-
-
-class _Entries:
-    """State entries by name: what most rules have to keep."""
-
-    calls_per_step = 1
-
-    def __init__(self, values: Tensor, optimizers: Sequence[Optimizer], *names: str) -> None:
-        self._values = values
-        found = {name: _gather(optimizers, name) for name in names}
-        self._entries: dict[str, Stack] = {n: s for n, s in found.items() if s is not None}
-
-    def begin(self, points: Stack) -> None:
-        """Gradients are wanted where the points are."""
-
-    def select(self, rows: Tensor) -> None:
-        """Keep these runs only."""
-        self._values = self._values[rows]
-        self._entries = {n: [item[rows] for item in s] for n, s in self._entries.items()}
-
-    def export(self, row: int, optimizer: Optimizer) -> None:
-        """Write one run's state into a fresh optimizer of its kind."""
-        _give(optimizer, self._entries, row)
-
-    def _entry(self, name: str, points: Stack, fill: float = 0.0) -> Stack:
-        if name not in self._entries:
-            self._entries[name] = [torch.full_like(item, fill) for item in points]
-        return self._entries[name]
-
-
-class SgdRule(_Entries):
-    """The twin of `torch.optim.SGD`, with or without Nesterov momentum 0.9."""
-
-    _momentum = 0.0
-
-    def __init__(self, values: Tensor, optimizers: Sequence[Optimizer]) -> None:
-        super().__init__(values, optimizers, *(["momentum_buffer"] if self._momentum else []))
-
-    def feed(self, points: Stack, gradients: Stack, share: Tensor) -> bool:
+    def feed(self, gradients: Stack, values: Tensor) -> None:
         """One step."""
-        if self._momentum:
-            buffers = self._entry("momentum_buffer", points)
-            torch._foreach_mul_(buffers, self._momentum)
-            torch._foreach_add_(buffers, gradients)
-            gradients = list(torch._foreach_add(gradients, buffers, alpha=self._momentum))
-        for point, gradient in zip(points, gradients, strict=True):
-            point.addcmul_(gradient, _column(self._values * share, point), value=-1.0)
-        return True
+        for point, gradient in zip(self.points, gradients, strict=True):
+            point.addcmul_(gradient, _column(values, point), value=-1.0)
 
 
 class MomentumRule(SgdRule):
-    _momentum = 0.9
+    """The twin of `torch.optim.SGD` with Nesterov momentum 0.9."""
+
+    entries = ("momentum_buffer",)
+
+    def feed(self, gradients: Stack, values: Tensor) -> None:
+        """One step."""
+        buffers = self.stacks["momentum_buffer"]
+        torch._foreach_mul_(buffers, 0.9)
+        torch._foreach_add_(buffers, gradients)
+        super().feed(list(torch._foreach_add(gradients, buffers, alpha=0.9)), values)
 
 
-class AdamRule(_Entries):
+class AdamRule(Rule):
     """The twin of `CoordinateAdam`; the power may differ from run to run."""
 
-    def __init__(self, values: Tensor, optimizers: Sequence[Optimizer]) -> None:
-        super().__init__(values, optimizers, "mean", "square")
-        groups = [optimizer.param_groups[0] for optimizer in optimizers]
-        self._steps = int(groups[0]["steps"])
-        wide = torch.float64
-        self._power = torch.tensor([float(group["power"]) for group in groups], dtype=wide)
-        self._typical = torch.tensor([float(group["typical"]) for group in groups], dtype=wide)
-        if bool(self._power.any()):
-            self._entries["peak"] = _filled(optimizers, "peak", 0.0)
+    entries = ("mean", "square")
+    counter = "steps"
 
-    def feed(self, points: Stack, gradients: Stack, share: Tensor) -> bool:
+    def __init__(self, optimizers: Sequence[Optimizer]) -> None:
+        super().__init__(optimizers)
+        self._power, self._typical = self._numbers("power"), self._numbers("typical")
+        if bool(self._power.any()):
+            self.stacks["peak"] = self._stacked("peak")
+
+    def feed(self, gradients: Stack, values: Tensor) -> None:
         """One step."""
-        means, squares = self._entry("mean", points), self._entry("square", points)
-        self._steps += 1
-        first, fresh = 1.0 - FIRST**self._steps, fresh_share(self._steps)
-        torch._foreach_lerp_(means, gradients, 1.0 - FIRST)
-        torch._foreach_mul_(squares, 1.0 - fresh)
-        torch._foreach_addcmul_(squares, gradients, gradients, fresh)
-        peaks = self._entries.get("peak")
-        for at, point in enumerate(points):
-            move = means[at] / squares[at].sqrt().add_(TINY)
-            move.mul_(1.0 / first).clamp_(-1.0, 1.0)
+        self.steps += 1
+        moves = clipped_moves(self.stacks["mean"], self.stacks["square"], gradients, self.steps)
+        peaks = self.stacks.get("peak")
+        for at, (point, move) in enumerate(zip(self.points, moves, strict=True)):
             if peaks is not None:
                 torch.maximum(peaks[at], gradients[at].abs(), out=peaks[at])
                 typical, power = _column(self._typical, point), _column(self._power, point)
                 move.mul_(multiplier(peaks[at], typical, power))
-            point.sub_(move.mul_(_column(self._values * share, point)))
-        return True
-
-    def select(self, rows: Tensor) -> None:
-        """Keep these runs only."""
-        super().select(rows)
-        self._power, self._typical = self._power[rows], self._typical[rows]
-
-    def export(self, row: int, optimizer: Optimizer) -> None:
-        """Write one run's state into a fresh optimizer of its kind."""
-        entries = dict(self._entries)
-        if not float(self._power[row]):
-            entries.pop("peak", None)
-        _give(optimizer, entries, row)
-        for group in optimizer.param_groups:
-            group["steps"] = self._steps
+            point.sub_(move.mul_(_column(values, point)))
 
 
-class AdaGradRule(_Entries):
+class AdaGradRule(Rule):
     """The twin of `DiagonalAdaGrad`."""
 
-    def __init__(self, values: Tensor, optimizers: Sequence[Optimizer]) -> None:
-        super().__init__(values, optimizers, "root")
-        if any("scale" in state for o in optimizers for state in o.state.values()):
-            self._entries["scale"] = _filled(optimizers, "scale", 1.0)
+    def __init__(self, optimizers: Sequence[Optimizer]) -> None:
+        super().__init__(optimizers)
+        self.stacks["root"] = self._stacked("root", torch.finfo(self.points[0].dtype).tiny)
+        if any("scale" in state for owner in optimizers for state in owner.state.values()):
+            self.stacks["scale"] = self._stacked("scale", 1.0)
 
-    def feed(self, points: Stack, gradients: Stack, share: Tensor) -> bool:
+    def feed(self, gradients: Stack, values: Tensor) -> None:
         """One step."""
-        tiny = torch.finfo(points[0].dtype).tiny
-        roots, scales = self._entry("root", points, tiny), self._entries.get("scale")
-        for at, (point, gradient) in enumerate(zip(points, gradients, strict=True)):
+        roots, scales = self.stacks["root"], self.stacks.get("scale")
+        for at, (point, gradient) in enumerate(zip(self.points, gradients, strict=True)):
             move = gradient / torch.hypot(roots[at], gradient, out=roots[at])
             if scales is not None:
                 move.mul_(scales[at])
-            point.sub_(move.mul_(_column(self._values * share, point)))
-        return True
+            point.sub_(move.mul_(_column(values, point)))
 
 
-class UniXGradRule(_Entries):
+class UniXGradRule(Rule):
     """The twin of `UniXGrad`: displacements in units of each run's radius."""
 
     calls_per_step = 2
+    entries = ("lead", "mean")
+    counter = "iteration"
 
-    def __init__(self, values: Tensor, optimizers: Sequence[Optimizer]) -> None:
-        super().__init__(values, optimizers, "origin", "lead", "mean")
-        groups = [optimizer.param_groups[0] for optimizer in optimizers]
-        self._iteration = int(groups[0]["iteration"])
-        self._root = torch.tensor([float(g["root"]) for g in groups], dtype=torch.float64)
+    def __init__(self, optimizers: Sequence[Optimizer]) -> None:
+        super().__init__(optimizers)
+        self._root, self._radius = self._numbers("root"), self._numbers("radius")
         self._ahead: Stack | None = None
+        begun = [item.clone() for item in self.points]
+        self.stacks["origin"] = self._stacked("origin") if self.steps else begun
 
-    def begin(self, points: Stack) -> None:
+    def begin(self) -> None:
         """Move to the look-ahead points."""
-        if "origin" not in self._entries:
-            self._entries["origin"] = [item.clone() for item in points]
-        self._entry("lead", points)
-        self._entry("mean", points)
-        share = 2.0 / (self._iteration + 2)
-        mixed = torch._foreach_lerp(self._entries["mean"], self._entries["lead"], share)
-        self._set(points, list(mixed))
+        lead, mean = self.stacks["lead"], self.stacks["mean"]
+        self._set(torch._foreach_lerp(mean, lead, 2.0 / (self.steps + 2)))
 
-    def _set(self, points: Stack, displacement: Stack) -> None:
-        for point, origin, item in zip(points, self._entries["origin"], displacement, strict=True):
-            left = self._values
+    def _set(self, displacement: Sequence[Tensor]) -> None:
+        """Move to the origin plus so many radii."""
+        origins = self.stacks["origin"]
+        for point, origin, item in zip(self.points, origins, displacement, strict=True):
+            left = self._radius
             while bool((left > PIECE).any()):  # radii that the type cannot hold
                 part = left.clamp(max=PIECE)
                 item, left = item * _column(part, item), left / part
             torch.addcmul(origin, item, _column(left, item), out=point)
 
-    def feed(self, points: Stack, gradients: Stack, share: Tensor) -> bool:
+    def feed(self, gradients: Stack, values: Tensor) -> None:
         """The first call of a step moves to the average, the second completes it."""
-        weight = self._iteration + 1
+        weight = self.steps + 1
         reach = 2.0 * weight / self._root
         if self._ahead is None:
             self._ahead = [item.clone() for item in gradients]
             moved = self._moved(gradients, reach)
-            torch._foreach_lerp_(self._entries["mean"], moved, 2.0 / (weight + 1))
-            self._set(points, self._entries["mean"])
-            return False
+            torch._foreach_lerp_(self.stacks["mean"], moved, 2.0 / (weight + 1))
+            self._set(self.stacks["mean"])
+            return
         apart = torch._foreach_sub(self._ahead, gradients)
         self._root = torch.hypot(self._root, weight * run_norms(apart))
-        self._entries["lead"] = self._moved(gradients, reach)
-        self._ahead = None
-        self._iteration = weight
-        return True
+        self.stacks["lead"] = self._moved(gradients, reach)
+        self._ahead, self.steps = None, weight
 
     def _moved(self, by: Stack, reach: Tensor) -> Stack:
         """Return Proj(lead - reach * by) onto the unit ball of each run, all parameters jointly."""
-        pairs = zip(self._entries["lead"], by, strict=True)
-        out = [lead - item * _column(reach, item) for lead, item in pairs]
+        leads = self.stacks["lead"]
+        out = [a - b * _column(reach, b) for a, b in zip(leads, by, strict=True)]
         norm = run_norms(out)
         for row in torch.nonzero(~torch.isfinite(norm)).flatten().tolist():
-            ends = [item[row] for item in out]
-            lead = [item[row] for item in self._entries["lead"]]
-            move_in_ball(ends, lead, [item[row] for item in by], float(reach[row]))
+            end, lead, ours = ([item[row] for item in stack] for stack in (out, leads, by))
+            move_in_ball(end, lead, ours, float(reach[row]))
             norm[row] = 1.0
         return [item / _column(norm.clamp_min(1.0), item) for item in out]
 
-    def select(self, rows: Tensor) -> None:
-        """Keep these runs only."""
-        super().select(rows)
-        self._root = self._root[rows]
-        self._ahead = None if self._ahead is None else [item[rows] for item in self._ahead]
-
-    def export(self, row: int, optimizer: Optimizer) -> None:
-        """Write one run's state into a fresh optimizer of its kind."""
-        super().export(row, optimizer)
-        for group in optimizer.param_groups:
-            group["iteration"], group["root"] = self._iteration, float(self._root[row])
+    def give_back(self) -> None:
+        """Write the runs' states into their optimizers."""
+        super().give_back()
+        for group, root in zip(self._groups, self._root.tolist(), strict=True):
+            group["root"] = root
 
 
 def run_norms(stack: Sequence[Tensor]) -> Tensor:

@@ -6,12 +6,12 @@ a function of (point, seed, purpose, call).
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from grasp_tune.core.errors import InputError, ProblemError
+from grasp_tune.core.errors import ProblemError
 from grasp_tune.core.random_streams import address
 from grasp_tune.engine.metrics import find_metric
 from grasp_tune.engine.problem import Batch, TorchProblem
@@ -144,11 +144,11 @@ def _buffers_of(model: nn.Module) -> list[tuple[dict[str, Tensor | None], str, T
 class MeanGradient:
     """The running mean of gradients at one point: one vector, whatever the number of samples."""
 
-    def __init__(self, parameters: list[nn.Parameter], *, moments: bool = False) -> None:
+    def __init__(self, parameters: Sequence[Tensor], *, moments: bool = False) -> None:
         self._parameters = parameters
-        wide = [torch.promote_types(item.dtype, torch.float32) for item in parameters]
-        pairs = list(zip(parameters, wide, strict=True))
-        self.sums = [torch.zeros_like(item, dtype=kind) for item, kind in pairs]
+        wide = (torch.promote_types(item.dtype, torch.float32) for item in parameters)
+        pairs = zip(parameters, wide, strict=True)
+        self.sums = [torch.zeros_like(item.detach(), dtype=kind) for item, kind in pairs]
         self.peaks = [torch.zeros_like(item) for item in self.sums] if moments else None
         self.count = 0
         self.square = 0.0  # sum of |g|^2
@@ -169,9 +169,26 @@ class MeanGradient:
     @property
     def norm(self) -> float:
         """Norm of the mean."""
-        if not self.count:
-            return math.nan
-        return joint_norm(self.sums) / self.count
+        return joint_norm(self.sums) / self.count if self.count else math.nan
+
+    @property
+    def mean_square(self) -> float:
+        """Mean of |g|^2."""
+        return self.square / self.count if self.count else math.nan
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the sums and peaks by name; with `count` and `square`, all that `merge` needs."""
+        found = {f"sum.{at}": item for at, item in enumerate(self.sums)}
+        return found | {f"peak.{at}": item for at, item in enumerate(self.peaks or [])}
+
+    def merge(self, tensors: Mapping[str, Tensor], count: float, square: float) -> None:
+        """Add what another one saw."""
+        self.count += int(count)
+        self.square += square
+        for at, total in enumerate(self.sums):
+            total.add_(tensors[f"sum.{at}"].to(total.device))
+        for at, peak in enumerate(self.peaks or []):
+            torch.maximum(peak, tensors[f"peak.{at}"].to(peak.device), out=peak)
 
 
 class LossSums:
@@ -181,16 +198,13 @@ class LossSums:
         self.count, self._sum, self._square = 0, 0.0, 0.0
 
     def add(self, value: float) -> None:
-        self.count += 1
-        self._sum += value
-        self._square += value * value
+        self.merge((1, value, value * value))
 
-    def merge(self, numbers: list[float]) -> None:
-        if len(numbers) != 3:
-            raise InputError(f"expected three sums, got {len(numbers)}")
-        self.count += int(numbers[0])
-        self._sum += numbers[1]
-        self._square += numbers[2]
+    def merge(self, numbers: Sequence[float]) -> None:
+        count, total, square = numbers
+        self.count += int(count)
+        self._sum += total
+        self._square += square
 
     @property
     def numbers(self) -> list[float]:

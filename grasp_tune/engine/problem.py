@@ -84,7 +84,7 @@ class TorchProblem:
             raise ProblemError(f"weight_decay: got {self.weight_decay!r}, expected a number >= 0")
         if self.clip is not None and not self.clip > 0.0:
             raise ProblemError(f"clip: got {self.clip!r}, expected a number > 0")
-        _ = self.chosen_device
+        device = self.chosen_device
         if self.metric is not None:
             find_metric(self.metric)
         if self.choose_by not in ("loss", "metric"):
@@ -93,15 +93,18 @@ class TorchProblem:
             raise ProblemError("choose_by: got 'metric', which needs a metric and validation data")
         home = getattr(self.loss, "__module__", "")
         if isinstance(self.loss, nn.Module) or home == "torch.nn.functional":
-            object.__setattr__(self, "loss", TargetLoss(self.loss, self.chosen_device))
-        object.__setattr__(self, "data", _as_data(self.data, size))
+            self._set(loss=TargetLoss(self.loss, device))
+        self._set(data=_as_data(self.data, size))
         if isinstance(self.data, Rows) and self.data.batch_size:
-            size = self.data.batch_size
-            object.__setattr__(self, "batch_size", size)
-        object.__setattr__(self, "rows", count_rows(self.data, "data", size))
+            self._set(batch_size=self.data.batch_size)
+        self._set(rows=count_rows(self.data, "data", self.batch_size))
         if self.validation is not None:
-            object.__setattr__(self, "validation", _as_data(self.validation, size))
+            self._set(validation=_as_data(self.validation, self.batch_size))
             count_rows(self.validation, "validation", 1)
+
+    def _set(self, **values: Any) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
     def build(self, seed: int) -> nn.Module:
         """Return a fresh model at the start point, on the problem's device.
@@ -118,22 +121,24 @@ class TorchProblem:
         if not any(parameter.requires_grad for parameter in model.parameters()):
             raise ProblemError("model: it has no trainable parameter, so there is nothing to train")
         for name, item in model.named_parameters():
-            if item.is_complex():
-                raise ProblemError(
-                    f"model: parameter {name} is complex; keep its real and imaginary parts as a "
-                    "real parameter and join them with torch.view_as_complex"
+            wrong = ""
+            if nn.parameter.is_lazy(item):
+                wrong = (
+                    "not initialised yet (a lazy module); run the model once on an example inside "
+                    "`model` before returning it"
                 )
-            if item.dtype == torch.float16 and item.requires_grad:
-                raise ProblemError(
-                    f"model: parameter {name} is float16, too narrow for steps of unknown size; "
-                    "keep the parameters in float32 or bfloat16, and use torch.autocast"
+            elif item.is_complex():
+                wrong = (
+                    "complex; keep its real and imaginary parts as a real parameter and join them "
+                    "with torch.view_as_complex"
                 )
-        lazy = [name for name, p in model.named_parameters() if nn.parameter.is_lazy(p)]
-        if lazy:
-            raise ProblemError(
-                f"model: parameter {lazy[0]} is not initialised yet (a lazy module); run the model "
-                "once on an example inside `model` before returning it"
-            )
+            elif item.dtype == torch.float16 and item.requires_grad:
+                wrong = (
+                    "float16, too narrow for steps of unknown size; keep the parameters in float32 "
+                    "or bfloat16, and use torch.autocast"
+                )
+            if wrong:
+                raise ProblemError(f"model: parameter {name} is {wrong}")
         return model.to(self.chosen_device).train()
 
     @property
@@ -157,30 +162,22 @@ class TorchProblem:
 
     @property
     def chosen_device(self) -> torch.device:
-        """The device to train on."""
-        if self.device is not None:
-            return _present(self.device)
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-
-
-def _present(given: str | torch.device) -> torch.device:
-    """Return the device, if this machine has it."""
-    try:
-        device = torch.device(given)
-    except (RuntimeError, TypeError) as error:
-        reason = str(error).splitlines()[0]
-        raise ProblemError(f"device: got {given!r}, expected a device of torch: {reason}") from None
-    there = True
-    # Nothing is put there to find out: that would start CUDA, and worker processes could not.
-    if device.type == "cuda":
-        there = (device.index or 0) < torch.cuda.device_count()
-    elif device.type == "mps":
-        there = torch.backends.mps.is_available()
-    if not there:
-        raise ProblemError(f"device: got {str(given)!r}, which is not there")
-    return device
+        """The device to train on, which this machine must have."""
+        cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
+        if self.device is None:
+            return torch.device("cuda" if cuda else "mps" if mps else "cpu")
+        try:
+            device = torch.device(self.device)
+        except (RuntimeError, TypeError) as error:
+            reason = str(error).splitlines()[0]
+            raise ProblemError(
+                f"device: got {self.device!r}, expected a device of torch: {reason}"
+            ) from None
+        # Nothing is put there to find out: that would start CUDA, and worker processes could not.
+        lacking = device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count()
+        if lacking or (device.type == "mps" and not mps):
+            raise ProblemError(f"device: got {str(self.device)!r}, which is not there")
+        return device
 
 
 class TargetLoss:
@@ -229,9 +226,10 @@ class Passes:
 
 def _as_data(data: Any, batch_size: int) -> Any:
     """Return the data as a tuple of tensors, as `Rows` or as `Passes`; others as they are."""
-    if isinstance(data, Tensor | np.ndarray):
+    columns = Tensor | np.ndarray
+    if isinstance(data, columns):
         data = (data,)
-    if isinstance(data, tuple | list) and data and all(_is_column(item) for item in data):
+    if isinstance(data, tuple | list) and data and all(isinstance(x, columns) for x in data):
         return tuple(_column(item) for item in data)
     if isinstance(data, tuple | Rows | Passes):
         return data
@@ -255,10 +253,6 @@ def _as_data(data: Any, batch_size: int) -> Any:
 def _has_rows(data: object) -> bool:
     found = hasattr(data, "__getitem__") and hasattr(data, "__len__")
     return found and not isinstance(data, IterableDataset | type)
-
-
-def _is_column(item: object) -> bool:
-    return isinstance(item, Tensor | np.ndarray)
 
 
 def _column(item: Tensor | np.ndarray[Any, Any]) -> Tensor:
@@ -285,11 +279,11 @@ def count_rows(data: Data, name: str, least: int) -> int | None:
             f"{name}: got {type(data).__name__}, expected a tuple of tensors or arrays, a Dataset "
             "with a length, a DataLoader, or a function that gives an iterable of batches"
         )
+    if not rows:
+        raise ProblemError(f"{name}: there are no rows")
     if rows < least:
         raise ProblemError(
             f"{name}: {rows} rows are fewer than one batch of {least}; "
             f"use batch_size <= {rows} or more data"
-            if rows
-            else f"{name}: there are no rows"
         )
     return rows

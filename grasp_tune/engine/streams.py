@@ -74,27 +74,24 @@ class Stream:
     def __init__(
         self, data: Any, batch_size: int, seed: int, purpose: str, device: torch.device
     ) -> None:
-        self._data, self._size = data, batch_size
-        self._seed, self._purpose, self._device = seed, purpose, device
-        self._block = -1
-        self._rows: Tensor | None = None
+        self._data, self._seed, self._purpose, self._device = data, seed, purpose, device
+        self._block, self._rows = -1, torch.empty(0)
         self._pass: _Pass | None = None
-        self._count = len(data[0]) if isinstance(data, tuple) else 0
-        if isinstance(data, Rows):
-            self._count = len(data)
-        self._index = (
-            IndexStream(seed, (purpose,), batch_size, self._count) if self._count else None
-        )
+        self._index: IndexStream | None = None
+        if isinstance(data, tuple | Rows):
+            count = len(data[0]) if isinstance(data, tuple) else len(data)
+            self._index = IndexStream(seed, (purpose,), batch_size, count)
 
     def batch(self, call: int) -> Batch:
         """Return the minibatch of oracle call `call`, on the device."""
-        if not self._count:
-            return _to(self._read(call), self._device)
+        if self._index is None:  # an iterable has no addresses, only an order
+            if self._pass is None or call < self._pass.position:
+                self._pass = _Pass(self._data, self._seed, self._purpose)
+            return _to(self._pass.take(call), self._device)
         rows = self.rows(call)
         if isinstance(self._data, tuple):
             picked = tuple(item.index_select(0, rows.to(item.device)) for item in self._data)
         else:
-            assert isinstance(self._data, Rows)
             with fixed_randomness(self._seed, "items", self._purpose, call):
                 picked = self._data.collate([self._data.items[int(row)] for row in rows])
         return _to(picked, self._device)
@@ -105,17 +102,11 @@ class Stream:
         With replacement, because the oracle's answers must be independent.
         """
         block, at = divmod(call, BLOCK)
-        if block != self._block or self._rows is None:
+        if block != self._block:
             assert self._index is not None
             drawn = self._index.block(block * BLOCK, BLOCK)
             self._rows, self._block = torch.from_numpy(drawn), block
         return self._rows[at]
-
-    def _read(self, call: int) -> Batch:
-        """Return batch number `call` of an iterable, which has no addresses, only an order."""
-        if self._pass is None or call < self._pass.position:
-            self._pass = _Pass(self._data, self._seed, self._purpose)
-        return self._pass.take(call)
 
 
 class _Pass:

@@ -37,8 +37,5 @@ def task_threads(model: nn.Module) -> Iterator[None]:
 
 
 def share_cores() -> None:
-    """Give this process, one of several workers side by side, a single thread.
-
-    More threads than cores cost more than they bring.
-    """
+    """Give this process, one of several side by side, one thread: more than cores cost time."""
     torch.set_num_threads(1)

@@ -7,14 +7,12 @@ nothing of schedules: it does what the task says and writes the checkpoints that
 
 import contextlib
 import logging
-import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import cast
 
-import torch
 from torch import nn
 
-from grasp_tune.core.checkpoint_keys import MOMENTS, START, part_key
+from grasp_tune.core.checkpoint_keys import START, part_key
 from grasp_tune.core.tasks import (
     Outcome,
     ProbeOutcome,
@@ -28,6 +26,8 @@ from grasp_tune.core.tasks import (
     TrainTask,
 )
 from grasp_tune.engine.checkpoints import (
+    Checkpoint,
+    Store,
     Tensors,
     digest,
     load_model,
@@ -36,12 +36,11 @@ from grasp_tune.engine.checkpoints import (
 from grasp_tune.engine.fused import run_fused
 from grasp_tune.engine.lane_group import LaneGroup, Seat
 from grasp_tune.engine.oracle import LossSums, MeanGradient, Oracle
+from grasp_tune.engine.probe import ProbeSums
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.segment import SegmentRunner
-from grasp_tune.engine.store import Checkpoint, Store
 from grasp_tune.engine.streams import untouched_randomness
 from grasp_tune.engine.threads import task_threads
-from grasp_tune.optimizers.preconditioner import Coordinates, typical_peak
 from grasp_tune.optimizers.registry import Factory
 
 logger = logging.getLogger(__name__)
@@ -84,7 +83,7 @@ class Worker:
             seat = None
         with self._seated(seat), untouched_randomness(), task_threads(self.model):
             if isinstance(task, ProbeTask):
-                return self._merge(task) if task.merge else self._probe(task)
+                return self._probe(task)
             if isinstance(task, ScoreTask):
                 return self._score(task)
             return self._train(task)
@@ -101,88 +100,37 @@ class Worker:
             finally:
                 self.group = None
 
-    def place(self, key: str) -> Checkpoint | None:
-        """Put the model at x0 or at a checkpoint; returns the latter."""
+    def place(self, key: str, model: nn.Module | None = None) -> Checkpoint | None:
+        """Put the model, or another one like it, at x0 or at a checkpoint; returns the latter."""
         saved = None if key == START else self._store.read(key)
-        load_model(self.model, self.start if saved is None else saved.tensors, key)
+        load_model(model or self.model, self.start if saved is None else saved.tensors, key)
         self.model.train()
         return saved
 
     # -- probe ----------------------------------------------------------------------------------
 
     def _probe(self, task: ProbeTask) -> ProbeOutcome:
-        oracle = self.oracle
+        oracle, sums = self.oracle, ProbeSums(self.oracle.parameters, moments=task.moments)
+        for part in range(task.merge):
+            sums.merge(self._store.read(str(part_key(part))).tensors)
         self.place(START)
         oracle.keep_buffers()
-        mean = MeanGradient(oracle.parameters, moments=task.moments)
-        values, losses = LossSums(), LossSums()
         if task.exact:
             value = oracle.exact(gradient=True)
-            mean.add()
-            losses.add(value)
-            values.add(value)
+            sums.add_gradient(value)
+            sums.add_value(value)
         else:
             for call in range(*task.gradients):
-                losses.add(float(oracle.gradient("probe", call)))
-                mean.add()
+                sums.add_gradient(float(oracle.gradient("probe", call)))
                 oracle.restore_buffers()
             for call in range(*task.values):
-                values.add(oracle.value("value", call))
+                sums.add_value(oracle.value("value", call))
                 oracle.restore_buffers()
         if task.part is not None:
-            self._write_part(task.part, mean, values, losses)
+            self._store.write(str(part_key(task.part)), sums.tensors(), {})
         elif task.moments:
-            self._write_moments(mean)
-        return self._probe_outcome(task.calls, mean, values, losses)
-
-    def _probe_outcome(
-        self, calls: int, mean: MeanGradient, values: LossSums, losses: LossSums
-    ) -> ProbeOutcome:
-        # Where no values were asked for, those that came with the gradients cost nothing.
-        seen = values if values.count else losses
-        return ProbeOutcome(
-            calls=calls,
-            origin=self.origin,
-            gradients=mean.count,
-            gradient_norm=mean.norm,
-            gradient_square=mean.square / mean.count if mean.count else math.nan,
-            parameters=sum(item.numel() for item in self.oracle.parameters),
-            values=seen.count,
-            value=seen.mean,
-            value_square=seen.mean_square,
-        )
-
-    def _write_part(
-        self, part: int, mean: MeanGradient, values: LossSums, losses: LossSums
-    ) -> None:
-        tensors = {f"sum.{at}": item for at, item in enumerate(mean.sums)}
-        tensors.update({f"peak.{at}": item for at, item in enumerate(mean.peaks or [])})
-        numbers = [mean.count, mean.square, *values.numbers, *losses.numbers]
-        tensors["numbers"] = torch.tensor(numbers, dtype=torch.float64)
-        self._store.write(str(part_key(part)), tensors, {})
-
-    def _write_moments(self, mean: MeanGradient) -> None:
-        assert mean.peaks is not None
-        peaks = {f"peak.{at}": item for at, item in enumerate(mean.peaks)}
-        self._store.write(str(MOMENTS), peaks, {"typical": typical_peak(mean.peaks)})
-
-    def _merge(self, task: ProbeTask) -> ProbeOutcome:
-        mean = MeanGradient(self.oracle.parameters, moments=task.moments)
-        values, losses = LossSums(), LossSums()
-        for part in range(task.merge):
-            tensors = self._store.read(str(part_key(part))).tensors
-            numbers = [float(item) for item in tensors["numbers"]]
-            mean.count += int(numbers[0])
-            mean.square += numbers[1]
-            values.merge(numbers[2:5])
-            losses.merge(numbers[5:8])
-            for at, total in enumerate(mean.sums):
-                total.add_(tensors[f"sum.{at}"].to(total.device))
-            for at, peak in enumerate(mean.peaks or []):
-                torch.maximum(peak, tensors[f"peak.{at}"].to(peak.device), out=peak)
-        if task.moments:
-            self._write_moments(mean)
-        return self._probe_outcome(0, mean, values, losses)
+            sums.write_moments(self._store)
+        return sums.outcome(task.calls, self.origin)
 
     # -- score ----------------------------------------------------------------------------------
 
@@ -216,8 +164,7 @@ class Worker:
             oracle.gradient("ensemble", call)
             mean.add()
             oracle.restore_buffers()
-        square = mean.square / mean.count if mean.count else math.nan
-        return SampleOutcome(sample.key, mean.count, mean.norm, square)
+        return SampleOutcome(sample.key, mean.count, mean.norm, mean.mean_square)
 
     # -- train ----------------------------------------------------------------------------------
 
@@ -228,15 +175,6 @@ class Worker:
             results, note = run_fused(self, task)
         calls = sum(item.calls for item in results)
         return TrainOutcome(calls, self.origin, tuple(results), note)
-
-    def coordinates(self, power: float) -> Coordinates | None:
-        """Return what the probe saw of each coordinate for a run, None where it does not matter."""
-        if not power:
-            return None
-        saved = self._store.read(str(MOMENTS))
-        peaks = [saved.tensors[f"peak.{at}"] for at in range(len(self.oracle.parameters))]
-        moved = [item.to(self.oracle.device) for item in peaks]
-        return Coordinates(power, moved, float(saved.meta["typical"]))
 
     @property
     def store(self) -> Store:

@@ -7,7 +7,7 @@ from typing import Any
 
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.methods import Method
-from grasp_tune.core.spec import ScheduleName, SweepSpec
+from grasp_tune.core.spec import AnySchedule, SweepSpec
 from grasp_tune.engine.fused import fusion_width
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.executors.local import InProcess
@@ -36,7 +36,7 @@ def train_in_trial(
     budget: int,
     report: Callable[[int, float], None],
     method: Method | None = None,
-    schedule: ScheduleName = "promote",
+    schedule: AnySchedule = "promote",
     seed: int = 0,
     **how: Any,
 ) -> tuple[Result, dict[str, float]]:
@@ -48,7 +48,7 @@ def train_in_trial(
     if not isinstance(problem, TorchProblem):
         kind = type(problem).__name__
         raise InputError(f"problem: got {kind}, expected a grasp_tune.TorchProblem")
-    width = fusion_width(problem, method, schedule, "auto", seed)
+    width = fusion_width(problem, method, "auto", seed)
     spec, bases = SweepSpec.assemble(method, budget, schedule, seed, width=width, **how)
     heard = CallbackReporter([_Parts(report)], None)
     result = run_sweep(problem, spec, InProcess, bases=bases, reporter=heard)

@@ -29,7 +29,6 @@ from grasp_tune.core.tasks import (
     TrainTask,
     outcome_from_dict,
     outcome_to_dict,
-    phase_of,
 )
 from grasp_tune.executors.local import InProcess
 from grasp_tune.executors.study import (
@@ -165,7 +164,7 @@ class StudyLog:
         label = self._label(key, turn)
         if not isinstance(task, str):
             label["runs"] = _runs(task)
-            shown |= {"phase": phase_of(task), "budget": task.calls}
+            shown |= {"phase": task.phase, "budget": task.calls}
         set_trial(self.study, trial_id, TASK, label)
         for name, value in shown.items():
             self.study._storage.set_trial_user_attr(trial_id, name, value)
@@ -363,7 +362,7 @@ class StudyExecutor:
                 task.id,
                 self._turns[task.id],
                 label={"runs": _runs(task)},
-                user_attrs={"task": task.id, "phase": phase_of(task), "budget": task.calls},
+                user_attrs={"task": task.id, "phase": task.phase, "budget": task.calls},
                 **_parameters(task),
             )
             if trial_id is not None:

@@ -21,9 +21,9 @@ from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.core.search import ATTEMPTS
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import Task
+from grasp_tune.engine.checkpoints import Store
 from grasp_tune.engine.lane_group import Seat, meeting_place
 from grasp_tune.engine.problem import TorchProblem
-from grasp_tune.engine.store import Store
 from grasp_tune.engine.worker import Worker
 from grasp_tune.extras import missing_extra
 from grasp_tune.optimizers.registry import Factory

@@ -19,8 +19,7 @@ from grasp_tune.core.checkpoint_keys import START
 from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.core.methods import Method, NonConvex
 from grasp_tune.core.search import Search, Step
-from grasp_tune.core.spec import ScheduleName, SweepSpec
-from grasp_tune.core.tasks import phase_of
+from grasp_tune.core.spec import AnySchedule, SweepSpec
 from grasp_tune.engine.checkpoints import model_tensors
 from grasp_tune.loop.loop_optimizer import LoopOptimizer, check_spec
 from grasp_tune.loop.model_point import Groups
@@ -64,7 +63,7 @@ class Grasp(LoopOptimizer):
         model: Groups,
         budget: int | None = None,
         method: Method | None = None,
-        schedule: ScheduleName = "promote",
+        schedule: AnySchedule = "promote",
         seed: int = 0,
         *,
         epochs: int | None = None,
@@ -181,7 +180,7 @@ class Grasp(LoopOptimizer):
         if self._ledger is None:
             return "timing"
         task = self._ledger.search.tasks.get(self._task_id)
-        return "probe" if task is None else phase_of(task)
+        return "probe" if task is None else task.phase
 
     @property
     def best_loss(self) -> float:

@@ -13,8 +13,7 @@ from grasp_tune.core.checkpoint_keys import START
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.random_streams import words
 from grasp_tune.core.tasks import Outcome, ProbeTask, ScoreTask, Task
-from grasp_tune.engine.checkpoints import Tensors, model_tensors
-from grasp_tune.engine.store import Store
+from grasp_tune.engine.checkpoints import Store, Tensors, model_tensors
 from grasp_tune.loop.loop_optimizer import LoopOptimizer
 from grasp_tune.loop.model_point import Groups
 from grasp_tune.loop.task_runs import Bench, begin

@@ -8,13 +8,12 @@ and `state` can be saved in the middle and gone on from.
 
 import math
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
-from torch import Tensor
-from torch.optim import Optimizer
+from torch import Tensor, nn
 
-from grasp_tune.core.checkpoint_keys import MOMENTS, START, average_key, iterate_key, state_key
+from grasp_tune.core.checkpoint_keys import START
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.tasks import (
     Outcome,
@@ -30,17 +29,15 @@ from grasp_tune.core.tasks import (
     TrainTask,
 )
 from grasp_tune.engine.checkpoints import (
-    Averages,
-    finite,
+    Store,
     load_optimizer,
     optimizer_tensors,
 )
-from grasp_tune.engine.curves import Curve
 from grasp_tune.engine.lane_group import LaneSum
 from grasp_tune.engine.oracle import LossSums, MeanGradient
-from grasp_tune.engine.store import Store
+from grasp_tune.engine.probe import ProbeSums
+from grasp_tune.engine.segment import TrainingRun
 from grasp_tune.loop.model_point import ModelPoint
-from grasp_tune.optimizers.preconditioner import Coordinates, typical_peak
 from grasp_tune.optimizers.registry import find_optimizer
 
 Tensors = dict[str, Tensor]
@@ -58,15 +55,6 @@ class Bench:
     def place(self, key: str) -> None:
         """Put the model at a checkpoint."""
         self.point.place(self.store.read(key).tensors)
-
-    def coordinates(self, power: float) -> Coordinates | None:
-        """Return what the probe saw of each coordinate, None where it does not matter."""
-        if not power:
-            return None
-        saved = self.store.read(str(MOMENTS))
-        pairs = enumerate(self.point.trained)
-        peaks = [saved.tensors[f"peak.{at}"].to(item.device) for at, item in pairs]
-        return Coordinates(power, peaks, float(saved.meta["typical"]))
 
 
 class TaskRun(Protocol):
@@ -105,9 +93,7 @@ class ProbeRun:
         self._task, self._bench = task, bench
         bench.place(START)
         bench.point.keep_buffers()
-        self._mean = MeanGradient(bench.point.trained, moments=task.moments)  # type: ignore[arg-type]
-        self._losses, self._values = LossSums(), LossSums()
-        self._gradients = task.gradients[1] - task.gradients[0]
+        self._sums = ProbeSums(bench.point.trained, moments=task.moments)
         self._fed = 0
 
     @property
@@ -117,55 +103,26 @@ class ProbeRun:
 
     def feed(self, loss: Tensor) -> None:
         """Take one sample at x0."""
-        if self._fed < self._gradients:
-            self._losses.add(float(loss))
-            self._mean.add()
+        if self._fed < self._task.gradients[1] - self._task.gradients[0]:
+            self._sums.add_gradient(float(loss))
         else:
-            self._values.add(float(loss))
+            self._sums.add_value(float(loss))
         self._fed += 1
         self._bench.point.restore_buffers()
 
     def outcome(self) -> ProbeOutcome:
         """What was seen at x0; leaves the sizes of the gradients where they were asked for."""
-        mean = self._mean
-        if self._task.moments and mean.peaks is not None:
-            peaks = {f"peak.{at}": item for at, item in enumerate(mean.peaks)}
-            self._bench.store.write(str(MOMENTS), peaks, {"typical": typical_peak(mean.peaks)})
-        seen = self._values if self._values.count else self._losses
-        return ProbeOutcome(
-            calls=self._fed,
-            origin=ORIGIN,
-            gradients=mean.count,
-            gradient_norm=mean.norm,
-            gradient_square=mean.square / mean.count if mean.count else math.nan,
-            parameters=sum(item.numel() for item in self._bench.point.trained),
-            values=seen.count,
-            value=seen.mean,
-            value_square=seen.mean_square,
-        )
+        if self._task.moments:
+            self._sums.write_moments(self._bench.store)
+        return self._sums.outcome(self._fed, ORIGIN)
 
     def state(self) -> State:
         """The sums so far."""
-        mean = self._mean
-        tensors = {f"sum.{at}": item for at, item in enumerate(mean.sums)}
-        tensors.update({f"peak.{at}": item for at, item in enumerate(mean.peaks or [])})
-        numbers = {
-            "fed": self._fed,
-            "mean": [mean.count, mean.square],
-            "losses": self._losses.numbers,
-            "values": self._values.numbers,
-        }
-        return tensors, numbers
+        return self._sums.tensors(), {"fed": self._fed}
 
     def load(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
         """Go on from saved sums."""
-        for at, item in enumerate(self._mean.sums):
-            item.copy_(tensors[f"sum.{at}"])
-        for at, item in enumerate(self._mean.peaks or []):
-            item.copy_(tensors[f"peak.{at}"])
-        self._mean.count, self._mean.square = int(numbers["mean"][0]), float(numbers["mean"][1])
-        self._losses.merge(numbers["losses"])
-        self._values.merge(numbers["values"])
+        self._sums.merge(tensors)
         self._fed = int(numbers["fed"])
 
 
@@ -182,7 +139,7 @@ class ScoreRun:
     def _new_mean(self) -> MeanGradient | None:
         if self._task.by == "value":
             return None
-        return MeanGradient(self._bench.point.trained)  # type: ignore[arg-type]
+        return MeanGradient(self._bench.point.trained)
 
     def _go_to(self, at: int) -> None:
         if at < len(self._task.samples):
@@ -206,7 +163,7 @@ class ScoreRun:
             return
         value, square = self._sums.mean, self._sums.mean_square
         if self._mean is not None:
-            value, square = self._mean.norm, self._mean.square / self._mean.count
+            value, square = self._mean.norm, self._mean.mean_square
         self._found.append(SampleOutcome(sample.key, self._fed, value, square))
         self._fed, self._sums, self._mean = 0, LossSums(), self._new_mean()
         self._go_to(len(self._found))
@@ -217,11 +174,8 @@ class ScoreRun:
 
     def state(self) -> State:
         """The scores so far, and the sums of the present candidate."""
-        tensors: Tensors = {}
-        mean: list[float] = []
-        if self._mean is not None:
-            tensors = {f"sum.{at}": item for at, item in enumerate(self._mean.sums)}
-            mean = [self._mean.count, self._mean.square]
+        tensors = {} if self._mean is None else self._mean.tensors()
+        mean = [] if self._mean is None else [self._mean.count, self._mean.square]
         found = [[item.count, item.mean, item.square] for item in self._found]
         return tensors, {"found": found, "fed": self._fed, "sums": self._sums.numbers, "mean": mean}
 
@@ -235,9 +189,7 @@ class ScoreRun:
         self._fed = int(numbers["fed"])
         self._sums.merge(numbers["sums"])
         if self._mean is not None:
-            for at, item in enumerate(self._mean.sums):
-                item.copy_(tensors[f"sum.{at}"])
-            self._mean.count, self._mean.square = int(numbers["mean"][0]), numbers["mean"][1]
+            self._mean.merge(tensors, *numbers["mean"])
         self._go_to(len(self._found))
 
 
@@ -297,33 +249,19 @@ class _Asks(Exception):
     """A step wants a gradient that is not there yet, at the point where the model now is."""
 
 
-class SegmentRun:
+class SegmentRun(TrainingRun):
     """One run from a checkpoint to the next, by any optimizer whose step calls its closure."""
 
     def __init__(self, segment: Segment, task: TrainTask, bench: Bench) -> None:
-        self._segment, self._task, self._bench = segment, task, bench
-        self._base = find_optimizer(segment.arm.base, {})
-        self._curve = Curve(segment)
-        self._call = segment.start
-        self._waiting = sorted({call for call in segment.keep if call < segment.stop})
+        self._task, self._bench, point = task, bench, bench.point
         saved = bench.store.read(str(segment.state or START))
-        bench.point.place(saved.tensors)
-        arm = segment.arm
-        params = bench.point.trained
-        self.optimizer: Optimizer = self._base.build(
-            params, dict(arm.values), bench.coordinates(arm.power)
-        )
-        entry = self._base.group_entry or ""
-        self._full = [group.get(entry) for group in self.optimizer.param_groups]
-        self._averages = Averages(bench.point, segment.averages)  # type: ignore[arg-type]
-        if segment.state is not None:
-            origin = str(segment.state)
-            load_optimizer(self.optimizer, saved.tensors, str(saved.meta["optimizer"]), origin)
-            self._averages.load(saved.tensors, saved.meta, origin)
-            self._scale(1.0)  # the saved one may have been annealed, or another run's
+        point.place(saved.tensors)
+        begun = None if segment.state is None else saved
+        base, model = find_optimizer(segment.arm.base, {}), cast(nn.Module, point)
+        super().__init__(segment, base, model, point.trained, bench.store, begun)
         # A step of several calls (UniXGrad) is made again from its beginning when the next
         # gradient is there: where it began, and the gradients that it has been given.
-        self._several = self._base.calls_per_step > 1
+        self._several = self.base.calls_per_step > 1
         self._before: State | None = None
         self._given: list[tuple[Tensor, list[Tensor | None]]] = []
         self._sum, self._lanes = LaneSum(), list[float]()  # of a step that is not complete
@@ -332,15 +270,15 @@ class SegmentRun:
     @property
     def done(self) -> bool:
         """Whether the next step does not fit any more, or the run has diverged."""
-        calls = self._base.calls_per_step * self._segment.lanes
+        calls = self.base.calls_per_step * self.segment.lanes
         left = calls - len(self._given) - len(self._lanes)
-        return self._call + left > self._segment.stop or not self._curve.finite
+        return self.call + left > self.segment.stop or not self.curve.finite
 
     @property
     def step_size(self) -> float:
         """The number that scales the optimizer's step now, NaN where it has none."""
         group = self.optimizer.param_groups[0]
-        size = group.get(self._base.group_entry or "", math.nan)
+        size = group.get(self.base.group_entry or "", math.nan)
         return float(size) * float(group.get("distance", 1.0) or 1.0)
 
     def feed(self, loss: Tensor) -> None:
@@ -349,27 +287,26 @@ class SegmentRun:
         if self._task.norms:
             found = [item.grad for item in self._bench.point.trained if item.grad is not None]
             norm = float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(found))))
-        self._call += 1
-        self._curve.add(float(loss), norm)
+        self.record(float(loss), norm)
         if self._several:
             grads = [None if p.grad is None else p.grad.clone() for p in self._bench.point.trained]
             self._given.append((loss.detach(), grads))
             if not self._replay():
                 return
         else:
-            if self._segment.lanes > 1 and not self._complete(float(loss)):
+            if self.segment.lanes > 1 and not self._complete(float(loss)):
                 return
-            self._anneal(self._call - self._segment.lanes)
+            self.anneal(self.call - self.segment.lanes)
             self.optimizer.step(lambda: loss)  # type: ignore[arg-type,return-value]
         self._given = []
-        self._averages.update()
+        self.average()
         if not self.done:
             self._prepare()
         self._bench.point.mark()
 
     def _complete(self, loss: float) -> bool:
         """Add a lane; where it is the last of a step, leave their mean in the parameters."""
-        params, lanes = self._bench.point.trained, self._segment.lanes
+        params, lanes = self._bench.point.trained, self.segment.lanes
         self._sum.add([item.grad for item in params])
         self._lanes.append(loss)
         if len(self._lanes) < lanes:
@@ -381,8 +318,7 @@ class SegmentRun:
 
     def _prepare(self) -> None:
         """Before a step: keep what is wanted here, and go to where its first gradient is wanted."""
-        while self._waiting and self._waiting[0] <= self._call:
-            self._write_iterate(self._waiting.pop(0))
+        self.keep_due()
         if self._several and not self.done:
             tensors, numbers = optimizer_tensors(self.optimizer)
             tensors.update(self._bench.point.tensors())
@@ -395,7 +331,7 @@ class SegmentRun:
         tensors, numbers = self._before
         self._bench.point.place(tensors)
         load_optimizer(self.optimizer, tensors, numbers["optimizer"], "step")
-        self._anneal(self._call - len(self._given))
+        self.anneal(self.call - len(self._given))
         left = list(self._given)
 
         def closure() -> Tensor:
@@ -413,41 +349,6 @@ class SegmentRun:
             return False
         return True
 
-    def finish(self) -> SegmentOutcome:
-        """Write what the segment wants at its end; return how it went."""
-        segment, store, point = self._segment, self._bench.store, self._bench.point
-        for call in self._waiting:
-            self._write_iterate(call)
-        self._curve.finite = self._curve.finite and finite(point)  # type: ignore[arg-type]
-        if segment.stop in segment.keep:
-            self._write_iterate(segment.stop)
-        if segment.keep_averages:
-            for gamma in segment.averages:
-                key = str(average_key(segment.arm.index, segment.stop, gamma))
-                store.write(key, self._averages.candidate(gamma), {})
-        if segment.save:
-            tensors, numbers = optimizer_tensors(self.optimizer)
-            tensors.update(point.tensors())
-            meta: dict[str, str | int | float] = {"optimizer": numbers}
-            self._averages.save(tensors, meta)
-            store.write(str(state_key(segment.arm.index, segment.stop)), tensors, meta)
-        return self._curve.outcome()
-
-    def _write_iterate(self, call: int) -> None:
-        key = str(iterate_key(self._segment.arm.index, call))
-        self._bench.store.write(key, self._bench.point.tensors(), {})
-
-    def _anneal(self, call: int) -> None:
-        if self._segment.anneal is not None:
-            self._scale(self._segment.step_share(call))
-
-    def _scale(self, share: float) -> None:
-        if self._base.group_entry is None:
-            return
-        for group, full in zip(self.optimizer.param_groups, self._full, strict=True):
-            if full is not None:
-                group[self._base.group_entry] = full * share
-
     # -- saving in the middle --------------------------------------------------------------------
 
     def state(self) -> State:
@@ -458,8 +359,8 @@ class SegmentRun:
         numbers: dict[str, Any] = {
             "optimizer": optimizer,
             "averages": meta,
-            "curve": self._curve.state(),
-            "call": self._call,
+            "curve": self.curve.state(),
+            "call": self.call,
             "waiting": list(self._waiting),
             "losses": [float(loss) for loss, _ in self._given],
             "lanes": self._lanes,
@@ -479,8 +380,8 @@ class SegmentRun:
         """Go on from what `state` gave."""
         load_optimizer(self.optimizer, tensors, numbers["optimizer"], "the saved loop")
         self._averages.load(tensors, numbers["averages"], "the saved loop")
-        self._curve.load(numbers["curve"])
-        self._call, self._waiting = int(numbers["call"]), list(numbers["waiting"])
+        self.curve.load(numbers["curve"])
+        self.call, self._waiting = int(numbers["call"]), list(numbers["waiting"])
         count = len(self._bench.point.trained)
         self._lanes = list(numbers["lanes"])
         self._sum.parts = [

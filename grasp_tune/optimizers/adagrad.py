@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from grasp_tune.core.errors import InputError
-from grasp_tune.optimizers.coordinatewise import OwnState
+from grasp_tune.optimizers.coordinatewise import OwnState, check_wide
 from grasp_tune.optimizers.preconditioner import Coordinates
 
 
@@ -49,12 +49,7 @@ class DiagonalAdaGrad(OwnState):
         distance = self.param_groups[-1]["distance"]
         if not 0.0 < distance < math.inf:
             raise InputError(f"distance is {distance}, but must be a positive finite number")
-        for parameter in self.param_groups[-1]["params"]:
-            if parameter.dtype not in (torch.float32, torch.float64):
-                raise InputError(
-                    f"a parameter has dtype {parameter.dtype}, but the sums of gradients need "
-                    "float32 or float64; keep the parameters in float32 and use torch.autocast"
-                )
+        check_wide(self.param_groups[-1]["params"], "the sums of gradients")
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:

@@ -13,6 +13,16 @@ from grasp_tune.core.errors import InputError
 from grasp_tune.optimizers.preconditioner import Coordinates, multiplier
 
 
+def check_wide(parameters: Iterable[Tensor], what: str) -> None:
+    """Raise InputError for parameters in which `what` would be rounded away."""
+    for item in parameters:
+        if item.dtype not in (torch.float32, torch.float64):
+            raise InputError(
+                f"a parameter has dtype {item.dtype}, but {what} need float32 or float64; "
+                "keep the parameters in float32 and use torch.autocast"
+            )
+
+
 class OwnState(Optimizer):
     """An optimizer that never shares tensors with the state that it was loaded from."""
 

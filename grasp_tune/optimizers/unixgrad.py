@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from grasp_tune.core.errors import InputError
-from grasp_tune.optimizers.coordinatewise import OwnState
+from grasp_tune.optimizers.coordinatewise import OwnState, check_wide
 
 # Sums of squares run over rows of this length in the tensor's own precision and in float64 beyond:
 # one float32 sum over 10^7 numbers is off by 4e-4, and float64 throughout costs 15 times as much.
@@ -71,12 +71,7 @@ class UniXGrad(OwnState):
                 "first one; make a new optimizer"
             )
         super().add_param_group(param_group)
-        for parameter in self.param_groups[-1]["params"]:
-            if parameter.dtype not in (torch.float32, torch.float64):
-                raise InputError(
-                    f"a parameter has dtype {parameter.dtype}, but the averages need float32 or "
-                    "float64; keep the parameters in float32 and use torch.autocast"
-                )
+        check_wide(self.param_groups[-1]["params"], "the averages")
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:

@@ -20,10 +20,10 @@ from optuna.storages.journal import JournalFileBackend
 from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.core.methods import Method
 from grasp_tune.core.records import encode
-from grasp_tune.core.spec import ScheduleName, SweepSpec
+from grasp_tune.core.spec import AnySchedule, SweepSpec
+from grasp_tune.engine.checkpoints import Store
 from grasp_tune.engine.fused import fusion_width
 from grasp_tune.engine.problem import TorchProblem
-from grasp_tune.engine.store import Store
 from grasp_tune.engine.worker import Worker
 from grasp_tune.executors.local import InProcess
 from grasp_tune.executors.optuna import StudyCalls, StudyExecutor, StudyLog
@@ -53,7 +53,7 @@ def run(
     problem: TorchProblem,
     budget: int,
     method: Method | None = None,
-    schedule: ScheduleName = "promote",
+    schedule: AnySchedule = "promote",
     seed: int = 0,
     *,
     artifact_store: ArtifactStore | None = None,
@@ -73,7 +73,7 @@ def run(
     The other arguments are those of `grasp_tune.minimize`. After it the study's best trial is the
     chosen run, with its step size among the parameters; all others have the value infinity.
     """
-    width = fusion_width(checked(problem), method, schedule, fused, seed)
+    width = fusion_width(checked(problem), method, fused, seed)
     spec, bases = SweepSpec.assemble(method, budget, schedule, seed, width=width, **options)
     return run_on_study(study, problem, spec, artifact_store, bases=bases, timing=timing)
 

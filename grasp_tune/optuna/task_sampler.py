@@ -23,7 +23,7 @@ from grasp_tune.core.errors import CheckpointError, InputError
 from grasp_tune.core.methods import Method
 from grasp_tune.core.random_streams import words
 from grasp_tune.core.search import Search, Step
-from grasp_tune.core.spec import ScheduleName, SweepSpec
+from grasp_tune.core.spec import AnySchedule, SweepSpec
 from grasp_tune.core.tasks import Outcome, Task
 from grasp_tune.engine.checkpoints import Tensors
 from grasp_tune.executors.optuna import (
@@ -71,7 +71,7 @@ class TaskSampler(BaseSampler):
         self,
         budget: int,
         method: Method | None = None,
-        schedule: ScheduleName = "promote",
+        schedule: AnySchedule = "promote",
         seed: int = 0,
         *,
         artifact_store: ArtifactStore | None = None,

@@ -5,6 +5,6 @@ result = find_peer("dog").run(problem, budget=10_000, seed=0)
 """
 
 from grasp_tune.peers.registry import PEERS, Peer, find_peer, installed_peers
-from grasp_tune.peers.result import PeerResult
+from grasp_tune.peers.session import PeerResult
 
 __all__ = ["PEERS", "Peer", "PeerResult", "find_peer", "installed_peers"]

@@ -1,94 +1,23 @@
-"""Rivals of 2023 to 2026 at their published defaults; their packages are imported when used.
-
-Rates that are constant by default are brought down along a cosine, as their authors do: a recipe
-without annealing would not be theirs.
-"""
+"""Rivals of 2024 to 2026 that no package has, written from their papers, and Muon's matrices."""
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from grasp_tune.peers.published import load_package
-from grasp_tune.peers.session import Answer, Run, Session
-from grasp_tune.peers.single import cosine
-
-WARM_UP = 0.05  # of the budget, for AdamW
-
-
-@dataclass(frozen=True, slots=True)
-class Rival:
-    """All of T with one optimizer that may need to know the model, the budget or the losses.
-
-    make: the optimizer for a run and a budget.
-    step: takes a step where the optimizer wants to be told the loss; `Optimizer.step()` otherwise.
-    rate: the factor of the learning rate after a share of the budget.
-    modes: the optimizer has train() and eval(), and must be told.
-    """
-
-    make: Callable[[Run, int], Optimizer]
-    step: Callable[[Any, float], None] | None = None
-    rate: Callable[[float], float] | None = None
-    modes: bool = False
-
-    def __call__(self, session: Session) -> Answer:
-        """Return the last point of the run."""
-        run, budget, rate = session.run(), session.budget, self.rate
-        optimizer: Any = self.make(run, budget)
-        if self.modes:
-            optimizer.train()
-        told: Any = optimizer if self.step is None else _Told(optimizer, run, self.step)
-        run.advance(told, budget, rate=None if rate is None else lambda call: rate(call / budget))
-        if self.modes:
-            optimizer.eval()
-        return Answer(run.tensors(), diverged=not run.sound())
-
-
-class _Told:
-    """An optimizer whose step is given the loss of the minibatch."""
-
-    def __init__(self, optimizer: Optimizer, run: Run, step: Callable[[Any, float], None]) -> None:
-        self._optimizer, self._run, self._step = optimizer, run, step
-        self.param_groups = optimizer.param_groups
-
-    def step(self) -> None:
-        """Take a step."""
-        self._step(self._optimizer, self._run.losses[-1])
-
-
-def warm_cosine(share: float, warm_up: float = WARM_UP) -> float:
-    """Return the factor of the rate: linear from 0 to 1 during the warm-up, then a cosine to 0."""
-    if share < warm_up:
-        return share / warm_up
-    return cosine((share - warm_up) / (1.0 - warm_up))
-
-
-def adamw_cosine(rate: float) -> Rival:
-    """AdamW with torch's other defaults, 5 % warm-up and a cosine: what most people run."""
-    return Rival(lambda run, _: torch.optim.AdamW(run.oracle.parameters, lr=rate), rate=warm_cosine)
-
-
-# ---- packages ------------------------------------------------------------------------------------
-
-
-def prodigy_plus(run: Run, budget: int) -> Optimizer:
-    """Prodigy with schedule-free averaging (LoganBooker's package, 2024-2026)."""
-    kind = load_package("prodigyplus").ProdigyPlusScheduleFree
-    # Random rounding is for bfloat16 and would draw random numbers; groups there are none.
-    made: Optimizer = kind(run.oracle.parameters, stochastic_rounding=False, split_groups=False)
-    return made
+from grasp_tune.peers.session import Run
+from grasp_tune.peers.single import load_package
 
 
 def muon(run: Run, budget: int) -> Optimizer:
     """Muon on hidden matrices, AdamW on all else (Jordan et al. 2024)."""
     hidden = {id(item) for item in hidden_matrices(run.oracle.model)}
     groups = [
-        {"params": [p for p in run.oracle.parameters if id(p) in hidden], "use_muon": True},
-        {"params": [p for p in run.oracle.parameters if id(p) not in hidden], "use_muon": False},
+        {"params": [p for p in run.oracle.parameters if (id(p) in hidden) == use], "use_muon": use}
+        for use in (True, False)
     ]
     made: Optimizer = load_package("pytorch_optimizer").Muon([g for g in groups if g["params"]])
     return made
@@ -108,33 +37,6 @@ def hidden_matrices(model: nn.Module) -> Iterator[nn.Parameter]:
         if item.ndim >= 2 and item.requires_grad
     ]
     yield from found[1:-1]
-
-
-def ademamix(run: Run, budget: int) -> Optimizer:
-    """AdEMAMix (Pagliardini et al. 2024), its two schedules as long as the run."""
-    kind = load_package("pytorch_optimizer").AdEMAMix
-    made: Optimizer = kind(run.oracle.parameters, t_alpha_beta3=float(budget))
-    return made
-
-
-def momo(run: Run, budget: int) -> Optimizer:
-    """MoMo-Adam (Schaipp et al. 2024), a lower bound of 0."""
-    made: Optimizer = load_package("momo").MomoAdam(run.oracle.parameters)
-    return made
-
-
-def momo_step(optimizer: Any, loss: float) -> None:
-    """Take a step of MoMo."""
-    optimizer.step(loss=torch.tensor(loss))
-
-
-def dowg(run: Run, budget: int) -> Optimizer:
-    """DoWG for each coordinate, as its authors' package has it (Khaled et al. 2023)."""
-    made: Optimizer = load_package("dowg").CoordinateDoWG(run.oracle.parameters)
-    return made
-
-
-# ---- written from their papers -------------------------------------------------------------------
 
 
 class NAdamW(Optimizer):
@@ -182,16 +84,6 @@ class NAdamW(Optimizer):
         if not state:
             state["first"], state["second"] = torch.zeros_like(item), torch.zeros_like(item)
         return state["first"], state["second"]
-
-
-def _algoperf(share: float) -> float:
-    """Return AlgoPerf's factor of the rate: 2 % warm-up, then a cosine."""
-    return warm_cosine(share, 0.02)
-
-
-def nadamw(run: Run, budget: int) -> Optimizer:
-    """NAdamW with AlgoPerf's constants."""
-    return NAdamW(run.oracle.parameters)
 
 
 class ScheduleFreePlus(Optimizer):
@@ -263,16 +155,6 @@ class ScheduleFreePlus(Optimizer):
         return state
 
 
-def schedule_free_plus(run: Run, budget: int) -> Optimizer:
-    """ScheduleFree+ at its defaults."""
-    return ScheduleFreePlus(run.oracle.parameters)
-
-
-def plus_step(optimizer: Any, loss: float) -> None:
-    """Take a step of ScheduleFree+."""
-    optimizer.step(loss)
-
-
 class GreedyRate:
     """GreedyLR (Subramanian et al. 2025, arXiv:2512.14527) around AdamW.
 
@@ -301,31 +183,3 @@ class GreedyRate:
             group["lr"] = min(self.HIGH * first, group["lr"] / self.FACTOR)
         elif self._bad > self.PATIENCE:
             group["lr"] = max(self.LOW * first, group["lr"] * self.FACTOR)
-
-
-def greedy(session: Session) -> Answer:
-    """Return the end of AdamW with GreedyLR."""
-    return Rival(lambda run, _: torch.optim.AdamW(run.oracle.parameters), step=GreedyRate())(
-        session
-    )
-
-
-# ---- by name -------------------------------------------------------------------------------------
-
-# Name, title, what it does, the package that it needs.
-RIVALS: tuple[tuple[str, str, Callable[[Session], Answer], str | None], ...] = (
-    ("adamw-cosine", "AdamW, warm-up, cosine", adamw_cosine(1e-3), None),
-    ("nadamw", "NAdamW, AlgoPerf's constants", Rival(nadamw, rate=_algoperf), None),
-    (
-        "schedule-free-plus",
-        "ScheduleFree+",
-        Rival(schedule_free_plus, step=plus_step, modes=True),
-        None,
-    ),
-    ("prodigy-plus", "Prodigy, schedule-free", Rival(prodigy_plus, modes=True), "prodigyplus"),
-    ("muon", "Muon, cosine", Rival(muon, rate=cosine), "pytorch_optimizer"),
-    ("ademamix", "AdEMAMix, cosine", Rival(ademamix, rate=warm_cosine), "pytorch_optimizer"),
-    ("momo", "MoMo-Adam", Rival(momo, step=momo_step), "momo"),
-    ("dowg", "DoWG", Rival(dowg), "dowg"),
-    ("greedy-lr", "AdamW, GreedyLR", greedy, None),
-)

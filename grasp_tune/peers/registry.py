@@ -2,18 +2,27 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any
+
+import torch
+from torch.optim import Optimizer
 
 from grasp_tune.core.errors import InputError
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.threads import task_threads
-from grasp_tune.peers.modern import RIVALS
-from grasp_tune.peers.published import Published, mechanic, momentum
-from grasp_tune.peers.result import PeerResult
-from grasp_tune.peers.session import Answer, Session
-from grasp_tune.peers.single import SingleRun
+from grasp_tune.peers.modern import GreedyRate, NAdamW, ScheduleFreePlus, muon
+from grasp_tune.peers.session import PeerResult, Run, Session
+from grasp_tune.peers.single import (
+    SingleRun,
+    adamw_cosine,
+    cosine,
+    load_package,
+    momentum,
+    packaged,
+    warm_cosine,
+)
 from grasp_tune.peers.tuned import Asha, RangeTest, Tpe
 
 
@@ -23,7 +32,7 @@ class Peer:
 
     name: str
     title: str
-    work: Callable[[Session], Answer]
+    work: Callable[[Session], PeerResult]
     package: str | None = None  # what has to be installed beside torch
 
     @property
@@ -40,23 +49,37 @@ class Peer:
         session = Session(problem, budget, seed)
         start = time.perf_counter()
         with task_threads(problem.build(seed)):
-            answer = self.work(session)
-        seconds = time.perf_counter() - start
-        return PeerResult(answer.tensors, session.calls, seconds, answer.diverged, answer.note)
+            result = self.work(session)
+        return replace(result, calls=session.calls, seconds=time.perf_counter() - start)
 
 
-_ADVISED = {"safeguard_warmup": True, "use_bias_correction": True}  # where the rate is annealed
+def _mechanic(run: Run, budget: int) -> Optimizer:
+    """Mechanic around AdamW (Cutkosky, Defazio, Mehta 2023), whose own rate is then 1."""
+    kind = load_package("mechanic_pytorch").mechanize(torch.optim.AdamW)
+    made: Optimizer = kind(run.oracle.parameters, lr=1.0, weight_decay=0.0)
+    return made
+
+
+def _ademamix(run: Run, budget: int) -> Optimizer:
+    """AdEMAMix (Pagliardini et al. 2024), its two schedules as long as the run."""
+    return packaged("pytorch_optimizer.AdEMAMix", t_alpha_beta3=float(budget))(run, budget)
 
 
 def _single(
-    name: str, title: str, kind: str, options: Mapping[str, Any] | None = None, **how: bool
+    name: str, title: str, kind: str, options: Mapping[str, Any] | None = None, **how: Any
 ) -> Peer:
     """Return one run of `package.Class`."""
-    package, _, cls = kind.rpartition(".")
+    package = kind.rpartition(".")[0]
     needed = None if package == "torch.optim" else package
-    return Peer(name, title, SingleRun(Published(package, cls, options or {}), **how), needed)
+    return Peer(name, title, SingleRun(packaged(kind, **(options or {})), **how), needed)
 
 
+_PRODIGY = {"safeguard_warmup": True, "use_bias_correction": True}  # where the rate is annealed
+# Random rounding is for bfloat16 and would draw random numbers; groups there are none.
+_PLUS = {"stochastic_rounding": False, "split_groups": False}
+
+
+# Rates that are constant by default are brought down along a cosine where their authors do so.
 _ALL = (
     # Distance over gradients (Ivgi, Hinder, Carmon 2023); LDoG has a step for every tensor.
     _single("dog", "DoG, averaged", "dog.DoG", average=True),
@@ -67,8 +90,8 @@ _ALL = (
         "prodigy-cosine",
         "Prodigy, cosine, as advised",
         "prodigyopt.Prodigy",
-        _ADVISED,
-        cosine=True,
+        _PRODIGY,
+        rate=cosine,
     ),
     # Defazio, Mishchenko 2023.
     _single("dadapt-sgd", "D-Adaptation SGD", "dadaptation.DAdaptSGD"),
@@ -77,7 +100,7 @@ _ALL = (
     # (Orabona, Pal 2016), which assumes gradients of norm at most 1.
     _single("cocob", "COCOB", "parameterfree.COCOB"),
     _single("kt", "KT", "parameterfree.KT"),
-    Peer("mechanic", "Mechanic (AdamW)", SingleRun(mechanic), "mechanic_pytorch"),
+    Peer("mechanic", "Mechanic (AdamW)", SingleRun(_mechanic), "mechanic_pytorch"),
     # Defazio et al. 2024.
     _single(
         "schedule-free-adamw", "Schedule-free AdamW", "schedulefree.AdamWScheduleFree", modes=True
@@ -86,14 +109,58 @@ _ALL = (
     # torch's own defaults; SGD's are a step of 0.001 and no momentum.
     _single("adamw", "AdamW, defaults", "torch.optim.AdamW"),
     _single("sgd", "SGD, defaults", "torch.optim.SGD"),
-    Peer("momentum", "SGD 0.1, momentum 0.9", SingleRun(momentum)),
+    Peer(
+        "momentum",
+        "SGD 0.1, momentum 0.9",
+        SingleRun(lambda run, _: momentum(run.oracle.parameters)),
+    ),
     Peer("range-test", "LR-range test, then SGD", RangeTest()),
     Peer("tpe", "Optuna TPE", Tpe(), "optuna"),
     Peer("asha", "Ray ASHA", Asha(), "ray"),
+    Peer("adamw-cosine", "AdamW, warm-up, cosine", adamw_cosine(1e-3)),
+    # Dahl et al. 2023: 2 % warm-up.
+    Peer(
+        "nadamw",
+        "NAdamW, AlgoPerf's constants",
+        SingleRun(
+            lambda run, _: NAdamW(run.oracle.parameters),
+            rate=lambda share: warm_cosine(share, 0.02),
+        ),
+    ),
+    # Defazio 2026.
+    Peer(
+        "schedule-free-plus",
+        "ScheduleFree+",
+        SingleRun(
+            lambda run, _: ScheduleFreePlus(run.oracle.parameters),
+            step=lambda: lambda optimizer, loss: optimizer.step(loss),
+            modes=True,
+        ),
+    ),
+    # LoganBooker's package, 2024 to 2026.
+    _single(
+        "prodigy-plus",
+        "Prodigy, schedule-free",
+        "prodigyplus.ProdigyPlusScheduleFree",
+        _PLUS,
+        modes=True,
+    ),
+    Peer("muon", "Muon, cosine", SingleRun(muon, rate=cosine), "pytorch_optimizer"),
+    Peer(
+        "ademamix", "AdEMAMix, cosine", SingleRun(_ademamix, rate=warm_cosine), "pytorch_optimizer"
+    ),
+    # Schaipp et al. 2024, a lower bound of 0.
+    _single(
+        "momo",
+        "MoMo-Adam",
+        "momo.MomoAdam",
+        step=lambda: lambda optimizer, loss: optimizer.step(loss=torch.tensor(loss)),
+    ),
+    # DoWG for each coordinate, as its authors' package has it (Khaled et al. 2023).
+    _single("dowg", "DoWG", "dowg.CoordinateDoWG"),
+    _single("greedy-lr", "AdamW, GreedyLR", "torch.optim.AdamW", step=GreedyRate),
 )
-PEERS: Mapping[str, Peer] = {
-    peer.name: peer for peer in (*_ALL, *(Peer(*rival) for rival in RIVALS))
-}
+PEERS: Mapping[str, Peer] = {peer.name: peer for peer in _ALL}
 
 
 def find_peer(name: str) -> Peer:

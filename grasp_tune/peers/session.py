@@ -1,4 +1,4 @@
-"""One peer's access to a problem: counted oracle calls, training stretches, the point returned.
+"""One peer's access to a problem: counted oracle calls, training, the point returned.
 
 Peers see the minibatches that the cells of a sweep see: call t of a run is the training minibatch
 with address t, so that all are compared on equal terms.
@@ -7,22 +7,25 @@ with address t, so that all are compared on equal terms.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch.optim import Optimizer
 
 from grasp_tune.core.errors import InputError, SearchError
-from grasp_tune.engine.checkpoints import Averages, Tensors, finite, model_tensors
+from grasp_tune.engine.checkpoints import Tensors, finite, model_tensors
 from grasp_tune.engine.oracle import Oracle
 from grasp_tune.engine.problem import TorchProblem
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """The point that a peer ends with; what it cost is known to the session."""
+class PeerResult:
+    """The end of one peer's run with one seed; the registry fills in what it cost."""
 
-    tensors: Tensors = field(repr=False)
-    diverged: bool
+    tensors: Tensors = field(repr=False)  # `param.*` and `buffer.*` of the returned point
+    calls: int  # oracle calls used, at most the budget
+    seconds: float
+    diverged: bool  # the returned point, or the run that led to it, stopped being finite
     note: str = ""  # what was chosen on the way: a learning rate, a number of trials
 
 
@@ -65,11 +68,13 @@ class Run:
         calls: int,
         after: Callable[[], None] | None = None,
         rate: Callable[[int], float] | None = None,
+        step: Callable[[Any, float], None] = lambda optimizer, loss: optimizer.step(),
     ) -> None:
         """Take `calls` steps of one oracle call each; a run that is not finite is stopped.
 
         after: called when a step has been taken, for averages.
         rate: the factor of every group's learning rate at a call, for schedules.
+        step: takes a step of an optimizer, given the loss of the minibatch.
         """
         initial = [group.get("lr", math.nan) for group in optimizer.param_groups]
         for _ in range(calls):
@@ -84,7 +89,7 @@ class Run:
             if not math.isfinite(loss):
                 self.finite = False
                 return
-            optimizer.step()
+            step(optimizer, loss)
             if after is not None:
                 after()
 
@@ -92,10 +97,6 @@ class Run:
         """Return the mean of the last `count` minibatch losses; infinite for a run that ended."""
         seen = self.losses[-count:]
         return sum(seen) / len(seen) if self.finite and seen else math.inf
-
-    def averages(self, gamma: float) -> Averages:
-        """Return a running average of the model, to be updated after each step."""
-        return Averages(self.oracle.model, (gamma,))
 
     def tensors(self) -> Tensors:
         """Return a copy of the model's tensors."""
@@ -105,3 +106,7 @@ class Run:
     def sound(self) -> bool:
         """Return whether the run and its present point are finite."""
         return self.finite and finite(self.oracle.model)
+
+    def result(self, note: str = "", tensors: Tensors | None = None) -> PeerResult:
+        """Return the present point, or others of the run, as what the peer ends with."""
+        return PeerResult(tensors or self.tensors(), 0, 0.0, not self.sound(), note)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from grasp_tune.core.random_streams import address
-from grasp_tune.peers.published import load_package, momentum
-from grasp_tune.peers.session import Answer, Run, Session
+from grasp_tune.peers.session import PeerResult, Run, Session
+from grasp_tune.peers.single import load_package, momentum
 
 LOW, HIGH = 1e-5, 10.0  # the learning rates that are searched
 
@@ -26,12 +26,12 @@ class RangeTest:
     share: float = 0.1
     smoothing: float = 0.95
 
-    def __call__(self, session: Session) -> Answer:
+    def __call__(self, session: Session) -> PeerResult:
         """Return the end of the run at the rate that the test found."""
         rate = self.find(session)
         run = session.run()
         run.advance(momentum(run.oracle.parameters, rate), session.left)
-        return Answer(run.tensors(), diverged=not run.sound(), note=f"rate {rate:.3g}")
+        return run.result(f"rate {rate:.3g}")
 
     def find(self, session: Session) -> float:
         """Return the rate for the run."""
@@ -60,7 +60,7 @@ class Tpe:
 
     trials: int = 16
 
-    def __call__(self, session: Session) -> Answer:
+    def __call__(self, session: Session) -> PeerResult:
         """Return the end of the long run."""
         optuna = load_package("optuna")
         trials = max(1, min(self.trials, session.budget // 4))
@@ -80,7 +80,7 @@ class Tpe:
         rate = float(study.best_params["rate"])
         run = session.run()
         run.advance(momentum(run.oracle.parameters, rate), session.left)
-        return Answer(run.tensors(), diverged=not run.sound(), note=f"rate {rate:.3g}")
+        return run.result(f"rate {rate:.3g}")
 
 
 @dataclass(slots=True)
@@ -107,7 +107,7 @@ class Asha:
     reduction: int = 4
     rungs: int = 3  # between the first and the longest
 
-    def __call__(self, session: Session) -> Answer:
+    def __call__(self, session: Session) -> PeerResult:
         """Return the trial with the smallest recent loss."""
         schedulers = load_package("ray.tune.schedulers")
         longest = max(1, session.budget // 4)
@@ -120,13 +120,12 @@ class Asha:
             grace_period=grace,
             reduction_factor=self.reduction,
         )
-        rates = _Rates(session.seed)
         alive: list[_Trial] = []
         best: _Trial | None = None  # of those that have ended; the others are not kept
         started = 0
         while session.left:
             while len(alive) < self.parallel:
-                alive.append(_start(session, next(rates), started, scheduler))
+                alive.append(_start(session, started, scheduler))
                 started += 1
             for trial in tuple(alive):
                 calls = min(grace, session.left, longest - trial.run.call)
@@ -138,28 +137,17 @@ class Asha:
                     alive.remove(trial)
                     best = trial if best is None else min(best, trial, key=_score)
         best = min([*alive, best] if best else alive, key=_score)
-        note = f"rate {best.rate:.3g} of {started} trials"
-        return Answer(best.run.tensors(), diverged=not best.run.sound(), note=note)
+        return best.run.result(f"rate {best.rate:.3g} of {started} trials")
 
 
 def _score(trial: _Trial) -> float:
     return trial.score
 
 
-def _start(session: Session, rate: float, number: int, scheduler: Any) -> _Trial:
-    run = session.run()
+def _start(session: Session, number: int, scheduler: Any) -> _Trial:
+    """Return a trial at a log-uniform rate, drawn by its address."""
+    share = address(session.seed, "asha", number) % 2**53 / 2**53
+    run, rate = session.run(), LOW * (HIGH / LOW) ** share
     trial = _Trial(f"trial{number:04d}", run, momentum(run.oracle.parameters, rate), rate)
     scheduler.on_trial_add(None, trial)
     return trial
-
-
-class _Rates:
-    """Learning rates drawn log-uniformly, the k-th one by its address."""
-
-    def __init__(self, seed: int) -> None:
-        self._seed, self._count = seed, 0
-
-    def __next__(self) -> float:
-        share = address(self._seed, "asha", self._count) % 2**53 / 2**53
-        self._count += 1
-        return LOW * (HIGH / LOW) ** share

@@ -11,9 +11,8 @@ from ray import tune
 
 from grasp_tune.core.errors import CheckpointError, GraspError
 from grasp_tune.core.tasks import Outcome, Task
-from grasp_tune.engine.checkpoints import Tensors
+from grasp_tune.engine.checkpoints import Store, Tensors
 from grasp_tune.engine.problem import TorchProblem
-from grasp_tune.engine.store import Store
 from grasp_tune.executors.in_trial import train_in_trial
 from grasp_tune.loop.model_point import Groups
 from grasp_tune.loop.task_optimizer import TaskOptimizer

@@ -17,7 +17,7 @@ from grasp_tune.core.errors import CheckpointError, GraspError, InputError, Sear
 from grasp_tune.core.methods import Method
 from grasp_tune.core.plan import Plan
 from grasp_tune.core.search import Progress, Step
-from grasp_tune.core.spec import EnsembleName, ScheduleName, SweepSpec
+from grasp_tune.core.spec import AnySchedule, EnsembleName, SweepSpec
 from grasp_tune.engine.fused import WIDTH
 from grasp_tune.loop.loop_optimizer import check_spec
 from grasp_tune.ray.trainable import GraspTrainable
@@ -56,7 +56,7 @@ class GraspSearcher(Searcher):
         self,
         method: Method | None = None,
         budget: int = 10_000,
-        schedule: ScheduleName = "promote",
+        schedule: AnySchedule = "promote",
         seed: int = 0,
         *,
         ensemble: EnsembleName = "resample",
@@ -68,15 +68,9 @@ class GraspSearcher(Searcher):
     ) -> None:
         if fused not in (True, False, "auto"):
             raise InputError(f"fused: got {fused!r}, expected True, False or 'auto'")
+        width = WIDTH if fused is True else 0
         spec, bases = SweepSpec.assemble(
-            method,
-            budget,
-            schedule,
-            seed,
-            ensemble=ensemble,
-            width=WIDTH if fused is True else 0,
-            probe_parts=probe_parts,
-            challengers=challengers,
+            method, budget, schedule, seed, ensemble, width, probe_parts, challengers
         )
         self._begin(SharedSweep(spec, bases, width_known=fused != "auto"))
         super().__init__(metric=metric, mode=mode)

@@ -12,7 +12,7 @@ from typing import Any
 from ray.tune.experiment import Trial
 
 from grasp_tune.core.errors import InputError
-from grasp_tune.core.tasks import Task, TrainTask, phase_of
+from grasp_tune.core.tasks import Task, TrainTask
 from grasp_tune.runtime.shared_sweep import SELECT, Selection, Work
 
 KEY = "grasp"  # the one key in a trial's config that is ours
@@ -57,7 +57,7 @@ def describe(task: Task | Selection) -> dict[str, Any]:
     """Return what a person wants to know of a task: phase, cell, value, budget."""
     if isinstance(task, Selection):
         return {"task": task.id, "phase": SELECT, "budget": 0}
-    words: dict[str, Any] = {"task": task.id, "phase": phase_of(task), "budget": task.calls}
+    words: dict[str, Any] = {"task": task.id, "phase": task.phase, "budget": task.calls}
     if isinstance(task, TrainTask):
         arms = [segment.arm for segment in task.segments]
         words["base"] = "+".join(dict.fromkeys(arm.base.rpartition(".")[2] for arm in arms))

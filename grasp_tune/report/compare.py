@@ -28,9 +28,9 @@ from grasp_tune.engine.checkpoints import load_model
 from grasp_tune.engine.metrics import find_metric
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.threads import task_threads
-from grasp_tune.peers.published import momentum
 from grasp_tune.peers.registry import PEERS, find_peer, installed_peers
 from grasp_tune.peers.session import Session
+from grasp_tune.peers.single import momentum
 from grasp_tune.report.evaluation import Quality, evaluate
 from grasp_tune.report.figures import strip_figure
 from grasp_tune.report.formatting import duration, number, percent, plural

@@ -120,7 +120,7 @@ def estimate_cost(
         schedule,
         experiment.seed,
         ensemble=experiment.ensemble,
-        width=fusion_width(built.problem, method, schedule, fused, experiment.seed) if built else 0,
+        width=fusion_width(built.problem, method, fused, experiment.seed) if built else 0,
         challengers=challengers_of(experiment),
     )
     costs: Costs | None = None

@@ -24,7 +24,6 @@ from grasp_tune.core.tasks import (
     Task,
     TrainOutcome,
     TrainTask,
-    phase_of,
 )
 
 _ORIGIN = "dry run"
@@ -98,7 +97,7 @@ def dry_run(spec: SweepSpec, start: StartPoint) -> DryRun:
         kept.update(key for task in tasks for key in task.writes)
         states = sum(key.endswith("-state") for key in kept)
         calls = sum(task.calls for task in tasks)
-        rounds.append(Round(phase_of(tasks[0]), tasks, calls, len(kept), states))
+        rounds.append(Round(tasks[0].phase, tasks, calls, len(kept), states))
         logs = [math.log(segment.arm.value) for segment in rounds[-1].segments]
         middle = sum(logs) / len(logs) if logs else 0.0
         for task in tasks:

@@ -18,9 +18,8 @@ from grasp_tune.core.errors import CheckpointError, InputError, SearchError
 from grasp_tune.core.search import Search, Step
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import Task, TrainOutcome
-from grasp_tune.engine.checkpoints import model_tensors
+from grasp_tune.engine.checkpoints import Store, model_tensors
 from grasp_tune.engine.problem import TorchProblem
-from grasp_tune.engine.store import Store
 from grasp_tune.engine.worker import Worker
 from grasp_tune.optimizers.registry import Factory
 from grasp_tune.runtime.call_counter import CallCounter

@@ -121,7 +121,7 @@ class PlanCells:
         won = any(math.isfinite(item.score) for item in self.outcomes.values())
         if not self.outcomes:
             raise SearchError("there is no result yet: no cell has been run to its end")
-        rows = [Candidate(START, 0, "", math.nan, 0, False, math.nan, 0, math.nan)]
+        rows = [Candidate(START, 0, "", math.nan, 0, False, math.nan)]
         runs, base = [], self.plan.method.base or "own"
         for key, cell in self.cells.items():
             outcome = self.outcomes.get(key)

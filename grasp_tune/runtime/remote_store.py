@@ -8,7 +8,7 @@ from typing import BinaryIO
 from pyarrow import fs as arrow
 
 from grasp_tune.core.errors import InputError
-from grasp_tune.engine.store import Store
+from grasp_tune.engine.checkpoints import Store
 from grasp_tune.runtime.store import BlobStore, CheckpointStore
 
 

@@ -80,7 +80,7 @@ class SharedWorker:
             storage.store.write(START, self._worker.start, {})
         if self._width is None:
             spec = work.spec
-            self._width = fusion_width(self._problem, spec.method, spec.schedule, "auto", spec.seed)
+            self._width = fusion_width(self._problem, spec.method, "auto", spec.seed)
         storage.write_outcome(task, outcome, self._width)
         return outcome
 

@@ -17,7 +17,7 @@ from typing import BinaryIO, Protocol
 from torch import Tensor
 
 from grasp_tune.core.errors import CheckpointError, InputError
-from grasp_tune.engine.store import Checkpoint
+from grasp_tune.engine.checkpoints import Checkpoint
 from grasp_tune.engine.tensor_file import Content, DamagedFile, Meta, read_tensors
 from grasp_tune.runtime.files import (
     open_regular,

@@ -20,7 +20,7 @@ from grasp_tune.core.errors import CheckpointError, DamagedState
 from grasp_tune.core.search import Search
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import ProbeOutcome
-from grasp_tune.engine.store import Store
+from grasp_tune.engine.checkpoints import Store
 from grasp_tune.runtime.call_counter import NAMES, CallCounter
 from grasp_tune.runtime.disk_space import check_room
 from grasp_tune.runtime.files import (

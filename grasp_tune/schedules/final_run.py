@@ -54,7 +54,7 @@ def final_run(
     total = max(0, state.left - looks - (options.parts + len(EARLY)) * stopping.samples)
     kept, good = start.owner, start.state
     begin, end = start.age, start.age + total
-    rows = [] if good is None else [_row(good, kept, start.loss)]
+    rows = [] if good is None else [Candidate.of(good, kept, start.loss)]
     window = math.nan  # mean loss of the last minibatches of the last part that stands
     control, ends, discard = StepControl(state, start.arm, start.adapts), None, state.discard
     for part in range(options.parts):
@@ -117,11 +117,11 @@ def final_run(
     if ends is not None:
         winner, stop = ends
         state.leader = iterate_key(winner.index, stop)
-        rows.append(_row(state.leader, winner, window))
+        rows.append(Candidate.of(state.leader, winner, window))
         average = average_key(winner.index, stop, options.average_power)
-        rows.append(_row(average, winner, math.nan))
+        rows.append(Candidate.of(average, winner, math.nan))
     elif good is not None and good != start.state:
-        rows.append(_row(good, kept, window))
+        rows.append(Candidate.of(good, kept, window))
     return rows
 
 
@@ -149,7 +149,7 @@ class _Stopping:
         tallies = tallied(found)
         for key in keys:
             tally = tallies.get(str(key), Tally())
-            row = _row(key, arm, tally.mean)
+            row = Candidate.of(key, arm, tally.mean)
             self._looks.append(replace(row, samples=tally.count, square=tally.square))
 
     def _best(self) -> int:
@@ -175,13 +175,6 @@ def _median(items: Sequence[SegmentOutcome], least: int) -> float | None:
     losses = [point.loss for item in items for point in item.curve]
     late = losses[len(losses) // 2 :]
     return median(late) if len(late) >= least else None
-
-
-def _row(key: Key, arm: Arm, score: float) -> Candidate:
-    average = key.what == "average"
-    return Candidate(
-        str(key), arm.index, arm.base, arm.value, key.call, average, score, 0, math.nan
-    )
 
 
 def _average_samples(state: PromoteState) -> int:

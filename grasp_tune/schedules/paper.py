@@ -112,22 +112,8 @@ def train_candidates(tasks: tuple[TrainTask, ...], known: Known, by: Score) -> l
                 note = "" if result.finite else "diverged"
                 if result.finite:
                     score = result.window_norm if by == "gradient" else result.window_loss
-            arm = segment.arm
-            rows += [
-                Candidate(
-                    str(key),
-                    arm.index,
-                    arm.base,
-                    arm.value,
-                    key.call,
-                    key.what == "average",
-                    score,
-                    0,
-                    math.nan,
-                    note,
-                )
-                for key in segment.candidates
-            ]
+            points = segment.candidates
+            rows += [Candidate.of(key, segment.arm, score, note) for key in points]
     return rows
 
 

@@ -10,11 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grasp_tune.core import bounds
-from grasp_tune.core.bounds import geometric_count, geometric_grid, self_bound
+from grasp_tune.core.bounds import geometric_count, geometric_values, self_bound
 from grasp_tune.core.errors import InputError
 
 inputs = st.floats(-12.0, 12.0).map(lambda power: 10.0**power)
 budgets = st.integers(1, 10**15)
+
+
+def geometric_grid(low: float, high: float) -> tuple[float, ...]:
+    """Return the whole grid of a range."""
+    return geometric_values(low, geometric_count(low, high))
 
 
 def test_geometric_grid_by_hand() -> None:
@@ -107,10 +112,9 @@ def test_free_count_is_the_root_rounded_up(budget: int, count: int) -> None:
 
 def test_step_range_by_hand() -> None:
     # |g0| = 0.5, T = 1000, L_eps = 0.1, F_eps = 0.2, delta = 0.1:
-    # L_max = 0.25 * 1000 / 0.2 = 1250, F_max = 0.25 * 1000 / 0.1 = 2500,
+    # L_max = 0.25 * 1000 / 0.2 = 1250,
     # Delta_max^2 = 250 / ln 10 = 250 / 2.302585093 = 108.5736205.
     assert bounds.smoothness_max(0.5, 1000, 0.2) == pytest.approx(1250.0, rel=1e-15)
-    assert bounds.gap_max(0.5, 1000, 0.1) == pytest.approx(2500.0, rel=1e-15)
     assert bounds.noise_max(0.5, 1000, 0.1) ** 2 == pytest.approx(108.5736205, rel=1e-9)
     # eta_max = 1 / 0.2 = 5; eta_min: 1 / 2500 = 4e-4 against
     # sqrt(0.4 / (1250 * 108.5736205 * 1000)) = sqrt(2.9473092e-9) = 5.42891e-5.
@@ -175,7 +179,7 @@ def test_bounds_of_grasp_nc_are_instances_of_self_bounding(
         bounds.smoothness_max(norm, budget, F_eps), rel=1e-13
     )
     assert self_bound(lambda F: L_eps * F / budget, benchmark, floor) == pytest.approx(
-        bounds.gap_max(norm, budget, L_eps), rel=1e-13
+        norm * (norm * budget / L_eps), rel=1e-13
     )
     odds = math.log(1 / delta)
     assert self_bound(lambda square: square * odds / budget, benchmark, floor) == pytest.approx(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.core.methods import Convex, ConvexFree, Deterministic, Method, NonConvex
 from grasp_tune.core.search import Search, Step
-from grasp_tune.core.spec import EnsembleName, ScheduleName, SweepSpec
+from grasp_tune.core.spec import AnySchedule, EnsembleName, SweepSpec
 from grasp_tune.core.tasks import Outcome, ProbeOutcome, Task, TrainOutcome
 from grasp_tune.schedules.promote import Promote
 from tests.core.simulation import answer, unit
@@ -108,7 +108,7 @@ def test_no_options_and_no_outcomes_make_a_search_exceed_its_budget(
     seed: int,
     method: Method,
     budget: int,
-    schedule: ScheduleName,
+    schedule: AnySchedule,
     ensemble: EnsembleName,
     challengers: tuple[str, ...],
 ) -> None:

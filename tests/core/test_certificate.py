@@ -13,6 +13,7 @@ from grasp_tune.core.certificate import (
     value_choice,
 )
 from grasp_tune.core.errors import InputError
+from grasp_tune.core.records import decode, encode
 
 
 def test_gradient_choice_by_hand() -> None:
@@ -32,26 +33,11 @@ def test_value_choice_by_hand() -> None:
     assert bound.additive == pytest.approx(0.2937296, rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((0, 5, 0.1, 1.0), "candidates=0"),
-        ((3, 0, 0.1, 1.0), "samples=0"),
-        ((3, 5, 1.0, 1.0), "delta=1.0"),
-        ((3, 5, 0.1, -1.0), "noise=-1.0"),
-        ((3, 5, 0.1, float("nan")), "noise=nan"),
-    ],
-)
-def test_bounds_refuse_bad_numbers(arguments: Any, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        gradient_choice(*arguments)
-
-
 def test_certificate_uses_the_formula_of_its_kind() -> None:
     seen = Measured(noise=2.0, variance=0.09)
     assert Certificate("gradient", 10, 50, 0.05, seen).bound == gradient_choice(10, 50, 0.05, 2.0)
     assert Certificate("value", 10, 50, 0.05, seen).bound == value_choice(10, 50, 0.05, 0.09)
-    assert Certificate("exact", 10, 0, 0.05).bound == Bound(1.0, ())
+    assert Certificate("exact", 10, 0, 0.05).bound == Bound(1.0, 0.0)
 
 
 def test_certificate_without_a_measurement_has_no_bound_and_says_so() -> None:
@@ -90,7 +76,8 @@ def test_text_states_what_the_theorem_covers() -> None:
 )
 def test_save_and_load_gives_the_same_certificate(certificate: Certificate) -> None:
     written = json.loads(json.dumps(certificate.to_dict(), allow_nan=False))
-    assert Certificate.from_dict(written) == certificate
+    kept = {key: item for key, item in written.items() if key not in ("bound", "text")}
+    assert decode(Certificate, kept) == certificate
     assert written["text"] == certificate.text
 
 
@@ -107,6 +94,6 @@ def test_save_and_load_gives_the_same_certificate(certificate: Certificate) -> N
 )
 def test_reading_is_strict(change: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        Certificate.from_dict({**Certificate("none", 1, 0, 0.05).to_dict(), **change})
+        decode(Certificate, {**encode(Certificate("none", 1, 0, 0.05)), **change})
     with pytest.raises(InputError, match="an object"):
-        Certificate.from_dict([])  # type: ignore[arg-type]
+        decode(Certificate, [])

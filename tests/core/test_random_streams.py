@@ -1,7 +1,6 @@
 """Addressed randomness: the same everywhere, against a twin written from Philox's definition."""
 
 import hashlib
-import pickle
 import threading
 from collections import Counter
 from typing import Any
@@ -12,14 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grasp_tune.core.errors import InputError
-from grasp_tune.core.random_streams import (
-    IndexStream,
-    address,
-    generator,
-    indices,
-    trajectory_indices,
-    words,
-)
+from grasp_tune.core.random_streams import IndexStream, address, trajectory_indices, words
 
 MASK = 2**64 - 1
 
@@ -46,23 +38,18 @@ def slow_words(key: int, first: int, count: int) -> list[int]:
     return [word for block in blocks for word in philox(block, key)][:count]
 
 
-def slow_rows(
-    seed: int, path: bytes, size: int, high: int, call: int, *, replace: bool
-) -> list[int]:
+def at(stream: IndexStream, call: int) -> list[int]:
+    """Return the rows of one minibatch."""
+    rows: list[int] = stream.block(call, 1)[0].tolist()
+    return rows
+
+
+def slow_rows(seed: int, path: bytes, size: int, high: int, call: int) -> list[int]:
     """Return one minibatch as the module's text says, one row at a time."""
-    written = b"i%d;" % seed + path + b"s4:rowsi%d;i%d;" % (size, high)
-    written += b"s5:again" if replace else b"s4:once"
+    written = b"i%d;" % seed + path + b"s4:rowsi%d;i%d;s5:again" % (size, high)
     key = int.from_bytes(hashlib.blake2b(written, digest_size=16).digest(), "little")
     blocks = (size + 3) // 4
-    drawn = slow_words(key, call * blocks, size)
-    if replace:
-        return [word * high >> 64 for word in drawn]
-    rows: list[int] = []
-    for place, word in enumerate(drawn):
-        last = high - size + place
-        row = word * (last + 1) >> 64
-        rows.append(last if row in rows else row)
-    return rows
+    return [word * high >> 64 for word in slow_words(key, call * blocks, size)]
 
 
 def test_twin_matches_the_published_vector() -> None:
@@ -100,23 +87,11 @@ def test_words_are_philox_words() -> None:
     assert words(5, "x", 9, count=11).tolist() == slow_words(address(5, "x", 9), 0, 11)
 
 
-def test_generator_starts_at_its_address_each_time() -> None:
-    first, second = generator(5, "x", 9), generator(5, "x", 9)
-    assert first.bit_generator.random_raw(5).tolist() == words(5, "x", 9, count=5).tolist()
-    second.standard_normal(3)
-    assert generator(5, "x", 9).random() != second.random()
-    copy = pickle.loads(pickle.dumps(second))
-    assert copy.random() == second.random()
-
-
-@pytest.mark.parametrize("replace", [True, False])
 @pytest.mark.parametrize(("size", "high"), [(1, 2), (5, 7), (64, 60_000), (30, 31), (6, 2**32 - 1)])
-def test_rows_match_the_slow_twin(size: int, high: int, replace: bool) -> None:
-    stream = IndexStream(3, ("train",), size, high, replace)
+def test_rows_match_the_slow_twin(size: int, high: int) -> None:
+    stream = IndexStream(3, ("train",), size, high)
     for call in (0, 1, 12_345_678_901):
-        expected = slow_rows(3, b"s5:train", size, high, call, replace=replace)
-        assert stream.at(call).tolist() == expected
-        assert indices(3, "train", call, size=size, high=high, replace=replace).tolist() == expected
+        assert at(stream, call) == slow_rows(3, b"s5:train", size, high, call)
 
 
 @given(
@@ -124,28 +99,20 @@ def test_rows_match_the_slow_twin(size: int, high: int, replace: bool) -> None:
     extra=st.integers(0, 30),
     start=st.integers(0, 2**40),
     count=st.integers(1, 9),
-    replace=st.booleans(),
 )
 def test_many_minibatches_at_once_are_the_same_bits(
-    size: int, extra: int, start: int, count: int, replace: bool
+    size: int, extra: int, start: int, count: int
 ) -> None:
-    stream = IndexStream(11, ("probe", 2), size, size + extra, replace)
+    stream = IndexStream(11, ("probe", 2), size, size + extra)
     together = stream.block(start, count)
     assert together.shape == (count, size)
     assert together.dtype == np.int64
     assert 0 <= together.min() <= together.max() < size + extra
-    for at in range(count):
-        assert np.array_equal(together[at], stream.at(start + at))
-        assert replace or len(set(together[at].tolist())) == size
+    assert together.tolist() == [at(stream, start + more) for more in range(count)]
 
 
-def test_whole_data_set_without_replacement_is_every_row_in_order() -> None:
-    assert IndexStream(0, ("a",), 4, 4, replace=False).block(3, 2).tolist() == [[0, 1, 2, 3]] * 2
-
-
-@pytest.mark.parametrize("replace", [True, False])
-def test_every_row_is_equally_likely(replace: bool) -> None:
-    drawn = IndexStream(1, ("even",), 4, 10, replace).block(0, 5000)
+def test_every_row_is_equally_likely() -> None:
+    drawn = IndexStream(1, ("even",), 4, 10).block(0, 5000)
     counts = np.bincount(drawn.ravel(), minlength=10)
     # 20000 draws of 10 rows: 2000 each, standard deviation at most sqrt(20000 * 0.09) = 42.4.
     assert np.abs(counts - 2000).max() < 4 * 42.5
@@ -153,7 +120,7 @@ def test_every_row_is_equally_likely(replace: bool) -> None:
 
 def test_streams_of_other_purpose_or_shape_share_nothing() -> None:
     rows = {
-        tuple(IndexStream(seed, path, 12, high).at(0).tolist())
+        tuple(at(IndexStream(seed, path, 12, high), 0))
         for seed in (0, 1)
         for path in (("train",), ("probe",), ("train", 0))
         for high in (10**6, 10**6 + 1)
@@ -166,12 +133,9 @@ def test_streams_of_other_purpose_or_shape_share_nothing() -> None:
     [
         (lambda: IndexStream(0, (), 0, 5), "size=0"),
         (lambda: IndexStream(0, (), 3, 0), "high=0"),
-        (lambda: IndexStream(0, (), 6, 5, replace=False), "size=6 rows without replacement"),
         (lambda: IndexStream(0, (), 6, 2**32), "below 2"),
-        (lambda: IndexStream(0, (), 6, 9).at(-1), "start=-1"),
+        (lambda: IndexStream(0, (), 6, 9).block(-1, 1), "start=-1"),
         (lambda: IndexStream(0, (), 6, 9).block(0, 0), "count=0"),
-        (lambda: indices(0, "train", size=2, high=5), "call number"),
-        (lambda: indices(0, size=2, high=5), "call number"),
         (lambda: trajectory_indices(0, 1, 0, 5), "count=0"),
         (lambda: trajectory_indices(0, 1, 3, 0), "length=0"),
     ],
@@ -198,11 +162,11 @@ def test_trajectory_indices_are_uniform_with_replacement() -> None:
 
 def test_threads_do_not_disturb_each_other() -> None:
     stream = IndexStream(2, ("train",), 50, 999)
-    alone = [stream.at(call).tolist() for call in range(300)]
+    alone = [at(stream, call) for call in range(300)]
     seen: dict[int, list[list[int]]] = {}
 
     def draw(name: int) -> None:
-        seen[name] = [stream.at(call).tolist() for call in range(300)]
+        seen[name] = [at(stream, call) for call in range(300)]
 
     threads = [threading.Thread(target=draw, args=(name,)) for name in range(4)]
     for thread in threads:

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor, nn
 
 from grasp_tune.core.errors import CheckpointError
+from grasp_tune.engine.averaging import Averages
 from grasp_tune.engine.checkpoints import (
-    Averages,
     digest,
     finite,
     load_model,

@@ -286,14 +286,14 @@ def test_auto_batches_small_models_of_known_layers_only() -> None:
 def test_the_width_follows_the_choice_and_the_model() -> None:
     problem, large = workbench.problem(), workbench.problem(lambda: nn.Linear(3000, 1000))
     method = NonConvex()
-    assert fusion_width(problem, method, "promote", "auto", 0) == WIDTH
-    assert fusion_width(large, method, "promote", "auto", 0) == 0
-    assert fusion_width(large, method, "promote", True, 0) == WIDTH
-    assert fusion_width(problem, method, "promote", False, 0) == 0
+    assert fusion_width(problem, method, "auto", 0) == WIDTH
+    assert fusion_width(large, method, "auto", 0) == 0
+    assert fusion_width(large, method, True, 0) == WIDTH
+    assert fusion_width(problem, method, False, 0) == 0
     own = NonConvex(base=lambda params, value: torch.optim.SGD(params, lr=value))
-    assert fusion_width(problem, own, "promote", "auto", 0) == 0
+    assert fusion_width(problem, own, "auto", 0) == 0
     with pytest.raises(InputError, match="fused: got 'yes', expected True, False or 'auto'"):
-        fusion_width(problem, method, "promote", "yes", 0)  # type: ignore[arg-type]
+        fusion_width(problem, method, "yes", 0)  # type: ignore[arg-type]
 
 
 def test_a_task_of_one_run_takes_the_ordinary_loop() -> None:

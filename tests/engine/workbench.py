@@ -8,9 +8,8 @@ from torch.nn import functional
 
 from grasp_tune.core.checkpoint_keys import START
 from grasp_tune.core.tasks import Arm, Outcome, ProbeTask, Segment, Task, TrainTask
-from grasp_tune.engine.checkpoints import model_tensors
+from grasp_tune.engine.checkpoints import Store, model_tensors
 from grasp_tune.engine.problem import TorchProblem
-from grasp_tune.engine.store import Store
 from grasp_tune.engine.worker import Worker
 from grasp_tune.runtime.store import MemoryStore
 

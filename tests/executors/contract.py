@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 import grasp_tune as gt
 from grasp_tune.core.methods import Method
-from grasp_tune.core.spec import ScheduleName, SweepSpec
+from grasp_tune.core.spec import AnySchedule, SweepSpec
 from grasp_tune.core.tasks import Task
-from grasp_tune.engine.store import Checkpoint
+from grasp_tune.engine.checkpoints import Checkpoint
 from grasp_tune.executors.local import InProcess
 from grasp_tune.executors.optuna import StudyExecutor, StudyLog
 from grasp_tune.executors.process_pool import ProcessPool
@@ -102,7 +102,7 @@ def problem(name: str = "nonconvex", before: Callable[[], None] = lambda: None) 
     return workbench.problem(SWEEPS[name][0], loss)
 
 
-def spec(name: str = "nonconvex", schedule: ScheduleName = "promote") -> SweepSpec:
+def spec(name: str = "nonconvex", schedule: AnySchedule = "promote") -> SweepSpec:
     """A sweep of several rounds, with several tasks in most of them."""
     return SweepSpec(SWEEPS[name][1], BUDGET, schedule, seed=3, probe_parts=2)
 

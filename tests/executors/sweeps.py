@@ -10,7 +10,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 import grasp_tune as gt
-from grasp_tune.core.spec import ScheduleName
+from grasp_tune.core.spec import AnySchedule
 from tests.engine import workbench
 
 BUDGET = 500
@@ -29,7 +29,7 @@ def problem(before: Callable[[], None] = lambda: None) -> gt.TorchProblem:
 def sweep(
     out: Path | None,
     given: gt.TorchProblem | None = None,
-    schedule: ScheduleName = "promote",
+    schedule: AnySchedule = "promote",
     workers: int = 1,
     budget: int = BUDGET,
 ) -> gt.Result:
@@ -76,7 +76,7 @@ def forked(work: Callable[[], object]) -> int:
         os._exit(code)
 
 
-def killed_at(call: int, out: Path, schedule: ScheduleName = "promote") -> int:
+def killed_at(call: int, out: Path, schedule: AnySchedule = "promote") -> int:
     """How a process ended that kills itself, without any clean-up, at an oracle call."""
     seen = 0
 

@@ -12,7 +12,7 @@ import pytest
 
 import grasp_tune as gt
 from grasp_tune.core.search import Progress
-from grasp_tune.core.spec import ScheduleName
+from grasp_tune.core.spec import AnySchedule
 from grasp_tune.runtime.lock import folder_lock
 from tests.executors.contract import (
     BUDGET,
@@ -46,7 +46,7 @@ def session(case: Case, request: pytest.FixtureRequest) -> None:
 
 
 @cache
-def expected(name: str = "nonconvex", schedule: ScheduleName = "promote") -> str:
+def expected(name: str = "nonconvex", schedule: AnySchedule = "promote") -> str:
     return fingerprint(LOCAL.run(problem(name), spec(name, schedule)))
 
 
@@ -54,7 +54,7 @@ def expected(name: str = "nonconvex", schedule: ScheduleName = "promote") -> str
 @pytest.mark.parametrize("schedule", ["promote", "paper"])
 @pytest.mark.parametrize("name", SWEEPS)
 def test_the_same_bits_as_in_this_process_and_never_more_calls_than_allowed(
-    case: Case, name: str, schedule: ScheduleName, tmp_path: Path
+    case: Case, name: str, schedule: AnySchedule, tmp_path: Path
 ) -> None:
     calls = CountedCalls(tmp_path / "calls seen")
     result = case.run(problem(name, calls), spec(name, schedule), tmp_path / "out")

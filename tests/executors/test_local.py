@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import grasp_tune as gt
 from grasp_tune.core.errors import CheckpointError, InputError, LockedError, ProblemError
 from grasp_tune.core.methods import Method
-from grasp_tune.core.spec import ScheduleName
+from grasp_tune.core.spec import AnySchedule
 from grasp_tune.runtime.lock import folder_lock
 from grasp_tune.runtime.sweep_folder import load_search
 from tests.engine import workbench
@@ -131,7 +131,7 @@ def item_loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     ("name", "batchable"), [*((name, True) for name in METHODS), ("smooth", False)]
 )
 def test_the_loss_is_never_called_more_often_than_allowed(
-    name: str, schedule: ScheduleName, batchable: bool
+    name: str, schedule: AnySchedule, batchable: bool
 ) -> None:
     seen = 0
 

@@ -57,7 +57,7 @@ def test_every_entry_makes_an_optimizer_that_steps(name: str) -> None:
         assert optimizer.param_groups[0][entry.group_entry] == 0.25
     make = entry.batched_rule()
     if make is not None:
-        rule: Rule = make(torch.tensor([0.25]), [optimizer])
+        rule: Rule = make([optimizer])
         assert rule.calls_per_step == entry.calls_per_step
 
 

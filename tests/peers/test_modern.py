@@ -6,13 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from grasp_tune.peers.modern import (
-    GreedyRate,
-    NAdamW,
-    ScheduleFreePlus,
-    hidden_matrices,
-    warm_cosine,
-)
+from grasp_tune.peers.modern import GreedyRate, NAdamW, ScheduleFreePlus, hidden_matrices
+from grasp_tune.peers.single import warm_cosine
 
 
 def test_warm_up_is_linear_and_then_a_cosine() -> None:

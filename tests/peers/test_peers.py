@@ -7,9 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from grasp_tune import extras
 from grasp_tune.core.errors import InputError, MissingExtra, SearchError
 from grasp_tune.engine.problem import TorchProblem
-from grasp_tune.peers import PEERS, PeerResult, find_peer, installed_peers, published
+from grasp_tune.peers import PEERS, PeerResult, find_peer, installed_peers
 from grasp_tune.peers.session import Session
 from grasp_tune.peers.single import cosine
 
@@ -122,8 +123,8 @@ def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
     def fail(name: str) -> object:
         raise ImportError(name)
 
-    monkeypatch.setattr(published, "import_module", fail)
-    with pytest.raises(MissingExtra, match=r"dog-optimizer: pip install 'grasp_tune\[bench\]'"):
+    monkeypatch.setattr(extras, "import_module", fail)
+    with pytest.raises(MissingExtra, match=r"dog-optimizer, .*pip install 'grasp_tune\[bench\]'"):
         find_peer("dog").run(made(), 10, seed=0)
 
 
