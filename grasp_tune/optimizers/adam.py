@@ -29,24 +29,45 @@ def fresh_share(count: int) -> float:
     return count**-RAMP
 
 
-def clipped_moves(
-    means: list[Tensor], squares: list[Tensor], gradients: list[Tensor], count: int
-) -> list[Tensor]:
-    """Return the `count`-th move of each coordinate, from -1 to 1; both running means go on."""
-    first, fresh = 1.0 - FIRST**count, fresh_share(count)
-    torch._foreach_lerp_(means, gradients, 1.0 - FIRST)
-    torch._foreach_mul_(squares, 1.0 - fresh)
-    torch._foreach_addcmul_(squares, gradients, gradients, fresh)
-    sizes = torch._foreach_sqrt(squares)
-    torch._foreach_add_(sizes, TINY)
-    moves = torch._foreach_div(means, sizes)
-    torch._foreach_mul_(moves, 1.0 / first)
-    torch._foreach_clamp_max_(moves, 1.0)
-    torch._foreach_clamp_min_(moves, -1.0)
-    return list(moves)
+class AdamMoves(CoordinateWise):
+    """What the optimizers whose moves are Adam's share: one tensor at a time, to save memory."""
+
+    _room: Tensor | None = None
+
+    def room(self, like: Tensor) -> Tensor:
+        """Return room for a tensor of this shape, in the place of the one returned before."""
+        room = self._room
+        if room is None or room.numel() < like.numel() or room.dtype != like.dtype:
+            most = max(item.numel() for group in self.param_groups for item in group["params"])
+            room = self._room = torch.empty(most, dtype=like.dtype, device=like.device)
+        return room[: like.numel()].view(like.shape)
+
+    def clipped(self, point: Tensor, count: int) -> Tensor:
+        """Return the `count`-th move of a parameter, from -1 to 1 per coordinate, in `room`."""
+        state, first = self.state[point], 1.0 - FIRST**count
+        out = torch.sqrt(state["square"], out=self.room(point)).add_(TINY)
+        torch.div(state["mean"], out, out=out)
+        if first < 1.0:
+            out.mul_(1.0 / first)
+        return out.clamp_(-1.0, 1.0)
+
+    def move(
+        self, points: list[Tensor], scales: list[Tensor] | None, count: int, size: float
+    ) -> None:
+        """Take in the gradients and make the `count`-th move, `size` times its direction."""
+        fresh = fresh_share(count)
+        for at, point in enumerate(points):
+            state, gradient = self.state[point], point.grad
+            assert gradient is not None
+            state["mean"].lerp_(gradient, 1.0 - FIRST)
+            state["square"].mul_(1.0 - fresh).addcmul_(gradient, gradient, value=fresh)
+            moved = self.clipped(point, count)
+            if scales is not None:
+                moved.mul_(scales[at])
+            point.add_(moved, alpha=-size)
 
 
-class CoordinateAdam(CoordinateWise):
+class CoordinateAdam(AdamMoves):
     r"""Adam whose steps may also shrink with the size of each coordinate's gradients.
 
     With $m$ and $v$ the running means of $g$ (decay 0.9) and $g^2$ (decay $1 - t^{-0.8}$), and $p$
@@ -77,11 +98,7 @@ class CoordinateAdam(CoordinateWise):
                 continue
             gradients = [point.grad for point in points]
             self.begin(points, "mean", "square")
-            means, squares = self.entries(points, "mean"), self.entries(points, "square")
-            moves = clipped_moves(means, squares, gradients, group["steps"])
             self.raise_peaks(group, points, gradients)
             scales = self.scales(group, points)
-            if scales is not None:
-                torch._foreach_mul_(moves, scales)
-            torch._foreach_add_(points, moves, alpha=-group["lr"])
+            self.move(points, scales, group["steps"], group["lr"])
         return loss

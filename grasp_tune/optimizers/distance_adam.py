@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from grasp_tune.core.errors import InputError
-from grasp_tune.optimizers.adam import FIRST, clipped_moves
-from grasp_tune.optimizers.coordinatewise import CoordinateWise
+from grasp_tune.optimizers.adam import FIRST, AdamMoves
 from grasp_tune.optimizers.preconditioner import Coordinates
 
 MEMORY = math.sqrt(0.999)  # decay of what the distance is measured by
+LEAST_UNIT = 1 / 16  # of the sum of gradients: half precision holds no much larger multiples
 FIRST_GAIN = 1e-2  # share of the loss that the very first distance could gain, to first order
 EDGE = 1.5  # the search for a first distance ends at two of so many times the lowest loss so far
 PROMISE = 0.2  # share of the loss that gradients promise unless they are mostly noise
@@ -27,7 +27,7 @@ RETREAT = 4.0  # the first distance is that of the lowest loss, divided by this
 NOISY_RETREAT = 2.0  # that of the largest promise, where gradients are mostly noise, by this
 
 
-class DistanceAdam(CoordinateWise):
+class DistanceAdam(AdamMoves):
     r"""Adam with the step $\eta\, d_t$, where $d_t$ is a distance that only grows.
 
     For a convex loss, $\sum_t w_t \langle g_t, x_0 - x_t\rangle \le \sum_t w_t \langle g_t, x_0 -
@@ -46,6 +46,10 @@ class DistanceAdam(CoordinateWise):
     $x_i \leftarrow x_i - \eta\, d_t\, c_i\, \mathrm{clip}(m_i/\sqrt{v_i}, -1, 1)$, and distances
     are measured in units of $c_i$. `lr` is $\eta$, a pure number near 1.
 
+    `reach` multiplies the distance, for runs side by side around the same first one. One above 1
+    is only raised by a bound that is larger than what it reaches already; with 0 the run stays at
+    its first point once it has a first distance.
+
     The search for a first distance ends after `doublings` steps at the latest where the gradients
     promise a part of the loss by then: a minibatch that a huge step happens to fit says nothing.
     Where they promise less, they are mostly noise, and it goes on for `more` steps.
@@ -58,10 +62,11 @@ class DistanceAdam(CoordinateWise):
         lr: float = 1.0,
         doublings: float = 10,
         more: float = 6,
+        reach: float = 1.0,
         coordinates: Coordinates | None = None,
     ) -> None:
-        self._doublings, self._more = doublings, more
-        numbers = {"steps": 0, "distance": 0.0, "gained": 0.0}
+        self._doublings, self._more, self._reach = doublings, more, reach
+        numbers = {"steps": 0, "distance": 0.0, "gained": 0.0, "unit": 1.0}
         search = {"seeking": True, "doubt": False, "entry": 0.0, "promise": 0.0}
         finds = {"lowest": 0.0, "valley": 0.0, "highest": 0.0, "summit": 0.0}
         super().__init__(params, lr, coordinates, **numbers, **search, **finds)
@@ -90,8 +95,10 @@ class DistanceAdam(CoordinateWise):
         group["steps"] += 1
         if group["seeking"]:
             self._seek(points, gradients, math.nan if loss is None else float(loss))
-        else:
+        elif self._reach:
             self._grow(points, gradients)
+        else:
+            group["steps"] = 0
         return loss
 
     def _seek(self, points: list[Tensor], gradients: list[Tensor], loss: float) -> None:
@@ -118,8 +125,8 @@ class DistanceAdam(CoordinateWise):
                 group["highest"], group["summit"] = group["promise"], group["distance"]
             group["distance"] *= 2.0
             group["doubt"] = False
-        moves = self._move(points, gradients, scales, group["distance"])
-        group["promise"] = group["distance"] * self._descent(points, moves, scales)
+        self.move(points, scales, group["steps"], group["distance"])
+        group["promise"] = group["distance"] * self._descent(points, scales)
 
     def _risen(self, loss: float) -> bool:
         """Return whether the loss is too high for a larger distance to be of use."""
@@ -140,21 +147,23 @@ class DistanceAdam(CoordinateWise):
         promised = group["promise"] > PROMISE * abs(group["entry"])
         return group["steps"] > self._doublings + (0 if promised else self._more)
 
-    def _descent(
-        self, points: list[Tensor], moves: list[Tensor], scales: list[Tensor] | None
-    ) -> float:
-        """Return how fast the loss falls along these moves, to first order.
+    def _descent(self, points: list[Tensor], scales: list[Tensor] | None) -> float:
+        """Return how fast the loss falls along the last moves, to first order.
 
         The mean gradient that made them has noise of its own, which goes uphill as well as down:
         what it would promise if it were nothing else is taken off.
         """
-        steps = self.param_groups[0]["steps"]
+        steps, promised = self.param_groups[0]["steps"], 0.0
         if steps == 1:
             return 0.0  # one gradient does not tell its noise
-        means, squares = self.entries(points, "mean"), self.entries(points, "square")
-        promised = _total(torch._foreach_mul(moves, means)) / (1.0 - FIRST**steps)
+        for at, point in enumerate(points):
+            move = self.clipped(point, steps)
+            if scales is not None:
+                move.mul_(scales[at])
+            promised += _dot(move, self.state[point]["mean"])
+        promised /= 1.0 - FIRST**steps
         by_noise = _share_of_noise(steps)
-        roots = list(torch._foreach_sqrt(squares))
+        roots = [square.sqrt() for square in self.entries(points, "square")]
         return (promised - by_noise * _size(roots, scales)) / (1.0 - by_noise)
 
     def _go_back(self) -> None:
@@ -174,48 +183,38 @@ class DistanceAdam(CoordinateWise):
         self.raise_peaks(group, points, gradients)
         scales = self.scales(group, points)
         self._measure(points, gradients, scales)
-        self._move(points, gradients, scales, group["lr"] * group["distance"])
+        size = group["lr"] * self._reach * group["distance"]
+        self.move(points, scales, group["steps"], size)
 
     def _measure(
-        self,
-        points: list[Tensor],
-        gradients: list[Tensor],
-        scales: list[Tensor] | None,
+        self, points: list[Tensor], gradients: list[Tensor], scales: list[Tensor] | None
     ) -> None:
         """Raise the distance where the gradients so far say that it is larger.
 
         Sums are in units of the newest weight's $d^2$: when the distance grows they shrink, so no
-        power of a tiny first distance ever has to be held.
+        power of a tiny first distance ever has to be held. The sum of gradients is `unit` times
+        `drift`, so that shrinking it costs no pass over the memory.
         """
-        group, drifts = self.param_groups[0], self.entries(points, "drift")
-        apart = torch._foreach_sub(self.entries(points, "origin"), points)
-        inner = _total(torch._foreach_mul(apart, gradients))
-        weight = (1.0 - MEMORY) * group["lr"]
+        group, weight = self.param_groups[0], (1.0 - MEMORY) * self.param_groups[0]["lr"]
+        group["unit"] *= MEMORY
+        inner = 0.0
+        for point, gradient in zip(points, gradients, strict=True):
+            state = self.state[point]
+            apart = torch.sub(state["origin"], point, out=self.room(point))
+            inner += _dot(apart, gradient)
+            state["drift"].add_(gradient, alpha=weight / group["unit"])
         group["gained"] = MEMORY * group["gained"] + weight * inner
-        torch._foreach_mul_(drifts, MEMORY)
-        torch._foreach_add_(drifts, gradients, alpha=weight)
-        size = _size(drifts, scales)
-        found = group["gained"] / size if size > 0.0 else 0.0
+        drifts = self.entries(points, "drift")
+        size = group["unit"] * _size(drifts, scales)
+        found = group["gained"] / size / max(1.0, self._reach) if size > 0.0 else 0.0
         if math.isfinite(found) and found > group["distance"]:
             fall = (group["distance"] / found) ** 2
             group["distance"] = found
             group["gained"] *= fall
-            torch._foreach_mul_(drifts, fall)
-
-    def _move(
-        self,
-        points: list[Tensor],
-        gradients: list[Tensor],
-        scales: list[Tensor] | None,
-        distance: float,
-    ) -> list[Tensor]:
-        group = self.param_groups[0]
-        means, squares = self.entries(points, "mean"), self.entries(points, "square")
-        moves = clipped_moves(means, squares, gradients, group["steps"])
-        if scales is not None:
-            torch._foreach_mul_(moves, scales)
-        torch._foreach_add_(points, moves, alpha=-distance)
-        return moves
+            group["unit"] *= fall
+        if group["unit"] < LEAST_UNIT:
+            torch._foreach_mul_(drifts, group["unit"])
+            group["unit"] = 1.0
 
 
 def _first_distance(size: float, loss: float) -> float:
@@ -234,13 +233,17 @@ def _share_of_noise(count: int) -> float:
     return (1.0 - FIRST) / (1.0 + FIRST) * (1.0 + FIRST**count) / (1.0 - FIRST**count)
 
 
-def _total(tensors: Iterable[Tensor]) -> float:
-    return float(torch.stack([item.sum(dtype=torch.float64) for item in tensors]).sum())
+def _wide(tensor: Tensor) -> Tensor:
+    """Return all numbers in a row, in float32 or wider."""
+    return tensor.reshape(-1).to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def _dot(one: Tensor, other: Tensor) -> float:
+    return float(torch.dot(_wide(one), _wide(other)))
 
 
 def _size(tensors: list[Tensor], scales: list[Tensor] | None) -> float:
     """Return the sum of the absolute values, each in units of its coordinate."""
-    sizes = torch._foreach_abs(tensors)
     if scales is not None:
-        torch._foreach_mul_(sizes, scales)
-    return _total(sizes)
+        return sum(_dot(*pair) for pair in zip((x.abs() for x in tensors), scales, strict=True))
+    return float(sum(float(item) for item in torch._foreach_norm([_wide(x) for x in tensors], 1)))

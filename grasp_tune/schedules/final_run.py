@@ -54,7 +54,7 @@ def final_run(
     total = max(0, state.left - looks - (options.parts + len(EARLY)) * stopping.samples)
     kept, good = start.owner, start.state
     begin, end = start.age, start.age + total
-    rows = [] if good is None else [Candidate.of(good, kept, start.loss)]
+    rows = [] if good is None or must_improve else [Candidate.of(good, kept, start.loss)]
     window = math.nan  # mean loss of the last minibatches of the last part that stands
     control, ends, discard = StepControl(state, start.arm, start.adapts), None, state.discard
     for part in range(options.parts):
@@ -82,11 +82,12 @@ def final_run(
         items, discard = outcomes(tasks, known), ()
         state.left -= sum(item.calls for item in items)
         loss = items[0].loss if items and items[0].finite else math.nan
-        if must_improve and good is None:
+        if must_improve and good == start.state:
             bound = state.start.value if stop - first >= options.telling_calls else math.inf
             if not loss < bound:
                 unseen = [iterate_key(arm.index, call) for call in points]
-                state.discard = () if last else (state_key(arm.index, stop), *unseen)
+                ended = () if last else (state_key(arm.index, stop), *unseen)
+                state.discard = ended if good is None else (*ended, good)
                 return []
         if not control.accepts(loss, _median(items, options.curve_points)):
             if not last:
@@ -97,8 +98,8 @@ def final_run(
         window = items[0].window_loss
         ends = (arm, stop) if last else None
         if not last:
-            if good is not None and good != start.state:
-                discard = (good,)  # the start of the final run stays, it is a candidate
+            if good is not None and (must_improve or good != start.state):
+                discard = (good,)  # else the start of the final run stays: it is a candidate
             kept, good = arm, state_key(arm.index, stop)
             state.leader = good
         if looked:

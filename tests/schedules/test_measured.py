@@ -25,6 +25,7 @@ from grasp_tune.schedules.promote import Promote
 from tests.core.simulation import answer, checked_run, run, segments
 
 GROWING, PROMOTED, SHORT = Promote().measuring, Promote().searching, Promote().short_budget
+FAN = Promote().fan_budget
 
 
 def growing(tasks: list[Task]) -> list[Segment]:
@@ -38,13 +39,14 @@ def test_a_short_budget_goes_to_one_run_that_measures_its_distance(
     method: Method, budget: int
 ) -> None:
     search, tasks = run(SweepSpec(method, budget))
-    alone = growing(tasks)
-    assert len({segment.arm for segment in alone}) == 1
+    alone = segments(tasks, "final")
+    assert {s.arm.base for s in alone} == {GROWING} and len({s.arm for s in alone}) == 1
     assert not segments(tasks, "rung")
-    assert [s.start for s in alone] == [0, *(s.stop for s in alone[:-1])]
-    assert (
-        sum(segment.calls for segment in alone) > 0.85 * budget
-    )  # the rest: 1/64, 1/16, 0.01, 0.005
+    assert [s.start for s in alone[1:]] == [s.stop for s in alone[:-1]]
+    fan = sum(s.calls for s in segments(tasks, "entry") + segments(tasks, "fan"))
+    assert fan == (18 + 3 * 24 if budget >= FAN else 0)
+    # The rest: 1/64, 1/16, 0.01, 0.005.
+    assert sum(segment.calls for segment in alone) > 0.85 * budget - fan
     assert 0.97 * budget - 8 < sum(search.calls.values()) <= budget
     # The whole distance at 300 calls; at 1000 (10 / 3) ** (-1 / 3) = 0.669 of it.
     expected = {300: 1.0, 1000: 0.66943}.get(budget, (budget / 300) ** (-1 / 3))
@@ -53,20 +55,56 @@ def test_a_short_budget_goes_to_one_run_that_measures_its_distance(
     assert [s.arm.index for s in floor] == list(range(1, len(floor) + 1))  # the paper's come first
 
 
+@pytest.mark.parametrize(
+    ("losses", "chosen", "runs"),  # by reach; x0 has 2.3
+    [
+        ({1 / 4: 1.3, 1: 1.0, 4: 0.97}, 1, 3),  # larger steps flatter
+        ({1 / 4: 1.3, 1: 1.0, 4: 0.9, 16: 0.89}, 4, 4),
+        ({1 / 4: 1.3, 1: 1.0, 4: 0.9, 16: 0.8, 64: 0.7}, 64, 5),  # no more than two beyond
+        ({1 / 4: 0.99, 1: 1.0, 4: 1.5}, 1 / 4, 3),  # better, but not clearly: none beyond
+        ({1 / 4: 1.0, 1: 5.0, 4: 9.0, 1 / 16: 1.1}, 1 / 4, 4),
+        ({1 / 4: 2.295, 1: 2.29, 4: 2.27, 16: 3.0}, 4, 4),  # hardly lower, but it gained the most
+        ({1 / 4: -2.0, 1: -3.0, 4: -3.5}, 1, 3),  # of losses below 0 what was gained counts
+        ({1 / 4: 1.5, 1: math.inf, 4: math.inf, 1 / 16: 1.6}, 1 / 4, 4),
+    ],
+)
+def test_the_losses_of_the_fan_choose_the_reach(
+    losses: dict[float, float], chosen: float, runs: int
+) -> None:
+    def reply(task: Task) -> Outcome:
+        outcome = answer(task)
+        if not task.id.startswith("fan") or not isinstance(outcome, TrainOutcome):
+            return outcome
+        assert isinstance(task, TrainTask)
+        loss = losses[dict(task.segments[0].arm.values)["reach"]]
+        # The mean of the later half counts, so high losses before it do not.
+        curve = tuple(Point(at, value, 1.0) for at, value in enumerate([9.0, 9.0, loss, loss]))
+        item = replace(outcome.segments[0], curve=curve, finite=loss < math.inf)
+        return replace(outcome, segments=(item,))
+
+    _, tasks = checked_run(SweepSpec(NonConvex(), 1000), reply)
+    assert len(segments(tasks, "fan")) == runs
+    final = segments(tasks, "final")
+    assert {dict(segment.arm.values)["reach"] for segment in final} == {chosen}
+    owner = [s for s in segments(tasks, "fan") if dict(s.arm.values)["reach"] == chosen]
+    assert final[0].state == owner[0].writes[-1]
+
+
 def not_below_the_start(task: Task) -> Outcome:
     """The answer of a world where the run that measures its distance gets nowhere."""
     outcome = answer(task)
     if not isinstance(task, TrainTask) or not isinstance(outcome, TrainOutcome):
         return outcome
-    if task.segments[0].arm.base != GROWING:
+    if task.segments[0].arm.base != GROWING or task.id.startswith(("entry", "fan")):
         return outcome
     return replace(outcome, segments=(replace(outcome.segments[0], loss=2.4),))  # x0 has 2.3
 
 
 def lost_at_once(task: Task) -> Outcome:
-    """The answer of a world where the run that measures its distance diverges at its first call."""
+    """The answer of a world where a run that measures its distance diverges at its first call."""
     outcome = not_below_the_start(task)
-    if isinstance(outcome, TrainOutcome) and outcome.segments[0].loss == 2.4:
+    entry = task.id.startswith("entry")
+    if isinstance(outcome, TrainOutcome) and (entry or outcome.segments[0].loss == 2.4):
         lost = replace(outcome.segments[0], finite=False, loss=math.nan, calls=1)
         return replace(outcome, segments=(lost,), calls=1)
     return outcome
@@ -81,7 +119,7 @@ def test_where_the_one_run_gets_nowhere_the_rest_is_searched(
     reply: Callable[[Task], Outcome], budget: int
 ) -> None:
     search, tasks = checked_run(SweepSpec(Convex(), budget), reply)
-    assert len(growing(tasks)) == 1  # its first part
+    assert len(growing(tasks)) == (5 if reply is not_below_the_start else 1)  # its first part
     assert segments(tasks, "rung0") and segments(tasks, "rung1")
     final = [segment for segment in segments(tasks, "final") if segment.arm.base == PROMOTED]
     assert sum(segment.calls for segment in final) > 0.15 * budget
