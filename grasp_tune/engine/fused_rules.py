@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from grasp_tune.optimizers.adam import clipped_moves
+from grasp_tune.optimizers.adam import clipped_move, take_in
 from grasp_tune.optimizers.preconditioner import multiplier
 from grasp_tune.optimizers.unixgrad import PIECE, move_in_ball
 
@@ -111,9 +111,11 @@ class AdamRule(Rule):
     def feed(self, gradients: Stack, values: Tensor) -> None:
         """One step."""
         self.steps += 1
-        moves = clipped_moves(self.stacks["mean"], self.stacks["square"], gradients, self.steps)
         peaks = self.stacks.get("peak")
-        for at, (point, move) in enumerate(zip(self.points, moves, strict=True)):
+        means, squares = self.stacks["mean"], self.stacks["square"]
+        for at, point in enumerate(self.points):
+            take_in(means[at], squares[at], gradients[at], self.steps)
+            move = clipped_move(means[at], squares[at], self.steps)
             if peaks is not None:
                 torch.maximum(peaks[at], gradients[at].abs(), out=peaks[at])
                 typical, power = _column(self._typical, point), _column(self._power, point)

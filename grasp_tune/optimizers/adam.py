@@ -29,6 +29,23 @@ def fresh_share(count: int) -> float:
     return count**-RAMP
 
 
+def take_in(mean: Tensor, square: Tensor, gradient: Tensor, count: int) -> None:
+    """Let both running means go on with the `count`-th gradient."""
+    fresh = fresh_share(count)
+    mean.lerp_(gradient, 1.0 - FIRST)
+    square.mul_(1.0 - fresh).addcmul_(gradient, gradient, value=fresh)
+
+
+def clipped_move(mean: Tensor, square: Tensor, count: int, out: Tensor | None = None) -> Tensor:
+    """Return the `count`-th move, from -1 to 1 per coordinate; in `out`, where that is given."""
+    first = 1.0 - FIRST**count
+    move = torch.sqrt(square, out=out).add_(TINY)
+    torch.div(mean, move, out=move)
+    if first < 1.0:
+        move.mul_(1.0 / first)
+    return move.clamp_(-1.0, 1.0)
+
+
 class AdamMoves(CoordinateWise):
     """What the optimizers whose moves are Adam's share: one tensor at a time, to save memory."""
 
@@ -44,23 +61,17 @@ class AdamMoves(CoordinateWise):
 
     def clipped(self, point: Tensor, count: int) -> Tensor:
         """Return the `count`-th move of a parameter, from -1 to 1 per coordinate, in `room`."""
-        state, first = self.state[point], 1.0 - FIRST**count
-        out = torch.sqrt(state["square"], out=self.room(point)).add_(TINY)
-        torch.div(state["mean"], out, out=out)
-        if first < 1.0:
-            out.mul_(1.0 / first)
-        return out.clamp_(-1.0, 1.0)
+        state = self.state[point]
+        return clipped_move(state["mean"], state["square"], count, self.room(point))
 
     def move(
         self, points: list[Tensor], scales: list[Tensor] | None, count: int, size: float
     ) -> None:
         """Take in the gradients and make the `count`-th move, `size` times its direction."""
-        fresh = fresh_share(count)
         for at, point in enumerate(points):
             state, gradient = self.state[point], point.grad
             assert gradient is not None
-            state["mean"].lerp_(gradient, 1.0 - FIRST)
-            state["square"].mul_(1.0 - fresh).addcmul_(gradient, gradient, value=fresh)
+            take_in(state["mean"], state["square"], gradient, count)
             moved = self.clipped(point, count)
             if scales is not None:
                 moved.mul_(scales[at])
