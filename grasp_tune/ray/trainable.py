@@ -7,9 +7,11 @@ the tasks; Tune itself is given one, the chosen model.
 
 import inspect
 import logging
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -17,14 +19,17 @@ from ray.tune import PlacementGroupFactory, Trainable
 
 from grasp_tune.core.errors import GraspError, InputError
 from grasp_tune.engine.problem import TorchProblem
+from grasp_tune.ray.companions import Companions
 from grasp_tune.ray.trial_config import HEARTBEAT, KEY, report, work_in
 from grasp_tune.ray.tune_internals import no_checkpoint, sweep_storage
+from grasp_tune.runtime.shared_sweep import Work
 from grasp_tune.runtime.shared_worker import SharedWorker, refusal
 
 logger = logging.getLogger(__name__)
 
 # One problem a process: an actor runs one trial at a time, and the next is of the same kind.
 _KEPT: list[tuple[object, SharedWorker]] = []
+_COMPANIONS = Companions()
 
 
 class GraspTrainable(Trainable):
@@ -107,13 +112,21 @@ class GraspTrainable(Trainable):
     # -- in the thread --------------------------------------------------------------------------
 
     def _perform(self) -> dict[str, Any]:
-        bundles = self.trial_resources.bundles if self.trial_resources is not None else []
-        torch.set_num_threads(max(1, int(bundles[0].get("CPU", 1))) if bundles else 1)
+        given, work = self.trial_resources, self._work
+        needs = given.bundles[0] if given is not None and given.bundles else {"CPU": 1.0}
+        torch.set_num_threads(max(1, int(needs.get("CPU", 1))))
         try:
             self._worker = self._make_worker()
         except GraspError as error:
             return refusal(error)
-        return self._worker.perform(self._work)
+        context, source = getattr(self, "_storage", None), (self._constants, self._given)
+        make = partial(_shared_worker, type(self), source, context, work)
+        with _COMPANIONS.seat(work.task, needs, make) as seat:
+            begun = time.monotonic()
+            row = self._worker.perform(work, seat)
+        if self._worker.count.calls:  # else it had been done before
+            _COMPANIONS.learn(work.task, seat, time.monotonic() - begun)
+        return row
 
     def _make_worker(self) -> SharedWorker:
         work = self._work
@@ -124,6 +137,13 @@ class GraspTrainable(Trainable):
             problem = self.problem(self._constants, self._given)
             _KEPT.append((key, SharedWorker(problem, storage, work)))
         return _KEPT[0][1]
+
+
+def _shared_worker(
+    kind: type[GraspTrainable], source: tuple[Any, Any], context: Any, work: Work
+) -> SharedWorker:
+    """Return a worker in another process than the trial's."""
+    return SharedWorker(kind.problem(*source), sweep_storage(context, work.run), work)
 
 
 def grasp_trainable(

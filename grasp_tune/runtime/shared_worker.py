@@ -1,5 +1,6 @@
 """A sweep whose workers are started by somebody else, such as Ray Tune: the worker's side."""
 
+import logging
 import math
 from collections.abc import Callable
 from typing import Any
@@ -10,12 +11,15 @@ from grasp_tune.core.search import Search
 from grasp_tune.core.tasks import Outcome, ProbeOutcome, ProbeTask, Task, TrainOutcome
 from grasp_tune.engine.checkpoints import Tensors, model_tensors
 from grasp_tune.engine.fused import fusion_width
+from grasp_tune.engine.lane_group import GroupLost, Seat
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.worker import Worker
 from grasp_tune.runtime.driver import Ledger
 from grasp_tune.runtime.result import Result
 from grasp_tune.runtime.shared_storage import CHOSEN, SharedStorage
 from grasp_tune.runtime.shared_sweep import Selection, Work
+
+logger = logging.getLogger(__name__)
 
 
 class Cancelled(BaseException):
@@ -53,8 +57,15 @@ class SharedWorker:
         self._worker = Worker(problem, seed, storage.store, work.bases, count=self.count)
         self.result: Result | None = None  # of the last piece of work
 
-    def perform(self, work: Work) -> dict[str, Any]:
-        """Return what to report: the status and, where it ended, calls and metrics."""
+    def share(self, task: Task, seat: Seat) -> Outcome:
+        """Run a task with others that share its lanes."""
+        return self._worker.run(task, seat)
+
+    def perform(self, work: Work, seat: Seat | None = None) -> dict[str, Any]:
+        """Return what to report: the status and, where it ended, calls and metrics.
+
+        seat: the place among those that share the task's lanes.
+        """
         self.count.calls, self.result = 0, None
         task = work.task
         reads = (task.key,) if isinstance(task, Selection) else task.reads
@@ -62,7 +73,7 @@ class SharedWorker:
             if isinstance(task, Selection):
                 self.result, row = select_model(self._storage, work, self._place)
                 return row
-            return ended_row(self._storage, self._run(work, task))
+            return ended_row(self._storage, self._run(work, task, seat))
         except CheckpointError as error:
             if error.key not in reads:
                 raise  # a full disk: another try, elsewhere perhaps
@@ -70,11 +81,15 @@ class SharedWorker:
         except GraspError as error:
             return refusal(error)
 
-    def _run(self, work: Work, task: Task) -> Outcome:
+    def _run(self, work: Work, task: Task, seat: Seat | None) -> Outcome:
         storage, known = self._storage, None
         if not work.attempt and (known := storage.read_outcome(task)) is not None:
             return known[0]
-        outcome = self._worker.run(task)
+        try:
+            outcome = self._worker.run(task, seat)
+        except GroupLost as lost:
+            logger.warning("%s: %s; it is run again, alone", task.id, lost)
+            outcome = self._worker.run(task)
         if isinstance(task, ProbeTask) and not storage.store.exists(START):
             # Whoever stops the sweep early may be given x0, and the driver has no model.
             storage.store.write(START, self._worker.start, {})
