@@ -86,7 +86,8 @@ def _got_and_expected(
         return shown(value), f"{context['expected']}{hint(str(value), context.get('choices', ()))}"
     if error in _BOUNDS:
         sign, name = _BOUNDS[error]
-        return shown(value), f"{sign} {_number(context[name])}"
+        bound = context[name]
+        return shown(value), f"{sign} {'1/3' if bound == 1 / 3 else format(bound, '.15g')}"
     if error.endswith(("too_short", "too_long")):
         bound = "at least {min_length}" if error.endswith("short") else "at most {max_length}"
         if error.startswith("string"):
@@ -137,9 +138,3 @@ def hint(word: str, choices: Iterable[str]) -> str:
 
 def _one_of(word: str, choices: tuple[str, ...]) -> str:
     return f"one of {', '.join(choices)}{hint(word, choices)}"
-
-
-def _number(value: object) -> str:
-    if value == 1 / 3:
-        return "1/3"
-    return f"{value:g}" if isinstance(value, float) else str(value)

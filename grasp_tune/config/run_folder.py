@@ -60,7 +60,12 @@ def claim(folder: Path, experiment: Experiment, *, fresh: bool = False) -> None:
         raise ConfigError("--out", "", f"{folder}, which is a file", "a folder, new or of this run")
     if (folder / CONFIG).exists():
         if fresh:
-            _remove_run(folder)
+            with folder_lock(folder):  # a run under way keeps what it stands on
+                for path in map(folder.joinpath, _OURS):
+                    if path.is_dir() and not path.is_symlink():
+                        shutil.rmtree(path)
+                    else:
+                        path.unlink(missing_ok=True)
         elif difference := _difference(saved_config(folder), masked_config(experiment)):
             raise ConfigError(
                 "--out",
@@ -82,16 +87,6 @@ def claim(folder: Path, experiment: Experiment, *, fresh: bool = False) -> None:
     except OSError as error:
         reason = error.strerror or str(error)
         raise ConfigError("--out", "", f"{folder}: {reason}", "a writable folder") from None
-
-
-def _remove_run(folder: Path) -> None:
-    with folder_lock(folder):  # a run under way keeps what it stands on
-        for name in _OURS:
-            path = folder / name
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
 
 
 def saved_experiment(folder: Path, overrides: tuple[str, ...] = ()) -> Experiment:

@@ -65,14 +65,10 @@ class MethodSummary:
     records: tuple[Record, ...]
 
     @property
-    def losses(self) -> list[float]:
-        """Training losses of the seeds that ended well."""
-        return self.values(lambda quality: quality.train_loss)
-
-    @property
     def median_loss(self) -> float:
         """The median training loss; infinite where no seed ended well."""
-        return median(self.losses) if self.losses else math.inf
+        losses = self.values(lambda quality: quality.train_loss)
+        return median(losses) if losses else math.inf
 
     @property
     def seconds(self) -> float:
@@ -102,8 +98,14 @@ class MethodSummary:
             return self.seconds
         if sort == "train_loss":
             return self.median_loss
-        value = self.mean_of(test_metric if sort == "metric" else lambda quality: quality.test_loss)
-        return math.inf if value is None else -value if sort == "metric" else value
+        sign, read = (-1.0, test_metric) if sort == "metric" else (1.0, test_loss)
+        value = self.mean_of(read)
+        return math.inf if value is None else sign * value
+
+
+def test_loss(quality: Quality) -> float | None:
+    """The loss on the test rows."""
+    return quality.test_loss
 
 
 def test_metric(quality: Quality) -> float | None:
@@ -132,7 +134,7 @@ class Comparison:
                     "method": item.method,
                     "title": item.title,
                     "train_loss": encode(item.median_loss),
-                    "test_loss": item.mean_of(lambda quality: quality.test_loss),
+                    "test_loss": item.mean_of(test_loss),
                     "test_metric": item.mean_of(test_metric),
                     "seconds": item.seconds,
                     "records": [encode(record) for record in item.records],
@@ -247,7 +249,9 @@ def _run(experiment: Experiment, built: Built, name: str, seed: int) -> Record:
     try:
         if name in OURS:
             schedule = name.removeprefix("grasp-")
-            arguments = {**sweep_arguments(experiment), "schedule": schedule, "seed": seed}
+            arguments = {**sweep_arguments(experiment), "seed": seed}
+            if schedule != experiment.schedule:
+                arguments["schedule"] = schedule
             if schedule == "paper":
                 arguments["challengers"] = {}
             found = minimize(problem, progress=False, **arguments)
@@ -296,12 +300,12 @@ def head(comparison: Comparison) -> tuple[str, ...]:
 
 def row(item: MethodSummary, metric: str) -> tuple[str, ...]:
     """One line of the table."""
-    losses, mean = item.losses, item.mean_of(test_metric)
+    losses, mean = item.values(lambda quality: quality.train_loss), item.mean_of(test_metric)
     return (
         item.title,
         number(item.median_loss),
         f"{number(min(losses))} to {number(max(losses))}" if losses else "–",
-        number(item.mean_of(lambda quality: quality.test_loss)),
+        number(item.mean_of(test_loss)),
         percent(mean) if metric == "accuracy" else number(mean),
         f"{max((record.calls for record in item.records), default=0):,}",
         duration(item.seconds),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +46,10 @@ def score_figure(result: Result) -> Any:
     measure = measure if result.metric is None else f"1 − {result.metric}"
     heights = {run.arm: _height(result, run) for run in result.runs}
     title = quantities(run.base for run in result.runs)
-    figure = run_scatter(result.runs, heights, point, title, measure)
+    runs = result.runs
+    if result.metric is not None:  # losses on the way are in other units
+        runs = tuple(replace(run, losses=()) for run in runs)
+    figure = run_scatter(runs, heights, point, title, measure)
     if math.isfinite(start):
         figure.add_hline(y=start, line_dash="dot", line_color=OTHER, annotation_text="start point")
         low, high = axis_ends([*heights.values(), start], result.runs)
@@ -355,7 +359,9 @@ def _decades(values: Sequence[float]) -> dict[str, Any]:
             marks = [mark for mark in marks if low <= mark <= high]
             if len(marks) <= 6:
                 break
-        return {"type": "log", "tickvals": marks, "ticktext": [f"{mark:g}" for mark in marks]}
+        marks = marks if decades else known[:1]
+        words = [f"{mark:.3g}" if mark < 100 else f"{mark:g}" for mark in marks]
+        return {"type": "log", "tickvals": marks, "ticktext": words}
     return {"type": "log", "dtick": math.ceil(decades / 7), "exponentformat": "power"}
 
 

@@ -107,7 +107,7 @@ def report_text(
         figures = {"scores": score_figure(result), "curves": curve_figure(result, _CURVES)}
         if (held_out := validation_figure(result)) is not None:
             figures["validation"] = held_out
-    rows = sorted(result.candidates, key=_place)
+    rows = sorted(result.candidates, key=lambda row: (not math.isfinite(row.score), row.score))
     runs = sorted(result.runs, key=lambda run: (-run.calls, run.value))
     budget = int(result.spec["budget"])
     backend = config.get("backend")
@@ -145,11 +145,6 @@ def report_text(
         folder=None if folder is None else str(folder),
         config=yaml_text(dict(config)) if config else "",
     )
-
-
-def _place(row: Candidate) -> tuple[bool, float]:
-    known = math.isfinite(row.score)
-    return (not known, row.score if known else 0.0)
 
 
 def _candidate_row(row: Candidate) -> tuple[str, ...]:

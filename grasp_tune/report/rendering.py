@@ -7,9 +7,9 @@ and no others; so text that got through as markup could still not run.
 from __future__ import annotations
 
 import base64
-import hashlib
 from collections.abc import Mapping
 from functools import cache
+from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,10 @@ def render(
     """
     library = plotly_library()
     live = {} if library is None else dict(figures or {})
-    scripts = [library, _script()] if live and library else []
+    draw = (files("grasp_tune.report") / "templates" / "draw.js").read_text("utf-8")
+    scripts = [library, draw] if live and library else []
+    # Of the text as a browser hands it to the check: line ends are single line feeds by then.
+    sums = [base64.b64encode(sha256(text.encode()).digest()).decode() for text in scripts]
     return (
         _environment()
         .get_template(template)
@@ -40,7 +43,7 @@ def render(
             title=title,
             figures={name: _inert(figure) for name, figure in live.items()},
             scripts=[Markup(text) for text in scripts],
-            digests=Markup(" ".join(f"'sha256-{_digest(text)}'" for text in scripts) or "'none'"),
+            digests=Markup(" ".join(f"'sha256-{item}'" for item in sums) or "'none'"),
             **{"refresh": None, **values},
         )
     )
@@ -77,18 +80,9 @@ def _environment() -> Environment:
     return environment
 
 
-def _script() -> str:
-    return (files("grasp_tune.report") / "templates" / "draw.js").read_text("utf-8")
-
-
 def _inert(figure: Any) -> Markup:
     """JSON in which no markup can be found."""
     text = str(figure.to_json())
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return Markup(text)
-
-
-def _digest(text: str) -> str:
-    # Of the text as a browser hands it to the check: line ends are single line feeds by then.
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
