@@ -93,8 +93,9 @@ class Averages:
                 continue  # the run did not carry it so far: it begins here
             try:
                 steps = int(meta[f"average.{gamma:g}"])
-                names = [f"average.{gamma:g}.{name}" for name in self._live] if steps else []
-                state = [tensors[name] for name in names], steps
+                live = self._live.items() if steps else ()
+                found = [tensors[f"average.{gamma:g}.{n}"].to(x.device) for n, x in live]
+                state = found, steps
             except (KeyError, ValueError, TypeError):
                 raise CheckpointError(f"checkpoint {key} lacks the average {gamma:g}") from None
             self._averages[gamma] = PolynomialAverage(gamma, state)

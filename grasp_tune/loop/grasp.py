@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from grasp_tune.core.methods import Method, NonConvex
 from grasp_tune.core.search import Search, Step
 from grasp_tune.core.spec import AnySchedule, SweepSpec
 from grasp_tune.engine.checkpoints import model_tensors
+from grasp_tune.engine.tensor_file import Meta
 from grasp_tune.loop.loop_optimizer import LoopOptimizer, check_spec
 from grasp_tune.loop.model_point import Groups
 from grasp_tune.loop.task_runs import Bench, begin
@@ -48,14 +49,16 @@ class Grasp(LoopOptimizer):
                     break
         result = opt.finish()  # the model holds the chosen weights
 
-    model: the model, its parameters, or parameter groups. Buffers (BatchNorm) follow the method
-        only where the model itself is given.
+    model: the model, its parameters, or parameter groups, which may have a `multiplier` (their
+        steps are so many times as large as the others') and a decoupled `weight_decay`. Buffers
+        (BatchNorm) follow the method only where the model itself is given.
     budget: T, how many steps the loop will make; one step is one oracle call.
     method: `NonConvex()` by default; `Convex` or `ConvexFree`.
     schedule: `promote` by default; `paper` is the paper's algorithm to the letter.
     seed: fixes the method's own random choices; the order of the data is the loop's.
     epochs, loader: in place of `budget`: passes over a loader that has a length.
     minutes: in place of `budget`: the first steps are timed, and the rest fills this time.
+    park: where candidates and waiting runs are kept: `device`, with the model, or `cpu`.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class Grasp(LoopOptimizer):
         epochs: int | None = None,
         loader: Any = None,
         minutes: float | None = None,
+        park: Literal["device", "cpu"] = "device",
     ) -> None:
         super().__init__(model)
         self._clock = _Clock(minutes) if minutes is not None else None
@@ -77,7 +81,10 @@ class Grasp(LoopOptimizer):
             NonConvex() if method is None else method, calls, schedule, seed, probe_parts=1
         )
         check_spec(self._make_spec(1 if budget is None else budget))
-        self._bench = Bench(self._point, MemoryStore())
+        if park not in ("device", "cpu"):
+            raise InputError(f"park: got {park!r}, expected 'device' or 'cpu'")
+        self._new_store = MemoryStore if park == "device" else CpuStore
+        self._bench = Bench(self._point, self._new_store())
         self._ledger: Ledger | None = None
         self._task_id = ""
         self._choice_placed = False
@@ -207,7 +214,7 @@ class Grasp(LoopOptimizer):
                 key: {"tensors": item.tensors, "meta": item.meta} for key, item in kept.items()
             }
             grasp["point"] = {k: v.clone() for k, v in self._point.tensors().items()}
-            grasp["buffers"] = [item.clone() for item in self._point._kept]
+            grasp["buffers"] = [item.clone() for item in self._point.kept_buffers]
             if not self._run.done:
                 tensors, numbers = self._run.state()
                 copies = {name: item.detach().clone() for name, item in tensors.items()}
@@ -230,7 +237,7 @@ class Grasp(LoopOptimizer):
         self._choice_placed = bool(grasp["done"])
         if "store" not in grasp:
             return
-        store = MemoryStore()
+        store = self._new_store()
         for key, kept in grasp["store"].items():
             store.write(key, kept["tensors"], kept["meta"])
         self._bench.store = store
@@ -248,7 +255,7 @@ class Grasp(LoopOptimizer):
         for other in [key for key in self._ledger.running if key != task.id]:
             self._ledger.give_back(other)
         self._run.load(grasp["run"]["tensors"], grasp["run"]["numbers"])
-        self._point._kept = [item.clone() for item in grasp["buffers"]]
+        self._point.kept_buffers = [item.clone() for item in grasp["buffers"]]
         self._point.place(grasp["point"])
 
     # -- inside ------------------------------------------------------------------------------------
@@ -259,6 +266,14 @@ class Grasp(LoopOptimizer):
         calls = self._clock.tick()
         if calls is not None:
             self._start_search(calls)
+
+
+class CpuStore(MemoryStore):
+    """A store in the main memory, for a model that is elsewhere."""
+
+    def write(self, key: str, tensors: Mapping[str, Tensor], meta: Meta) -> None:
+        """Keep a copy on the CPU."""
+        super().write(key, {name: item.cpu() for name, item in tensors.items()}, meta)
 
 
 class _Clock:

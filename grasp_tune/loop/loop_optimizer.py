@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.core.search import Search
 from grasp_tune.core.spec import SweepSpec
+from grasp_tune.loop.group_rules import DEFAULTS
 from grasp_tune.loop.model_point import Groups, ModelPoint
 from grasp_tune.loop.task_runs import TaskRun, TrainRun
 
@@ -38,7 +39,7 @@ class LoopOptimizer(Optimizer):
         self._calls = 0
         self._heard: list[Tensor] = []  # losses that the model's own output has told
         self._told: set[str] = set()  # warnings that were given
-        super().__init__(self._point.groups, {"lr": NO_RATE, "shown": NO_RATE})
+        super().__init__(self._point.groups, {"lr": NO_RATE, "shown": NO_RATE, **DEFAULTS})
         if self._point.model is not None:
             self._point.model.register_forward_hook(self._hear)
 
@@ -119,7 +120,7 @@ class LoopOptimizer(Optimizer):
                     "something sets the learning rate of a Grasp optimizer (a learning-rate "
                     "scheduler?); it has none, and the value is ignored: remove the scheduler",
                 )
-            group["lr"] = group["shown"] = size
+            group["lr"] = group["shown"] = size * group["multiplier"]
 
     def _warn(self, key: str, text: str) -> None:
         if key not in self._told:

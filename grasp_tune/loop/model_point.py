@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from grasp_tune.core.errors import CheckpointError, InputError
+from grasp_tune.loop.group_rules import GroupRules
 
 Groups = nn.Module | Iterable[Tensor] | Iterable[dict[str, Any]]
 
@@ -21,6 +22,7 @@ class ModelPoint:
     def __init__(self, given: Groups) -> None:
         self.model = given if isinstance(given, nn.Module) else None
         self.groups = _groups(given)
+        self.rules = GroupRules(self.groups)
         self.trained: list[Tensor] = [p for group in self.groups for p in group["params"]]
         if not self.trained:
             raise InputError("there is no trainable parameter, so there is nothing to train")
@@ -31,7 +33,7 @@ class ModelPoint:
             names = {id(item): name for name, item in self.model.named_parameters()}
         self._names = [names.get(id(item), str(at)) for at, item in enumerate(self.trained)]
         self._seen: list[int] | None = None  # versions of the parameters when we last put them
-        self._kept: list[Tensor] = []
+        self.kept_buffers: list[Tensor] = []  # as `keep_buffers` found them
 
     # -- what checkpoints ask of a module --------------------------------------------------------
 
@@ -67,12 +69,12 @@ class ModelPoint:
 
     def keep_buffers(self) -> None:
         """Remember the buffers, so that looking at a point does not change it."""
-        self._kept = [item.detach().clone() for _, item in self.named_buffers()]
+        self.kept_buffers = [item.detach().clone() for _, item in self.named_buffers()]
 
     @torch.no_grad()
     def restore_buffers(self) -> None:
         """Put the buffers back as they were remembered."""
-        for (_, own), kept in zip(self.named_buffers(), self._kept, strict=True):
+        for (_, own), kept in zip(self.named_buffers(), self.kept_buffers, strict=True):
             own.copy_(kept)
 
     # -- watching --------------------------------------------------------------------------------
@@ -111,5 +113,10 @@ def _groups(given: Groups) -> list[dict[str, Any]]:
             if not isinstance(param, Tensor):
                 kind = type(param).__name__
                 raise InputError(f"got a {kind} among the parameters, expected tensors")
+        if "lr" in item:
+            raise InputError(
+                f"a parameter group has lr={item['lr']!r}, but there is no learning rate; for "
+                "steps of this group that are a tenth as large as the others' give multiplier=0.1"
+            )
         groups.append({**item, "params": [p for p in params if p.requires_grad]})
     return [group for group in groups if group["params"]]

@@ -262,6 +262,7 @@ class SegmentRun(TrainingRun):
         # A step of several calls (UniXGrad) is made again from its beginning when the next
         # gradient is there: where it began, and the gradients that it has been given.
         self._several = self.base.calls_per_step > 1
+        point.rules.check(self.base)
         self._before: State | None = None
         self._given: list[tuple[Tensor, list[Tensor | None]]] = []
         self._sum, self._lanes = LaneSum(), list[float]()  # of a step that is not complete
@@ -297,7 +298,7 @@ class SegmentRun(TrainingRun):
             if self.segment.lanes > 1 and not self._complete(float(loss)):
                 return
             self.anneal(self.call - self.segment.lanes)
-            self.optimizer.step(lambda: loss)  # type: ignore[arg-type,return-value]
+            self._bench.point.rules.step(self.optimizer, self.base, loss)
         self._given = []
         self.average()
         if not self.done:

@@ -77,7 +77,7 @@ class TaskSampler(BaseSampler):
         artifact_store: ArtifactStore | None = None,
         timing: Timing | None = None,
     ) -> None:
-        self._spec, bases = SweepSpec.assemble(method, budget, schedule, seed)
+        self._spec, bases = SweepSpec.assemble(method, budget, schedule, seed, probe_parts=1)
         check_spec(self._spec, bases)
         self._artifacts, self._timing = artifact_store, timing
         self._desks: dict[tuple[int, int], _Desk] = {}  # by storage and study

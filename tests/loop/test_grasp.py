@@ -1,5 +1,6 @@
 """`gt.Grasp`: the whole method inside a loop of the user's own."""
 
+import copy
 import io
 import math
 from collections.abc import Callable, Iterator
@@ -11,6 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import grasp_tune as gt
+from grasp_tune.loop.group_rules import GroupRules
+from grasp_tune.optimizers.registry import find_optimizer
 
 BUDGET = 300
 
@@ -399,3 +402,77 @@ def test_what_a_logger_wants_to_know() -> None:
     assert phases[0] == "probe" and phases[-1] == "done" and "train" in phases
     assert opt.best_loss < 0.69
     assert opt.calls <= BUDGET
+
+
+def groups_of(model: nn.Sequential, **last: float) -> list[dict[str, Any]]:
+    return [{"params": model[:-1].parameters()}, {"params": model[-1].parameters(), **last}]
+
+
+@pytest.mark.parametrize(
+    ("base", "kind", "ours", "theirs", "close"),
+    [
+        ("sgd", torch.optim.SGD, {"multiplier": 4.0}, {"lr": 0.04}, 1e-6),
+        # It has a decay of 0.01 of its own, to which the step's size alone matters.
+        ("adamw", torch.optim.AdamW, {"multiplier": 4.0}, {"lr": 0.04}, 2e-3),
+        ("adamw", torch.optim.AdamW, {"weight_decay": 0.49}, {"weight_decay": 0.5}, 1e-3),
+    ],
+)
+def test_multiplier_and_weight_decay_are_those_of_torch_s_groups(
+    base: str, kind: Any, ours: dict[str, float], theirs: dict[str, float], close: float
+) -> None:
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 2))
+    twin = copy.deepcopy(model)
+    entry, rules = find_optimizer(base, {}), GroupRules(groups_of(model, **ours))
+    opt = entry.build(list(model.parameters()), {"lr": 0.01})
+    other = kind(groups_of(twin, **theirs), lr=0.01)
+    source = batches()
+    for _ in range(8):
+        x, y = next(source)
+        for item in (model, twin):
+            item.zero_grad()
+            F.cross_entropy(item(x), y).backward()
+        with torch.no_grad():
+            rules.step(opt, entry, torch.tensor(0.0))
+        other.step()
+    for mine, wanted in zip(bits(model), bits(twin), strict=True):
+        assert torch.allclose(mine, wanted, atol=close)
+
+
+def test_groups_are_trained_within_the_method() -> None:
+    model = network()
+    opt = gt.Grasp(groups_of(model, multiplier=0.25, weight_decay=1e-3), BUDGET)
+    train(model, opt, batches())
+    assert whole_loss(model) < 0.35
+    assert opt.param_groups[1]["lr"] == 0.25 * opt.param_groups[0]["lr"]
+
+
+@pytest.mark.parametrize(
+    ("second", "words"),
+    [
+        ({"lr": 0.1}, "no learning rate.*give multiplier=0.1"),
+        ({"multiplier": 0.0}, "multiplier: got 0.0"),
+        ({"weight_decay": -1.0}, "weight_decay: got -1.0"),
+    ],
+)
+def test_what_a_group_cannot_have_is_said_at_once(second: dict[str, float], words: str) -> None:
+    with pytest.raises(gt.InputError, match=words):
+        gt.Grasp(groups_of(network(), **second), BUDGET)
+
+
+def test_an_optimizer_without_a_step_size_has_no_multipliers() -> None:
+    model = network()
+    opt = gt.Grasp(
+        groups_of(model, multiplier=2.0), BUDGET, gt.Convex(d_eps=0.1, L_eps=10.0), "paper"
+    )
+    with pytest.raises(gt.InputError, match="unixgrad has no step size"):
+        train(model, opt, batches())
+
+
+def test_parked_states_change_no_bit() -> None:
+    one, other = network(), network()
+    train(one, gt.Grasp(one, 200), batches())
+    train(other, gt.Grasp(other, 200, park="cpu"), batches())
+    assert same(bits(one), bits(other))
+    with pytest.raises(gt.InputError, match="park: got 'disk'"):
+        gt.Grasp(network(), 200, park="disk")  # type: ignore[arg-type]
