@@ -39,9 +39,15 @@ def parse_yaml(content: bytes | str, source: str) -> Value:
 
     Raises ConfigError for anything that is not plain, bounded, well-formed UTF-8 YAML.
     """
-    text = _decoded(content, source)
+    if len(content) > MAX_BYTES:
+        raise ConfigError(source, "", f"more than {MAX_BYTES} bytes", f"at most {MAX_BYTES}")
     try:
+        # The signature that some editors write first is not part of the text.
+        text = content if isinstance(content, str) else content.decode("utf-8-sig")
         return _Reader(text, source).document()
+    except UnicodeDecodeError as error:
+        got = f"byte 0x{error.object[error.start]:02x} at offset {error.start}"
+        raise ConfigError(source, "", got, "UTF-8 text") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "broken text"
@@ -65,19 +71,6 @@ def parse_scalar(text: str, source: str, key: str = "") -> Value:
     if _SPECIAL_FLOATS.match(text):
         return float(text.replace(".", "", 1))
     return text
-
-
-def _decoded(content: bytes | str, source: str) -> str:
-    if len(content) > MAX_BYTES:
-        raise ConfigError(source, "", f"more than {MAX_BYTES} bytes", f"at most {MAX_BYTES}")
-    if isinstance(content, str):
-        return content
-    try:
-        # The signature that some editors write first is not part of the text.
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        got = f"byte 0x{content[error.start]:02x} at offset {error.start}"
-        raise ConfigError(source, "", got, "UTF-8 text") from None
 
 
 class _Reader:

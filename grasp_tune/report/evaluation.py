@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -46,29 +47,23 @@ class Quality:
 
 def evaluate(model: nn.Module, built: Built) -> Quality:
     """The quality of the model in evaluation mode, in which it is left."""
-    data, held_out = built.data, built.problem.validation
-    own = built.problem.data
-    rows = (own[0], own[1]) if isinstance(own, tuple) else (data.x, data.y)
-    train = _evaluate_rows(model, built, *rows)
-    test = validation = None
-    if isinstance(held_out, tuple):
-        validation = _evaluate_rows(model, built, held_out[0], held_out[1])
-        rows = (held_out[0], held_out[1])
-    if data.x_test is not None and data.y_test is not None:
-        test = _evaluate_rows(model, built, data.x_test, data.y_test)
-        rows = (data.x_test, data.y_test)
-    constant = _Constant(built)
-    known = built.loss in _NAMED
+    data, problem = built.data, built.problem
+    parts: dict[str, Any] = {"train": problem.data, "validation": problem.validation}
+    parts["test"] = None if data.x_test is None else (data.x_test, data.y_test)
+    parts = {name: rows for name, rows in parts.items() if isinstance(rows, tuple)}
+    found = {name: _evaluate_rows(model, built, *rows) for name, rows in parts.items()}
+    train, test = found["train"], found.get("test")
+    last = list(parts.values())[-1]
     return Quality(
         train_loss=train.loss,
-        test_loss=None if test is None else test.loss,
+        test_loss=test and test.loss,
         train_accuracy=train.accuracy,
-        test_accuracy=None if test is None else test.accuracy,
-        metric=None if built.problem.metric is None else find_metric(built.problem.metric)[0],
+        test_accuracy=test and test.accuracy,
+        metric=None if problem.metric is None else find_metric(problem.metric)[0],
         train_metric=train.metric,
-        test_metric=None if test is None else test.metric,
-        validation=validation,
-        baseline=_evaluate_rows(constant, built, *rows) if known else None,
+        test_metric=test and test.metric,
+        validation=found.get("validation"),
+        baseline=_evaluate_rows(_Constant(built), built, *last) if built.loss in _NAMED else None,
     )
 
 
