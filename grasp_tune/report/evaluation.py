@@ -56,12 +56,12 @@ def evaluate(model: nn.Module, built: Built) -> Quality:
     last = list(parts.values())[-1]
     return Quality(
         train_loss=train.loss,
-        test_loss=test and test.loss,
+        test_loss=None if test is None else test.loss,
         train_accuracy=train.accuracy,
-        test_accuracy=test and test.accuracy,
+        test_accuracy=None if test is None else test.accuracy,
         metric=None if problem.metric is None else find_metric(problem.metric)[0],
         train_metric=train.metric,
-        test_metric=test and test.metric,
+        test_metric=None if test is None else test.metric,
         validation=found.get("validation"),
         baseline=_evaluate_rows(_Constant(built), built, *last) if built.loss in _NAMED else None,
     )
