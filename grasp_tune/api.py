@@ -9,7 +9,7 @@ from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.core.methods import Method
 from grasp_tune.core.spec import AnySchedule, EnsembleName, SweepSpec
 from grasp_tune.engine.fused import fusion_width
-from grasp_tune.engine.problem import TorchProblem
+from grasp_tune.engine.problem import TorchProblem, checked_problem
 from grasp_tune.limits import Limits
 from grasp_tune.optimizers.registry import Factory
 from grasp_tune.runtime.callbacks import Callback, CallbackReporter
@@ -84,9 +84,7 @@ def minimize(
         with the same `out`; where it is used up, the best point so far is returned. `local` only.
     callbacks: hear how the sweep goes; see `Callback`, and `grasp_tune.report.loggers`.
     """
-    if not isinstance(problem, TorchProblem):
-        kind = type(problem).__name__
-        raise InputError(f"problem: got {kind}, expected a grasp_tune.TorchProblem")
+    checked_problem(problem)
     if workers is not None and (not isinstance(workers, int) or workers < 1 or workers is True):
         raise InputError(f"workers: got {workers!r}, expected a whole number >= 1")
     if backend not in BACKENDS and (isinstance(backend, str) or not hasattr(backend, "run")):
@@ -105,8 +103,25 @@ def minimize(
     heard = CallbackReporter(callbacks, reporter_for(progress)) if callbacks else None
     shown: Any = progress if heard is None else heard  # bodies hand it on to `reporter_for`
     with limits.deadline(folder) as deadline:
-        stops = {"deadline": deadline, "hard_cap": hard_cap}
-        result = _run(problem, spec, folder, bases, backend, workers, shown, stops)
+        if backend == "local":
+            from grasp_tune.executors.local import InProcess
+            from grasp_tune.executors.process_pool import ProcessPool
+            from grasp_tune.runtime.driver import run_sweep
+
+            result = run_sweep(
+                problem,
+                spec,
+                InProcess if workers in (None, 1) else partial(ProcessPool, workers),
+                out=folder,
+                shared=workers not in (None, 1),
+                bases=bases,
+                reporter=reporter_for(shown),
+                deadline=deadline,
+                hard_cap=hard_cap,
+            )
+        else:
+            body = _backend(backend, workers)
+            result = body.run(problem, spec, out=folder, bases=bases, progress=shown)
     if heard is not None:
         heard.finish(result)
     if strict and result.lost:
@@ -114,40 +129,14 @@ def minimize(
     return result
 
 
-def _run(
-    problem: TorchProblem,
-    spec: SweepSpec,
-    folder: Path | None,
-    bases: Mapping[str, Factory],
-    backend: str | Backend,
-    workers: int | None,
-    progress: bool,
-    stops: Mapping[str, Any],
-) -> Result:
-    """Return the result of the sweep on one of our backends, or on the given one."""
-    if not isinstance(backend, str):
-        return backend.run(problem, spec, out=folder, bases=bases, progress=progress)
-    if backend == "local":
-        from grasp_tune.executors.local import InProcess
-        from grasp_tune.executors.process_pool import ProcessPool
-        from grasp_tune.runtime.driver import run_sweep
-
-        return run_sweep(
-            problem,
-            spec,
-            InProcess if workers in (None, 1) else partial(ProcessPool, workers),
-            out=folder,
-            shared=workers not in (None, 1),
-            bases=bases,
-            reporter=reporter_for(progress),
-            **stops,
-        )
-    if backend == "ray":
+def _backend(given: str | Backend, workers: int | None) -> Backend:
+    """Return one of our backends, or the given one."""
+    if not isinstance(given, str):
+        return given
+    if given == "ray":
         from grasp_tune.executors.ray import RayBackend
 
-        ray = RayBackend(workers=workers)
-        return ray.run(problem, spec, out=folder, bases=bases, progress=progress)
+        return RayBackend(workers=workers)
     from grasp_tune.optuna import OptunaBackend
 
-    study = OptunaBackend(workers=workers or 1)
-    return study.run(problem, spec, out=folder, bases=bases, progress=progress)
+    return OptunaBackend(workers=workers or 1)

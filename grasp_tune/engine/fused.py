@@ -215,7 +215,6 @@ class BatchedLoss(nn.Module):
         self._names = [f"model.{name}" for name in names]
 
     def forward(self, batch: Batch) -> Tensor:
-        """Return the loss of one batch."""
         return self._loss[0](self.model, batch).reshape(())
 
     def gradients(self, points: Sequence[Tensor], batch: Batch) -> tuple[list[Tensor], Tensor]:
@@ -237,7 +236,6 @@ class _OneProduct(TorchFunctionMode):
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Pass every function on, such layers apart."""
         stacked = torch._C._functorch.is_batchedtensor  # there is no public question for it
         if (
             func is functional.linear
@@ -255,16 +253,14 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def forward(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Return the layer's output; never called, since the weights are always stacked."""
-        return functional.linear(inputs, weight, bias)
+        return functional.linear(inputs, weight, bias)  # never called: weights are always stacked
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Keep nothing: the backward pass is that of the one product."""
+        pass  # the backward pass is that of the one product
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Any:
-        """Return the outputs of all runs, and the axis that counts them."""
         runs, outputs, _ = weight.shape
         flat = None if bias is None else bias.reshape(runs * outputs)
         out = functional.linear(inputs, weight.reshape(runs * outputs, -1), flat)

@@ -78,7 +78,6 @@ class SgdRule(Rule):
     """The twin of `torch.optim.SGD`."""
 
     def feed(self, gradients: Stack, values: Tensor) -> None:
-        """One step."""
         for point, gradient in zip(self.points, gradients, strict=True):
             point.addcmul_(gradient, _column(values, point), value=-1.0)
 
@@ -89,7 +88,6 @@ class MomentumRule(SgdRule):
     entries = ("momentum_buffer",)
 
     def feed(self, gradients: Stack, values: Tensor) -> None:
-        """One step."""
         buffers = self.stacks["momentum_buffer"]
         torch._foreach_mul_(buffers, 0.9)
         torch._foreach_add_(buffers, gradients)
@@ -109,7 +107,6 @@ class AdamRule(Rule):
             self.stacks["peak"] = self._stacked("peak")
 
     def feed(self, gradients: Stack, values: Tensor) -> None:
-        """One step."""
         self.steps += 1
         peaks = self.stacks.get("peak")
         means, squares = self.stacks["mean"], self.stacks["square"]
@@ -133,7 +130,6 @@ class AdaGradRule(Rule):
             self.stacks["scale"] = self._stacked("scale", 1.0)
 
     def feed(self, gradients: Stack, values: Tensor) -> None:
-        """One step."""
         roots, scales = self.stacks["root"], self.stacks.get("scale")
         for at, (point, gradient) in enumerate(zip(self.points, gradients, strict=True)):
             move = gradient / torch.hypot(roots[at], gradient, out=roots[at])
@@ -157,7 +153,6 @@ class UniXGradRule(Rule):
         self.stacks["origin"] = self._stacked("origin") if self.steps else begun
 
     def begin(self) -> None:
-        """Move to the look-ahead points."""
         lead, mean = self.stacks["lead"], self.stacks["mean"]
         self._set(torch._foreach_lerp(mean, lead, 2.0 / (self.steps + 2)))
 
@@ -172,7 +167,7 @@ class UniXGradRule(Rule):
             torch.addcmul(origin, item, _column(left, item), out=point)
 
     def feed(self, gradients: Stack, values: Tensor) -> None:
-        """The first call of a step moves to the average, the second completes it."""
+        # The first call of a step moves to the average, the second completes it.
         weight = self.steps + 1
         reach = 2.0 * weight / self._root
         if self._ahead is None:
@@ -198,7 +193,6 @@ class UniXGradRule(Rule):
         return [item / _column(norm.clamp_min(1.0), item) for item in out]
 
     def give_back(self) -> None:
-        """Write the runs' states into their optimizers."""
         super().give_back()
         for group, root in zip(self._groups, self._root.tolist(), strict=True):
             group["root"] = root

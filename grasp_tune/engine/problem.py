@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
-from grasp_tune.core.errors import ProblemError
+from grasp_tune.core.errors import InputError, ProblemError
 from grasp_tune.engine.metrics import Metric, find_metric
 
 Batch = Any  # whatever the data gives: a tuple of tensors as a rule
@@ -178,6 +178,14 @@ class TorchProblem:
         if lacking or (device.type == "mps" and not mps):
             raise ProblemError(f"device: got {str(self.device)!r}, which is not there")
         return device
+
+
+def checked_problem(given: object) -> TorchProblem:
+    """Return the problem; `InputError` where it is something else."""
+    if not isinstance(given, TorchProblem):
+        kind = type(given).__name__
+        raise InputError(f"problem: got {kind}, expected a grasp_tune.TorchProblem")
+    return given
 
 
 class TargetLoss:

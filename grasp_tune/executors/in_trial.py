@@ -5,11 +5,10 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 from typing import Any
 
-from grasp_tune.core.errors import InputError
 from grasp_tune.core.methods import Method
 from grasp_tune.core.spec import AnySchedule, SweepSpec
 from grasp_tune.engine.fused import fusion_width
-from grasp_tune.engine.problem import TorchProblem
+from grasp_tune.engine.problem import TorchProblem, checked_problem
 from grasp_tune.executors.local import InProcess
 from grasp_tune.runtime.callbacks import Callback, CallbackReporter
 from grasp_tune.runtime.driver import run_sweep
@@ -45,10 +44,7 @@ def train_in_trial(
     report: is told the parts that have ended and the best mean loss so far; may raise to end it.
     method, schedule, seed, how: as `minimize` takes them.
     """
-    if not isinstance(problem, TorchProblem):
-        kind = type(problem).__name__
-        raise InputError(f"problem: got {kind}, expected a grasp_tune.TorchProblem")
-    width = fusion_width(problem, method, "auto", seed)
+    width = fusion_width(checked_problem(problem), method, "auto", seed)
     spec, bases = SweepSpec.assemble(method, budget, schedule, seed, width=width, **how)
     heard = CallbackReporter([_Parts(report)], None)
     result = run_sweep(problem, spec, InProcess, bases=bases, reporter=heard)

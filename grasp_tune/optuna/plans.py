@@ -110,11 +110,12 @@ def probed_plan(
     problem: "TorchProblem", budget: int, method: Method | None, parameter: str | None, seed: int
 ) -> StoredPlan:
     """Return the paper's plan for the problem, made from the probe that the paper asks for."""
+    from grasp_tune.engine.problem import checked_problem
     from grasp_tune.engine.worker import Worker
     from grasp_tune.runtime.store import MemoryStore
 
     spec, _ = SweepSpec.assemble(method, budget, "paper", seed)
-    search, worker = Search(spec), Worker(checked(problem), seed, MemoryStore())
+    search, worker = Search(spec), Worker(checked_problem(problem), seed, MemoryStore())
     outcome = None
     while isinstance(task := search.ask(), ProbeTask):  # its parts, and what puts them together
         outcome = worker.run(task)
@@ -127,13 +128,3 @@ def probed_plan(
     assert isinstance(outcome, ProbeOutcome)
     outcome = replace(outcome, calls=search.calls["probe"])
     return StoredPlan(search.plan, parameter or _NAMES[search.plan.quantity], seed, outcome)
-
-
-def checked(problem: object) -> "TorchProblem":
-    """Return the problem; `InputError` where it is something else."""
-    from grasp_tune.engine.problem import TorchProblem
-
-    if not isinstance(problem, TorchProblem):
-        kind = type(problem).__name__
-        raise InputError(f"problem: got {kind}, expected a grasp_tune.TorchProblem")
-    return problem

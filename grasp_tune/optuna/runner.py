@@ -23,7 +23,7 @@ from grasp_tune.core.records import encode
 from grasp_tune.core.spec import AnySchedule, SweepSpec
 from grasp_tune.engine.checkpoints import Store
 from grasp_tune.engine.fused import fusion_width
-from grasp_tune.engine.problem import TorchProblem
+from grasp_tune.engine.problem import TorchProblem, checked_problem
 from grasp_tune.engine.worker import Worker
 from grasp_tune.executors.local import InProcess
 from grasp_tune.executors.optuna import StudyCalls, StudyExecutor, StudyLog
@@ -39,7 +39,6 @@ from grasp_tune.executors.study import (
 )
 from grasp_tune.optimizers.registry import Factory
 from grasp_tune.optuna.artifacts import artifact_checkpoints
-from grasp_tune.optuna.plans import checked
 from grasp_tune.runtime.driver import MakeWorker, run_sweep
 from grasp_tune.runtime.executor import Executor
 from grasp_tune.runtime.progress import Reporter, reporter_for
@@ -73,7 +72,7 @@ def run(
     The other arguments are those of `grasp_tune.minimize`. After it the study's best trial is the
     chosen run, with its step size among the parameters; all others have the value infinity.
     """
-    width = fusion_width(checked(problem), method, fused, seed)
+    width = fusion_width(checked_problem(problem), method, fused, seed)
     spec, bases = SweepSpec.assemble(method, budget, schedule, seed, width=width, **options)
     return run_on_study(study, problem, spec, artifact_store, bases=bases, timing=timing)
 

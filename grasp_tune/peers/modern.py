@@ -64,7 +64,6 @@ class NAdamW(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Take a step."""
         self._steps += 1
         for group in self.param_groups:
             rate, (beta1, beta2) = group["lr"], group["betas"]

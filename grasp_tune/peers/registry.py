@@ -12,14 +12,13 @@ from torch.optim import Optimizer
 from grasp_tune.core.errors import InputError
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.threads import task_threads
-from grasp_tune.peers.modern import GreedyRate, NAdamW, ScheduleFreePlus, muon
+from grasp_tune.peers.modern import GreedyRate, muon
 from grasp_tune.peers.session import PeerResult, Run, Session
 from grasp_tune.peers.single import (
     SingleRun,
     adamw_cosine,
     cosine,
     load_package,
-    momentum,
     packaged,
     warm_cosine,
 )
@@ -53,6 +52,9 @@ class Peer:
         return replace(result, calls=session.calls, seconds=time.perf_counter() - start)
 
 
+_OURS = "grasp_tune.peers.modern"
+
+
 def _mechanic(run: Run, budget: int) -> Optimizer:
     """Mechanic around AdamW (Cutkosky, Defazio, Mehta 2023), whose own rate is then 1."""
     kind = load_package("mechanic_pytorch").mechanize(torch.optim.AdamW)
@@ -70,10 +72,11 @@ def _single(
 ) -> Peer:
     """Return one run of `package.Class`."""
     package = kind.rpartition(".")[0]
-    needed = None if package == "torch.optim" else package
+    needed = None if package in ("torch.optim", _OURS) else package
     return Peer(name, title, SingleRun(packaged(kind, **(options or {})), **how), needed)
 
 
+_MOMENTUM = {"lr": 0.1, "momentum": 0.9}  # of many published recipes
 _PRODIGY = {"safeguard_warmup": True, "use_bias_correction": True}  # where the rate is annealed
 # Random rounding is for bfloat16 and would draw random numbers; groups there are none.
 _PLUS = {"stochastic_rounding": False, "split_groups": False}
@@ -109,33 +112,25 @@ _ALL = (
     # torch's own defaults; SGD's are a step of 0.001 and no momentum.
     _single("adamw", "AdamW, defaults", "torch.optim.AdamW"),
     _single("sgd", "SGD, defaults", "torch.optim.SGD"),
-    Peer(
-        "momentum",
-        "SGD 0.1, momentum 0.9",
-        SingleRun(lambda run, _: momentum(run.oracle.parameters)),
-    ),
+    _single("momentum", "SGD 0.1, momentum 0.9", "torch.optim.SGD", _MOMENTUM),
     Peer("range-test", "LR-range test, then SGD", RangeTest()),
     Peer("tpe", "Optuna TPE", Tpe(), "optuna"),
     Peer("asha", "Ray ASHA", Asha(), "ray"),
     Peer("adamw-cosine", "AdamW, warm-up, cosine", adamw_cosine(1e-3)),
     # Dahl et al. 2023: 2 % warm-up.
-    Peer(
+    _single(
         "nadamw",
         "NAdamW, AlgoPerf's constants",
-        SingleRun(
-            lambda run, _: NAdamW(run.oracle.parameters),
-            rate=lambda share: warm_cosine(share, 0.02),
-        ),
+        f"{_OURS}.NAdamW",
+        rate=lambda share: warm_cosine(share, 0.02),
     ),
     # Defazio 2026.
-    Peer(
+    _single(
         "schedule-free-plus",
         "ScheduleFree+",
-        SingleRun(
-            lambda run, _: ScheduleFreePlus(run.oracle.parameters),
-            step=lambda: lambda optimizer, loss: optimizer.step(loss),
-            modes=True,
-        ),
+        f"{_OURS}.ScheduleFreePlus",
+        step=lambda: lambda optimizer, loss: optimizer.step(loss),
+        modes=True,
     ),
     # LoganBooker's package, 2024 to 2026.
     _single(
