@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from grasp_tune.core.checkpoint_keys import START, Key
 from grasp_tune.core.errors import InputError
+from grasp_tune.core.records import record
 from grasp_tune.core.tasks import (
     Arm,
     Outcome,
@@ -17,7 +17,7 @@ from grasp_tune.core.tasks import (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Candidate:
     """A point that might have been returned, and what is known of it."""
 
@@ -39,7 +39,7 @@ class Candidate:
         return cls(str(key), arm.index, arm.base, arm.value, *end, note=note)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Choice:
     """The outcome of a whole search."""
 

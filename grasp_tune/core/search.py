@@ -15,7 +15,7 @@ from enum import Enum
 from grasp_tune.core.choice import Choice, best_seen
 from grasp_tune.core.errors import CheckpointError, GraspError, InputError, SearchError
 from grasp_tune.core.plan import Plan
-from grasp_tune.core.records import Json, same_record
+from grasp_tune.core.records import Json
 from grasp_tune.core.rounds import Round
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import (
@@ -315,7 +315,7 @@ class Search:
     def _end_redo(self, task: Task, outcome: Outcome) -> None:
         self._leave_redo(task)
         self.repeated += outcome.calls
-        if not same_record(outcome, self._outcomes[task.id]):
+        if outcome != self._outcomes[task.id]:
             logger.warning(
                 "%s was repeated and came out differently: the loss or the hardware is not "
                 "deterministic, so what was lost has not come back bit for bit",

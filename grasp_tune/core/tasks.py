@@ -21,7 +21,7 @@ from grasp_tune.core.checkpoint_keys import (
     state_key,
 )
 from grasp_tune.core.errors import InputError
-from grasp_tune.core.records import Json, decode, encode
+from grasp_tune.core.records import Json, decode, encode, record
 from grasp_tune.optimizers.registry import described
 
 Score = Literal["gradient", "value"]  # what the ensemble compares: |mean gradient| or mean loss
@@ -234,7 +234,7 @@ class ScoreTask:
         return ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Ended:
     """What every outcome has."""
 
@@ -242,7 +242,7 @@ class _Ended:
     origin: str  # digest of the start point: every worker must start at the same one
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ProbeOutcome(_Ended):
     """What the probe saw at x0."""
 
@@ -256,7 +256,7 @@ class ProbeOutcome(_Ended):
     value_square: float  # mean of the squared losses
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Point:
     """One mark of a training curve: means over the calls since the mark before."""
 
@@ -265,7 +265,7 @@ class Point:
     norm: float  # NaN where norms are not recorded
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SegmentOutcome:
     """How one segment went."""
 
@@ -278,7 +278,7 @@ class SegmentOutcome:
     curve: tuple[Point, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TrainOutcome(_Ended):
     """How the runs of one task went, in the order of its segments."""
 
@@ -287,7 +287,7 @@ class TrainOutcome(_Ended):
     note: str = ""  # what a reader of the result should know of how it was run
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SampleOutcome:
     """What one candidate scored on its samples."""
 
@@ -297,7 +297,7 @@ class SampleOutcome:
     square: float  # mean of the squared losses, or mean of |g|^2
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ScoreOutcome(_Ended):
     """What the candidates of one task scored, in the order of its samples."""
 

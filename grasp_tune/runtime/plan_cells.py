@@ -14,7 +14,7 @@ from grasp_tune.core.choice import Candidate, Choice
 from grasp_tune.core.ensemble import best
 from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.core.plan import Cell, Plan
-from grasp_tune.core.records import Json, decode, encode
+from grasp_tune.core.records import Json, decode, encode, record
 from grasp_tune.core.search import ATTEMPTS, Step
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.runtime.result import Result, Run
@@ -31,7 +31,7 @@ class CellTask:
         return cell_id(self.cell.index)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CellOutcome:
     """How one cell went."""
 

@@ -14,7 +14,7 @@ from grasp_tune.core.checkpoint_keys import Key
 from grasp_tune.core.choice import Candidate, Choice
 from grasp_tune.core.errors import CheckpointError, InputError
 from grasp_tune.core.plan import Cell, Plan
-from grasp_tune.core.records import Json, decode, encode
+from grasp_tune.core.records import Json, decode, encode, record
 from grasp_tune.core.search import Search
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import Segment, SegmentOutcome, TrainOutcome, TrainTask
@@ -28,7 +28,7 @@ MODEL = "model"  # the chosen model's checkpoint, in the folder of a saved resul
 LOST = "lost: "  # how the note on a lost task begins
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Run:
     """One run of the sweep, over all its stretches, for tables and figures."""
 
