@@ -114,7 +114,7 @@ def many_candidates_without_a_folder(folder: Path, side: int, few: int, many: in
     small = _measured(few, side, None)
     large = _measured(many, side, None)
     growth = large["peak"] - small["peak"]
-    allowed = 256 * 2**20 + max(4 * 4 * side * side, 24 * 2**20)
+    allowed = 64 * 2**20 + max(4 * 4 * side * side, 24 * 2**20)
     expect(growth < allowed, f"{growth} bytes more for {large['scored']} than {small['scored']}")
     outcome = (
         f"peak {small['peak'] / 1e6:.0f} MB with {small['scored']} candidates, "

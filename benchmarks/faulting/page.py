@@ -54,8 +54,15 @@ _TAIL = """
   read is made again by the task that wrote it, back to x0 if need be.
 - Where neither the state file nor its spare can be used, the run starts again from x0 and says so;
   the damaged file is kept as `state.damaged.json`.
-- Oracle calls are counted in a mapped file, which survives the process. What was asked again shows
-  as `repeated` in the result and is never counted as budget.
+- Oracle calls are counted in a mapped file, which survives the process. What was asked again
+  shows as `repeated` in the result and is never counted as budget. A sweep that fails before its
+  probe has ended leaves no folder, so the next one counts from nothing. With `hard_cap=True` a
+  task is started only where all its calls still fit into the budget beside those that were made,
+  whatever became of them.
+- `tests/faults/test_every_point.py` fails every single write, renaming, link, removal and call of
+  the loss of a small sweep, one at a time, and leaves after every renaming what a power cut may
+  leave (nothing, zeros, half a file, an empty file): each ends with the same bits and exact
+  counts.
 - The lock of a folder belongs to the driver and its workers. Workers end within a second of their
   driver, so a killed run can be resumed at once, and never two of them write to one folder.
 - A full disk or a fault that does not pass ends the run with one sentence; nothing that was saved
@@ -64,7 +71,7 @@ _TAIL = """
 - With `gt.minimize(..., out=...)` and the command line, a sweep through Ray is saved and resumed
   like a local one. Through Ray Tune, what had ended is found in the experiment's storage.
 - Memory holds one running vector for the candidate being scored. Without an output folder,
-  checkpoints beyond 256 MB go to a temporary folder.
+  checkpoints beyond 64 MB go to a temporary folder.
 
 ## What is not covered
 

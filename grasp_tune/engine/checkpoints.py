@@ -99,9 +99,12 @@ def optimizer_tensors(optimizer: Optimizer) -> tuple[Tensors, str]:
 
 
 def load_optimizer(
-    optimizer: Optimizer, tensors: Mapping[str, Tensor], numbers: str, key: str
+    optimizer: Optimizer, tensors: Mapping[str, Tensor], numbers: str, key: str, own: bool = False
 ) -> None:
-    """Put a fresh optimizer where another one of its kind was when it was saved."""
+    """Put a fresh optimizer where another one of its kind was when it was saved.
+
+    own: the tensors were read for this, so that the optimizer may keep them without a copy.
+    """
     state = optimizer.state_dict()
     found: dict[int, dict[str, Any]]
     try:
@@ -118,7 +121,7 @@ def load_optimizer(
     for name, tensor in tensors.items():
         if name.startswith("opt."):
             _, index, entry = name.split(".", 2)
-            found.setdefault(int(index), {})[entry] = tensor.clone()
+            found.setdefault(int(index), {})[entry] = tensor if own else tensor.clone()
     optimizer.load_state_dict({"state": found, "param_groups": state["param_groups"]})
 
 

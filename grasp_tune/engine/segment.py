@@ -64,7 +64,8 @@ class TrainingRun:
         self._averages = Averages(model, segment.averages)
         if saved is not None:
             key = str(segment.state)
-            load_optimizer(self.optimizer, saved.tensors, str(saved.meta["optimizer"]), key)
+            numbers = str(saved.meta["optimizer"])
+            load_optimizer(self.optimizer, saved.tensors, numbers, key, own=True)
             self._averages.load(saved.tensors, saved.meta, key)
             self._set_step(1.0)  # the saved one may have been annealed, or another run's
 

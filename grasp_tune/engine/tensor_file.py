@@ -123,37 +123,38 @@ def read_tensors(
     Raises `DamagedFile`, also where the file was written under another key or by another sweep.
     Whatever the file says, no more than `size` bytes are allocated for its numbers.
     """
-    raw = bytearray(size)
-    if file.readinto(raw) != size:  # type: ignore[attr-defined]
-        raise DamagedFile("is truncated")
-    length = int.from_bytes(raw[:8], "little")
+    length = int.from_bytes(file.read(8), "little")
     if not _PLACE.stop < length <= min(size - 8, _HEADER_LIMIT):
         raise DamagedFile("is truncated, or no checkpoint of grasp_tune")
-    header = bytes(raw[8 : 8 + length])
+    header = file.read(length)
     if not header.startswith(_LEAD):
         raise DamagedFile("is no checkpoint of grasp_tune")
     metadata, entries = _parse(header, size - 8 - length)
 
-    numbers = memoryview(raw)[8 + length :]
     blank = header[: _PLACE.start] + _NO_CHECKSUM + header[_PLACE.stop :]
     checksum = hashlib.blake2b(blank, digest_size=32)
-    checksum.update(numbers)
+    tensors: dict[str, Tensor] = {}
+    try:
+        for name, (dtype, shape, start, stop) in entries.items():  # in the order of the file
+            # Memory of its own for each: what the reader copies elsewhere can go at once.
+            tensor = torch.empty(shape, dtype=dtype)
+            if stop > start:
+                raw = tensor.reshape(-1).view(torch.uint8).numpy()
+                if file.readinto(raw) != stop - start:  # type: ignore[attr-defined]
+                    raise DamagedFile("is truncated")
+                checksum.update(raw.data)
+            tensors[name] = tensor
+    except (RuntimeError, OverflowError, TypeError):
+        raise DamagedFile("is damaged: its header cannot be right") from None
     if checksum.hexdigest().encode() != header[_PLACE]:
         raise DamagedFile("is damaged: its checksum does not match its content")
     for what, expected in (("key", key), ("sweep", sweep)):
         if metadata[what] != expected:
             found = str(metadata[what])[:120]
             raise DamagedFile(f"is not this one: its {what} is {found!r}, expected {expected!r}")
-    whole = torch.frombuffer(numbers, dtype=torch.uint8) if len(numbers) else torch.empty(0)
     try:
-        tensors = {
-            name: whole[start:stop].view(dtype).reshape(shape)
-            if stop > start
-            else torch.empty(shape, dtype=dtype)
-            for name, (dtype, shape, start, stop) in sorted(entries.items())
-        }
-        return tensors, dict(json.loads(metadata["meta"]))
-    except (RuntimeError, OverflowError, TypeError, ValueError):
+        return dict(sorted(tensors.items())), dict(json.loads(metadata["meta"]))
+    except (TypeError, ValueError):
         raise DamagedFile("is damaged: its header cannot be right") from None
 
 

@@ -102,6 +102,7 @@ class Worker:
 
     def place(self, key: str, model: nn.Module | None = None) -> Checkpoint | None:
         """Put the model, or another one like it, at x0 or at a checkpoint; returns the latter."""
+        self.model.zero_grad()  # makes room for what is read
         saved = None if key == START else self._store.read(key)
         load_model(model or self.model, self.start if saved is None else saved.tensors, key)
         self.model.train()

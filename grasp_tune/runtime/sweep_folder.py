@@ -41,7 +41,7 @@ from grasp_tune.runtime.usage import UsageMeter
 logger = logging.getLogger(__name__)
 
 STATE, CHECKPOINTS, CALLS = "state.json", "checkpoints", "calls"
-IN_MEMORY = 256 * 2**20  # bytes of checkpoints, where there is no folder
+IN_MEMORY = 64 * 2**20  # bytes of checkpoints, where there is no folder
 
 
 def load_search(path: Path, spec: SweepSpec | None = None) -> Search:
