@@ -1,0 +1,28 @@
+"""Checkpoints in an artifact store: each knows its key and its sweep."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from optuna.artifacts import FileSystemArtifactStore
+
+import grasp_tune as gt
+from grasp_tune.optuna.artifacts import artifact_checkpoints
+
+
+def test_an_artifact_of_another_sweep_or_key_is_refused(tmp_path: Path) -> None:
+    artifacts = FileSystemArtifactStore(tmp_path)
+    ours, theirs = (artifact_checkpoints(artifacts, lambda key: "same", s) for s in ("a", "b"))
+    assert not ours.exists("point")
+    with pytest.raises(gt.CheckpointError, match="checkpoint point is missing: there is no same"):
+        ours.read("point")
+    theirs.write("point", {"x": torch.ones(3)}, {"n": 1})
+    assert theirs.read("point").tensors["x"].tolist() == [1.0] * 3
+    with pytest.raises(gt.CheckpointError, match="its sweep is 'b', expected 'a'") as caught:
+        ours.read("point")
+    assert caught.value.key == "point"  # so that it is made again
+    with pytest.raises(gt.CheckpointError, match="its key is 'point', expected 'other'"):
+        theirs.read("other")
+    theirs.delete("point")
+    theirs.delete("point")
+    assert not theirs.exists("point") and theirs.keys() == ()
