@@ -117,14 +117,14 @@ def on_ray(options: argparse.Namespace) -> None:
 def cnn() -> nn.Module:
     """A convolutional network that keeps a core busy."""
     return nn.Sequential(
-        nn.Conv2d(3, 32, 3),
+        nn.Conv2d(3, 16, 3),
         nn.ReLU(),
         nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 3),
+        nn.Conv2d(16, 32, 3),
         nn.ReLU(),
-        nn.AdaptiveAvgPool2d(4),
+        nn.AdaptiveAvgPool2d(2),
         nn.Flatten(),
-        nn.Linear(1024, 10),
+        nn.Linear(128, 4),
     )
 
 
@@ -132,12 +132,14 @@ def on_cores(options: argparse.Namespace) -> None:
     """Print real and simulated times of a network on one and two processes."""
     torch.set_num_threads(1)
     draw = torch.Generator().manual_seed(0)
-    x, y = torch.randn(2000, 3, 32, 32, generator=draw), torch.randint(0, 10, (2000,))
+    x = torch.randn(2000, 3, 24, 24, generator=draw)
+    y = 2 * (x[:, 0].mean((1, 2)) > 0).long() + (x[:, 1].mean((1, 2)) > 0).long()
+    x[:, :2] += 0.3 * x[:, :2].mean((2, 3), keepdim=True).sign()
     problem = gt.TorchProblem(
         model=cnn,
         loss=lambda module, batch: functional.cross_entropy(module(batch[0]), batch[1]),
         data=(x, y),
-        batch_size=32,
+        batch_size=16,
         device="cpu",
     )
     schedule = gt.Promote() if options.lanes is None else gt.Promote(most_lanes=options.lanes)

@@ -126,7 +126,10 @@ class PromoteOptions:
                 raise InputError(f"{item.name}: got {value!r}, expected a share of T in [0, 1)")
             if item.name == "patience" and value < 0:
                 raise InputError(f"patience: got {value!r}, expected a whole number >= 0")
-            if item.name in ("first_calls", "blocks", "rungs_used", "parts") and value < 1:
+            if (
+                item.name in ("first_calls", "blocks", "rungs_used", "parts", "most_lanes")
+                and value < 1
+            ):
                 raise InputError(f"{item.name}: got {value!r}, expected a whole number >= 1")
         if not self.powers or not self.spacings or not self.fixed_spacings:
             raise InputError("powers, spacings and fixed_spacings must not be empty")
