@@ -116,9 +116,7 @@ class Certificate:
 
     def _search_words(self) -> str:
         if not self.covered:
-            return (
-                "The base optimizer is not the paper's, so its theorem does not cover the search."
-            )
+            return "The base optimizer is not the paper's; its theorem does not cover the search."
         if self.share <= 0.0:
             return "No part of the budget follows the paper's plan, so its theorem does not apply."
         if self.share < 1.0:

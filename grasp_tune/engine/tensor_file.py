@@ -190,10 +190,8 @@ def _parse(header: bytes, size: int) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _check(name: str, tensor: Tensor) -> None:
     """Refuse what the format has no room for."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        raise InputError(f"tensor name {name!r} is no proper text") from None
+    if name.encode(errors="ignore").decode() != name:
+        raise InputError(f"tensor name {name!r} is no proper text")
     if name == "__metadata__":
         raise InputError("a tensor is called '__metadata__', a name that the format keeps")
     if tensor.dtype not in _NAMES:

@@ -20,11 +20,7 @@ def optimizer(trial: optuna.Trial, model: Groups) -> TaskOptimizer:
             model = ...
             opt = grasp_tune.optuna.optimizer(trial, model)
             while not opt.done:
-                for x, y in loader:
-                    opt.zero_grad()
-                    loss = F.cross_entropy(model(x), y)
-                    loss.backward()
-                    opt.step(loss)
+                ...  # one step of any training loop: zero_grad(), loss.backward(), opt.step(loss)
             return evaluate(model)  # reached in the last trial, with the chosen weights
 
         study = optuna.create_study(sampler=TaskSampler(budget=10_000))

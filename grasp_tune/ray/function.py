@@ -30,11 +30,7 @@ def optimizer(model: Groups, config: Mapping[str, Any] | None = None) -> TaskOpt
             model = ...
             opt = grasp_tune.ray.optimizer(model)
             while not opt.done:
-                for x, y in loader:
-                    opt.zero_grad()
-                    loss = F.cross_entropy(model(x), y)
-                    loss.backward()
-                    opt.step(loss)
+                ...  # one step of any training loop: zero_grad(), loss.backward(), opt.step(loss)
             tune.report({"accuracy": ...})  # reached in the last trial, with the chosen weights
 
         tune.run(train, search_alg=GraspSearcher(budget=10_000))
