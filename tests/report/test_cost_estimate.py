@@ -77,3 +77,10 @@ def test_a_wide_range_and_its_phases_are_told_in_words() -> None:
     assert (names[0], names[1], names[-1]) == ("probe", "rung 1", "choose")
     assert "runs" in estimate.phases[1].what
     assert estimate.range is not None and estimate.range[1] / estimate.range[0] > 1e6
+
+
+def test_a_plan_with_patience_expects_a_run_that_gets_better() -> None:
+    spec = SweepSpec(gt.NonConvex(), 3000, gt.Promote(patience=2))
+    run = dry_run(spec, StartPoint(1.0, 2.0, 10))
+    assert 2900 <= run.calls <= 3000
+    assert sum("look" in task.id for item in run.rounds for task in item.tasks) == 11  # 4 early
