@@ -12,6 +12,7 @@ the simulator says for them and for up to 256 workers. All figures are ratios in
 import argparse
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +31,7 @@ from grasp_tune.core.spec import SweepSpec
 from grasp_tune.report.dry_run import dry_run
 from grasp_tune.report.simulation import Costs, simulate, timed_exchange
 from grasp_tune.report.timing import Stopwatch
+from grasp_tune.runtime.sweep_folder import STATE, load_search
 
 WORKERS = 8
 Batch = tuple[Tensor, Tensor]
@@ -149,12 +151,19 @@ def on_cores(options: argparse.Namespace) -> None:
     run = dry_run(spec, start)
     costs = Costs(stopwatch.speed(run, spec), timed_exchange(start.parameters))
     print(f"{costs.speed.single:.4f} s a call, {costs.exchange:.4f} s an exchange", flush=True)
-    real = {}
+    print(f"depth in a dry run: {run.depth}", flush=True)
+    real: dict[int, float] = {}
     for workers in (1, 2):
-        begun = time.monotonic()
-        how: Any = {"schedule": schedule, "fused": False, "workers": workers}
-        result = gt.minimize(problem, options.budget, progress=False, **how)
-        real[workers] = time.monotonic() - begun
+        with tempfile.TemporaryDirectory() as folder:
+            begun = time.monotonic()
+            how: Any = {"schedule": schedule, "fused": False, "workers": workers, "out": folder}
+            result = gt.minimize(problem, options.budget, progress=False, **how)
+            real[workers] = time.monotonic() - begun
+            if workers == 1:  # the rounds as they were, timed as they would be
+                run = dry_run(spec, start, load_search(Path(folder) / STATE).outcomes)
+                calls = sum(result.calls.values())
+                scale = real[1] / simulate(run, costs, 1).seconds
+                print(f"{real[1] / calls:.4f} s a call in the sweep: {scale:.2f} times", flush=True)
         said = simulate(run, costs, workers)
         share = "" if result.usage is None else f", busy/held {result.usage.share:.2f}"
         print(

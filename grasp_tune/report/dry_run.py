@@ -8,6 +8,7 @@ the calls never exceed the budget is certain.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from grasp_tune.core.checkpoint_keys import Key
@@ -88,9 +89,15 @@ class DryRun:
         return tuple(dict.fromkeys(segment.arm.base for segment in self.segments))
 
 
-def dry_run(spec: SweepSpec, start: StartPoint) -> DryRun:
+def dry_run(
+    spec: SweepSpec, start: StartPoint, known: Mapping[str, Outcome] | None = None
+) -> DryRun:
     """The rounds of a sweep from a start point; raises what the search raises, such as
-    BudgetTooSmall."""
+    BudgetTooSmall.
+
+    known: outcomes of a sweep that was run, by task; only those that are missing are made up.
+    """
+    told = known or {}
     search = Search(spec)
     rounds: list[Round] = []
     kept: set[str] = set()
@@ -102,7 +109,7 @@ def dry_run(spec: SweepSpec, start: StartPoint) -> DryRun:
         logs = [math.log(segment.arm.value) for segment in rounds[-1].segments]
         middle = sum(logs) / len(logs) if logs else 0.0
         for task in tasks:
-            search.tell(task, _made_up(task, start, middle))
+            search.tell(task, told.get(task.id) or _made_up(task, start, middle))
         kept.difference_update(search.discardable())
     return DryRun(search.plan, tuple(rounds), search.depth)
 
