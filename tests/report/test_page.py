@@ -21,6 +21,7 @@ from grasp_tune.report.page import LiveReport, report_text, write_folder_report,
 from grasp_tune.report.rendering import render, write_page
 from grasp_tune.runtime.lock import folder_lock
 from grasp_tune.runtime.result import Result
+from grasp_tune.runtime.usage import Usage
 from tests.engine import workbench
 from tests.report.browser import look
 
@@ -202,9 +203,11 @@ def test_a_run_keeps_its_page_up_to_date(
 
 def test_a_result_from_python_has_a_report_too(tmp_path: Path) -> None:
     result = gt.minimize(workbench.problem(), 300, progress=False)
+    result = replace(result, usage=Usage(workers=3, held=20.0, busy=12.2))
     for path in (result.report(tmp_path), result.report(tmp_path / "new" / "mine.html")):
         text = text_of(path.read_text("utf-8"))
         assert "it was" in text and "at the start" in text
+        assert "3 workers were held, and busy 61.0 % of the time" in text
         assert "load_run" not in text  # there is no folder to load from
     assert (tmp_path / "report.html").exists()
 
