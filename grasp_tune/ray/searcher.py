@@ -22,7 +22,7 @@ from grasp_tune.engine.fused import WIDTH
 from grasp_tune.loop.loop_optimizer import check_spec
 from grasp_tune.ray.trainable import GraspTrainable
 from grasp_tune.ray.trial_config import FOLDER, to_config, trial_folder, trial_name, work_in
-from grasp_tune.ray.tune_internals import TuneRun, refuse_domains, sweep_folder
+from grasp_tune.ray.tune_internals import TuneRun, settled, sweep_folder
 from grasp_tune.runtime.files import STATE_LIMIT, read_json, write_json_atomic
 from grasp_tune.runtime.result import Result
 from grasp_tune.runtime.shared_sweep import SharedSweep
@@ -92,15 +92,22 @@ class GraspSearcher(Searcher):
         self._torn: CheckpointError | None = None  # the saved state cannot be read
         self._met: object = None  # the run that was set up
         self._function = False  # whether the trainable is a function of the user's own
+        self._drawn: dict[str, Any] = {}  # constants of the sweep, from a search space
         self._build: Callable[[], nn.Module] | None = None
+
+    def _draw(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the config with a search space's constants, the same in every process."""
+        found = settled(config, self.spec.seed)
+        self._drawn = {key: found[key] for key in config if found[key] is not config[key]}
+        return dict(found)
 
     # -- what Tune asks -------------------------------------------------------------------------
 
     def set_search_properties(
         self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any
     ) -> bool:
-        """Take what Tune knows before the run; refuse what would have to be sampled."""
-        refuse_domains(config)
+        """Take what Tune knows before the run; draw the sweep's constants from a search space."""
+        self._draw(config)
         self._metric, self._mode = metric or self._metric, mode or self._mode
         return True
 
@@ -117,7 +124,7 @@ class GraspSearcher(Searcher):
         work = self._sweep.next(trial_id)
         if isinstance(work, Step):
             return None if work is Step.WAIT else Searcher.FINISHED
-        return to_config(work, self._metric if self._function else None)
+        return {**self._drawn, **to_config(work, self._metric if self._function else None)}
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         with self._kept_for_later():
@@ -165,7 +172,7 @@ class GraspSearcher(Searcher):
         if self._met is tune.generator:
             return
         tune.set_up(trial_name, trial_folder)
-        trainable = tune.trainable
+        trainable, constants = tune.trainable, self._draw(tune.constants)
         self._function = trainable is not None and issubclass(trainable, FunctionTrainable)
         if self._function:
             check_spec(self.spec, self._sweep.bases)
@@ -175,7 +182,7 @@ class GraspSearcher(Searcher):
         if trainable is not None and issubclass(trainable, GraspTrainable):
             # One with parameters needs them: its model can be built in its own processes only.
             if "setup" not in vars(trainable):
-                make, constants, seed = trainable.problem, tune.constants, self.spec.seed
+                make, seed = trainable.problem, self.spec.seed
                 self._build = lambda: make(constants, {}).build(seed)
         elif trainable is not None and not self._function:
             raise InputError(

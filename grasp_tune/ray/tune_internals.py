@@ -17,10 +17,11 @@ import ray
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler
 from ray.tune.search import SearchGenerator
-from ray.tune.search.sample import Domain
+from ray.tune.search.sample import Domain, Function
 from ray.tune.trainable import FunctionTrainable
 
 from grasp_tune.core.errors import InputError, SearchError
+from grasp_tune.core.random_streams import words
 from grasp_tune.ray.trial_config import FOLDER
 from grasp_tune.runtime.shared_storage import SharedStorage
 
@@ -70,7 +71,6 @@ class TuneRun:
         name, folder: what trials and their folders are called, unless the user has decided.
         """
         self.refuse_schedulers()
-        refuse_domains(self.constants)
         if self.generator.total_samples < TRIALS:
             self._set("generator", "_total_samples", TRIALS, "num_samples=-1, or the sweep is cut")
         advice = "reuse_actors=True, or every task starts a process of its own"
@@ -212,6 +212,18 @@ def no_checkpoint() -> Any:
 
 def refuse_domains(config: Any, path: str = "") -> None:
     """Raise where something in the config would still have to be sampled, naming its key."""
+    settled(config, None, path)
+
+
+def settled(config: Any, seed: int | None, path: str = "") -> Any:
+    """Return the config with everything drawn that is to be sampled: constants of a whole sweep.
+
+    Each value is a function of the seed and its key; what holds none is returned as it is. Raises,
+    naming the key, where there is no seed, and for a grid or a function of the trial.
+    """
+    if isinstance(config, Domain) and seed is not None and not isinstance(config, Function):
+        (word,) = words(seed, "constant", path, count=1).tolist()
+        return config.sample(random_state=word >> 32)
     unresolved = isinstance(config, Domain) or (
         isinstance(config, Mapping) and len(config) == 1 and {"grid_search", "eval"} & set(config)
     )
@@ -219,9 +231,14 @@ def refuse_domains(config: Any, path: str = "") -> None:
         domain = isinstance(config, Domain)
         shown = f"{type(config).__name__} {config.domain_str}" if domain else repr(config)
         raise InputError(
-            f"config[{path!r}]: got {shown}, which is to be sampled, but the plan decides every "
-            "trial; give it a fixed value"
+            f"config[{path!r}]: got {shown}, which differs from trial to trial, but all trials "
+            "train one model; give it a fixed value"
         )
     rows = dict(enumerate(config)) if isinstance(config, list | tuple) else config
-    for key, value in rows.items() if isinstance(rows, Mapping) else ():
-        refuse_domains(value, f"{path}/{key}" if path else str(key))
+    if not isinstance(rows, Mapping):
+        return config
+    at = f"{path}/" if path else ""
+    found = {key: settled(value, seed, f"{at}{key}") for key, value in rows.items()}
+    if all(found[key] is rows[key] for key in rows):
+        return config
+    return found if rows is config else type(config)(found.values())

@@ -107,7 +107,7 @@ def test_a_tuner_with_constants_a_split_probe_a_stopper_and_fractions_of_cpus(
     with quiet_disk():
         grid = tune.Tuner(
             grasp_trainable(make_problem, cpus=0.5, heartbeat=300.0),
-            param_space={"rows": 96},
+            param_space={"rows": tune.choice([96])},
             tune_config=tune.TuneConfig(
                 search_alg=searcher,
                 num_samples=2,
@@ -245,7 +245,7 @@ def test_what_would_break_the_plan_is_refused_by_name(tmp_path: Path) -> None:
 
     scheduler = ASHAScheduler(metric="loss", mode="min")
     refused(tmp_path, "scheduler: got AsyncHyperBandScheduler", scheduler=scheduler)
-    refused(tmp_path, r"config\['lr'\].*fixed value", config={"lr": tune.loguniform(1e-4, 1.0)})
+    refused(tmp_path, r"config\['lr'\].*fixed value", config={"lr": tune.grid_search([0.1, 1.0])})
     refused(tmp_path, "the function ended in the middle of probe.*from_plan", trainable=own)
     refused(tmp_path, "expected 'score' or 'loss' and 'min'", metric="accuracy", mode="max")
 
