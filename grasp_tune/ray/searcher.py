@@ -175,6 +175,7 @@ class GraspSearcher(Searcher):
         trainable, constants = tune.trainable, self._draw(tune.constants)
         self._function = trainable is not None and issubclass(trainable, FunctionTrainable)
         if self._function:
+            self._sweep.one_probe()
             check_spec(self.spec, self._sweep.bases)
             self._metric, self._mode = tune.metric, tune.mode  # it reports what it likes
         else:

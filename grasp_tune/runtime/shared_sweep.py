@@ -83,6 +83,11 @@ class SharedSweep:
         """The search; made anew when the width becomes known."""
         return self.ledger.search
 
+    def one_probe(self) -> None:
+        """Have one task take the probe, unless it was said how many: x0 is that task's model."""
+        if (spec := self.search.spec).probe_parts is None:
+            self.ledger = Ledger(Search(replace(spec, probe_parts=1)))
+
     @property
     def progress(self) -> Progress:
         """Where the search stands; calls of running tasks are counted as last reported."""
@@ -242,6 +247,8 @@ class SharedSweep:
         saved, spec = state["search"], self.search.spec
         if state["width_known"] and not self._width_known:
             spec = replace(spec, width=int(saved["spec"]["width"]))
+        if spec.probe_parts is None:  # it may have been known by then
+            spec = replace(spec, probe_parts=saved["spec"]["probe_parts"])
         try:
             search = Search.from_state(saved, spec)
         except SearchError:

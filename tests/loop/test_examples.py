@@ -6,6 +6,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from ray import cloudpickle
 
 from grasp_tune.data.vision import torchvision
 
@@ -29,8 +30,19 @@ def example(name: str) -> ModuleType:
         ("plain_loop", 600, 0.93),
         ("lightning_digits", 600, 0.93),
         ("accelerate_digits", 600, 0.93),
+        ("optuna_layers", 1, 0.8),  # trials
         ("transformers_text", 80, 0.4),  # a few steps: that it runs and ends, not that it is good
     ],
 )
 def test_an_example_runs(name: str, budget: int, least: float) -> None:
     assert example(name).main(budget) > least
+
+
+@pytest.mark.filterwarnings("default")
+def test_the_example_of_ray_tune_runs(
+    ray_session: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))  # where Tune keeps its results by default
+    module = example("ray_tune_digits")
+    cloudpickle.register_pickle_by_value(module)  # workers cannot import it
+    assert module.main(150) > 0.6
