@@ -143,11 +143,10 @@ class TaskSampler(BaseSampler):
         desk = self._desk(study)
         task = desk.key(trial.number)
         desk.forget(trial.number)
-        if task in (NOTHING, RESULT):
-            if state != TrialState.FAIL:
-                with contextlib.suppress(RuntimeError):  # with ask and tell there is no loop to end
-                    study.stop()
-        elif state == TrialState.COMPLETE:
+        if task == NOTHING or (task == RESULT and state == TrialState.COMPLETE):
+            with contextlib.suppress(RuntimeError):  # with ask and tell there is no loop to end
+                study.stop()
+        elif task != RESULT and state == TrialState.COMPLETE:
             set_trial(study, trial._trial_id, ERROR, "its loop ended early")
             raise InputError(
                 f"the objective ended in the middle of {task} (trial {trial.number}): make its "
@@ -188,6 +187,7 @@ class _Desk:
         self._board = StudyExecutor(self.log, Bystander(), self._timing)
         self._lock = threading.Lock()
         self.given: dict[int, _Given] = {}  # by trial number
+        self._missed: set[int] = set()  # turns of the last trial that could not read the choice
 
     def take(self, trial: FrozenTrial) -> None:
         """Give a trial a task, once all trials before it have one; waits while others run."""
@@ -260,7 +260,12 @@ class _Desk:
             return next(iter(self._board.unclaimed()), None)
         turn = 0
         while (holder := self.log.at(RESULT, turn)) is not None:
-            if not holder.state.is_finished() and is_dead(holder.system_attrs[TASK]["worker"]):
+            if (lost := holder.system_attrs.get(LOST)) is not None:
+                if turn not in self._missed:
+                    self._missed.add(turn)
+                    self._ledger.search.make_again(lost)
+                    return self._pick()
+            elif not holder.state.is_finished() and is_dead(holder.system_attrs[TASK]["worker"]):
                 end_trial(self.study, holder._trial_id, TrialState.FAIL)
             elif holder.state != TrialState.FAIL:
                 return NOTHING, 0
@@ -303,7 +308,7 @@ class ObjectiveTrial:
         try:
             yield
         except CheckpointError as error:
-            if error.key is None or self.task is None or error.key not in self.task.reads:
+            if error.key is None or (self.task is not None and error.key not in self.task.reads):
                 raise
             set_trial(self._desk.study, self._trial._trial_id, LOST, error.key)
             raise optuna.TrialPruned(f"checkpoint {error.key} is lost: it is made again") from None

@@ -141,6 +141,25 @@ def test_a_fault_is_one_sentence_and_the_study_goes_on(
         assert study.best_value < 0.45
 
 
+@pytest.mark.parametrize("phase", ["train", "result"])
+def test_a_lost_checkpoint_is_made_again(phase: str) -> None:
+    sampler, lost = TaskSampler(budget=150), list[str]()
+    study = optuna.create_study(sampler=sampler)
+
+    def objective(trial: optuna.Trial) -> float:
+        task = sampler.task_of(trial).task
+        kept = [sampler.result(study).choice.key] if task is None else list(task.reads)
+        if kept and not lost and (task is None) == (phase == "result"):
+            lost.append(kept[0])
+            sampler._desk(study).store.delete(kept[0])
+        return classify(trial)
+
+    study.optimize(objective)
+    result = sampler.result(study)
+    assert lost and not result.partial and result.calls["repeated"] > 0
+    assert study.best_value == whole_loss(result.restore(nn.Linear(6, 2)))
+
+
 def test_a_step_too_many_changes_nothing() -> None:
     sampler = TaskSampler(budget=100)
     study = optuna.create_study(sampler=sampler)
