@@ -54,7 +54,7 @@ class AdamMoves(CoordinateWise):
     def room(self, like: Tensor) -> Tensor:
         """Return room for a tensor of this shape, in the place of the one returned before."""
         room = self._room
-        if room is None or room.numel() < like.numel() or room.dtype != like.dtype:
+        if room is None or (room.device, room.dtype) != (like.device, like.dtype):
             most = max(item.numel() for group in self.param_groups for item in group["params"])
             room = self._room = torch.empty(most, dtype=like.dtype, device=like.device)
         return room[: like.numel()].view(like.shape)

@@ -8,101 +8,74 @@ step shows at once: the loss rises, or falls onto a plateau that no smaller step
 
 import math
 from collections.abc import Generator
-from dataclasses import dataclass, field
 
-from grasp_tune.core.checkpoint_keys import Key, state_key
+from grasp_tune.core.checkpoint_keys import state_key
 from grasp_tune.core.rounds import Known, Round, train_tasks
 from grasp_tune.core.tasks import Arm, Segment, SegmentOutcome, TrainTask
+from grasp_tune.schedules.final_run import FinalStart
 from grasp_tune.schedules.promote_state import PromoteState
-from grasp_tune.schedules.rungs import RungResult, outcomes
+from grasp_tune.schedules.rungs import outcomes
 
 
-@dataclass
-class _Fan:
-    """The runs of one kind, by the power of `fan_factor` that multiplies their distance."""
-
-    arm: Arm
-    begun: Key  # the state with the first distance
-    arms: dict[int, Arm] = field(default_factory=dict)
-    losses: dict[int, float] = field(default_factory=dict)
+def can_fan(state: PromoteState) -> bool:
+    """Return whether one run gets all that the budget has, and a fan at most half of it."""
+    options, budget = state.options, state.spec.budget
+    cost = options.fan_entry + (3 + options.fan_more) * options.fan_calls
+    return options.fan_budget <= budget < options.short_budget and cost <= state.left // 2
 
 
-def run_fans(
-    state: PromoteState, kinds: list[Arm], extra: tuple[TrainTask, ...]
-) -> Generator[Round, Known, tuple[RungResult, Known]]:
-    """Yield a fan for each kind of run; return the best of each, and what became of `extra`.
-
-    The best go on with their kind's own share of the distance.
-    """
+def run_fan(
+    state: PromoteState, kind: Arm, extra: tuple[TrainTask, ...]
+) -> Generator[Round, Known, tuple[FinalStart | None, Known]]:
+    """Yield the runs; return how the best goes on, if one does, and what became of `extra`."""
     options = state.options
     begin, end = options.fan_entry, options.fan_entry + options.fan_calls
-    entries = [_reaching(state, kind, 0.0) for kind in kinds]
-    found, known = yield from _trained(
-        state, "entry", [Segment(arm, 0, begin, save=True) for arm in entries], extra
-    )
-    pairs = zip(kinds, entries, strict=True)
-    fans = [_Fan(kind, state_key(entry.index, begin)) for kind, entry in pairs]
-    fans = [fan for fan, entry in zip(fans, entries, strict=True) if _ended(found, entry)]
-    wanted = [(fan, place) for fan in fans for place in (-1, 0, 1)]
+    entry = _reaching(state, kind, 0.0)
+    begun = state_key(entry.index, begin)
+    losses, known = yield from _losses(state, "entry", [Segment(entry, 0, begin, save=True)], extra)
+    if not math.isfinite(losses[entry]):
+        return None, known
+    arms: dict[int, Arm] = {}  # by the power of `fan_factor` that multiplies their distance
+    found: dict[int, float] = {}  # their losses
+    wanted: tuple[int, ...] = (-1, 0, 1)
     for number in range(1 + options.fan_more):
-        for fan, place in wanted:
-            fan.arms[place] = _reaching(state, fan.arm, options.fan_factor**place)
-        segments = [
-            Segment(fan.arms[place], begin, end, save=True, origin=fan.begun)
-            for fan, place in wanted
-        ]
-        told, _ = yield from _trained(state, f"fan{number}", segments)
-        for fan, place in wanted:
-            fan.losses[place] = _late_loss(told.get(fan.arms[place].index))
-        wanted = [(fan, edge) for fan in fans if (edge := _beyond(state, fan)) is not None]
+        arms |= {place: _reaching(state, kind, options.fan_factor**place) for place in wanted}
+        segments = [Segment(arms[at], begin, end, save=True, origin=begun) for at in wanted]
+        losses, _ = yield from _losses(state, f"fan{number}", segments)
+        found |= {place: losses[arms[place]] for place in wanted}
+        wanted = _beyond(state, found)
         if not wanted:
             break
-    arms, losses, origins = list[Arm](), dict[Arm, float](), dict[int, Key]()
-    for fan in fans:
-        place = _best(state, fan.losses)
-        if math.isfinite(fan.losses[place]):
-            arms.append(state.new_arm(fan.arms[place], fan.arm.value))
-            losses[arms[-1]] = fan.losses[place]
-            origins[arms[-1].index] = state_key(fan.arms[place].index, end)
-    left = {state_key(arm.index, end) for fan in fans for arm in fan.arms.values()}
-    left |= {state_key(entry.index, begin) for entry in entries}
-    state.begun = tuple(sorted(set(origins.values())))
-    state.discard = tuple(sorted(left - set(origins.values())))
-    return RungResult(end, arms, losses, 0.0, origins), known
+    best = _best(state, found)
+    good = state_key(arms[best].index, end)
+    state.discard = (begun, *(state_key(arm.index, end) for arm in arms.values()))
+    if not math.isfinite(found[best]):
+        return None, known
+    state.discard = tuple(key for key in state.discard if key != good)
+    arm = state.new_arm(arms[best], kind.value)  # with its own share of the distance
+    return FinalStart(arm, arms[best], good, adapts=True), known
 
 
-def can_fan(state: PromoteState, kinds: int) -> bool:
-    """Return whether a fan of each kind costs less than half of what is left."""
-    options = state.options
-    cost = kinds * (options.fan_entry + (3 + options.fan_more) * options.fan_calls)
-    return state.spec.budget >= options.fan_budget and cost <= state.left // 2
+def _reaching(state: PromoteState, kind: Arm, reach: float) -> Arm:
+    """Return a run of this kind that takes so many times the distance."""
+    state.next_run += 1
+    values = ((kind.values[0][0], state.options.fan_value), *kind.values[1:], ("reach", reach))
+    return Arm(state.next_run - 1, kind.base, values)
 
 
-def _trained(
+def _losses(
     state: PromoteState, name: str, segments: list[Segment], extra: tuple[TrainTask, ...] = ()
-) -> Generator[Round, Known, tuple[dict[int, SegmentOutcome], Known]]:
-    """Yield the segments; return how each of their runs went, by its number."""
+) -> Generator[Round, Known, tuple[dict[Arm, float], Known]]:
+    """Yield the segments; return the loss of each run, infinite where it was lost."""
     tasks = train_tasks(name, segments, 0, exact=state.spec.method.exact)
     known = yield state.round((*tasks, *extra))
-    found = outcomes(tasks, known)
-    state.left -= sum(item.calls for item in found)
-    return {item.arm: item for item in found}, known
-
-
-def _reaching(state: PromoteState, arm: Arm, reach: float) -> Arm:
-    """Return a run of this kind that takes so many times the distance."""
-    others = {name: value for name, value in arm.values[1:] if name != "reach"}
-    state.next_run += 1
-    share = state.options.fan_value
-    return Arm.of(state.next_run - 1, arm.base, share, **others, reach=reach)
-
-
-def _ended(found: dict[int, SegmentOutcome], arm: Arm) -> bool:
-    return arm.index in found and found[arm.index].finite
+    items = {item.arm: item for item in outcomes(tasks, known)}
+    state.left -= sum(item.calls for item in items.values())
+    return {run.arm: _late_loss(items.get(run.arm.index)) for run in segments}, known
 
 
 def _late_loss(item: SegmentOutcome | None) -> float:
-    """Return the mean loss of the later half of a segment, infinite where it was lost."""
+    """Return the mean loss of the later half of a segment."""
     if item is None or not item.finite:
         return math.inf
     half = item.curve[len(item.curve) // 2 :]
@@ -123,20 +96,17 @@ def _best(state: PromoteState, losses: dict[int, float]) -> int:
     The beginning of a run flatters large steps, so one above the distance has to be clearly better.
     """
     place = 0
-    if losses[-1] < losses[0]:
-        while losses.get(place - 1, math.inf) < losses[place]:
-            place -= 1
-    while losses.get(place + 1) is not None and place >= 0:
-        if not _clearly(state, losses[place + 1], losses[place]):
-            break
+    while losses.get(place - 1, math.inf) < losses[place]:
+        place -= 1
+    while place >= 0 and _clearly(state, losses.get(place + 1, math.inf), losses[place]):
         place += 1
     return place
 
 
-def _beyond(state: PromoteState, fan: _Fan) -> int | None:
+def _beyond(state: PromoteState, losses: dict[int, float]) -> tuple[int, ...]:
     """Return the place of one more run, where the best so far is at an edge and clearly better."""
-    place = _best(state, fan.losses)
-    beyond, inner = (place - 1, place + 1) if place < 0 else (place + 1, place - 1)
-    if place == 0 or beyond in fan.losses:
-        return None
-    return beyond if _clearly(state, fan.losses[place], fan.losses[inner]) else None
+    place = _best(state, losses)
+    way = -1 if place < 0 else 1
+    if not place or place + way in losses:
+        return ()
+    return (place + way,) if _clearly(state, losses[place], losses[place - way]) else ()

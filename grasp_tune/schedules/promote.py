@@ -1,9 +1,9 @@
 """The default schedule: runs that measure their own distance, the best of them to the end.
 
 1. Probe: a small share of T at x0, for the range and for the size of each coordinate's gradients.
-2. Of each kind a fan of runs (`fan`) whose step is a distance that they measure; one run goes on.
-   A small budget goes to the first kind at once. Beside it, the paper's own sweep on its share of
-   the budget (`paper_sweep`), which carries the theorem.
+2. One run of each kind whose step is a distance that it measures itself; one of them goes on. Where
+   the budget is small: a fan of runs of the first kind (`fan`), of which the best goes on. Beside
+   it, the paper's own sweep on its share of the budget (`paper_sweep`), which carries the theorem.
 3. Final run (`final_run`): the winner gets the rest, its step falling to zero, faster or slower
    by what it shows (`step_control`).
 4. Race: a few candidates on paired fresh minibatches.
@@ -27,7 +27,7 @@ from grasp_tune.core.rounds import Known, Round, Rounds
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import Arm, ProbeOutcome
 from grasp_tune.optimizers.registry import described
-from grasp_tune.schedules.fan import can_fan, run_fans
+from grasp_tune.schedules.fan import can_fan, run_fan
 from grasp_tune.schedules.final_run import FinalStart, final_run
 from grasp_tune.schedules.grid import first_grid, thinned
 from grasp_tune.schedules.paper import start_candidate
@@ -109,36 +109,38 @@ def _plan(spec: SweepSpec, start: ProbeOutcome) -> Plan:
 def _measured(state: PromoteState, sweep: PaperSweep | None) -> Found:
     """Yield runs that measure their own distance; return their candidates and the paper's choice.
 
-    The best of a fan of each kind, then the better kind alone; where the budget is small, one run
-    from the start. Where none gets below the start, the rest of the budget is searched after all.
+    One run of each kind, then the better one alone; the best of a fan, where the budget is small;
+    one run from the start, where it is tiny. Where none gets below the start, the rest of the
+    budget is searched after all.
     """
     options, budget = state.options, state.spec.budget
     value = min(1.0, (budget / options.whole_length) ** options.whole_power)
     powers = options.powers if budget >= options.short_budget else options.powers[:1]
     others = dict(options.measuring_values)
     kinds = [Arm.of(0, options.measuring, value, power=power, **others) for power in powers]
+    extra = sweep.tasks if sweep is not None else ()
     if len(kinds) > 1 and not can_pay(state, options.comparison, 1, len(kinds)):
         kinds = kinds[:1]
-    extra = sweep.tasks if sweep is not None else ()
+    alone: FinalStart | None = None
+    ends = RungResult(0, [], {}, 0.0)
     known: Known = {}
-    if can_fan(state, len(kinds)):
-        ends, known = yield from run_fans(state, kinds, extra)
+    if can_fan(state):
+        alone, known = yield from run_fan(state, kinds[0], extra)
+    elif len(kinds) > 1:
+        begun = RungResult(0, [state.new_arm(kind, value) for kind in kinds], {}, 0.0)
+        ends, known = yield from run_rung(state, options.comparison, 1, begun, extra)
     else:
-        ends = RungResult(0, [state.new_arm(kind, value) for kind in kinds], {}, 0.0)
         if extra:
             known = yield state.round(extra)
+        arm = state.new_arm(kinds[0], value)
+        alone = FinalStart(arm, arm, adapts=True)
     papers: Candidate | None = None
     if sweep is not None:
         papers = yield from paper_choice(state, sweep, known)
     rows: list[Candidate] = []
-    if len(ends.arms) > 1:
-        ends, _ = yield from run_rung(state, options.comparison, 1, ends)
-    elif ends.arms:
-        arm = ends.arms[0]
-        start = FinalStart(arm, arm, ends.origins.get(arm.index), adapts=True)
-        rows = yield from final_run(state, start, must_improve=True)
-        ends = RungResult(0, [], {}, 0.0)
-    if ends.arms and ends.losses[ends.arms[0]] < state.start.value:
+    if alone is not None:
+        rows = yield from final_run(state, alone, must_improve=True)
+    elif ends.arms and ends.losses[ends.arms[0]] < state.start.value:
         arm = _preferred(ends, state.start.value, options.clear_lead)
         state.leader = state_key(arm.index, ends.age)
         state.discard = _unneeded(state, ends, state.leader)

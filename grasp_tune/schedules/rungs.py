@@ -8,8 +8,8 @@ which favours small steps.
 
 import math
 import statistics
-from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
 
 from grasp_tune.core.checkpoint_keys import Key, state_key
 from grasp_tune.core.ensemble import Tally, ranking, tallied
@@ -36,7 +36,6 @@ class RungResult:
     arms: list[Arm]  # best first; only those that are still finite
     losses: dict[Arm, float]  # all of them
     noise: float  # standard error of the difference between the two best
-    origins: Mapping[int, Key] = field(default_factory=dict)  # states of others, by run
 
     def step_losses(self, arm: Arm) -> StepLosses:
         """Return what this rung says about the steps of runs of one kind."""
@@ -106,7 +105,7 @@ def entrants(
     on, and where the runs of the rung before began.
     """
     if not rung.kinds:
-        return before.arms, dict(before.origins)
+        return before.arms, {}
     chosen: list[Arm] = []
     origins: dict[int, Key] = {}
     kinds = list(dict.fromkeys(arm.kind for arm in before.arms))
