@@ -80,7 +80,8 @@ CASES = (
     Case("process pool", partial(ProcessPool, 2), processes=True),
     Case("study", on_study),
     Case("study in a journal", on_journal, processes=True),
-    Case("ray", partial(RayExecutor, RayBackend(workers=2, max_failures=0)), processes=True),
+    # One worker, because each takes seconds to start; several are in test_ray.py.
+    Case("ray", partial(RayExecutor, RayBackend(workers=1, max_failures=0)), processes=True),
 )
 LOCAL = CASES[0]
 

@@ -64,9 +64,8 @@ def test_the_same_bits_as_in_this_process_and_never_more_calls_than_allowed(
 
 
 @every
-@pytest.mark.parametrize("seed", [1, 2])
-def test_the_order_in_which_tasks_end_changes_nothing(case: Case, seed: int) -> None:
-    assert fingerprint(case.out_of_order(seed).run(problem(), spec())) == expected()
+def test_the_order_in_which_tasks_end_changes_nothing(case: Case) -> None:
+    assert fingerprint(case.out_of_order(1).run(problem(), spec())) == expected()
 
 
 @mortal

@@ -105,24 +105,6 @@ def test_bad_storage_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("ray_session")
-def test_a_worker_that_dies_is_replaced(tmp_path: Path, wanted: gt.Result) -> None:
-    path = str(tmp_path / "once")
-
-    def die() -> None:
-        import os
-        import signal
-
-        if not os.path.exists(path):
-            with open(path, "x"):
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    result = run(linear_problem(die)(), out=tmp_path / "out")
-    assert same(result, wanted)
-    assert result.calls["repeated"] == 1  # the call in which it died
-    assert spent(result) <= FEW["budget"]
-
-
-@pytest.mark.usefixtures("ray_session")
 def test_what_would_fail_anywhere_fails_at_once_with_its_reason(tmp_path: Path) -> None:
     def broken() -> None:
         raise RuntimeError("the user's own fault")
