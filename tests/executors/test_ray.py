@@ -18,7 +18,7 @@ from torch import nn
 import grasp_tune as gt
 from grasp_tune.executors.ray import RayBackend, RayExecutor
 from grasp_tune.runtime.lock import folder_lock
-from tests.ray.shop import linear_problem, same, spent
+from tests.ray.shop import linear_problem, same
 
 FEW: dict[str, Any] = {
     "method": gt.Convex(d_eps=0.1, L_eps=0.1),
