@@ -35,11 +35,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts every test that needs Ray in the group "ray"."""
+    """Puts every test that needs Ray in the group "ray", where it names no other."""
     for item in items:
-        if item.path.is_relative_to(RAY_TESTS) or "ray_session" in getattr(
-            item, "fixturenames", ()
-        ):
+        asks = "ray_session" in getattr(item, "fixturenames", ())
+        grouped = item.get_closest_marker("xdist_group") is not None
+        if asks or (item.path.is_relative_to(RAY_TESTS) and not grouped):
             item.add_marker(pytest.mark.xdist_group("ray"))
 
 

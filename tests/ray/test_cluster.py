@@ -4,6 +4,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.xdist_group("cluster")  # a Ray of its own
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -28,6 +28,7 @@ FEW: dict[str, Any] = {
     "schedule": "paper",
     "ensemble": "window",
     "fused": False,
+    "probe_parts": 1,
 }
 
 DRIVER = """

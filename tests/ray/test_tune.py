@@ -30,6 +30,7 @@ FEW: dict[str, Any] = {
     "budget": 1200,
     "schedule": "paper",
     "fused": False,
+    "probe_parts": 1,
 }
 
 
