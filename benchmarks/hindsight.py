@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from benchmarks.records import Record
 from benchmarks.standings import collect
 from grasp_tune.peers import Peer, find_peer
-from grasp_tune.peers.single import adamw_cosine
+from grasp_tune.peers.registry import adamw_cosine
 
 RATES = (3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 LEAST = 7  # rates that a workload needs

@@ -1,8 +1,14 @@
-"""The peers by name: what `compare` and the benchmark run beside the method."""
+"""The peers by name: what `compare` and the benchmark run beside the method.
 
+Packages are imported when they are used, and run at their authors' defaults.
+"""
+
+import math
 import time
+import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -10,19 +16,16 @@ import torch
 from torch.optim import Optimizer
 
 from grasp_tune.core.errors import InputError
+from grasp_tune.engine.averaging import Averages
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.threads import task_threads
-from grasp_tune.peers.modern import GreedyRate, muon
+from grasp_tune.extras import need
+from grasp_tune.peers.rivals import hidden_matrices
 from grasp_tune.peers.session import PeerResult, Run, Session
-from grasp_tune.peers.single import (
-    SingleRun,
-    adamw_cosine,
-    cosine,
-    load_package,
-    packaged,
-    warm_cosine,
-)
 from grasp_tune.peers.tuned import Asha, RangeTest, Tpe
+
+GAMMA = 8.0  # the exponent that the authors of DoG recommend for its averages
+_OURS = "grasp_tune.peers.rivals"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,50 +55,117 @@ class Peer:
         return replace(result, calls=session.calls, seconds=time.perf_counter() - start)
 
 
-_OURS = "grasp_tune.peers.modern"
+def packaged(kind: str, *arguments: Any, **options: Any) -> Any:
+    """Return what `package.name` makes of the arguments."""
+    package, _, name = kind.rpartition(".")
+    module = need(package, "bench", "this peer")
+    return getattr(module, name)(*arguments, **options)
 
 
-def _mechanic(run: Run, budget: int) -> Optimizer:
+@dataclass(frozen=True, slots=True)
+class SingleRun:
+    """All of T with one optimizer.
+
+    kind: the optimizer as `package.Class`, or what makes it for a run and a budget.
+    options: arguments of the class.
+    average: return the polynomial average instead of the last iterate.
+    rate: the factor of the learning rate after a share of the budget.
+    told: the optimizer's step takes the loss of the minibatch.
+    """
+
+    kind: str | Callable[[Run, int], Optimizer]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    average: bool = False
+    rate: Callable[[float], float] | None = None
+    told: bool = False
+
+    def __call__(self, session: Session) -> PeerResult:
+        """Return the last point, or the average, of the run."""
+        run, budget, rate = session.run(), session.budget, self.rate
+        averages = Averages(run.oracle.model, (GAMMA,)) if self.average else None
+
+        def step(optimizer: Any, loss: float) -> None:
+            optimizer.step(**({"loss": torch.tensor(loss)} if self.told else {}))
+            if averages is not None:
+                averages.update()
+
+        with warnings.catch_warnings():
+            # Packages older than the present torch warn in every step, of nothing that matters.
+            warnings.simplefilter("ignore")
+            if isinstance(self.kind, str):
+                optimizer: Any = packaged(self.kind, run.oracle.parameters, **self.options)
+            else:
+                optimizer = self.kind(run, budget)
+            modes = hasattr(optimizer, "eval")  # schedule-free ones return an average
+            if modes:
+                optimizer.train()
+            factor = None if rate is None else lambda call: rate(call / budget)
+            run.advance(optimizer, budget, factor, step)
+            if modes:
+                optimizer.eval()
+        return run.result(tensors=averages.candidate(GAMMA) if averages else None)
+
+
+def cosine(share: float) -> float:
+    """Return the factor of the learning rate after a share of the budget: 1 at 0, 0 at 1."""
+    return 0.5 * (1.0 + math.cos(math.pi * share))
+
+
+def warm_cosine(share: float, warm_up: float = 0.05) -> float:
+    """Return the factor of the rate: linear from 0 to 1 during the warm-up, then a cosine to 0."""
+    if share < warm_up:
+        return share / warm_up
+    return cosine((share - warm_up) / (1.0 - warm_up))
+
+
+def adamw_cosine(rate: float) -> SingleRun:
+    """AdamW with torch's other defaults, 5 % warm-up and a cosine: what most people run."""
+    return SingleRun("torch.optim.AdamW", {"lr": rate}, rate=warm_cosine)
+
+
+def _mechanic(run: Run, budget: int) -> Any:
     """Mechanic around AdamW (Cutkosky, Defazio, Mehta 2023), whose own rate is then 1."""
-    kind = load_package("mechanic_pytorch").mechanize(torch.optim.AdamW)
-    made: Optimizer = kind(run.oracle.parameters, lr=1.0, weight_decay=0.0)
-    return made
+    kind = packaged("mechanic_pytorch.mechanize", torch.optim.AdamW)
+    return kind(run.oracle.parameters, lr=1.0, weight_decay=0.0)
 
 
-def _ademamix(run: Run, budget: int) -> Optimizer:
+def _muon(run: Run, budget: int) -> Any:
+    """Muon on hidden matrices, AdamW on all else (Jordan et al. 2024)."""
+    hidden = {id(item) for item in hidden_matrices(run.oracle.model)}
+    groups = [
+        {"params": [p for p in run.oracle.parameters if (id(p) in hidden) == use], "use_muon": use}
+        for use in (True, False)
+    ]
+    return packaged("pytorch_optimizer.Muon", [group for group in groups if group["params"]])
+
+
+def _ademamix(run: Run, budget: int) -> Any:
     """AdEMAMix (Pagliardini et al. 2024), its two schedules as long as the run."""
-    return packaged("pytorch_optimizer.AdEMAMix", t_alpha_beta3=float(budget))(run, budget)
+    options = {"t_alpha_beta3": float(budget)}
+    return packaged("pytorch_optimizer.AdEMAMix", run.oracle.parameters, **options)
 
 
-def _single(
-    name: str, title: str, kind: str, options: Mapping[str, Any] | None = None, **how: Any
-) -> Peer:
-    """Return one run of `package.Class`."""
+def _single(name: str, title: str, kind: str, options: Any = (), **how: Any) -> Peer:
+    """Return one run of `package.Class`, with options of the class where they are given."""
     package = kind.rpartition(".")[0]
     needed = None if package in ("torch.optim", _OURS) else package
-    return Peer(name, title, SingleRun(packaged(kind, **(options or {})), **how), needed)
+    return Peer(name, title, SingleRun(kind, dict(options), **how), needed)
 
 
+_MORE, _PRODIGY = "pytorch_optimizer", "prodigyopt.Prodigy"
 _MOMENTUM = {"lr": 0.1, "momentum": 0.9}  # of many published recipes
-_PRODIGY = {"safeguard_warmup": True, "use_bias_correction": True}  # where the rate is annealed
+_ANNEALED = {"safeguard_warmup": True, "use_bias_correction": True}  # Prodigy with a cosine
+_WARM = partial(warm_cosine, warm_up=0.02)
 # Random rounding is for bfloat16 and would draw random numbers; groups there are none.
 _PLUS = {"stochastic_rounding": False, "split_groups": False}
-
-
 # Rates that are constant by default are brought down along a cosine where their authors do so.
 _ALL = (
     # Distance over gradients (Ivgi, Hinder, Carmon 2023); LDoG has a step for every tensor.
     _single("dog", "DoG, averaged", "dog.DoG", average=True),
     _single("ldog", "LDoG, averaged", "dog.LDoG", average=True),
     # Mishchenko, Defazio 2023.
-    _single("prodigy", "Prodigy", "prodigyopt.Prodigy"),
-    _single(
-        "prodigy-cosine",
-        "Prodigy, cosine, as advised",
-        "prodigyopt.Prodigy",
-        _PRODIGY,
-        rate=cosine,
-    ),
+    _single("prodigy", "Prodigy", _PRODIGY),
+    _single("prodigy-cosine", "Prodigy, cosine, as advised", _PRODIGY, _ANNEALED, rate=cosine),
     # Defazio, Mishchenko 2023.
     _single("dadapt-sgd", "D-Adaptation SGD", "dadaptation.DAdaptSGD"),
     _single("dadapt-adam", "D-Adaptation Adam", "dadaptation.DAdaptAdam"),
@@ -105,10 +175,8 @@ _ALL = (
     _single("kt", "KT", "parameterfree.KT"),
     Peer("mechanic", "Mechanic (AdamW)", SingleRun(_mechanic), "mechanic_pytorch"),
     # Defazio et al. 2024.
-    _single(
-        "schedule-free-adamw", "Schedule-free AdamW", "schedulefree.AdamWScheduleFree", modes=True
-    ),
-    _single("schedule-free-sgd", "Schedule-free SGD", "schedulefree.SGDScheduleFree", modes=True),
+    _single("schedule-free-adamw", "Schedule-free AdamW", "schedulefree.AdamWScheduleFree"),
+    _single("schedule-free-sgd", "Schedule-free SGD", "schedulefree.SGDScheduleFree"),
     # torch's own defaults; SGD's are a step of 0.001 and no momentum.
     _single("adamw", "AdamW, defaults", "torch.optim.AdamW"),
     _single("sgd", "SGD, defaults", "torch.optim.SGD"),
@@ -118,42 +186,18 @@ _ALL = (
     Peer("asha", "Ray ASHA", Asha(), "ray"),
     Peer("adamw-cosine", "AdamW, warm-up, cosine", adamw_cosine(1e-3)),
     # Dahl et al. 2023: 2 % warm-up.
-    _single(
-        "nadamw",
-        "NAdamW, AlgoPerf's constants",
-        f"{_OURS}.NAdamW",
-        rate=lambda share: warm_cosine(share, 0.02),
-    ),
+    _single("nadamw", "NAdamW, AlgoPerf's constants", f"{_OURS}.NAdamW", rate=_WARM),
     # Defazio 2026.
-    _single(
-        "schedule-free-plus",
-        "ScheduleFree+",
-        f"{_OURS}.ScheduleFreePlus",
-        step=lambda: lambda optimizer, loss: optimizer.step(loss),
-        modes=True,
-    ),
+    _single("schedule-free-plus", "ScheduleFree+", f"{_OURS}.ScheduleFreePlus", told=True),
     # LoganBooker's package, 2024 to 2026.
-    _single(
-        "prodigy-plus",
-        "Prodigy, schedule-free",
-        "prodigyplus.ProdigyPlusScheduleFree",
-        _PLUS,
-        modes=True,
-    ),
-    Peer("muon", "Muon, cosine", SingleRun(muon, rate=cosine), "pytorch_optimizer"),
-    Peer(
-        "ademamix", "AdEMAMix, cosine", SingleRun(_ademamix, rate=warm_cosine), "pytorch_optimizer"
-    ),
+    _single("prodigy-plus", "Prodigy, schedule-free", "prodigyplus.ProdigyPlusScheduleFree", _PLUS),
+    Peer("muon", "Muon, cosine", SingleRun(_muon, rate=cosine), _MORE),
+    Peer("ademamix", "AdEMAMix, cosine", SingleRun(_ademamix, rate=warm_cosine), _MORE),
     # Schaipp et al. 2024, a lower bound of 0.
-    _single(
-        "momo",
-        "MoMo-Adam",
-        "momo.MomoAdam",
-        step=lambda: lambda optimizer, loss: optimizer.step(loss=torch.tensor(loss)),
-    ),
+    _single("momo", "MoMo-Adam", "momo.MomoAdam", told=True),
     # DoWG for each coordinate, as its authors' package has it (Khaled et al. 2023).
     _single("dowg", "DoWG", "dowg.CoordinateDoWG"),
-    _single("greedy-lr", "AdamW, GreedyLR", "torch.optim.AdamW", step=GreedyRate),
+    _single("greedy-lr", "AdamW, GreedyLR", f"{_OURS}.GreedyAdamW", told=True),
 )
 PEERS: Mapping[str, Peer] = {peer.name: peer for peer in _ALL}
 

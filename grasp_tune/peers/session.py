@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch.optim import Optimizer
 
 from grasp_tune.core.errors import InputError, SearchError
@@ -66,13 +65,11 @@ class Run:
         self,
         optimizer: Optimizer,
         calls: int,
-        after: Callable[[], None] | None = None,
         rate: Callable[[int], float] | None = None,
-        step: Callable[[Any, float], None] = lambda optimizer, loss: optimizer.step(),
+        step: Callable[[Any, float], object] = lambda optimizer, loss: optimizer.step(),
     ) -> None:
         """Take `calls` steps of one oracle call each; a run that is not finite is stopped.
 
-        after: called when a step has been taken, for averages.
         rate: the factor of every group's learning rate at a call, for schedules.
         step: takes a step of an optimizer, given the loss of the minibatch.
         """
@@ -86,12 +83,9 @@ class Run:
             loss = float(self.oracle.gradient("train", self.call))
             self.call += 1
             self.losses.append(loss)
-            if not math.isfinite(loss):
-                self.finite = False
-                return
-            step(optimizer, loss)
-            if after is not None:
-                after()
+            self.finite = math.isfinite(loss)
+            if self.finite:
+                step(optimizer, loss)
 
     def recent(self, count: int) -> float:
         """Return the mean of the last `count` minibatch losses; infinite for a run that ended."""
@@ -102,7 +96,6 @@ class Run:
         """Return a copy of the model's tensors."""
         return {name: item.clone() for name, item in model_tensors(self.oracle.model).items()}
 
-    @torch.no_grad()
     def sound(self) -> bool:
         """Return whether the run and its present point are finite."""
         return self.finite and finite(self.oracle.model)

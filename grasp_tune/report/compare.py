@@ -30,7 +30,7 @@ from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.threads import task_threads
 from grasp_tune.peers.registry import PEERS, find_peer, installed_peers
 from grasp_tune.peers.session import Session
-from grasp_tune.peers.single import momentum
+from grasp_tune.peers.tuned import Trial
 from grasp_tune.report.evaluation import Quality, evaluate
 from grasp_tune.report.figures import strip_figure
 from grasp_tune.report.formatting import duration, number, percent, plural
@@ -228,12 +228,11 @@ def compare(
 
 def _time_words(runs: int, experiment: Experiment, problem: TorchProblem) -> str:
     """How long so many runs will take, from a few timed calls."""
-    run = Session(problem, _TIMED + 1, experiment.seed).run()
-    optimizer = momentum(run.oracle.parameters, 0.0)
-    with task_threads(run.oracle.model):
-        run.advance(optimizer, 1)  # sets things up
+    trial = Trial.at(Session(problem, _TIMED + 1, experiment.seed), 0.0)
+    with task_threads(trial.run.oracle.model):
+        trial.advance(1)  # sets things up
         clock = time.perf_counter()
-        run.advance(optimizer, _TIMED)
+        trial.advance(_TIMED)
         each = (time.perf_counter() - clock) / _TIMED
     total = duration(runs * experiment.budget * each)
     return f"{plural(runs, 'run')} of {experiment.budget:,} calls each: about {total}"

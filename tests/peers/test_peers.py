@@ -11,8 +11,8 @@ from grasp_tune import extras
 from grasp_tune.core.errors import InputError, MissingExtra, SearchError
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.peers import PEERS, PeerResult, find_peer, installed_peers
+from grasp_tune.peers.registry import cosine
 from grasp_tune.peers.session import Session
-from grasp_tune.peers.single import cosine
 
 BUDGET = 400
 SEEN: list[int] = []
@@ -124,7 +124,7 @@ def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
         raise ImportError(name)
 
     monkeypatch.setattr(extras, "import_module", fail)
-    with pytest.raises(MissingExtra, match=r"dog-optimizer, .*pip install 'grasp_tune\[bench\]'"):
+    with pytest.raises(MissingExtra, match=r"needs dog, .*pip install 'grasp_tune\[bench\]'"):
         find_peer("dog").run(made(), 10, seed=0)
 
 

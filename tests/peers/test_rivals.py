@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from grasp_tune.peers.modern import GreedyRate, NAdamW, ScheduleFreePlus, hidden_matrices
-from grasp_tune.peers.single import warm_cosine
+from grasp_tune.engine.problem import TorchProblem
+from grasp_tune.peers.registry import find_peer, warm_cosine
+from grasp_tune.peers.rivals import GreedyAdamW, NAdamW, ScheduleFreePlus, hidden_matrices
 
 
 def test_warm_up_is_linear_and_then_a_cosine() -> None:
@@ -52,12 +53,12 @@ def test_schedule_free_plus_by_hand() -> None:
 
 def test_greedy_rate_grows_with_a_falling_loss_and_shrinks_with_a_rising_one() -> None:
     x = nn.Parameter(torch.zeros(1))
-    optimizer, rate = torch.optim.AdamW([x], lr=0.1), GreedyRate()
+    optimizer = GreedyAdamW([x], lr=0.1)
     for step in range(12):  # the eleventh better one in a row is the first beyond the patience
-        rate(optimizer, 10.0 - step)
+        optimizer.step(10.0 - step)
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.1 / 0.95**2)
     for _ in range(11):
-        rate(optimizer, 100.0)
+        optimizer.step(100.0)
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.1 / 0.95)
 
 
@@ -73,3 +74,26 @@ def test_muon_takes_what_lies_between_the_first_and_the_last_matrix() -> None:
 
     shapes = [tuple(item.shape) for item in hidden_matrices(Net())]
     assert shapes == [(7, 6, 3), (24, 7), (24, 8)]
+
+
+def test_muon_turns_hidden_matrices_and_leaves_the_rest_to_adamw() -> None:
+    problem = TorchProblem(
+        model=lambda: nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Linear(8, 8)),
+        loss=lambda model, batch: (model(batch[0]) - batch[1]).pow(2).mean(),
+        data=tuple(torch.randn(64, size, generator=torch.Generator()) for size in (6, 8)),
+        batch_size=64,
+        device="cpu",
+    )
+    result = find_peer("muon").run(problem, 1, seed=0)
+    model = problem.build(0)
+    steps = {}
+    for name, item in model.named_parameters():
+        steps[name] = result.tensors[f"param.{name}"] - item.detach()
+    signs = steps["0.weight"].abs()  # a first step of AdamW has one size everywhere
+    assert signs.max() < 1.5 * signs.min()
+    problem.loss(model, problem.data).backward()
+    gradient = model.get_parameter("2.weight").grad
+    assert gradient is not None
+    # Seven of the eight directions of the gradient, some of them faint, are taken alike.
+    before, after = (torch.linalg.svdvals(item) for item in (gradient, steps["2.weight"]))
+    assert before[0] > 5 * before[6] and after[0] < 3 * after[6]

@@ -1,4 +1,4 @@
-"""Rivals of 2024 to 2026 that no package has, written from their papers, and Muon's matrices."""
+"""Rivals of 2023 to 2026 that no package has, written from their papers, and Muon's matrices."""
 
 import math
 from collections.abc import Iterator
@@ -8,23 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from grasp_tune.peers.session import Run
-from grasp_tune.peers.single import load_package
-
-
-def muon(run: Run, budget: int) -> Optimizer:
-    """Muon on hidden matrices, AdamW on all else (Jordan et al. 2024)."""
-    hidden = {id(item) for item in hidden_matrices(run.oracle.model)}
-    groups = [
-        {"params": [p for p in run.oracle.parameters if (id(p) in hidden) == use], "use_muon": use}
-        for use in (True, False)
-    ]
-    made: Optimizer = load_package("pytorch_optimizer").Muon([g for g in groups if g["params"]])
-    return made
-
 
 def hidden_matrices(model: nn.Module) -> Iterator[nn.Parameter]:
-    """Yield the matrices between the first and the last layer.
+    """Yield the matrices between the first and the last layer, for Muon.
 
     Embeddings, matrices that a module with parts holds itself (positions, for example), and the
     first and last of the others are left out: inputs and outputs are not hidden.
@@ -39,7 +25,25 @@ def hidden_matrices(model: nn.Module) -> Iterator[nn.Parameter]:
     yield from found[1:-1]
 
 
-class NAdamW(Optimizer):
+class _Adam(Optimizer):
+    """The moments that the optimizers below share."""
+
+    def __init__(self, params: list[nn.Parameter], **options: Any) -> None:
+        super().__init__(params, options)
+        self._steps = 0
+
+    def _moments(self, item: Tensor, beta1: float, beta2: float) -> tuple[Tensor, Tensor]:
+        """Return the first moment, and the root of the second one without its bias."""
+        state, grad = self.state[item], item.grad
+        assert grad is not None
+        if "first" not in state:
+            state["first"], state["second"] = torch.zeros_like(item), torch.zeros_like(item)
+        state["first"].lerp_(grad, 1.0 - beta1)
+        state["second"].mul_(beta2).addcmul_(grad, grad, value=1.0 - beta2)
+        return state["first"], state["second"].div(1.0 - beta2**self._steps).sqrt_()
+
+
+class NAdamW(_Adam):
     r"""Adam with Nesterov's momentum and decoupled weight decay, as AlgoPerf defines it.
 
     $$m \leftarrow \beta_1 m + (1 - \beta_1) g,\quad v \leftarrow \beta_2 v + (1 - \beta_2) g^2,$$
@@ -58,34 +62,22 @@ class NAdamW(Optimizer):
         weight_decay: float = 0.08121616522670176,
         eps: float = 1e-8,
     ) -> None:
-        defaults = {"lr": lr, "betas": betas, "weight_decay": weight_decay, "eps": eps}
-        super().__init__(params, defaults)
-        self._steps = 0
+        super().__init__(params, lr=lr, betas=betas, weight_decay=weight_decay, eps=eps)
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         self._steps += 1
         for group in self.param_groups:
             rate, (beta1, beta2) = group["lr"], group["betas"]
-            for item in group["params"]:
-                if item.grad is None:
-                    continue
-                first, second = self._moments(item)
-                first.lerp_(item.grad, 1.0 - beta1)
-                second.mul_(beta2).addcmul_(item.grad, item.grad, value=1.0 - beta2)
+            for item in (item for item in group["params"] if item.grad is not None):
+                first, root = self._moments(item, beta1, beta2)
                 ahead = first.lerp(item.grad, 1.0 - beta1)
-                root = second.div(1.0 - beta2**self._steps).sqrt_().add_(group["eps"])
                 item.mul_(1.0 - rate * group["weight_decay"])
-                item.addcdiv_(ahead, root, value=-rate / (1.0 - beta1**self._steps))
-
-    def _moments(self, item: Tensor) -> tuple[Tensor, Tensor]:
-        state = self.state[item]
-        if not state:
-            state["first"], state["second"] = torch.zeros_like(item), torch.zeros_like(item)
-        return state["first"], state["second"]
+                bias = 1.0 - beta1**self._steps
+                item.addcdiv_(ahead, root.add_(group["eps"]), value=-rate / bias)
 
 
-class ScheduleFreePlus(Optimizer):
+class ScheduleFreePlus(_Adam):
     r"""ScheduleFree+ (Defazio 2026, arXiv:2605.19095): no schedule, and Polyak's step.
 
     The gradient $g_t$ and the loss $F_t$ are those at $y_t$, which lies between the average $x_t$
@@ -108,34 +100,31 @@ class ScheduleFreePlus(Optimizer):
         interpolation: float = 0.9,
         eps: float = 1e-8,
     ) -> None:
-        super().__init__(params, {"betas": betas, "interpolation": interpolation, "eps": eps})
-        self._steps, self._largest, self._weights = 0, eps, 0.0
+        super().__init__(params, betas=betas, interpolation=interpolation, eps=eps)
+        self._largest, self._weights = eps, 0.0
 
     @torch.no_grad()
-    def step(self, loss: float) -> None:  # type: ignore[override]
+    def step(self, loss: float | Tensor) -> None:  # type: ignore[override]
         """Take a step; `loss` is that of the minibatch whose gradients the parameters hold."""
         (group,) = self.param_groups
         (beta1, beta2), mix = group["betas"], group["interpolation"]
         items = [item for item in group["params"] if item.grad is not None]
-        states = [self._state(item) for item in items]
-        inner = sum(
-            float((item.grad * (state["z"] - state["x"])).sum())
-            for item, state in zip(items, states, strict=True)
-        )
+        for item in items:
+            if not self.state[item]:
+                self.state[item].update(x=item.detach().clone(), z=item.detach().clone())
+        pairs = [(item, self.state[item]) for item in items]
+        inner = sum(float((item.grad * (at["z"] - at["x"])).sum()) for item, at in pairs)
         size = math.sqrt(math.pi / 2) * sum(float(item.grad.abs().sum()) for item in items)
-        rate = max(0.0, loss + mix * inner) / size if size > 0 else 0.0  # (1)
+        rate = max(0.0, float(loss) + mix * inner) / size if size > 0 else 0.0  # (1)
         self._steps += 1
         self._largest = max(self._largest, rate)
         self._weights += self._largest**2
-        share = self._largest**2 / self._weights
-        for item, state in zip(items, states, strict=True):
-            state["first"].lerp_(item.grad, 1.0 - beta1)
-            state["second"].mul_(beta2).addcmul_(item.grad, item.grad, value=1.0 - beta2)
-            mean = state["first"] / (1.0 - beta1**self._steps)
-            root = state["second"].div(1.0 - beta2**self._steps).sqrt_().add_(group["eps"])
-            state["z"].addcdiv_(mean, root, value=-rate)  # (2)
-            state["x"].lerp_(state["z"], share)  # (3)
-            item.copy_(torch.lerp(state["z"], state["x"], mix))  # (4)
+        for item, at in pairs:
+            first, root = self._moments(item, beta1, beta2)
+            mean = first / (1.0 - beta1**self._steps)
+            at["z"].addcdiv_(mean, root.add_(group["eps"]), value=-rate)  # (2)
+            at["x"].lerp_(at["z"], self._largest**2 / self._weights)  # (3)
+            item.copy_(torch.lerp(at["z"], at["x"], mix))  # (4)
 
     def train(self) -> None:
         """Begin at the present point."""
@@ -146,39 +135,32 @@ class ScheduleFreePlus(Optimizer):
         for item, state in self.state.items():
             item.copy_(state["x"])
 
-    def _state(self, item: Tensor) -> dict[str, Tensor]:
-        state = self.state[item]
-        if not state:
-            state["x"], state["z"] = item.detach().clone(), item.detach().clone()
-            state["first"], state["second"] = torch.zeros_like(item), torch.zeros_like(item)
-        return state
 
-
-class GreedyRate:
-    """GreedyLR (Subramanian et al. 2025, arXiv:2512.14527) around AdamW.
+class GreedyAdamW(torch.optim.AdamW):
+    """AdamW with GreedyLR (Subramanian et al. 2025, arXiv:2512.14527).
 
     The rate is divided by a factor when the smoothed loss has been below its best for more than
-    `patience` steps in a row, and multiplied by it when it has been above for as many.
+    `PATIENCE` steps in a row, and multiplied by it when it has been above for as many.
     """
 
     FACTOR, PATIENCE, WINDOW, THRESHOLD = 0.95, 10, 50, 1e-4
     LOW, HIGH = 1e-2, 1e1  # times the first rate
 
-    def __init__(self) -> None:
+    def __init__(self, params: list[nn.Parameter], **options: Any) -> None:
+        super().__init__(params, **options)
         self._recent: list[float] = []
-        self._best, self._good, self._bad = math.inf, 0, 0
+        self._first, self._best, self._good, self._bad = self.defaults["lr"], math.inf, 0, 0
 
-    def __call__(self, optimizer: Any, loss: float) -> None:
+    def step(self, loss: float | Tensor) -> None:  # type: ignore[override]
         """Take a step, then change the rate by what the loss has done."""
-        optimizer.step()
-        self._recent = [*self._recent[1 - self.WINDOW :], loss]
+        super().step()
+        self._recent = [*self._recent[1 - self.WINDOW :], float(loss)]
         mean = sum(self._recent) / len(self._recent)
         better = mean < self._best - self.THRESHOLD
         self._good, self._bad = (self._good + 1, 0) if better else (0, self._bad + 1)
         self._best = min(self._best, mean)
-        group = optimizer.param_groups[0]
-        first = group.setdefault("first_rate", group["lr"])
+        (group,) = self.param_groups
         if self._good > self.PATIENCE:
-            group["lr"] = min(self.HIGH * first, group["lr"] / self.FACTOR)
+            group["lr"] = min(self.HIGH * self._first, group["lr"] / self.FACTOR)
         elif self._bad > self.PATIENCE:
-            group["lr"] = max(self.LOW * first, group["lr"] * self.FACTOR)
+            group["lr"] = max(self.LOW * self._first, group["lr"] * self.FACTOR)
