@@ -64,32 +64,21 @@ __all__ = [
 
 # No public name may equal a submodule's: importing the submodule would replace it. Hence
 # `minimize` lives in `api`.
-_HOME = {
-    "BudgetTooSmall": "grasp_tune.core.errors",
-    "Cell": "grasp_tune.core.plan",
-    "CheckpointError": "grasp_tune.core.errors",
-    "Convex": "grasp_tune.core.methods",
-    "ConvexFree": "grasp_tune.core.methods",
-    "Deterministic": "grasp_tune.core.methods",
-    "Grasp": "grasp_tune.loop.grasp",
-    "GraspError": "grasp_tune.core.errors",
-    "InputError": "grasp_tune.core.errors",
-    "LockedError": "grasp_tune.core.errors",
-    "MissingExtra": "grasp_tune.core.errors",
-    "NonConvex": "grasp_tune.core.methods",
-    "Paper": "grasp_tune.schedules.paper",
-    "Plan": "grasp_tune.core.plan",
-    "PlanError": "grasp_tune.core.errors",
-    "ProblemError": "grasp_tune.core.errors",
-    "Promote": "grasp_tune.schedules.promote",
-    "Result": "grasp_tune.runtime.result",
-    "Search": "grasp_tune.core.search",
-    "SearchError": "grasp_tune.core.errors",
-    "TorchProblem": "grasp_tune.engine.problem",
-    "UniXGrad": "grasp_tune.optimizers.unixgrad",
-    "minimize": "grasp_tune.api",
-    "self_bound": "grasp_tune.core.bounds",
+_HOMES = {
+    "api": "minimize",
+    "core.bounds": "self_bound",
+    "core.errors": "BudgetTooSmall CheckpointError GraspError InputError LockedError MissingExtra"
+    " PlanError ProblemError SearchError",
+    "core.methods": "Convex ConvexFree Deterministic NonConvex",
+    "core.plan": "Cell Plan",
+    "core.search": "Search",
+    "engine.problem": "TorchProblem",
+    "loop.grasp": "Grasp",
+    "optimizers.unixgrad": "UniXGrad",
+    "runtime.result": "Result",
+    "schedules.paper": "Paper",
+    "schedules.promote": "Promote",
 }
-
+_HOME = {name: f"grasp_tune.{home}" for home, names in _HOMES.items() for name in names.split()}
 
 __getattr__, __dir__ = lazy_names(__name__, _HOME)

@@ -12,8 +12,7 @@ from grasp_tune.engine.fused import fusion_width
 from grasp_tune.engine.problem import TorchProblem, checked_problem
 from grasp_tune.limits import Limits
 from grasp_tune.optimizers.registry import Factory
-from grasp_tune.runtime.callbacks import Callback, CallbackReporter
-from grasp_tune.runtime.progress import reporter_for
+from grasp_tune.runtime.callbacks import Callback, CallbackReporter, reporter_for
 from grasp_tune.runtime.result import Result
 
 BACKENDS = ("local", "ray", "optuna")
@@ -93,35 +92,35 @@ def minimize(
         )
     if hard_cap and backend != "local":
         raise InputError("hard_cap: only the backend 'local' counts every call before it is made")
-    limits = Limits(budget, steps, epochs, minutes)
     folder = None if out is None else Path(out)
-    calls = limits.calls(problem, seed, folder, exact=getattr(method, "exact", False))
+    limits, exact = Limits(budget, steps, epochs, minutes), getattr(method, "exact", False)
+    calls = limits.calls(problem, seed, folder, exact=exact)
     width = fusion_width(problem, method, fused, seed)
     spec, bases = SweepSpec.assemble(
         method, calls, schedule, seed, ensemble, width, probe_parts, challengers
     )
     heard = CallbackReporter(callbacks, reporter_for(progress)) if callbacks else None
     shown: Any = progress if heard is None else heard  # bodies hand it on to `reporter_for`
-    with limits.deadline(folder) as deadline:
-        if backend == "local":
-            from grasp_tune.executors.local import InProcess
-            from grasp_tune.executors.process_pool import ProcessPool
-            from grasp_tune.runtime.driver import run_sweep
+    if backend == "local":
+        from grasp_tune.executors.local import InProcess
+        from grasp_tune.executors.process_pool import ProcessPool
+        from grasp_tune.runtime.driver import run_sweep
 
-            result = run_sweep(
-                problem,
-                spec,
-                InProcess if workers in (None, 1) else partial(ProcessPool, workers),
-                out=folder,
-                shared=workers not in (None, 1),
-                bases=bases,
-                reporter=reporter_for(shown),
-                deadline=deadline,
-                hard_cap=hard_cap,
-            )
-        else:
-            body = _backend(backend, workers)
-            result = body.run(problem, spec, out=folder, bases=bases, progress=shown)
+        size = workers or 1
+        result = run_sweep(
+            problem,
+            spec,
+            InProcess if size == 1 else partial(ProcessPool, size),
+            out=folder,
+            shared=size > 1,
+            bases=bases,
+            reporter=reporter_for(shown),
+            minutes=minutes,
+            hard_cap=hard_cap,
+        )
+    else:
+        body = _backend(backend, workers)
+        result = body.run(problem, spec, out=folder, bases=bases, progress=shown)
     if heard is not None:
         heard.finish(result)
     if strict and result.lost:

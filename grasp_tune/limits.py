@@ -1,15 +1,12 @@
 """How long a sweep may be, in the units that people think in: calls, steps, epochs, minutes.
 
-Whatever is given becomes a number of oracle calls, once, before the sweep starts. Minutes are also
-a hard stop: the sweep ends when they are over and returns the best point so far. What was decided
+Whatever is given becomes a number of oracle calls, once, before the sweep starts. What was decided
 by the clock is kept in the sweep's folder, so that going on decides the same.
 """
 
 import logging
 import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,12 +15,11 @@ from grasp_tune.engine.oracle import Oracle
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.streams import untouched_randomness
 from grasp_tune.engine.threads import task_threads
-from grasp_tune.runtime.files import STATE_LIMIT, read_json, read_sealed, write_json_atomic
+from grasp_tune.runtime.files import STATE_LIMIT, read_sealed
 from grasp_tune.runtime.sweep_folder import STATE
 
 logger = logging.getLogger(__name__)
 
-FILE = "clock.json"
 _SHARE = 0.85  # of the minutes that the planned calls take: steps, scores and files take the rest
 _WARM, _TIMED = 2, 3  # calls that set things up, and the fewest that are timed
 _TIMING = 0.01, 2.0  # share of the minutes that timing takes, and its most in seconds
@@ -43,8 +39,7 @@ class Limits:
     minutes: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "minutes"):
-            got = getattr(self, name)
+        for name, got in (("epochs", self.epochs), ("minutes", self.minutes)):
             good = isinstance(got, (int, float)) and not isinstance(got, bool)
             if got is not None and not (good and 0 < got < math.inf):
                 raise InputError(f"{name}: got {got!r}, expected a number > 0")
@@ -72,26 +67,11 @@ class Limits:
                 )
             batches = 1 if exact else math.ceil(problem.rows / problem.batch_size)
             found.append(max(1, round(self.epochs * batches)))
-        if not found:
-            found.append(_begun(folder) or self._calls_by_time(problem, seed, exact))
-        return min(found)
-
-    @contextmanager
-    def deadline(self, folder: Path | None) -> Iterator[float | None]:
-        """Give the time of `time.monotonic` at which the sweep must end, None without minutes.
-
-        Time that an earlier process spent in the same folder counts, unless it was killed.
-        """
-        if self.minutes is None:
-            yield None
-            return
-        spent, begun = _spent(folder), time.monotonic()
-        try:
-            yield begun + 60 * self.minutes - spent
-        finally:
-            if folder is not None and folder.is_dir():
-                spent += time.monotonic() - begun
-                write_json_atomic(folder / FILE, {"seconds": spent})
+        if found:
+            return min(found)
+        if folder is not None and (folder / STATE).is_file():
+            return int(read_sealed(folder / STATE, STATE_LIMIT)["spec"]["budget"])
+        return self._calls_by_time(problem, seed, exact)
 
     def _calls_by_time(self, problem: TorchProblem, seed: int, exact: bool) -> int:
         assert self.minutes is not None
@@ -114,21 +94,3 @@ class Limits:
             "%g minutes are %d oracle calls of %.3g ms each", self.minutes, found, 1e3 * each
         )
         return found
-
-
-def _begun(folder: Path | None) -> int:
-    """The budget of the sweep that was begun in the folder, 0 where none was."""
-    if folder is None or not (folder / STATE).is_file():
-        return 0
-    return int(read_sealed(folder / STATE, STATE_LIMIT)["spec"]["budget"])
-
-
-def _spent(folder: Path | None) -> float:
-    """The seconds that were spent on the sweep in the folder before."""
-    if folder is None or not (folder / FILE).is_file():
-        return 0.0
-    found = read_json(folder / FILE, 2**12)
-    seconds = found.get("seconds") if isinstance(found, dict) else None
-    if not isinstance(seconds, (int, float)) or not seconds >= 0:
-        raise InputError(f"{folder / FILE}: got {found!r}, expected the seconds that were spent")
-    return float(seconds)

@@ -13,7 +13,7 @@ import grasp_tune as gt
 from benchmarks.faulting.patches import replaced
 from benchmarks.faulting.row import Row, expect
 from grasp_tune.runtime import sweep_folder as runner
-from grasp_tune.runtime.disk_space import USUAL_BYTES, check_room
+from grasp_tune.runtime.sweep_folder import USUAL_BYTES, check_room
 
 STEP_RANGE = 1e-30  # L_eps that makes some 200 cells, all finite in single precision
 

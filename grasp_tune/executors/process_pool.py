@@ -93,24 +93,18 @@ class ProcessPool:
         """Keep the task for the next poll, when it is known how many workers it can have."""
         self._waiting.append(task)
 
-    def _hand_out(self) -> None:
-        """Give each waiting task a worker, and those with lanes the workers that are left over."""
+    def poll(self, timeout: float) -> Iterator[tuple[Task, Ended]]:
+        # Each waiting task gets a worker, and those with lanes the workers that are left over.
         for task, size in self._sharing.shares(self._waiting, self._idle):
             meeting = self._place.resolve() / f"meeting-{uuid.uuid4().hex}"
-            job = SharedTask(task, size, meeting.as_uri())
+            given = SharedTask(task, size, meeting.as_uri())
             idle = [member for member in self._members if member.job is None]
             for rank, member in enumerate(idle[:size]):
-                member.job, member.rank = job, rank
+                member.job, member.rank = given, rank
                 with suppress(BrokenPipeError):  # it died meanwhile: `poll` notices
-                    member.pipe.send((task_to_dict(task), job.seat(rank)))
+                    member.pipe.send((task_to_dict(task), given.seat(rank)))
         self._waiting.clear()
         self._note()
-
-    def _note(self) -> None:
-        self._usage.note(len(self._members), len(self._members) - self._idle)
-
-    def poll(self, timeout: float) -> Iterator[tuple[Task, Ended]]:
-        self._hand_out()
         ready = wait([member.pipe for member in self._members], timeout)
         for at, member in enumerate(self._members):
             if member.pipe not in ready:
@@ -133,6 +127,9 @@ class ProcessPool:
                     self._sharing.learn(job, ended)
                     yield job.task, ended
         self._note()
+
+    def _note(self) -> None:
+        self._usage.note(len(self._members), len(self._members) - self._idle)
 
 
 def _end_with(parent: int) -> None:

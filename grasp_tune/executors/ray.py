@@ -28,11 +28,11 @@ from grasp_tune.engine.worker import Worker
 from grasp_tune.extras import missing_extra
 from grasp_tune.optimizers.registry import Factory
 from grasp_tune.runtime.call_counter import CallCounter
+from grasp_tune.runtime.callbacks import reporter_for
 from grasp_tune.runtime.driver import MakeWorker, run_sweep
 from grasp_tune.runtime.executor import Died, Ended, portable
 from grasp_tune.runtime.lane_sharing import LaneSharing, SharedTask
 from grasp_tune.runtime.lock import NAME as LOCK
-from grasp_tune.runtime.progress import reporter_for
 from grasp_tune.runtime.result import Result
 from grasp_tune.runtime.sweep_folder import SweepFolder
 

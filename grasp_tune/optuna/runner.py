@@ -39,9 +39,9 @@ from grasp_tune.executors.study import (
 )
 from grasp_tune.optimizers.registry import Factory
 from grasp_tune.optuna.artifacts import artifact_checkpoints
+from grasp_tune.runtime.callbacks import Reporter, reporter_for
 from grasp_tune.runtime.driver import MakeWorker, run_sweep
 from grasp_tune.runtime.executor import Executor
-from grasp_tune.runtime.progress import Reporter, reporter_for
 from grasp_tune.runtime.result import Result
 from grasp_tune.runtime.store import MemoryStore
 from grasp_tune.runtime.sweep_folder import SweepFolder

@@ -15,7 +15,6 @@ from grasp_tune.core.errors import CheckpointError
 from grasp_tune.runtime.files import read_bytes, retried, write_fault
 
 NAMES = "[0-9a-f]" * 32  # of the files, as a pattern
-
 _COUNT = struct.Struct("<q")
 
 
@@ -44,12 +43,9 @@ class CallCounter:
                 memory = mmap.mmap(file.fileno(), _COUNT.size)
         except OSError as fault:
             raise CheckpointError(write_fault(path, fault, _COUNT.size)) from fault
-        total = 0
 
         def add(calls: int) -> None:
-            nonlocal total
-            total += calls
-            _COUNT.pack_into(memory, 0, total)
+            _COUNT.pack_into(memory, 0, _COUNT.unpack_from(memory)[0] + calls)
 
         return add
 
@@ -59,11 +55,7 @@ class CallCounter:
     @property
     def total(self) -> int:
         """All calls so far, by whichever process, in this run or an earlier one."""
-        if self._folder is None or not self._folder.is_dir():
-            return self._own
-        total = 0
-        for path in self._folder.glob(NAMES):
-            content = read_bytes(path, _COUNT.size)
-            if len(content) == _COUNT.size:  # else its process is just making it
-                total += _COUNT.unpack(content)[0]
-        return total
+        files = [] if self._folder is None else self._folder.glob(NAMES)
+        counts = [read_bytes(path, _COUNT.size) for path in files]
+        # One that is shorter is just being made.
+        return self._own + sum(_COUNT.unpack(item)[0] for item in counts if len(item) == 8)

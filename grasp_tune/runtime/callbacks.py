@@ -1,17 +1,28 @@
-"""Callbacks: whoever wants to hear how a sweep goes, such as a logger of experiments."""
+"""Who hears how a sweep goes: callbacks, a bar on a terminal, now and then a line in a log."""
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
 
 from grasp_tune.core.search import Progress
 from grasp_tune.core.tasks import TrainOutcome
-from grasp_tune.runtime.progress import Reporter
 
 if TYPE_CHECKING:
     from grasp_tune.runtime.result import Result
+
+logger = logging.getLogger(__name__)
+
+LINE_EVERY = 30.0  # seconds between two lines in a log
+WORDS = {"probe": "probe", "train": "train", "score": "choose", "done": "done"}
 
 
 class Callback:
@@ -32,6 +43,28 @@ class Callback:
 
     def on_end(self, result: Result) -> None:
         """The sweep has ended with this result."""
+
+
+class Reporter(Protocol):
+    """Whoever shows how far a sweep is."""
+
+    def update(self, progress: Progress, calls: int) -> None:
+        """Show where the search stands; `calls` counts those under way too."""
+
+    def close(self) -> None:
+        """Show no more."""
+
+
+def reporter_for(wanted: bool | Reporter) -> Reporter | None:
+    """Return a bar where standard error is a terminal, log lines elsewhere, None if not wanted.
+
+    A reporter that is given is returned as it is.
+    """
+    if not isinstance(wanted, bool):
+        return wanted
+    if not wanted:
+        return None
+    return BarReporter() if sys.stderr.isatty() else LineReporter()
 
 
 class CallbackReporter:
@@ -75,3 +108,65 @@ class CallbackReporter:
         known = [(call, loss) for call, loss in curve if math.isfinite(loss)]
         for callback in self._callbacks:
             callback.on_run(run, known)
+
+
+class BarReporter:
+    """A bar on standard error: phase, calls, best loss so far, time left.
+
+    It appears with the first update, so that an error before it leaves no empty bar, and it takes
+    the calls of an earlier run as given, so that they do not count as speed.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._bar = Bar(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed:,.0f}/{task.total:,.0f} calls"),
+            TextColumn("best loss {task.fields[best]}"),
+            TimeRemainingColumn(),
+            console=console or Console(stderr=True),
+        )
+        self._task: TaskID | None = None
+
+    def update(self, progress: Progress, calls: int) -> None:
+        done, best = _shown(progress, calls)
+        word = WORDS[progress.phase]
+        if self._task is None:
+            self._task = self._bar.add_task(word, total=progress.budget, completed=done, best=best)
+            self._bar.start()
+        self._bar.update(self._task, completed=done, description=word, best=best)
+
+    def close(self) -> None:
+        self._bar.stop()
+
+
+class LineReporter:
+    """A line in the log each half minute, and one at every change of phase."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._phase, self._at = clock, "", clock()
+        self._begun: tuple[float, int] | None = None  # when, and with how many calls done
+
+    def update(self, progress: Progress, calls: int) -> None:
+        now, (done, best), budget = self._clock(), _shown(progress, calls), progress.budget
+        since, before = self._begun = self._begun or (now, done)
+        if progress.phase == self._phase and now - self._at < LINE_EVERY:
+            return
+        self._phase, self._at = progress.phase, now
+        left = "time left unknown"
+        if progress.phase == "done":
+            left = f"{now - since:.0f} s"
+        elif done > before:
+            left = f"about {(budget - done) * (now - since) / (done - before):.0f} s left"
+        line = "%s: %d of %d calls, best loss %s, %s"
+        logger.info(line, WORDS[progress.phase], done, budget, best, left)
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def _shown(progress: Progress, calls: int) -> tuple[int, str]:
+    """Return the calls done, those under way among them, and the best loss in words."""
+    # A search may end with some calls to spare.
+    done = progress.budget if progress.phase == "done" else min(calls, progress.budget)
+    return done, f"{progress.best:.4g}" if math.isfinite(progress.best) else "-"

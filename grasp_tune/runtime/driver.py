@@ -23,9 +23,8 @@ from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.worker import Worker
 from grasp_tune.optimizers.registry import Factory
 from grasp_tune.runtime.call_counter import CallCounter
-from grasp_tune.runtime.callbacks import CallbackReporter
+from grasp_tune.runtime.callbacks import CallbackReporter, Reporter
 from grasp_tune.runtime.executor import Died, Ended, Executor
-from grasp_tune.runtime.progress import Reporter
 from grasp_tune.runtime.result import Result
 from grasp_tune.runtime.sweep_folder import SweepFolder, open_folder
 
@@ -34,7 +33,7 @@ logger = logging.getLogger(__name__)
 SAVE_EVERY = 1.0  # seconds between two writes of the state: what a crash may have to repeat
 SAVE_SHARE = 0.01  # of the time at most; a long run's state is large
 POLL = 0.5  # seconds to wait for a task to end before looking around
-
+SHOW = 0.1  # seconds between two looks at the progress
 
 MakeWorker = Callable[[], Worker]
 
@@ -139,12 +138,11 @@ class Driver:
         spec: SweepSpec,
         folder: SweepFolder,
         reporter: Reporter | None,
-        deadline: float | None = None,
-        *,
-        hard_cap: bool = False,
+        deadline: float,
+        hard_cap: bool,
     ) -> None:
-        self._folder, self._reporter, self._deadline = folder, reporter, deadline
-        self._hard_cap = hard_cap
+        self._folder, self._reporter = folder, reporter
+        self._deadline, self._hard_cap = deadline, hard_cap
         self.search = folder.search(spec)
         self._ledger = Ledger(self.search)
         self._lost = max(0, folder.calls.total - budgeted(self.search))  # what a crash undid
@@ -174,26 +172,24 @@ class Driver:
 
     def result(self, worker: Worker, problem: TorchProblem) -> Result:
         """Return the result at the search's choice, with the work done twice told apart."""
-        search = self.search
+        search, seed = self.search, self.search.spec.seed
         place_chosen(worker, self._ledger, self._fits)
         self._ledger.settle(self._folder.calls.total)
-        if self._reporter is not None:
-            self._reporter.update(search.progress, self._folder.calls.total - self._lost)
-        seed = search.spec.seed
+        self.show(every=0.0)
         found = Result.of(search, model_tensors(worker.model), lambda: problem.build(seed))
         rows, metric = problem.validation_rows, problem.choice_metric
         return replace(found, validation=rows, metric=metric, usage=self._folder.usage.reading())
 
-    def show(self) -> None:
-        """Show how far the sweep is, ten times a second at most."""
+    def show(self, every: float = SHOW) -> None:
+        """Show how far the sweep is, unless that was done so many seconds ago."""
         now = time.monotonic()
-        if self._reporter is not None and now - self._shown > 0.1:
+        if self._reporter is not None and now - self._shown >= every:
             self._shown = now
             self._reporter.update(self.search.progress, self._folder.calls.total - self._lost)
 
     def check_time(self) -> None:
         """Raise `TimeUp` where the deadline has passed."""
-        if self._deadline is not None and time.monotonic() > self._deadline:
+        if time.monotonic() > self._deadline:
             raise TimeUp
 
     def _fits(self) -> bool:
@@ -248,7 +244,7 @@ def run_sweep(
     calls: CallCounter | None = None,
     bases: Mapping[str, Factory] | None = None,
     reporter: Reporter | None = None,
-    deadline: float | None = None,
+    minutes: float | None = None,
     hard_cap: bool = False,
 ) -> Result:
     """Run a whole sweep with an executor and return its result; with `out`, go on from there.
@@ -257,7 +253,7 @@ def run_sweep(
     shared: the executor has other processes, which need a folder to share checkpoints.
     store: where checkpoints go, if not into `out`.
     calls: counts oracle calls, if not in `out`.
-    deadline: the time of `time.monotonic` at which the sweep ends with its best point so far.
+    minutes: of the clock, after which the sweep ends with its best point so far.
     hard_cap: the budget also holds for work that a fault has undone: where what is left of it does
         not allow the next task, the sweep ends with its best point so far.
     """
@@ -266,7 +262,8 @@ def run_sweep(
             stack.callback(reporter.close)
         folder = stack.enter_context(open_folder(out, shared=shared, store=store, calls=calls))
         stack.enter_context(_stop_on_sigterm())
-        driver = Driver(spec, folder, reporter, deadline, hard_cap=hard_cap)
+        deadline = stack.enter_context(folder.deadline(minutes))
+        driver = Driver(spec, folder, reporter, deadline, hard_cap)
         training, own = True, threading.get_ident()
 
         def watch() -> None:
@@ -291,6 +288,7 @@ def run_sweep(
                 folder.clear()
             raise
         if out is not None:
+            folder.check()
             result.save(out)
         return result
 

@@ -2,7 +2,8 @@
 
 A reader, a second process or the next run after a crash sees the old content or the new one. A
 temporary file stands beside its target while it is written; its name says who writes it, so that
-what a killed process left can be told from what a living one is writing.
+what a killed process left can be told from what a living one is writing. No link is ever followed,
+and what is no regular file is neither read nor replaced.
 """
 
 import errno
@@ -26,16 +27,12 @@ logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 # Faults of a network file system or a busy machine, which pass.
-TRANSIENT = frozenset(
-    {errno.EIO, errno.ESTALE, errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT, errno.EBUSY}
-)
-STATE_LIMIT = 64 * 2**20  # bytes; a state or result file larger than this is not ours
-FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+TRANSIENT = {errno.EIO, errno.ESTALE, errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT, errno.EBUSY}
 PAUSES = (0.02, 0.1, 0.5, 2.0)  # seconds between attempts: five attempts, 2.6 s in all
+STATE_LIMIT = 64 * 2**20  # bytes; a state or result file larger than this is not ours
 
 _SEAL, _SEALED = b'{"blake2b":"', b'",'  # the checksum stands between them
 _DIGEST = 64  # characters of the checksum
-_HEAD = len(_SEAL) + _DIGEST + len(_SEALED)
 _BYTES_A_VALUE = 8  # our files have more than this for each of their values
 _FEW = 1000  # values that no limit forbids
 _DAY = 86_400.0  # seconds
@@ -44,7 +41,7 @@ _TEMPORARY = re.compile(r"\..+\.(?P<host>[A-Za-z0-9-]+)\.(?P<owner>[0-9]+)\.[0-9
 
 
 def retried(action: Callable[[], Result], sleep: Callable[[float], None] = time.sleep) -> Result:
-    """What `action` returns, tried again after a pause where the fault is one that passes.
+    """Return what `action` returns, tried again after a pause where the fault is one that passes.
 
     Raises the last `OSError` when the attempts are used up, any other error at once. A full disk
     does not pass.
@@ -63,7 +60,7 @@ def replace_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Put what `write` writes in the place of `path`, whole, and on the disk before it returns.
 
     Whatever goes wrong, an interrupt included, `path` keeps its old content and the temporary file
-    is removed. What is no regular file is never replaced.
+    is removed.
     """
     with suppress(FileNotFoundError):
         _check_regular(os.lstat(path))
@@ -78,7 +75,14 @@ def replace_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
         with suppress(OSError):
             temporary.unlink()
         raise
-    _sync_folder(path.parent)
+    handle = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(handle)  # the renaming itself
+    except OSError as fault:
+        if fault.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems cannot
+            raise
+    finally:
+        os.close(handle)
 
 
 def _temporary(path: Path) -> Path:
@@ -87,21 +91,19 @@ def _temporary(path: Path) -> Path:
 
 
 def remove_stale(folder: Path, *, alone: bool = False) -> int:
-    """How many temporary files were removed: those whose writer is gone, or a day old.
+    """Return how many temporary files were removed: those whose writer is gone, or a day old.
 
     A file of another machine's process, or of a living one, is left alone until it is a day old.
     alone: nobody else writes here, as whoever holds the folder's lock knows; then all of them go.
-    A process number may be in use again, the more so in a container.
+        A process number may be in use again, the more so in a container.
     """
     removed = 0
     for path in folder.glob(".*.tmp"):
-        match = _TEMPORARY.fullmatch(path.name)
-        if match is None:
+        if (match := _TEMPORARY.fullmatch(path.name)) is None:
             continue
         with suppress(OSError):  # another process may remove it first
-            ours = match["host"] == _HOST
-            gone = alone or (ours and not alive(int(match["owner"])))
-            if gone or time.time() - path.stat().st_mtime > _DAY:
+            gone = match["host"] == _HOST and not alive(int(match["owner"]))
+            if alone or gone or time.time() - path.lstat().st_mtime > _DAY:
                 path.unlink()
                 removed += 1
     return removed
@@ -132,7 +134,7 @@ def write_json_atomic(
 
 
 def read_json(path: Path | str, limit: int, *, seal: bool = False) -> Any:
-    """What the JSON file `path` holds.
+    """Return what the JSON file `path` holds.
 
     limit: bytes beyond which it is no file of ours.
     seal: it was written with a checksum, which is verified; `DamagedState` where it does not match.
@@ -143,7 +145,8 @@ def read_json(path: Path | str, limit: int, *, seal: bool = False) -> Any:
     path = Path(path)
     content = read_bytes(path, limit)
     if seal:
-        digest, body = content[len(_SEAL) : len(_SEAL) + _DIGEST], b"{" + content[_HEAD:]
+        digest = content[len(_SEAL) : len(_SEAL) + _DIGEST]
+        body = b"{" + content[len(_SEAL) + _DIGEST + len(_SEALED) :]
         # The checksum is over the bytes as they stand, before anything is parsed.
         if content != _SEAL + digest + _SEALED + body[1:] or digest != _digest(body):
             raise DamagedState(f"{path} is damaged: its checksum does not match its content")
@@ -162,7 +165,7 @@ def write_sealed(path: Path, obj: object) -> None:
 
 
 def read_sealed(path: Path, limit: int) -> Any:
-    """What `write_sealed` wrote last; where that file is damaged, what it wrote before.
+    """Return what `write_sealed` wrote last; where that file is damaged, what it wrote before.
 
     Raises `DamagedState` where both are damaged, `CheckpointError` where `path` cannot be read.
     """
@@ -179,26 +182,8 @@ def read_sealed(path: Path, limit: int) -> Any:
 
 
 def previous(path: Path) -> Path:
-    """Where `write_sealed` keeps the file before the last."""
+    """Return where `write_sealed` keeps the file before the last."""
     return path.with_name(f"{path.stem}.previous{path.suffix}")
-
-
-def open_regular(path: Path) -> BinaryIO:
-    """Open a file of ours for reading: no link is followed, and a pipe is an error, not a wait."""
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    try:
-        _check_regular(os.fstat(handle))
-    except BaseException:
-        os.close(handle)
-        raise
-    return open(handle, "rb")
-
-
-def _check_regular(found: os.stat_result) -> None:
-    if stat.S_ISDIR(found.st_mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    if not stat.S_ISREG(found.st_mode):
-        raise OSError(errno.EINVAL, "it is no regular file")
 
 
 def _keep_previous(path: Path) -> None:
@@ -218,11 +203,29 @@ def _digest(body: bytes) -> bytes:
     return hashlib.blake2b(body, digest_size=_DIGEST // 2).hexdigest().encode()
 
 
+def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
+    """Return a handle of a file of ours: no link is followed, a pipe is an error, not a wait."""
+    handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        _check_regular(os.fstat(handle))
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
+def _check_regular(found: os.stat_result) -> None:
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "it is no regular file")
+
+
 def read_bytes(path: Path, limit: int) -> bytes:
-    """All of a file of ours; `CheckpointError` where it cannot be read or has more than `limit`."""
+    """Return a file of ours; `CheckpointError` where it cannot be read or has more than `limit`."""
 
     def read() -> bytes:
-        with open_regular(path) as file:
+        with open(open_regular(path), "rb") as file:
             return file.read(limit + 1)  # the size may lie, or change: the reading is bounded
 
     try:
@@ -245,39 +248,23 @@ def remove(path: Path) -> None:
 
 
 def reason(fault: OSError) -> str:
-    """Why the system refused, in its words or better ones."""
+    """Return why the system refused, in its words or better ones."""
     return "it is a link" if fault.errno == errno.ELOOP else fault.strerror or str(fault)
 
 
 def write_fault(path: Path, fault: OSError, needed: int) -> str:
-    """The sentence for a write that failed; `needed` is the size of the file in bytes."""
-    if fault.errno in FULL:
+    """Return the sentence for a write that failed; `needed` is the size of the file in bytes."""
+    if fault.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"{path} cannot be written: it needs {needed} bytes and the disk is full"
     return f"{path} cannot be written: {reason(fault)}"
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make the renaming itself durable, where the system lets a folder be opened."""
-    if os.name == "nt":
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    except OSError as fault:
-        if fault.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems cannot
-            raise
-    finally:
-        os.close(handle)
-
-
 def alive(process: int) -> bool:
-    """Whether the process lives on this machine; yes where that cannot be known."""
-    if os.name == "nt":
-        return True  # os.kill would end it
+    """Return whether the process lives on this machine; yes where that cannot be known."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
     except (OSError, OverflowError):
-        return True
+        pass
     return True

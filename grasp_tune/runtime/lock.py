@@ -11,14 +11,13 @@ import fcntl
 import json
 import os
 import socket
-import stat
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from grasp_tune.core.errors import CheckpointError, InputError, LockedError
-from grasp_tune.runtime.files import alive, write_fault
+from grasp_tune.runtime.files import alive, open_regular, replace_atomically, write_fault
 
 NAME = ".grasp_tune.json"
 # What a sweep or a saved result writes. In a folder without the marker they are somebody else's.
@@ -28,12 +27,16 @@ OURS = (
     "state.damaged.json",
     "checkpoints",
     "calls",
+    "clock.json",
     "result.json",
     "model.safetensors",
 )
 LOOKS = 30  # at a lock whose holder is gone or not yet named, before it is taken over
 PAUSE = 0.1  # seconds between two looks
 _SIZE = 256  # bytes of the marker: always as many, so that rewriting it needs no room on the disk
+_HOST = socket.gethostname()[:80]
+
+Identity = tuple[int, int] | None  # device and inode of a file; None: there is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +45,10 @@ class FolderLock:
 
     folder: Path
     sweep: str
-    identity: (
-        tuple[int, int] | None
-    )  # device and inode of the marker, which stays open: they are unique
+    identity: Identity  # of the marker, which stays open: no other file can have it
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _sent, (self.folder, self.sweep, self.identity, socket.gethostname())
+        return _sent, (self.folder, self.sweep, self.identity, _HOST)
 
     def check(self) -> None:
         """Raise `CheckpointError` where the folder is no longer the one that was locked."""
@@ -58,23 +59,9 @@ class FolderLock:
             )
 
 
-def claim(folder: Path) -> None:
-    """Mark the folder as ours; `InputError` where it holds files of these names without a mark."""
-    path = folder / NAME
-    if os.path.lexists(path):
-        return
-    if names := [name for name in OURS if os.path.lexists(folder / name)]:
-        raise InputError(
-            f"out: {folder} holds {', '.join(names)}, but no {NAME}: they may be somebody else's "
-            "and would be overwritten; use an empty or new folder"
-        )
-    try:
-        with open(path, "xb") as file:
-            file.write(_record(os.urandom(16).hex(), 0))
-    except FileExistsError:
-        pass  # another process was faster
-    except OSError as fault:
-        raise CheckpointError(write_fault(path, fault, _SIZE)) from fault
+def _sent(folder: Path, sweep: str, identity: Identity, host: str) -> FolderLock:
+    """Return a lock that another process holds; a device has another number on another machine."""
+    return FolderLock(folder, sweep, identity if host == _HOST else _identity(folder / NAME))
 
 
 @contextlib.contextmanager
@@ -85,8 +72,11 @@ def folder_lock(folder: Path) -> Iterator[FolderLock]:
     """
     path = folder / NAME
     while True:
-        claim(folder)
-        file = _open(path)
+        _claim(folder)
+        try:
+            file = open_regular(path, os.O_RDWR)
+        except OSError as fault:
+            raise CheckpointError(write_fault(path, fault, _SIZE)) from fault
         try:
             if _acquire(file, path) and _identity(path) == _identity(file):
                 break
@@ -108,26 +98,37 @@ def folder_lock(folder: Path) -> Iterator[FolderLock]:
 def is_held(folder: Path) -> bool:
     """Return whether a process holds the folder now: a run is under way."""
     try:
-        with (folder / NAME).open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        file = open_regular(folder / NAME)
     except FileNotFoundError:
         return False
     except OSError:
         return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(file)
     return False
 
 
-def _open(path: Path) -> int:
-    """Return a handle of the marker, which must be a file of its own: no link, no pipe."""
+def _claim(folder: Path) -> None:
+    """Mark the folder as ours; `InputError` where it holds files of our names without a mark."""
+    path = folder / NAME
+    if os.path.lexists(path):
+        return
+    if names := [name for name in OURS if os.path.lexists(folder / name)]:
+        raise InputError(
+            f"out: {folder} holds {', '.join(names)}, but no {NAME}: they may be somebody else's "
+            "and would be overwritten; use an empty or new folder"
+        )
     try:
-        file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
-        regular = stat.S_ISREG(os.fstat(file).st_mode)
+        with open(path, "xb") as file:
+            file.write(_record(os.urandom(16).hex(), 0))
+    except FileExistsError:
+        pass  # another process was faster
     except OSError as fault:
         raise CheckpointError(write_fault(path, fault, _SIZE)) from fault
-    if not regular:
-        os.close(file)
-        raise CheckpointError(f"{path} cannot be locked: it is no regular file")
-    return file
 
 
 def _acquire(file: int, path: Path) -> bool:
@@ -139,34 +140,30 @@ def _acquire(file: int, path: Path) -> bool:
     for _ in range(LOOKS):
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
         except BlockingIOError:
-            holder = _read(file)
-            if (process := holder.get("pid")) and not _gone(process, holder.get("host")):
+            held = _read(file)
+            process, host = held.get("pid"), held.get("host")
+            dead = host == _HOST and isinstance(process, int) and not alive(process)
+            if process and not dead:
                 raise LockedError(
-                    f"{path.parent} is in use by process {process} on "
-                    f"{str(holder.get('host'))[:80]}; wait for it to end"
+                    f"{path.parent} is in use by process {process} on {str(host)[:80]}; wait for "
+                    "it to end"
                 ) from None
         except OSError as fault:
             raise LockedError(
                 f"{path} cannot be locked ({fault.strerror}); use a folder on a file system with "
                 "locks"
             ) from None
-        else:
-            return True
         time.sleep(PAUSE)
-    if not holder.get("pid"):
+    if not process:
         raise LockedError(f"{path.parent} is in use by a process that has not said its name")
-    fresh = path.with_name(f"{NAME}.{os.getpid()}")
-    fresh.write_bytes(_record(str(holder.get("sweep")), 0))
-    os.replace(fresh, path)
+    if _identity(path) == _identity(file):  # else another process was faster
+        replace_atomically(path, lambda fresh: fresh.write(_record(str(held.get("sweep")), 0)))
     return False
 
 
-def _gone(process: object, host: object) -> bool:
-    return host == socket.gethostname() and isinstance(process, int) and not alive(process)
-
-
-def _identity(file: Path | int) -> tuple[int, int] | None:
+def _identity(file: Path | int) -> Identity:
     try:
         found = os.fstat(file) if isinstance(file, int) else os.lstat(file)
     except OSError:
@@ -174,15 +171,9 @@ def _identity(file: Path | int) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def _sent(folder: Path, sweep: str, identity: tuple[int, int] | None, host: str) -> FolderLock:
-    """Return a lock that another process holds; a device has another number on another machine."""
-    here = host == socket.gethostname()
-    return FolderLock(folder, sweep, identity if here else _identity(folder / NAME))
-
-
 def _record(sweep: str, process: int) -> bytes:
-    holder = {"pid": process, "host": socket.gethostname()[:80], "since": int(time.time())}
-    return json.dumps({"sweep": sweep, **holder}).encode().ljust(_SIZE - 1) + b"\n"
+    holder = {"sweep": sweep, "pid": process, "host": _HOST, "since": int(time.time())}
+    return json.dumps(holder).encode().ljust(_SIZE - 1) + b"\n"
 
 
 def _read(file: int) -> dict[str, object]:

@@ -3,7 +3,7 @@
 import html
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from grasp_tune.runtime.lock import NAME as MARKER
 from grasp_tune.runtime.store import SUFFIX, CheckpointStore, read_checkpoint
 from grasp_tune.runtime.usage import Usage
 
-MODEL = "model"  # the chosen model's checkpoint, in the folder of a saved result
+RESULT, MODEL = "result.json", "model"  # in the folder of a saved result; a file, a checkpoint
 LOST = "lost: "  # how the note on a lost task begins
 
 
@@ -47,6 +47,23 @@ class Run:
     def last_loss(self) -> float:
         """The mean loss at its end, NaN where it diverged."""
         return self.losses[-1] if self.losses and self.finite else math.nan
+
+
+@record
+class _Saved:
+    """What `result.json` holds of a result, besides its spec and its calls."""
+
+    choice: Choice
+    plan: Plan | None
+    certificate: Certificate | None
+    runs: tuple[Run, ...]
+    depth: int
+    validation: int | None
+    metric: str | None
+    usage: Usage | None
+
+
+_FIELDS = tuple(item.name for item in fields(_Saved))
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,18 +190,11 @@ class Result:
             "format": 2,
             "model": digest(self.tensors),
             "spec": self.spec,
-            "choice": encode(self.choice),
-            "plan": None if self.plan is None else self.plan.to_dict(),
-            "certificate": None if self.certificate is None else encode(self.certificate),
             "calls": dict(self.calls),
-            "runs": encode(self.runs),
             "score": encode(self.score),
             "cell": encode(self.cell),
             "partial": self.partial,
-            "depth": self.depth,
-            "validation": self.validation,
-            "metric": self.metric,
-            "usage": encode(self.usage),
+            **{name: encode(getattr(self, name)) for name in _FIELDS},
         }
 
     def save(self, folder: Path | str) -> None:
@@ -195,9 +205,17 @@ class Result:
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        _check_place(folder)
+        names = [name for name in (RESULT, f"{MODEL}{SUFFIX}") if (folder / name).exists()]
+        if names and not (folder / MARKER).exists():
+            try:
+                read_json(folder / RESULT, STATE_LIMIT, seal=True)
+            except CheckpointError:
+                raise InputError(
+                    f"{folder} holds {' and '.join(names)}, which may be somebody else's: save to "
+                    "another folder, or remove them"
+                ) from None
         CheckpointStore(folder).write(MODEL, self.tensors, {})
-        write_json_atomic(folder / "result.json", self.to_dict(), seal=True)
+        write_json_atomic(folder / RESULT, self.to_dict(), seal=True)
 
     @classmethod
     def load(cls, folder: Path | str, model: Callable[[], nn.Module] | None = None) -> "Result":
@@ -206,33 +224,24 @@ class Result:
         folder: the one given to `save`, or to a sweep as `out`.
         model: builds the module for `result.model`.
         """
-        path = Path(folder) / "result.json"
+        path = Path(folder) / RESULT
         data = read_json(path, STATE_LIMIT, seal=True)
         if data.get("format") != 2:
             raise InputError(f"{path}: not a result of format 2")
-        plan, certificate = data.get("plan"), data.get("certificate")
-        calls, runs = data.get("calls"), data.get("runs")
+        calls = data.get("calls")
         if not isinstance(calls, dict) or not all(type(n) is int for n in calls.values()):
             raise InputError(f"{path}: calls must be whole numbers by purpose")
-        if not isinstance(runs, list):
-            raise InputError(f"{path}: runs must be a list")
+        found = decode(_Saved, {name: data.get(name) for name in _FIELDS})
         file = path.with_name(f"{MODEL}{SUFFIX}")
         tensors = read_checkpoint(file, MODEL).tensors
         if data.get("model") != digest(tensors):
             raise CheckpointError(f"{file} is not the model of {path.name}: their digests differ")
         return cls(
             spec=SweepSpec.checked(data.get("spec")),
-            choice=decode(Choice, data.get("choice")),
-            plan=None if plan is None else Plan.from_dict(plan),
-            certificate=None if certificate is None else decode(Certificate, certificate),
             calls=dict(calls),
-            runs=tuple(decode(Run, item) for item in runs),
             tensors=tensors,
             build=model,
-            depth=decode(int, data.get("depth", 0)),
-            metric=data.get("metric"),
-            validation=None if (rows := data.get("validation")) is None else decode(int, rows),
-            usage=None if (usage := data.get("usage")) is None else decode(Usage, usage),
+            **{name: getattr(found, name) for name in _FIELDS},
         )
 
     def __repr__(self) -> str:
@@ -266,19 +275,6 @@ class Result:
         from grasp_tune.report.page import write_result_report
 
         return write_result_report(Path(path), self)
-
-
-def _check_place(folder: Path) -> None:
-    """Raise `InputError` where a result would replace files that are not known to be ours."""
-    names = [name for name in ("result.json", f"{MODEL}{SUFFIX}") if (folder / name).exists()]
-    if names and not (folder / MARKER).exists():
-        try:
-            read_json(folder / "result.json", STATE_LIMIT, seal=True)
-        except CheckpointError:
-            raise InputError(
-                f"{folder} holds {' and '.join(names)}, which may be somebody else's: save to "
-                "another folder, or remove them"
-            ) from None
 
 
 def _departures(search: Search, choice: Choice) -> list[str]:

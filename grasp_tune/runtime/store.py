@@ -70,7 +70,6 @@ class CheckpointStore:
             raise CheckpointError(sentence) from fault
 
     def read(self, key: str) -> Checkpoint:
-        """What was written, its checksum and owner verified; `CheckpointError` otherwise."""
         return read_checkpoint(self.path(key), key, self._sweep)
 
     def exists(self, key: str) -> bool:
@@ -83,15 +82,15 @@ class CheckpointStore:
         return _keys(path.name for path in self.folder.glob(f"*{SUFFIX}"))
 
     def path(self, key: str) -> Path:
-        """The file of the key, there or not."""
+        """Return the file of the key, there or not."""
         return self.folder / file_name(key)
 
 
 def read_checkpoint(path: Path, key: str, sweep: str = "") -> Checkpoint:
-    """What a store wrote to this file under this key, for this sweep; see `CheckpointStore`."""
+    """Return what a store wrote to this file under this key, for this sweep."""
 
     def load() -> Checkpoint:
-        with open_regular(path) as file:
+        with open(open_regular(path), "rb") as file:
             size = os.fstat(file.fileno()).st_size
             return Checkpoint(*read_tensors(file, size, key, sweep))
 
@@ -112,10 +111,9 @@ class MemoryStore:
         self._files: CheckpointStore | None = None
 
     def write(self, key: str, tensors: Mapping[str, Tensor], meta: Meta) -> None:
-        """Keep a copy under the key; refuses what a file could not hold, too."""
         self.delete(key)
-        size = Content.of(tensors, meta, key).size
-        if sum(held for held, _ in self._kept.values()) + size <= self._limit:
+        size = Content.of(tensors, meta, key).size  # refuses what a file could not hold
+        if sum(self.sizes().values()) + size <= self._limit:
             self._kept[key] = size, _copy(tensors, meta)
             return
         if self._files is None:
@@ -194,8 +192,7 @@ class BlobStore:
             file.seek(0)
             try:
                 self._blobs.write(name, file)  # type: ignore[arg-type]
-            except OSError as fault:
-                # Without the key: there is nothing to make again.
+            except OSError as fault:  # without the key, as above
                 sentence = f"checkpoint {key}: {name} cannot be written: {fault}"
                 raise CheckpointError(sentence) from fault
 

@@ -7,8 +7,8 @@ import torch
 
 from benchmarks.faulting import memory
 from grasp_tune.core.errors import CheckpointError
-from grasp_tune.runtime.disk_space import check_room
 from grasp_tune.runtime.store import MemoryStore
+from grasp_tune.runtime.sweep_folder import check_room
 
 pytestmark = pytest.mark.xdist_group("faults")
 

@@ -13,8 +13,8 @@ import grasp_tune as gt
 from grasp_tune.core.search import Progress
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.executors.local import InProcess
+from grasp_tune.runtime.callbacks import LINE_EVERY, BarReporter, LineReporter, reporter_for
 from grasp_tune.runtime.driver import run_sweep
-from grasp_tune.runtime.progress import LINE_EVERY, BarReporter, LineReporter, reporter_for
 from tests.engine import workbench
 from tests.executors.sweeps import killed_at, problem
 
@@ -46,7 +46,7 @@ def test_a_bar_that_never_got_an_update_shows_nothing() -> None:
 def test_log_lines_come_at_changes_and_each_half_minute(caplog: pytest.LogCaptureFixture) -> None:
     now = 100.0
     lines = LineReporter(lambda: now)
-    with caplog.at_level(logging.INFO, logger="grasp_tune.runtime.progress"):
+    with caplog.at_level(logging.INFO, logger="grasp_tune.runtime.callbacks"):
         lines.update(TRAIN, 50)
         now = 110.0
         lines.update(TRAIN, 70)  # too soon

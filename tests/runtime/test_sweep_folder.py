@@ -2,8 +2,7 @@
 
 import os
 import shutil
-import subprocess
-import sys
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -83,22 +82,46 @@ def test_a_pipe_in_place_of_a_file_is_an_error_and_not_a_wait(name: str, copied:
         path = copied / name / f"{gt.Result.load(copied).choice.key}.safetensors"
     path.unlink()
     os.mkfifo(path)
-    use = "gt.Result.load(folder)" if name in FILES[:2] else "sweep(folder)"
-    code = (
-        "import sys; from pathlib import Path; import grasp_tune as gt\n"
-        "from tests.executors.sweeps import sweep\n"
-        "folder = Path(sys.argv[1])\n"
-        f"try: {use}\n"
-        "except gt.GraspError as error: print(error)\n"
-    )
-    ended = subprocess.run(
-        [sys.executable, "-c", code, str(copied)],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
-    assert "no regular file" in ended.stdout
+    use = gt.Result.load if name in FILES[:2] else sweep
+
+    def waited(*_: object) -> None:
+        raise TimeoutError("it waits for the pipe")
+
+    before = signal.signal(signal.SIGALRM, waited)
+    signal.alarm(60)
+    try:
+        with pytest.raises(gt.GraspError, match="no regular file"):
+            use(copied)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_link_in_place_of_a_folder_is_not_followed(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "x0.safetensors").write_bytes(b"the user's own")
+    for name in ("checkpoints", "calls"):
+        folder = tmp_path / f"out-{name}"
+        folder.mkdir()
+        with folder_lock(folder):
+            pass  # now it is marked as ours
+        (folder / name).symlink_to(mine)
+        for given in (problem(), problem(broken)):
+            with pytest.raises(CheckpointError, match=f"{name} is a link"):
+                sweep(folder, given)
+    assert os.listdir(mine) == ["x0.safetensors"]
+
+
+def test_checkpoints_that_another_put_there_outlive_a_mistake_in_the_loss(tmp_path: Path) -> None:
+    with folder_lock(tmp_path):
+        pass
+    own = tmp_path / "checkpoints/mine.safetensors"
+    own.parent.mkdir()
+    own.write_bytes(b"the user's own")
+    with pytest.raises(ValueError, match="a mistake in the loss"):
+        sweep(tmp_path, problem(broken))
+    assert own.read_bytes() == b"the user's own"
 
 
 def moved(folder: Path, other: Path) -> None:
