@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grasp_tune.data.vision import torchvision
+from grasp_tune.data.images import torchvision
 
 CIFAR_ARCHIVE = "cifar10-jpeg.tar.gz"
 CIFAR_ROWS = {"train": 10_000, "test": 2_000}  # enough for the small budgets of large networks

@@ -6,7 +6,7 @@ from itertools import pairwise
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from grasp_tune.data.vision import torchvision
+from grasp_tune.data.images import torchvision
 
 Batch = tuple[Tensor, Tensor]
 

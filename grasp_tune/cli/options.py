@@ -15,7 +15,7 @@ from rich.table import Table
 
 from grasp_tune.config import ConfigError, Experiment, load_experiment
 from grasp_tune.config.loader import ENVIRONMENT_PREFIX
-from grasp_tune.config.paths import outside
+from grasp_tune.config.run_folder import outside
 
 
 class Format(StrEnum):
@@ -83,7 +83,7 @@ def check_reach(
         for name in os.environ
         if name.startswith(ENVIRONMENT_PREFIX)
     }
-    for key, what in outside(experiment, out).items():
+    for key, what in outside(experiment, out):
         if not allow_outside and key not in typed:
             wanted = "what stays below --out, or --allow-outside"
             raise ConfigError(str(config), key, what, wanted)

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from grasp_tune.api import Backend
-from grasp_tune.config.backend_options import Local
 from grasp_tune.config.entry_point import load_entry_point
 from grasp_tune.config.losses import settle_loss
-from grasp_tune.config.model_options import Backbone, Model
 from grasp_tune.config.models import ModelFactory, default_model
+from grasp_tune.config.options import Backbone, Model
 from grasp_tune.config.schema import UNLIMITED, Experiment
 from grasp_tune.config.section import is_entry_point
 from grasp_tune.core.errors import ProblemError
@@ -67,9 +64,6 @@ def build_parts(experiment: Experiment) -> Built:
             f"problem.batch_size: got {size}, expected at most the {rows} training rows of "
             f"{data.name}"
         )
-    metric: Any = options.metric
-    if is_entry_point(metric):
-        metric = load_entry_point(metric, "problem.metric")
     # A GPU would wait for every minibatch if the rows were not there already.
     x, y = (part.to(device) for part in train)
     problem = TorchProblem(
@@ -78,7 +72,7 @@ def build_parts(experiment: Experiment) -> Built:
         data=(x, y),
         batch_size=min(rows, _EXACT_CHUNK) if size == "full" else size,
         validation=None if validation is None else tuple(part.to(device) for part in validation),
-        metric=metric,
+        metric=_own_or_name(options.metric, "problem.metric"),
         choose_by=options.choose_by,
         weight_decay=options.weight_decay,
         clip=options.clip,
@@ -90,38 +84,25 @@ def build_parts(experiment: Experiment) -> Built:
 def build_method(experiment: Experiment) -> Method:
     """The variant with the experiment's inputs."""
     values: dict[str, Any] = experiment.method.model_dump()
-    if is_entry_point(values["base"]):
-        return method_from_dict(values, base=load_entry_point(values["base"], "method.base"))
-    return method_from_dict(values)
+    base = _own_or_name(values["base"], "method.base")
+    return method_from_dict(values, base=base) if callable(base) else method_from_dict(values)
 
 
 def sweep_arguments(experiment: Experiment) -> dict[str, Any]:
     """The arguments of `minimize` that decide the result, from an experiment."""
+    functions = {name: _own_or_name(name, "challengers") for name in experiment.challengers}
     return {
         "budget": experiment.budget,
         "method": build_method(experiment),
         "schedule": experiment.given_schedule,
         "seed": experiment.seed,
         "ensemble": experiment.ensemble,
-        "challengers": challengers_of(experiment),
-        "fused": fused_of(experiment),
+        "challengers": {k: v if callable(v) else None for k, v in functions.items()},
+        "fused": getattr(experiment.backend, "fused", "auto"),  # only `local` has a say
     }
 
 
-def fused_of(experiment: Experiment) -> bool | Literal["auto"]:
-    """Whether runs are batched into one computation; only the local backend has a say."""
-    return experiment.backend.fused if isinstance(experiment.backend, Local) else "auto"
-
-
-def challengers_of(experiment: Experiment) -> dict[str, Callable[..., object] | None]:
-    """The challengers by name; those of the user's own with their function."""
-    return {
-        name: load_entry_point(name, "challengers") if is_entry_point(name) else None
-        for name in experiment.challengers
-    }
-
-
-def backend_of(experiment: Experiment) -> str | Backend:
+def backend_of(experiment: Experiment) -> Any:
     """The backend that a config asks for, as `minimize` takes it."""
     values = experiment.backend.model_dump(exclude={"kind"})
     if experiment.backend.kind == "ray":
@@ -153,14 +134,19 @@ def settled(
 def chosen_device(name: str) -> torch.device:
     """The device that a config names; ProblemError where this machine does not have it."""
     cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
-    device = torch.device("cuda" if cuda else "mps" if mps else "cpu") if name == "auto" else None
-    device = device or torch.device(name)
+    auto = "cuda" if cuda else "mps" if mps else "cpu"
+    device = torch.device(auto if name == "auto" else name)
     there = {"cuda": cuda and (device.index or 0) < torch.cuda.device_count(), "mps": mps}
     if not there.get(device.type, True):
         raise ProblemError(
             f"problem.device: got {name}, which this machine does not have; expected cpu or auto"
         )
     return device
+
+
+def _own_or_name(name: str | None, key: str) -> Any:
+    """The function that `module:function` stands for; every other name as it is."""
+    return load_entry_point(str(name), key) if is_entry_point(name) else name
 
 
 def _split(data: Data, share: float) -> tuple[Part, Part | None]:

@@ -6,6 +6,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 from grasp_tune.config.errors import EntryPointError, shown
@@ -16,22 +17,21 @@ def load_entry_point(name: str, key: str) -> Callable[..., Any]:
 
     Modules in the working directory are found too, after all installed ones.
     """
-    module_name, _, attribute = name.partition(":")
+    module, _, attribute = name.partition(":")
     here = os.getcwd()
     if here not in sys.path and "" not in sys.path:
-        # Last, so that no file lying here can stand in for an installed package.
-        sys.path.append(here)
+        sys.path.append(here)  # last: no file lying here can stand in for an installed package
     try:
-        target: Any = importlib.import_module(module_name)
+        target: Any = reduce(getattr, attribute.split("."), importlib.import_module(module))
     except ImportError as error:
         raise EntryPointError(
             f"{key}: got {name}, whose module cannot be imported ({error}); expected a module that "
             f"is installed or lies in {here}"
         ) from error
-    for part in attribute.split("."):
-        if not hasattr(target, part):
-            raise EntryPointError(f"{key}: got {name}, but {module_name} has no {shown(attribute)}")
-        target = getattr(target, part)
+    except AttributeError:
+        raise EntryPointError(
+            f"{key}: got {name}, but {module} has no {shown(attribute)}"
+        ) from None
     if not callable(target):
         raise EntryPointError(f"{key}: got {name}, a {type(target).__name__}, expected a function")
     return target

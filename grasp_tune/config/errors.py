@@ -9,10 +9,7 @@ class ConfigError(GraspError, ValueError):
     """A config that cannot be run; `line` is the whole story, `file: key: got X, expected Y`."""
 
     def __init__(self, source: str, key: str, got: str, expected: str) -> None:
-        self.source = source
-        self.key = key
-        self.got = got
-        self.expected = expected
+        self.source, self.key, self.got, self.expected = source, key, got, expected
         where = f"{source}: {key}" if key else source
         self.line = _one_line(f"{where}: got {got}, expected {expected}")
         super().__init__(self.line)
@@ -29,10 +26,6 @@ class DataError(GraspError, ValueError):
 class MissingDataError(GraspError, FileNotFoundError):
     """Data or weights that are not there; the message says how to get them."""
 
-    def __str__(self) -> str:
-        # OSError would show a tuple when it has two arguments; ours always has one sentence.
-        return str(self.args[0])
-
 
 class EntryPointError(GraspError, ImportError):
     """A `module:function` that cannot be imported or does not give what was asked of it."""
@@ -45,8 +38,5 @@ def shown(value: object, limit: int = 60) -> str:
 
 
 def _one_line(text: str) -> str:
-    """The text with line breaks and control characters turned into spaces or escapes."""
-    return "".join(
-        character if character.isprintable() else " " if character.isspace() else "?"
-        for character in text
-    )
+    """The text with line breaks and control characters turned into spaces or question marks."""
+    return "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in text)

@@ -7,14 +7,13 @@ was written there, the source that gave the value, and the nearest valid key or 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from pydantic import ValidationError
 
 from grasp_tune.config.errors import ConfigError, shown
 from grasp_tune.config.schema import KINDS, SECTIONS
-from grasp_tune.config.section import Section
 from grasp_tune.config.yaml_text import shown_key
 
 Path = tuple[str, ...]
@@ -45,45 +44,56 @@ def explained(error: ValidationError, source_of: Callable[[Path], str]) -> Confi
     details = error.errors(include_url=False)
     # A misspelt key first: a value that is missing is often the same slip seen again.
     detail = next((item for item in details if item["type"] == "extra_forbidden"), details[0])
-    context: Mapping[str, Any] = detail.get("ctx", {})
+    context: dict[str, Any] = detail.get("ctx", {})
     if detail["type"] == "conflict":
-        key = str(context["key"])
-        return ConfigError(
-            source_of(tuple(key.split("."))), key, str(context["got"]), str(context["expected"])
-        )
-    path, kind = _as_written(detail["loc"])
-    got, wanted = _got_and_expected(detail["type"], detail["input"], context, path, kind)
-    if detail["type"].startswith("union_tag"):
-        path = (*path, KINDS[path].key) if isinstance(detail["input"], dict) else path
+        path = tuple(context["key"].split("."))
+        got, wanted = context["got"], context["expected"]
+    else:
+        path, kind = _as_written(detail["loc"])
+        got, wanted = _got_and_expected(detail["type"], detail["input"], context, path, kind)
+        if detail["type"].startswith("union_tag") and isinstance(detail["input"], dict):
+            path = (*path, KINDS[path].key)
     return ConfigError(source_of(path), shown_key(".".join(path)), got, wanted or detail["msg"])
 
 
-def nearest(word: str, choices: Iterable[str]) -> str | None:
-    """The choice most like the word, or None when none is."""
+def hint(word: str, choices: Iterable[str]) -> str:
+    """A question for the choice most like the word; empty where none is."""
+    suggestion = _nearest(word, choices)
+    return f" (did you mean {suggestion}?)" if suggestion else ""
+
+
+def _nearest(word: str, choices: Iterable[str]) -> str | None:
     by_lower = {choice.lower(): choice for choice in choices}
     matches = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
     return by_lower[matches[0]] if matches else None
 
 
+def _one_of(word: str, choices: Iterable[str]) -> str:
+    return f"one of {', '.join(choices)}{hint(word, choices)}"
+
+
 def _got_and_expected(
-    error: str, value: object, context: Mapping[str, Any], path: Path, kind: str | None
+    error: str, value: Any, context: dict[str, Any], path: Path, kind: str | None
 ) -> tuple[str, str]:
     """The two halves of the line; an empty second half where pydantic's own words must do."""
-    if error == "extra_forbidden":
-        return "an unknown key", _right_key(path, kind)
-    if error == "missing":
-        return "nothing", f"a value, which {kind} needs" if kind else "a value"
-    if error == "union_tag_invalid":
-        return shown(context["tag"]), _one_of(str(context["tag"]), tuple(KINDS[path].kinds))
-    if error == "union_tag_not_found":
-        named = value.get(KINDS[path].key, "nothing") if isinstance(value, dict) else value
-        got = "nothing" if named == "nothing" else shown(named)
-        return got, _one_of("", tuple(KINDS[path].kinds))
-    if error == "literal_error":
-        allowed = str(context["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
-        return shown(value), _one_of(str(value), tuple(allowed))
-    if error == "expected":
-        return shown(value), f"{context['expected']}{hint(str(value), context.get('choices', ()))}"
+    match error:
+        case "extra_forbidden":
+            return "an unknown key", _right_key(path, kind)
+        case "missing":
+            return "nothing", f"a value, which {kind} needs" if kind else "a value"
+        case "union_tag_invalid":
+            return shown(context["tag"]), _one_of(context["tag"], KINDS[path].kinds)
+        case "union_tag_not_found":
+            mapping = isinstance(value, dict)
+            named = value.get(KINDS[path].key) if mapping else value
+            absent = mapping and named is None
+            return "nothing" if absent else shown(named), _one_of("", KINDS[path].kinds)
+        case "literal_error":
+            allowed = context["expected"].replace("'", "").replace(" or ", ", ").split(", ")
+            return shown(value), _one_of(str(value), allowed)
+        case "expected":
+            right = context["expected"] + hint(str(value), context.get("choices", ()))
+            return shown(value), right
     if error in _BOUNDS:
         sign, name = _BOUNDS[error]
         bound = context[name]
@@ -101,40 +111,27 @@ def _as_written(loc: tuple[int | str, ...]) -> tuple[Path, str | None]:
 
     pydantic puts the tag of a union into the location: `problem.dataset.npz.path`.
     """
-    path: list[str] = []
+    path: Path = ()
     kind: str | None = None
-    tagged = False
     for part in map(str, loc):
-        if tuple(path) in KINDS and not tagged:
-            kind, tagged = part, True
-            continue
-        path.append(part)
-        tagged = False
-    return tuple(path), kind
+        if path in KINDS and kind is None:
+            kind = part
+        else:
+            path = (*path, part)
+    return path, kind
 
 
 def _right_key(path: Path, kind: str | None) -> str:
     """Words for the key that was probably meant: here, elsewhere, or all that are allowed."""
-    *parent, word = path
-    found: dict[Path, list[type[Section]]] = {place: [part] for place, part in SECTIONS.items()}
-    found |= {place: list(one_of.kinds.values()) for place, one_of in KINDS.items()}
+    *above, word = path
+    parent = tuple(above)
+    found = {place: {"": part} for place, part in SECTIONS.items()}
+    found |= {place: dict(one_of.kinds) for place, one_of in KINDS.items()}
     for place, parts in found.items():
-        if place != tuple(parent) and any(word in part.model_fields for part in parts):
+        if place != parent and any(word in part.model_fields for part in parts.values()):
             return f"it as {'.'.join((*place, word))}"
-    section = SECTIONS.get(tuple(parent))
-    if section is None and tuple(parent) in KINDS:
-        section = KINDS[tuple(parent)].kinds.get(kind or "")
+    section = found.get(parent, {}).get(kind or "")
     here = () if section is None else tuple(section.model_fields)
-    if (suggestion := nearest(word, here)) is not None:
+    if (suggestion := _nearest(word, here)) is not None:
         return f"{suggestion}, the nearest key"
     return f"one of {', '.join(sorted(here))}" if here else "no such key"
-
-
-def hint(word: str, choices: Iterable[str]) -> str:
-    """A question for the choice most like the word; empty where none is."""
-    suggestion = nearest(word, choices)
-    return f" (did you mean {suggestion}?)" if suggestion else ""
-
-
-def _one_of(word: str, choices: tuple[str, ...]) -> str:
-    return f"one of {', '.join(choices)}{hint(word, choices)}"

@@ -18,14 +18,13 @@ from grasp_tune.core.errors import ProblemError
 from grasp_tune.data.data import DataSpec
 
 Batch = tuple[Tensor, Tensor]
-Loss = Callable[[nn.Module, Batch], Tensor]
 
 
 class SettledLoss(NamedTuple):
     """A loss, its name, and the number of outputs that it needs of the model."""
 
     name: str
-    function: Loss
+    function: Callable[[nn.Module, Batch], Tensor]
     outputs: int
 
 
@@ -81,8 +80,7 @@ def settle_loss(name: str | None, model: str, spec: DataSpec) -> SettledLoss:
     outputs = 1 if one_score or name == "logistic" else spec.outputs
     if name not in _BY_NAME:
         return SettledLoss(name, load_entry_point(name, "problem.loss"), outputs)
-    wanted = ""
-    about = f"for {data}"
+    wanted, about = "", f"for {data}"
     if (name == "mse") != numbers:
         wanted = "mse" if numbers else "cross_entropy, logistic or hinge"
     elif name == "logistic" and not two:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -11,20 +10,15 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from grasp_tune.config import model_options as kinds
+from grasp_tune.config import options as kinds
 from grasp_tune.config.entry_point import load_entry_point
 from grasp_tune.config.errors import DataError, EntryPointError
 from grasp_tune.core.errors import ProblemError
-from grasp_tune.data import vision
 from grasp_tune.data.backbone_features import starting_weights
 from grasp_tune.data.data import DataSpec, PixelScale
+from grasp_tune.data.images import torchvision
 
-_ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
-    "relu": nn.ReLU,
-    "tanh": nn.Tanh,
-    "gelu": nn.GELU,
-    "silu": nn.SiLU,
-}
+_ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "gelu": nn.GELU, "silu": nn.SiLU}
 _MAX_PARAMETERS = 2**31
 
 
@@ -45,31 +39,25 @@ class ModelFactory:
         network = self._network()
         if state := starting_weights(self.options):
             known = network.state_dict()
-            fitting = {
-                name: tensor
-                for name, tensor in state.items()
-                if name in known and known[name].shape == tensor.shape
-            }
+            fitting = {k: v for k, v in state.items() if k in known and known[k].shape == v.shape}
             if not fitting:
                 raise DataError(
                     f"problem.model.weights: none of the {len(state)} tensors fits "
                     f"{self.options.name}; expected names such as {next(iter(known))}"
                 )
             network.load_state_dict(fitting, strict=False)
-        if self.spec.pixels is None and not self.augment:
-            return network
         layers: OrderedDict[str, nn.Module] = OrderedDict()
         if self.augment:
             layers["augment"] = Augment(self.augment)
         if self.spec.pixels is not None:
             layers["pixels"] = Pixels(self.spec.pixels)
-        return nn.Sequential(OrderedDict(**layers, network=network))
+        return nn.Sequential(OrderedDict(**layers, network=network)) if layers else network
 
     def _network(self) -> nn.Module:
         options, spec, outputs = self.options, self.spec, self.outputs
         match options:
             case kinds.LinearModel():
-                return _linear(spec.features, outputs, options.bias, options.start)
+                return _linear(spec.features, outputs, options)
             case kinds.Mlp():
                 return _mlp(spec.features, outputs, options)
             case kinds.Cnn():
@@ -149,18 +137,17 @@ def default_model(convex: bool, spec: DataSpec) -> kinds.Model:
     return kinds.Linear() if spec.classes is None else kinds.Softmax()
 
 
-def _linear(features: int, outputs: int, bias: bool, start: str) -> nn.Module:
-    layer = nn.Linear(features, outputs, bias=bias)
-    if start == "zeros":
+def _linear(features: int, outputs: int, options: kinds.LinearModel) -> nn.Module:
+    layer = nn.Linear(features, outputs, bias=options.bias)
+    if options.start == "zeros":
         for parameter in layer.parameters():
             nn.init.zeros_(parameter)
     return nn.Sequential(OrderedDict(flatten=nn.Flatten(), linear=layer))
 
 
 def _mlp(features: int, outputs: int, options: kinds.Mlp) -> nn.Module:
-    widths = (features, *options.hidden)
-    weights = sum(a * b for a, b in zip(widths, (*options.hidden, outputs), strict=True))
-    if weights > _MAX_PARAMETERS:
+    widths = (features, *options.hidden, outputs)
+    if (weights := sum(a * b for a, b in pairwise(widths))) > _MAX_PARAMETERS:
         raise ProblemError(
             f"problem.model.hidden: got {list(options.hidden)}, {weights} weights with {features} "
             f"features; expected at most {_MAX_PARAMETERS}"
@@ -168,7 +155,7 @@ def _mlp(features: int, outputs: int, options: kinds.Mlp) -> nn.Module:
     layers: list[nn.Module] = [nn.Flatten()]
     for before, after in pairwise(widths):
         layers += [nn.Linear(before, after), _ACTIVATIONS[options.activation]()]
-    return nn.Sequential(*layers, nn.Linear(widths[-1], outputs))
+    return nn.Sequential(*layers[:-1])
 
 
 def _cnn(spec: DataSpec, outputs: int, options: kinds.Cnn) -> nn.Module:
@@ -180,20 +167,15 @@ def _cnn(spec: DataSpec, outputs: int, options: kinds.Cnn) -> nn.Module:
         if min(height, width) >= 2:  # else there is nothing left to pool
             layers.append(nn.MaxPool2d(2))
             height, width = height // 2, width // 2
-    head = [
-        nn.Flatten(),
-        nn.Linear(channels * height * width, options.hidden),
-        nn.ReLU(),
-        nn.Linear(options.hidden, outputs),
-    ]
-    return nn.Sequential(*layers, *head)
+    layers += [nn.Flatten(), nn.Linear(channels * height * width, options.hidden), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(options.hidden, outputs))
 
 
 def _resnet18(spec: DataSpec, outputs: int, options: kinds.ResNet18) -> nn.Module:
     channels, _, _ = _picture_shape("resnet18", spec)
-    models = vision.torchvision("the model resnet18").models
     norm = partial(nn.GroupNorm, 32) if options.norm == "group" else None
-    network: nn.Module = models.resnet18(weights=None, num_classes=outputs, norm_layer=norm)
+    make = torchvision("the model resnet18").models.resnet18
+    network: nn.Module = make(weights=None, num_classes=outputs, norm_layer=norm)
     if options.stem == "small":
         network.conv1 = nn.Conv2d(channels, 64, 3, padding=1, bias=False)
         network.maxpool = nn.Identity()
@@ -202,21 +184,20 @@ def _resnet18(spec: DataSpec, outputs: int, options: kinds.ResNet18) -> nn.Modul
     return network
 
 
-def _picture_shape(model: str, spec: DataSpec) -> tuple[int, int, int]:
+def _picture_shape(model: str, spec: DataSpec) -> tuple[int, ...]:
     if len(spec.input_shape) != 3:
         raise ProblemError(
             f"problem.model: got {model} for {spec.name}, whose rows have shape "
             f"{spec.input_shape}; expected pictures (channels, height, width), or the model mlp"
         )
-    channels, height, width = spec.input_shape
-    return channels, height, width
+    return spec.input_shape
 
 
 def _own(spec: DataSpec, options: kinds.OwnModel) -> nn.Module:
     model = load_entry_point(options.name, "problem.model.name")(spec, **options.options)
     if not isinstance(model, nn.Module):
+        got = type(model).__name__
         raise EntryPointError(
-            f"problem.model.name: {options.name} returned {type(model).__name__}, expected a "
-            "torch.nn.Module"
+            f"problem.model.name: {options.name} returned {got}, expected a torch.nn.Module"
         )
     return model

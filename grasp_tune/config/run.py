@@ -12,12 +12,11 @@ import torch
 from torch import nn
 
 from grasp_tune.api import minimize
-from grasp_tune.config.backend_options import Local
 from grasp_tune.config.build import Built, backend_of, build_parts, settled, sweep_arguments
 from grasp_tune.config.errors import ConfigError
 from grasp_tune.config.models import ModelFactory, default_model
-from grasp_tune.config.paths import masked_config, with_absolute_paths
-from grasp_tune.config.run_folder import REPORT, claim, saved_config
+from grasp_tune.config.options import Local
+from grasp_tune.config.run_folder import REPORT, claim, masked_config, saved_config
 from grasp_tune.config.schema import Experiment
 from grasp_tune.core.records import encode
 from grasp_tune.engine.fused import pays
@@ -83,12 +82,12 @@ class Prepared:
         result = replace(found, build=lambda: self.model)
         seconds = time.monotonic() - clock
         quality = evaluate(result.model, self.built)
-        trained = (item.numel() for item in self.model.parameters() if item.requires_grad)
-        metadata = describe(self.built, sum(trained), quality, started, seconds)
-        earlier = read_metadata(self.folder)
-        if earlier is not None and _same(earlier, metadata):
+        trained = sum(item.numel() for item in self.model.parameters() if item.requires_grad)
+        metadata = describe(self.built, trained, quality, started, seconds)
+        if (earlier := read_metadata(self.folder)) is not None:
+            kept = replace(metadata, started=earlier.started, seconds=earlier.seconds)
             # Nothing was left to do: keep the times of the run that did it.
-            metadata = replace(metadata, started=earlier.started, seconds=earlier.seconds)
+            metadata = earlier if kept == earlier else metadata
         write_metadata(self.folder, metadata)
         write_report(self.folder, result, metadata, masked_config(self.experiment))
         return Finished(result, metadata, self.folder)
@@ -105,9 +104,9 @@ def prepare(
     if place is None:
         raise ConfigError("--out", "", "nothing", "a folder for the results, such as runs/first")
     folder = Path(place).expanduser().absolute()
-    experiment = with_absolute_paths(experiment.model_copy(update={"out": str(folder)}))
     built = build_parts(experiment)
     experiment = settled(experiment, built.problem, None if fresh else folder)
+    experiment = experiment.model_copy(update={"out": str(folder)})
     arguments = {**sweep_arguments(experiment), "backend": backend_of(experiment)}
     arguments["minutes"] = experiment.minutes
     if isinstance(experiment.backend, Local):
@@ -136,21 +135,15 @@ def load_run(folder: Path | str) -> Result:
 
     The data are not needed. Modules that the config names as `module:function` are imported.
     """
-    folder = Path(folder)
-    metadata = read_metadata(folder)
+    metadata = read_metadata(folder := Path(folder))
     if metadata is None:
         raise ConfigError(str(folder), "", "no run.json", "the folder of a finished run")
     experiment = Experiment.model_validate(saved_config(folder))
     options = experiment.problem.model or default_model(experiment.convex, metadata.spec)
     augment = experiment.problem.augment
-    factory = ModelFactory(options, metadata.spec, metadata.outputs, augment)
-    return Result.load(folder, factory)
+    return Result.load(folder, ModelFactory(options, metadata.spec, metadata.outputs, augment))
 
 
 def load_model(folder: Path | str) -> nn.Module:
     """The model of a finished run, at the chosen point and in evaluation mode."""
     return load_run(folder).model
-
-
-def _same(before: RunMetadata, after: RunMetadata) -> bool:
-    return replace(before, started="", seconds=0.0) == replace(after, started="", seconds=0.0)

@@ -12,10 +12,19 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from grasp_tune.config.backend_options import BACKENDS, BackendSection, Local, Optuna
-from grasp_tune.config.method_options import METHODS, MethodSection
-from grasp_tune.config.model_options import CONVEX_MODELS, MODELS, Model
+from grasp_tune.config.options import (
+    BACKENDS,
+    CONVEX_MODELS,
+    METHODS,
+    MODELS,
+    BackendSection,
+    Local,
+    MethodSection,
+    Model,
+    Optuna,
+)
 from grasp_tune.config.section import (
+    WRITES,
     Batch,
     Count,
     OneOf,
@@ -123,7 +132,7 @@ class Experiment(Section):
     """Where the work runs."""
     seed: Seed = 0
     """Fixes everything that is random; the same seed gives the same result."""
-    out: Text | None = None
+    out: Annotated[Text | None, WRITES] = None
     """Folder for checkpoints, results and the report; `--out` wins over it."""
 
     @model_validator(mode="before")

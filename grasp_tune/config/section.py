@@ -10,23 +10,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    GetCoreSchemaHandler,
-    Strict,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-_ENTRY_POINT = re.compile(
-    r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z", re.ASCII
-)
+_WORDS = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
+_ENTRY_POINT = re.compile(rf"{_WORDS}:{_WORDS}\Z", re.ASCII)
+_SQLITE = re.compile(r"(sqlite(?:\+\w+)?:///)(?!/)(?!:memory:)(.+)\Z", re.DOTALL)
 KIND = Field(description="Which kind this is.")
+# Marks of the keys by which a run writes a file, or opens a connection: see `run_folder.outside`.
+WRITES, CONNECTS = "writes", "connects"
 
 
 class Section(BaseModel):
@@ -62,16 +57,13 @@ class OneOf:
     key: str = "name"
     default: str | None = None
 
-    def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
         """Return a union told apart by `tag`, for pydantic."""
         choices = {name: handler.generate_schema(kind) for name, kind in self.kinds.items()}
         union = core_schema.tagged_union_schema(choices, self.tag)
+        either = core_schema.union_schema([core_schema.str_schema(), union])
         return core_schema.no_info_before_validator_function(
-            self.opened,
-            union,
-            json_schema_input_schema=core_schema.union_schema([core_schema.str_schema(), union]),
+            self.opened, union, json_schema_input_schema=either
         )
 
     def opened(self, value: object) -> object:
@@ -80,13 +72,11 @@ class OneOf:
 
     def tag(self, value: object) -> str | None:
         """Return the name in a mapping or section; `module:function` for all of that form."""
-        if isinstance(value, Mapping):
-            name = value.get(self.key, self.default)
-        else:
-            name = getattr(value, self.key, None)
-        if not isinstance(name, str):
-            return None
-        return "module:function" if is_entry_point(name) else name
+        mapping = isinstance(value, Mapping)
+        name = value.get(self.key, self.default) if mapping else getattr(value, self.key, None)  # type: ignore[attr-defined]
+        if is_entry_point(name):
+            return "module:function"
+        return name if isinstance(name, str) else None
 
 
 def expected(text: str, **context: Any) -> PydanticCustomError:
@@ -103,6 +93,13 @@ def conflict(key: str, got: str, wanted: str) -> PydanticCustomError:
 def is_entry_point(text: object) -> bool:
     """Whether the text has the form `module:function`."""
     return isinstance(text, str) and _ENTRY_POINT.match(text) is not None
+
+
+def absolute(text: str) -> str:
+    """The absolute path; a URL stays as it is, but for the file of an SQLite one."""
+    if match := _SQLITE.match(text):
+        return f"{match[1]}{absolute(match[2])}"
+    return text if "://" in text else str(Path(text).expanduser().absolute())
 
 
 def checked(right: Callable[[Any], bool], wanted: str) -> BeforeValidator:
@@ -129,9 +126,8 @@ def known_or_own(names: Callable[[], tuple[str, ...]]) -> AfterValidator:
 
 
 def _whole(value: object) -> object:
-    if isinstance(value, float) and value.is_integer() and abs(value) < 2**63:
-        return int(value)
-    return value
+    exact = isinstance(value, float) and value.is_integer() and abs(value) < 2**63
+    return int(value) if exact else value  # type: ignore[call-overload]
 
 
 Whole = Annotated[int, Strict(), BeforeValidator(_whole)]
@@ -156,6 +152,8 @@ Text = Annotated[
     checked(lambda value: "\0" not in value and len(value) <= 4096, _LIMIT),
     checked(lambda value: isinstance(value, str) and bool(value.strip()), "text"),
 ]
+# Absolute from the start: a run may be resumed from another folder.
+PathText = Annotated[Text, AfterValidator(absolute)]
 EntryPoint = Annotated[Text, checked(is_entry_point, "an entry point, module:function")]
 Positive = Annotated[Real, Field(gt=0)]
 Share = Annotated[Real, Field(ge=0, lt=1)]

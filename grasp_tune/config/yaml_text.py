@@ -31,6 +31,7 @@ _WORDS = {
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
 
+Path = tuple[str, ...]
 Value = None | bool | int | float | str | list[Any] | dict[str, Any]
 
 
@@ -68,16 +69,14 @@ def parse_scalar(text: str, source: str, key: str = "") -> Value:
         return int(text)
     if _FLOAT.match(text):
         return float(text)
-    if _SPECIAL_FLOATS.match(text):
-        return float(text.replace(".", "", 1))
-    return text
+    return float(text.replace(".", "", 1)) if _SPECIAL_FLOATS.match(text) else text
 
 
 class _Reader:
     """One pass over the parser's events; PyYAML's own constructors are never called."""
 
     def __init__(self, text: str, source: str) -> None:
-        self._events: Iterator[yaml.Event] = iter(yaml.parse(text, Loader=yaml.SafeLoader))
+        self._events: Iterator[Any] = iter(yaml.parse(text, Loader=yaml.SafeLoader))
         self._source = source
         self._anchors: dict[str, tuple[Value, int]] = {}  # values, what one alias to each adds
         self._nodes = 0
@@ -88,21 +87,20 @@ class _Reader:
             return None
         value = self._value(next(self._events), ())
         next(self._events)  # document end
-        event = next(self._events)
-        if not isinstance(event, yaml.StreamEndEvent):
+        if not isinstance(event := next(self._events), yaml.StreamEndEvent):
             raise self._error(event, (), "a second document", "one document in a file")
         return value
 
-    def _value(self, event: Any, path: tuple[str, ...], depth: int = 0) -> Value:
-        before = self._nodes
-        if isinstance(event, yaml.AliasEvent):
-            if event.anchor not in self._anchors:
-                wanted = "an anchor that was closed before"
-                raise self._error(event, path, f"*{event.anchor}", wanted)
-            value, added = self._anchors[event.anchor]
-            self._count(added + 1, event, path)
+    def _value(self, event: Any, path: Path, depth: int = 0) -> Value:
+        before, alias = self._nodes, isinstance(event, yaml.AliasEvent)
+        if alias and event.anchor not in self._anchors:
+            raise self._error(event, path, f"*{event.anchor}", "an anchor that was closed before")
+        value, added = self._anchors[event.anchor] if alias else (None, 0)
+        self._nodes += added + 1
+        if self._nodes > MAX_NODES:
+            raise self._error(event, path, "more values", f"at most {MAX_NODES}, aliases expanded")
+        if alias:
             return value
-        self._count(1, event, path)
         if event.tag is not None:
             raise self._error(event, path, f"the tag {shown(event.tag)}", "plain YAML without tags")
         if depth >= MAX_DEPTH:
@@ -114,17 +112,17 @@ class _Reader:
             for item in self._until(yaml.SequenceEndEvent):
                 value.append(self._value(item, (*path, str(len(value))), depth + 1))
         else:
-            value = self._mapping(path, depth)
+            value = self._mapping(path, depth + 1)
         if event.anchor is not None:
             # Known only from here on, so that an alias inside its own anchor is an error.
             self._anchors[event.anchor] = (value, self._nodes - before)
         return value
 
-    def _until(self, end: type[yaml.Event]) -> Iterator[yaml.Event]:
+    def _until(self, end: type[yaml.Event]) -> Iterator[Any]:
         while not isinstance(event := next(self._events), end):
             yield event
 
-    def _scalar(self, event: yaml.ScalarEvent, path: tuple[str, ...]) -> Value:
+    def _scalar(self, event: Any, path: Path) -> Value:
         if len(event.value) > MAX_SCALAR:
             got = f"{len(event.value)} characters"
             raise self._error(event, path, got, f"at most {MAX_SCALAR} in one value")
@@ -132,10 +130,10 @@ class _Reader:
             return str(event.value)
         return parse_scalar(event.value, self._source, ".".join(path))
 
-    def _mapping(self, path: tuple[str, ...], depth: int) -> dict[str, Any]:
+    def _mapping(self, path: Path, depth: int) -> dict[str, Any]:
         mapping: dict[str, Any] = {}
         for event in self._until(yaml.MappingEndEvent):
-            key = self._value(event, path, depth + 1)
+            key = self._value(event, path, depth)
             if not isinstance(key, str):
                 raise self._error(event, path, f"the key {shown(key)}", "a word as a key")
             if key == "<<":
@@ -143,19 +141,11 @@ class _Reader:
                 raise self._error(event, path, "the merge key <<", wanted)
             if key in mapping:
                 raise self._error(event, (*path, key), "the key twice", "every key once")
-            mapping[key] = self._value(next(self._events), (*path, key), depth + 1)
+            mapping[key] = self._value(next(self._events), (*path, key), depth)
         return mapping
 
-    def _count(self, nodes: int, event: yaml.Event, path: tuple[str, ...]) -> None:
-        self._nodes += nodes
-        if self._nodes > MAX_NODES:
-            raise self._error(event, path, "more values", f"at most {MAX_NODES}, aliases expanded")
-
-    def _error(
-        self, event: yaml.Event, path: tuple[str, ...], got: str, expected: str
-    ) -> ConfigError:
-        mark: Any = event.start_mark
-        key = ".".join(path) or f"line {mark.line + 1}"
+    def _error(self, event: Any, path: Path, got: str, expected: str) -> ConfigError:
+        key = ".".join(path) or f"line {event.start_mark.line + 1}"
         return ConfigError(self._source, shown_key(key), got, expected)
 
 

@@ -14,12 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Data", "DataSpec", "Dataset", "PixelScale", "load_data", "register"]
 
-_HOME = {
-    "Data": "grasp_tune.data.data",
-    "DataSpec": "grasp_tune.data.data",
-    "Dataset": "grasp_tune.data.options",
-    "PixelScale": "grasp_tune.data.data",
-    "load_data": "grasp_tune.data.catalog",
-    "register": "grasp_tune.data.options",
-}
-__getattr__, __dir__ = lazy_names(__name__, _HOME)
+_HOMES = {"load_data": "catalog", "Dataset": "options", "register": "options"}
+__getattr__, __dir__ = lazy_names(
+    __name__, {name: f"{__name__}.{_HOMES.get(name, 'data')}" for name in __all__}
+)

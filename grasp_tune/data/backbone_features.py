@@ -18,10 +18,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from grasp_tune.config.errors import DataError, MissingDataError
-from grasp_tune.config.model_options import Backbone, Model
+from grasp_tune.config.options import Backbone, Model
 from grasp_tune.core.errors import ProblemError
-from grasp_tune.data import vision
 from grasp_tune.data.data import Data
+from grasp_tune.data.images import torchvision
 from grasp_tune.runtime.files import replace_atomically
 
 logger = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ def with_features(data: Data, options: Backbone, device: torch.device) -> Data:
             return torch.from_numpy(np.load(file, allow_pickle=False))
         except FileNotFoundError:
             pass
-        except (ValueError, OSError, EOFError):  # half a file, say from a full disk
+        except (ValueError, OSError, EOFError, MemoryError):  # half a file, say from a full disk
             logger.warning("%s cannot be read; computing the features again", file)
         logger.info("computing the features of %d pictures, once", len(pictures))
         found = _compute(_network(options, weights, device), pictures, options, device)
@@ -65,14 +65,14 @@ def with_features(data: Data, options: Backbone, device: torch.device) -> Data:
 def starting_weights(options: Model) -> dict[str, Tensor]:
     """The weights that a model starts from; none where a config names none."""
     if path := getattr(options, "weights", None):
-        return _load(Path(path).expanduser(), "problem.model.weights")
+        return _load(Path(path), "problem.model.weights")
     return _torchvision_weights(options) if getattr(options, "pretrained", False) else {}
 
 
 def _torchvision_weights(options: Any) -> dict[str, Tensor]:
     """torchvision's ImageNet weights, if they were fetched before or may be now."""
     architecture = getattr(options, "architecture", options.name)
-    models = vision.torchvision(f"the model {options.name}").models
+    models = torchvision(f"the model {options.name}").models
     entry: Any = models.get_model_weights(architecture).DEFAULT
     place = Path(torch.hub.get_dir()) / "checkpoints" / entry.url.rpartition("/")[2]
     if place.is_file():
@@ -114,8 +114,8 @@ def _load(path: Path, key: str) -> dict[str, Tensor]:
 
 
 def _network(options: Backbone, weights: dict[str, Tensor], device: torch.device) -> nn.Module:
-    models = vision.torchvision("the model backbone").models
-    network: nn.Module = models.get_model(options.architecture, weights=None)
+    make = torchvision("the model backbone").models.get_model
+    network: nn.Module = make(options.architecture, weights=None)
     body = {name: value for name, value in weights.items() if not name.startswith("fc.")}
     network.fc = nn.Identity()  # what enters the last layer is what we want
     try:
@@ -134,8 +134,7 @@ def _compute(
 ) -> Tensor:
     mean = torch.tensor(_MEAN, device=device).view(3, 1, 1)
     std = torch.tensor(_STD, device=device).view(3, 1, 1)
-    side = (options.size, options.size)
-    done = []
+    side, done = (options.size, options.size), []
     for chunk in pictures.split(options.chunk):
         x = chunk.to(device).float() / 255
         x = x.expand(-1, 3, -1, -1)  # grey: the same in each channel

@@ -34,19 +34,18 @@ def own_data(options: OwnData) -> Data:
     given = load_entry_point(options.name, f"{KEY}.name")(**options.options)
     if isinstance(given, Data):
         return given
-    if isinstance(given, TorchDataset | DataLoader):
-        given = (given,)
-    if isinstance(given, tuple) and all(isinstance(i, TorchDataset | DataLoader) for i in given):
-        given = [array for source in given for array in _read(source, options)]
-    if not isinstance(given, (tuple, list)) or len(given) not in (2, 4):
-        got = f"{len(given)} values" if isinstance(given, (tuple, list)) else type(given).__name__
+    parts = given if isinstance(given, (tuple, list)) else (given,)
+    if all(isinstance(part, TorchDataset | DataLoader) for part in parts):
+        parts = [array for source in parts for array in _read(source, options)]
+    if len(parts) not in (2, 4):
+        got = f"{len(parts)} values" if parts is given else type(given).__name__
         raise EntryPointError(
             f"{KEY}.name: {options.name} returned {got}, expected (x, y), (x, y, x_test, y_test) "
             "or a Data"
         )
     arrays = [
         part.detach().cpu().numpy() if isinstance(part, Tensor) else np.asarray(part)
-        for part in given
+        for part in parts
     ]
     return table_data(options.name, Table(*arrays), TableOptions(name=options.name))
 
@@ -55,14 +54,12 @@ def _read(source: Any, options: OwnData) -> tuple[Array, Array]:
     """All rows of a `Dataset` or a `DataLoader`."""
     if isinstance(source, TorchDataset):
         collate = options.collate_fn and load_entry_point(options.collate_fn, f"{KEY}.collate_fn")
-        source = DataLoader(
-            source, 256, num_workers=options.num_workers, collate_fn=collate or None
-        )
-    batches = list(source)
+        workers = options.num_workers
+        source = DataLoader(source, 256, num_workers=workers, collate_fn=collate or None)
     try:
         x, y = (
             np.concatenate([np.asarray(part) for part in parts])
-            for parts in zip(*batches, strict=True)
+            for parts in zip(*list(source), strict=True)
         )
     except (TypeError, ValueError) as error:
         raise EntryPointError(
@@ -108,6 +105,10 @@ def npz(options: Npz) -> Data:
             table = Table(*(_array(arrays, options, key, file.name) for key in keys))
     except DataError:
         raise
+    except MemoryError:
+        raise DataError(
+            f"{file}: a header promises more than memory holds; expected {how}"
+        ) from None
     except (zipfile.BadZipFile, ValueError, OSError, EOFError) as error:
         raise DataError(f"{file}: cannot be read as .npz ({error}); expected {how}") from error
     if table.x.ndim < 2:

@@ -1,7 +1,7 @@
 """Tables in text files with a header line, as people have them: words, blanks, raw scales.
 
-Read by hand rather than by pandas, which fills short rows with blanks in silence and cannot name
-the row that is wrong.
+Read by hand rather than by pandas, which fills short rows with blanks in silence, cannot name the
+row that is wrong, and would be one more package to install for the most usual kind of file.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ _BLANKS = frozenset({"", "NA", "N/A", "?", "null", "NULL"})
 _MAX_WORDS = 100  # different words of one column; more are names or dates, not categories
 
 Columns = dict[str, list[str]]
+Words = dict[str, list[str]]  # the different words of each column; none: a column of numbers
 
 
 def csv_table(options: Csv) -> Data:
@@ -30,28 +31,24 @@ def csv_table(options: Csv) -> Data:
     file = existing_file(options.path, "path", _HOW)
     columns = _read(file, options)
     target = options.target or list(columns)[-1]
-    for name, what in [(target, "target"), *((name, "drop") for name in options.drop)]:
+    for name, key in [(target, "target"), *((name, "drop") for name in options.drop)]:
         if name not in columns:
             there = ", ".join(list(columns)[:20])
-            raise DataError(f"{file}: has no column {shown(name)}, only {there}; set {KEY}.{what}")
-    labels = columns[target]
-    columns = {k: v for k, v in columns.items() if k != target and k not in options.drop}
-    if not columns:
+            raise DataError(f"{file}: has no column {shown(name)}, only {there}; set {KEY}.{key}")
+    features = [name for name in columns if name not in (target, *options.drop)]
+    if not features:
         raise DataError(f"{file}: has no column but the label, expected features")
-    numbers = [name for name, values in columns.items() if _are_numbers(values)]
-    words = {
-        name: _words(file, name, values, options)
-        for name, values in columns.items()
-        if name not in numbers
-    }
-    check_memory(file.name, 8.0 * len(labels) * len(columns), options.max_gib)
-    arrays = [_encoded(file, columns, numbers, words, options), _labels(file, labels)]
+    words = {name: _words(file, name, columns[name], options) for name in features}
+    words = dict(sorted(words.items(), key=lambda item: bool(item[1])))  # numbers first
+    check_memory(file.name, 8.0 * len(columns[target]) * len(features), options.max_gib)
+    arrays = [_encoded(file, columns, words, options), _labels(file, columns[target])]
     if options.test_path is not None:
         test = existing_file(options.test_path, "test_path", _HOW)
         more = _read(test, options)
-        if [name for name in more if name != target and name not in options.drop] != [*columns]:
+        if [name for name in more if name not in (target, *options.drop)] != features:
             raise DataError(f"{test}: its columns differ from those of the training rows")
-        arrays += [_encoded(test, more, numbers, words, options), _labels(test, more[target])]
+        arrays += [_encoded(test, more, words, options), _labels(test, more[target])]
+    numbers = [name for name, found in words.items() if not found]
     notes = tuple(_notes(columns, numbers, words))
     table = Table(*arrays, numbers=len(numbers), notes=notes)
     return table_data(file.stem, table, options, options.task)
@@ -67,29 +64,24 @@ def _read(file: Path, options: Csv) -> Columns:
             likely = max(",;\t", key=first.count)
             stream.seek(0)
             lines = csv.reader(stream, delimiter=options.delimiter or likely, strict=True)
-            header = [name.strip() for name in next(lines, [])]
-            if len(header) < 2:
-                hint = f"; its first line is divided by {likely!r}: set {KEY}.delimiter to it"
-                raise DataError(
-                    f"{file}: has {len(header)} columns, expected a label and features"
-                    + (hint if likely in first else "")
-                )
-            if twice := {name for name in header if header.count(name) > 1}:
-                raise DataError(f"{file}: has the column {shown(min(twice))} twice")
-            rows = list(_rows(file, lines, len(header)))
+            header, *rows = [[field.strip() for field in line] for line in lines] or [[]]
     except (csv.Error, UnicodeDecodeError) as error:
         raise DataError(f"{file}: cannot be read as a table ({error})") from error
-    if not rows:
-        raise DataError(f"{file}: has no rows, expected a header line and rows below it")
-    return dict(zip(header, map(list, zip(*rows, strict=True)), strict=True))
-
-
-def _rows(file: Path, lines: Iterator[list[str]], width: int) -> Iterator[list[str]]:
-    for number, fields in enumerate(lines, start=2):
+    width = len(header)
+    if width < 2:
+        hint = f"; its first line is divided by {likely!r}: set {KEY}.delimiter to it"
+        raise DataError(
+            f"{file}: has {width} columns, expected a label and features"
+            + (hint if likely in first else "")
+        )
+    if twice := {name for name in header if header.count(name) > 1}:
+        raise DataError(f"{file}: has the column {shown(min(twice))} twice")
+    for number, fields in enumerate(rows, start=2):
         if len(fields) not in (0, width):
             raise DataError(f"{file}: row {number}: got {len(fields)} columns, expected {width}")
-        if fields:
-            yield [field.strip() for field in fields]
+    if not any(rows):
+        raise DataError(f"{file}: has no rows, expected a header line and rows below it")
+    return dict(zip(header, map(list, zip(*filter(None, rows), strict=True)), strict=True))
 
 
 def _number(text: str) -> float | None:
@@ -99,14 +91,14 @@ def _number(text: str) -> float | None:
         return None
 
 
-def _are_numbers(values: list[str]) -> bool:
-    """Whether a column holds numbers: every field that is not blank is one, and not all are."""
-    found = [_number(value) for value in values if value not in _BLANKS]
-    return None not in found and bool(found)
-
-
 def _words(file: Path, name: str, values: list[str], options: Csv) -> list[str]:
-    """The different words of a column, in order; DataError where they cannot be categories."""
+    """The different words of a column, in order; none where it holds numbers.
+
+    DataError where they cannot be categories.
+    """
+    found = sorted(set(values) - _BLANKS)
+    if found and None not in map(_number, found):
+        return []
     remedy = f"leave the column out with {KEY}.drop: [{name}]"
     if not options.encode:
         row = next(at for at, value in enumerate(values, 2) if _number(value) is None)
@@ -114,7 +106,6 @@ def _words(file: Path, name: str, values: list[str], options: Csv) -> list[str]:
             f"{file}: row {row}: column {shown(name)}: could not convert string to float: "
             f"{shown(values[row - 2])}, expected a number; set {KEY}.encode: true, or {remedy}"
         )
-    found = sorted(set(values) - _BLANKS)
     if not found:
         raise DataError(f"{file}: column {shown(name)} is blank in every row; {remedy}")
     if len(found) > _MAX_WORDS:
@@ -125,16 +116,15 @@ def _words(file: Path, name: str, values: list[str], options: Csv) -> list[str]:
     return found
 
 
-def _encoded(
-    file: Path, columns: Columns, numbers: list[str], words: dict[str, list[str]], options: Csv
-) -> Array:
-    """(rows, columns): numbers first, NaN for a blank; then 0 or 1 for every word."""
-    parts = [
-        [_cell(file, name, row, text, options) for row, text in enumerate(columns[name], 2)]
-        for name in numbers
-    ]
+def _encoded(file: Path, columns: Columns, words: Words, options: Csv) -> Array:
+    """(rows, columns): numbers, NaN for a blank, or 0 and 1 for every word of a column."""
+    parts: list[list[float]] = []
     for name, known in words.items():
-        parts += [[float(value == word) for value in columns[name]] for word in known]
+        if known:
+            parts += ([float(value == word) for value in columns[name]] for word in known)
+        else:
+            fields = enumerate(columns[name], 2)
+            parts.append([_cell(file, name, row, text, options) for row, text in fields])
     return np.array(parts, dtype=np.float64).T
 
 
@@ -160,10 +150,11 @@ def _labels(file: Path, values: list[str]) -> Array:
     return np.array(values if None in numbers else numbers)
 
 
-def _notes(columns: Columns, numbers: list[str], words: dict[str, list[str]]) -> Iterator[str]:
+def _notes(columns: Columns, numbers: list[str], words: Words) -> Iterator[str]:
     """What was done to the columns, as sentences."""
-    if words:
-        listed = ", ".join(f"{name} ({len(found)} words)" for name, found in words.items())
+    if listed := ", ".join(
+        f"{name} ({len(found)} words)" for name, found in words.items() if found
+    ):
         yield f"Columns of words became one column of 0 and 1 for every word: {listed}."
     blanks = {name: sum(value in _BLANKS for value in columns[name]) for name in numbers}
     if listed := ", ".join(f"{name} ({count} rows)" for name, count in blanks.items() if count):

@@ -54,40 +54,42 @@ class Data:
     notes: tuple[str, ...] = ()  # what was done to the rows that a person should know
 
     def __post_init__(self) -> None:
-        faults = [self._fault("training", self.x, self.y)]
+        self._check("training", self.x, self.y)
         if (self.x_test is None) != (self.y_test is None):
-            faults.append("test inputs and test labels must come together")
+            raise DataError(f"{self.name}: test inputs and test labels must come together")
         if self.x_test is not None and self.y_test is not None:
-            faults.append(self._fault("test", self.x_test, self.y_test))
+            self._check("test", self.x_test, self.y_test)
             if self.x_test.shape[1:] != self.x.shape[1:]:
-                faults.append(
-                    f"a test row has shape {tuple(self.x_test.shape[1:])}, a training row "
-                    f"{tuple(self.x.shape[1:])}; they must agree"
+                raise DataError(
+                    f"{self.name}: a test row has shape {tuple(self.x_test.shape[1:])}, a training "
+                    f"row {tuple(self.x.shape[1:])}; they must agree"
                 )
         if self.labels is not None and len(self.labels) < 2:
-            faults.append(f"got {len(self.labels)} class, expected at least 2")
-        if fault := next(filter(None, faults), None):
-            raise DataError(f"{self.name}: {fault}")
+            raise DataError(f"{self.name}: got {len(self.labels)} class, expected at least 2")
 
-    def _fault(self, part: str, x: Tensor, y: Tensor) -> str | None:
-        """What is wrong with a part of the rows."""
+    def _check(self, part: str, x: Tensor, y: Tensor) -> None:
+        """Raise DataError for a part of the rows that cannot be used."""
+        wanted = torch.float32 if self.pixels is None else torch.uint8
+        last = len(self.labels or ()) - 1
+        fault = ""
         if x.ndim < 2 or len(x) == 0 or len(x) != len(y):
-            return (
-                f"{part} inputs have shape {tuple(x.shape)} and labels {tuple(y.shape)}; "
+            fault = (
+                f"inputs have shape {tuple(x.shape)} and labels {tuple(y.shape)}; "
                 "expected (rows, ...) and as many labels, at least one"
             )
-        if x.dtype != (torch.float32 if self.pixels is None else torch.uint8):
-            return f"{part} inputs are {x.dtype}, expected torch.float32"
-        if not bool(torch.isfinite(x).all()):
-            return f"{part} inputs hold nan or inf, expected finite numbers"
-        if self.labels is None:
-            good = y.dtype == torch.float32 and bool(torch.isfinite(y).all())
-            return None if good else f"{part} labels must be finite float32 numbers"
-        if y.dtype != torch.int64 or y.ndim != 1:
-            return f"{part} classes are {y.dtype}, expected torch.int64"
-        low, high, last = int(y.min()), int(y.max()), len(self.labels) - 1
-        good = low >= 0 and high <= last
-        return None if good else f"{part} classes go from {low} to {high}, expected 0 to {last}"
+        elif x.dtype != wanted:
+            fault = f"inputs are {x.dtype}, expected {wanted}"
+        elif not bool(torch.isfinite(x).all()):
+            fault = "inputs hold nan or inf, expected finite numbers"
+        elif self.labels is None:
+            if y.dtype != torch.float32 or not bool(torch.isfinite(y).all()):
+                fault = "labels must be finite float32 numbers"
+        elif y.dtype != torch.int64 or y.ndim != 1:
+            fault = f"classes are {y.dtype}, expected torch.int64"
+        elif int(y.min()) < 0 or int(y.max()) > last:
+            fault = f"classes go from {int(y.min())} to {int(y.max())}, expected 0 to {last}"
+        if fault:
+            raise DataError(f"{self.name}: {part} {fault}")
 
     @property
     def spec(self) -> DataSpec:

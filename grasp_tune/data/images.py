@@ -1,13 +1,16 @@
 """Pictures: MNIST and CIFAR-10 as torchvision reads them, and folders with one folder per class.
 
 Pictures stay bytes in memory, a quarter of the space; `Data.pixels` says how a model reads them.
+The one place that imports torchvision and Pillow.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import warnings
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -15,13 +18,15 @@ import torch
 from torch import Tensor
 
 from grasp_tune.config.errors import DataError, MissingDataError
-from grasp_tune.data import vision
 from grasp_tune.data.data import Data, PixelScale
-from grasp_tune.data.options import Cifar10, ImageFolder, Images, Mnist
+from grasp_tune.data.options import ImageFolder, Images, TorchvisionImages
 from grasp_tune.data.table import KEY, check_memory, kept_rows
+from grasp_tune.extras import need
 
 logger = logging.getLogger(__name__)
 
+_MAX_PIXELS = 50_000_000  # of one picture in a file
+_FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "PPM")
 _SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".webp")
 _FILES = {
     "mnist": "MNIST/raw/train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte "
@@ -31,27 +36,42 @@ _FILES = {
 Part = tuple[Tensor, Tensor]  # pictures as bytes, and their classes
 
 
-def mnist(options: Mnist) -> Data:
-    """Handwritten digits as pictures of one channel."""
-    train, test = (_torchvision_part("MNIST", options, train) for train in (True, False))
-    pictures = (train.data.unsqueeze(1), train.targets), (test.data.unsqueeze(1), test.targets)
-    return _image_data("mnist", *pictures, tuple(map(str, range(10))), options)
+def torchvision(purpose: str) -> ModuleType:
+    """The torchvision module with its data sets and models."""
+    for part in ("datasets", "models"):
+        need(f"torchvision.{part}", "vision", purpose)
+    return need("torchvision", "vision", purpose)
 
 
-def cifar10(options: Cifar10) -> Data:
-    """Small colour pictures in ten classes."""
+def published_images(options: TorchvisionImages) -> Data:
+    """MNIST or CIFAR-10: as torchvision reads them, from the folder of data sets."""
+    root = Path(
+        options.path or os.environ.get("GRASP_TUNE_DATA") or "~/.cache/grasp_tune/data"
+    ).expanduser()
+    reader = getattr(torchvision(f"the data set {options.name}").datasets, options.name.upper())
 
-    def part(source: Any) -> Part:
-        pixels = torch.from_numpy(np.ascontiguousarray(source.data.transpose(0, 3, 1, 2)))
-        return pixels, torch.tensor(source.targets)
+    def part(train: bool) -> tuple[Part, list[str]]:
+        source = reader(root=str(root), train=train, download=options.download)
+        pixels = torch.as_tensor(source.data)  # (rows, height, width), or with colours last
+        pixels = pixels[:, None] if pixels.ndim == 3 else pixels.permute(0, 3, 1, 2)
+        return (pixels, torch.as_tensor(source.targets)), source.classes
 
-    train, test = (_torchvision_part("CIFAR10", options, train) for train in (True, False))
-    return _image_data("cifar10", part(train), part(test), tuple(train.classes), options)
+    try:
+        (train, classes), (test, _) = part(True), part(False)
+    except (RuntimeError, OSError, ValueError, AssertionError, MemoryError) as error:
+        tried = f" (fetching failed: {' '.join(str(error).split())})" if options.download else ""
+        raise MissingDataError(
+            f"{options.name} is not complete in {root}{tried}; expected {_FILES[options.name]} "
+            f"there. Set {KEY}.path to the folder that holds them, or {KEY}.download: true to "
+            "fetch them"
+        ) from error
+    labels = tuple(name.partition(" - ")[0] for name in classes)  # MNIST: "0 - zero"
+    return _image_data(options.name, train, test, labels, options)
 
 
 def image_folder(options: ImageFolder) -> Data:
     """Pictures sorted into folders, the folders' names being the classes."""
-    root = Path(options.path).expanduser()
+    root = Path(options.path)
     train = root / "train" if (root / "train").is_dir() else root
     test = root / "test"
     labels = _classes(train)
@@ -75,32 +95,11 @@ def image_folder(options: ImageFolder) -> Data:
     return _image_data(root.name or "image_folder", rows, rows_test, labels, options)
 
 
-def data_folder(path: str | None) -> Path:
-    """The folder of data sets: the one given, $GRASP_TUNE_DATA, or one in the user's cache."""
-    return Path(
-        path or os.environ.get("GRASP_TUNE_DATA") or "~/.cache/grasp_tune/data"
-    ).expanduser()
-
-
-def _torchvision_part(kind: str, options: Mnist | Cifar10, train: bool) -> Any:
-    root, name = data_folder(options.path), options.name
-    reader = getattr(vision.torchvision(f"the data set {name}").datasets, kind)
-    try:
-        return reader(root=str(root), train=train, download=options.download)
-    except (RuntimeError, OSError) as error:
-        tried = f" (fetching failed: {' '.join(str(error).split())})" if options.download else ""
-        raise MissingDataError(
-            f"{name} is not complete in {root}{tried}; expected {_FILES[name]} there. Set "
-            f"{KEY}.path to the folder that holds them, or {KEY}.download: true to fetch them"
-        ) from error
-
-
 def _image_data(
     name: str, train: Part, test: Part | None, labels: tuple[str, ...], options: Images
 ) -> Data:
-    x, y = train
-    kept = torch.from_numpy(kept_rows(len(x), options.rows))
-    x, y = x[kept].contiguous(), y[kept].long()
+    kept = torch.from_numpy(kept_rows(len(train[0]), options.rows))
+    x, y = train[0][kept].contiguous(), train[1][kept].long()
     mean, std = _statistics(x) if options.normalize else ((0.0,), (1.0,))
     x_test, y_test = (None, None) if test is None else (test[0].contiguous(), test[1].long())
     return Data(name, x, y, x_test, y_test, labels, PixelScale(mean, std, options.scale))
@@ -120,10 +119,8 @@ def _statistics(x: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
 
 
 def _classes(folder: Path) -> tuple[str, ...]:
-    folders = (
-        [entry.name for entry in folder.iterdir() if entry.is_dir()] if folder.is_dir() else []
-    )
-    return tuple(sorted(folders))
+    entries = folder.iterdir() if folder.is_dir() else ()
+    return tuple(sorted(entry.name for entry in entries if entry.is_dir()))
 
 
 def _pictures(folder: Path, labels: tuple[str, ...]) -> list[tuple[Path, int]]:
@@ -131,7 +128,7 @@ def _pictures(folder: Path, labels: tuple[str, ...]) -> list[tuple[Path, int]]:
         (file, code)
         for code, label in enumerate(labels)
         for file in sorted((folder / label).glob("*"))
-        if file.suffix.lower() in _SUFFIXES
+        if file.suffix.lower() in _SUFFIXES and file.is_file()
     ]
     if not found:
         raise MissingDataError(
@@ -145,5 +142,28 @@ def _read(files: list[tuple[Path, int]], options: ImageFolder) -> Part:
     logger.info("reading %d pictures", len(files))
     pixels = np.empty((len(files), options.channels, options.size, options.size), dtype=np.uint8)
     for row, (file, _) in enumerate(files):
-        pixels[row] = vision.read_picture(file, options.size, options.channels)
+        pixels[row] = _read_picture(file, options.size, options.channels)
     return torch.from_numpy(pixels), torch.tensor([code for _, code in files])
+
+
+def _read_picture(path: Path, size: int, channels: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """The picture as (channels, size, size) bytes."""
+    Image: Any = need("PIL.Image", "vision", "reading pictures", "Pillow")
+    try:
+        with warnings.catch_warnings():
+            # The size is checked below, before any pixel is decoded.
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(path, formats=_FORMATS) as image:
+                if image.width * image.height > _MAX_PIXELS:
+                    raise DataError(
+                        f"{path}: has {image.width} x {image.height} pixels, expected at most "
+                        f"{_MAX_PIXELS} in all"
+                    )
+                picture = image.convert("L" if channels == 1 else "RGB")
+                if picture.size != (size, size):
+                    picture = picture.resize((size, size), Image.Resampling.BILINEAR)
+    except DataError:
+        raise
+    except (Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read as a picture ({error})") from error
+    return np.asarray(picture, dtype=np.uint8).reshape(size, size, channels).transpose(2, 0, 1)

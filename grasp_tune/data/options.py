@@ -12,12 +12,14 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from grasp_tune.config.section import (
+    CONNECTS,
     KIND,
     Count,
     EntryPoint,
     Flag,
     FlagOrAuto,
     NamedSection,
+    PathText,
     Positive,
     Share,
     Text,
@@ -71,7 +73,7 @@ class BreastCancer(Table):
 class TableFile(Table):
     """Rows of numbers in a file."""
 
-    path: Text
+    path: PathText
     """The file with the training rows."""
     task: Literal["auto", "classification", "regression"] = "auto"
     """What the labels are: classes, or numbers to predict; `auto` takes whole numbers and words as
@@ -98,9 +100,9 @@ class Npz(TableFile):
 class TextFile(TableFile):
     """Rows in a text file, and perhaps others for tests and validation."""
 
-    test_path: Text | None = None
+    test_path: PathText | None = None
     """A file with the test rows."""
-    validation_path: Text | None = None
+    validation_path: PathText | None = None
     """A file with validation rows, on which the final choice is made."""
 
 
@@ -150,24 +152,23 @@ class Images(Dataset):
 class TorchvisionImages(Images):
     """Pictures that torchvision can fetch and read."""
 
-    path: Text | None = None
+    loader: ClassVar[str] = "grasp_tune.data.images:published_images"
+    path: PathText | None = None
     """Folder that holds the files, or will hold them; empty: the folder that the environment
     variable GRASP_TUNE_DATA names, else ~/.cache/grasp_tune/data."""
-    download: Flag = False
+    download: Annotated[Flag, CONNECTS] = False
     """Allow the files to be fetched from the internet when they are not there."""
 
 
 class Mnist(TorchvisionImages):
     """70,000 handwritten digits of 28 x 28 pixels, read by torchvision."""
 
-    loader: ClassVar[str] = "grasp_tune.data.images:mnist"
     name: Annotated[Literal["mnist"], KIND] = "mnist"
 
 
 class Cifar10(TorchvisionImages):
     """60,000 colour pictures of 32 x 32 pixels in 10 classes, read by torchvision."""
 
-    loader: ClassVar[str] = "grasp_tune.data.images:cifar10"
     name: Annotated[Literal["cifar10"], KIND] = "cifar10"
 
 
@@ -176,7 +177,7 @@ class ImageFolder(Images):
 
     loader: ClassVar[str] = "grasp_tune.data.images:image_folder"
     name: Annotated[Literal["image_folder"], KIND] = "image_folder"
-    path: Text
+    path: PathText
     """Folder with train/<class>/<picture> and, if there are test pictures, test/<class>/<picture>;
     or with <class>/<picture> directly."""
     size: Annotated[Count, Field(le=1024)] = 32

@@ -41,7 +41,7 @@ class Table:
 
 def existing_file(path: str, key: str, how: str) -> Path:
     """The path of a file that is there; else an error that says how to provide it."""
-    file = Path(path).expanduser()
+    file = Path(path)
     if not file.is_file():
         what = "a folder" if file.is_dir() else "not there"
         raise MissingDataError(f"{KEY}.{key}: {file} is {what}; expected {how}")

@@ -19,8 +19,7 @@ from grasp_tune.api import minimize
 from grasp_tune.config.build import Built, build_parts, settled, sweep_arguments
 from grasp_tune.config.errors import ConfigError, shown
 from grasp_tune.config.explain import hint
-from grasp_tune.config.paths import masked_config, with_absolute_paths
-from grasp_tune.config.run_folder import claim, yaml_text
+from grasp_tune.config.run_folder import claim, masked_config, yaml_text
 from grasp_tune.config.schema import Experiment
 from grasp_tune.core.errors import BudgetTooSmall, MissingExtra
 from grasp_tune.core.records import decode, encode
@@ -190,7 +189,7 @@ def compare(
             "compare", "method", "deterministic", "a method that samples, as the others do"
         )
     folder = Path(out).expanduser().absolute()
-    experiment = with_absolute_paths(experiment.model_copy(update={"out": str(folder)}))
+    experiment = experiment.model_copy(update={"out": str(folder)})
     built = build_parts(experiment)
     experiment = settled(experiment, built.problem)
     claim(folder, experiment, fresh=fresh)

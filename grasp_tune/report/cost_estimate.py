@@ -5,15 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from grasp_tune.config.build import (
-    Built,
-    build_method,
-    build_parts,
-    challengers_of,
-    fused_of,
-    settled,
-)
+from grasp_tune.config.build import Built, build_parts, settled, sweep_arguments
 from grasp_tune.config.schema import Experiment
+from grasp_tune.core.methods import Method
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import ScoreTask, TrainTask
 from grasp_tune.engine.fused import fusion_width
@@ -115,19 +109,19 @@ def estimate_cost(
     The data are read, and a few steps are timed and thrown away; they are no oracle calls of a
     run. With `grad_norm` (and `value`, the loss) at the start point given, neither happens.
     """
-    method, schedule = build_method(experiment), experiment.given_schedule
+    given = sweep_arguments(experiment)
+    method: Method = given["method"]
     built = build_parts(experiment) if grad_norm is None else None
-    fused = fused_of(experiment)
     if built is not None:
         experiment = settled(experiment, built.problem)
     spec, bases = SweepSpec.assemble(
         method,
         experiment.budget,
-        schedule,
+        given["schedule"],
         experiment.seed,
         ensemble=experiment.ensemble,
-        width=fusion_width(built.problem, method, fused, experiment.seed) if built else 0,
-        challengers=challengers_of(experiment),
+        width=fusion_width(built.problem, method, given["fused"], experiment.seed) if built else 0,
+        challengers=given["challengers"],
     )
     costs: Costs | None = None
     if built is None:

@@ -10,8 +10,8 @@ from torch import nn
 
 from grasp_tune.config.errors import DataError, EntryPointError
 from grasp_tune.config.loader import experiment_from
-from grasp_tune.config.model_options import CONVEX_MODELS, MODELS, Linear, Mlp, Softmax
 from grasp_tune.config.models import Augment, ModelFactory, Pixels, default_model
+from grasp_tune.config.options import CONVEX_MODELS, MODELS, Linear, Mlp, Softmax
 from grasp_tune.core.errors import ProblemError
 from grasp_tune.data import DataSpec, PixelScale
 
@@ -89,9 +89,9 @@ def test_linear_models_start_at_zero_unless_told_otherwise() -> None:
 
 
 def test_resnet18_is_torchvisions_with_outputs_for_the_data() -> None:
-    from grasp_tune.data import vision
+    from grasp_tune.data import images
 
-    theirs = vision.torchvision("the test").models.resnet18()
+    theirs = images.torchvision("the test").models.resnet18()
     ours = factory(PICTURES, 10, name="resnet18")()
     assert weights(ours) == weights(theirs) - (512 * 1000 + 1000) + (512 * 10 + 10)
 

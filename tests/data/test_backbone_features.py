@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 
 from grasp_tune.config.errors import DataError, MissingDataError
-from grasp_tune.config.model_options import Backbone
+from grasp_tune.config.options import Backbone
 from grasp_tune.core.errors import ProblemError
-from grasp_tune.data import Data, PixelScale, vision
+from grasp_tune.data import Data, PixelScale, images
 from grasp_tune.data import backbone_features as features
 from grasp_tune.data.backbone_features import with_features
 
@@ -23,7 +23,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("weights") / "resnet18.pth"
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
-        network = vision.torchvision("the test").models.resnet18()
+        network = images.torchvision("the test").models.resnet18()
     torch.save(network.state_dict(), file)
     return file
 
@@ -42,7 +42,7 @@ def options(weights: Path, cache: Path, **more: Any) -> Backbone:
 def test_features_are_what_enters_the_last_layer(weights: Path, tmp_path: Path) -> None:
     data = pictures()
     got = with_features(data, options(weights, tmp_path), CPU)
-    network = vision.torchvision("the test").models.resnet18()
+    network = images.torchvision("the test").models.resnet18()
     network.load_state_dict(torch.load(weights, weights_only=True))
     seen: list[torch.Tensor] = []
     network.fc.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
@@ -136,7 +136,7 @@ def test_weights_that_were_downloaded_before_are_found(
     weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
-    entry = vision.torchvision("the test").models.get_model_weights("resnet18").DEFAULT
+    entry = images.torchvision("the test").models.get_model_weights("resnet18").DEFAULT
     place = tmp_path / "checkpoints" / entry.url.rpartition("/")[2]
     place.parent.mkdir()
     place.write_bytes(weights.read_bytes())

@@ -12,7 +12,7 @@ import torch
 
 from grasp_tune.config.errors import DataError, MissingDataError
 from grasp_tune.config.loader import experiment_from
-from grasp_tune.data import Data, load_data, vision
+from grasp_tune.data import Data, images, load_data
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
 pytest.importorskip("torch")
@@ -58,7 +58,7 @@ def test_mnist_is_read_from_its_files(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.filterwarnings("ignore::UserWarning:torchvision")
 def test_cifar10_is_read_from_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kind = vision.torchvision("the test").datasets.CIFAR10
+    kind = images.torchvision("the test").datasets.CIFAR10
     folder = tmp_path / kind.base_folder
     folder.mkdir()
 

@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 from ray import cloudpickle
 
-from grasp_tune.data.vision import torchvision
+from grasp_tune.data.images import torchvision
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

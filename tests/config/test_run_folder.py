@@ -5,8 +5,15 @@ from pathlib import Path
 import pytest
 
 from grasp_tune.config import ConfigError, experiment_from, load_experiment
-from grasp_tune.config.paths import absolute, masked, masked_config, with_absolute_paths
-from grasp_tune.config.run_folder import claim, saved_config, saved_experiment, yaml_text
+from grasp_tune.config.run_folder import (
+    claim,
+    masked,
+    masked_config,
+    saved_config,
+    saved_experiment,
+    yaml_text,
+)
+from grasp_tune.config.section import absolute
 
 
 @pytest.mark.parametrize(
@@ -47,13 +54,13 @@ def test_paths_become_absolute_and_urls_stay(
             "backend": {"kind": "optuna", "storage": "journal.log"},
         }
     )
-    after = with_absolute_paths(before).to_dict()
+    after = before.to_dict()
     assert after["problem"]["dataset"]["path"] == f"{tmp_path}/a9a"
     assert after["problem"]["dataset"]["test_path"] == f"{tmp_path}/a9a.t"
     assert after["problem"]["model"]["weights"] == f"{tmp_path}/w.pth"
     assert after["problem"]["model"]["cache"] == f"{tmp_path}/c"
     assert after["backend"]["storage"] == f"{tmp_path}/journal.log"
-    assert with_absolute_paths(with_absolute_paths(before)) == with_absolute_paths(before)
+    assert experiment_from(after) == before
 
 
 HOSTILE = "</script><img src=x onerror=alert(1)> \"'{}: #\u2028é\\ 1e-3"
@@ -100,3 +107,15 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     experiment = experiment_from({"problem": {"dataset": "digits"}})
     with pytest.raises(ConfigError, match=r"--out: got .*file/o: Not a directory, expected a writ"):
         claim(tmp_path / "file" / "o", experiment)
+
+
+def test_a_config_that_no_run_has_written_is_never_replaced(tmp_path: Path) -> None:
+    experiment = experiment_from({"problem": {"dataset": "digits"}})
+    (tmp_path / "config.yaml").write_text("# mine\nproblem: {dataset: digits}\n")
+    (tmp_path / "artifacts").mkdir()
+    before = sorted(tmp_path.iterdir())
+    for fresh in (False, True):
+        with pytest.raises(ConfigError, match=r"whose config.yaml was not written by a run"):
+            claim(tmp_path, experiment, fresh=fresh)
+    assert sorted(tmp_path.iterdir()) == before
+    assert (tmp_path / "config.yaml").read_text().startswith("# mine")

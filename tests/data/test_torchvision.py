@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from grasp_tune.core.errors import MissingExtra
-from grasp_tune.data import vision
+from grasp_tune.data import images
 
 ROOT = Path(__file__).parents[2]
 CODE = """
 from grasp_tune import extras
-from grasp_tune.data import vision
-module = vision.torchvision("the test")
+from grasp_tune.data import images
+module = images.torchvision("the test")
 print(module.__file__, module.marker, len(extras._declared))
-print(vision.torchvision("the test") is module)
+print(images.torchvision("the test") is module)
 """
 
 
@@ -62,4 +62,4 @@ def test_other_errors_of_the_import_are_not_hidden(tmp_path: Path) -> None:
 def test_without_torchvision_the_message_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchvision", None)
     with pytest.raises(MissingExtra, match=r"resnet18 needs torchvision.*grasp_tune\[vision\]"):
-        vision.torchvision("the model resnet18")
+        images.torchvision("the model resnet18")
