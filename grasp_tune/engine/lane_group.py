@@ -1,12 +1,14 @@
 """Workers that share the lanes of a step: each computes some, and all make the same step.
 
 The model is replicated, and every worker makes every step; only gradients are exchanged, once a
-step. Each worker adds its own lanes as a subtree of the one binary tree over all lanes, and the
-subtrees are added in the same order everywhere, so that the bits do not depend on how many workers
-there are.
+step. Lanes are the leaves of one binary tree. Each worker sends the largest subtrees that lie
+within its share, and they are added in the same order everywhere, so that the bits depend neither
+on the number of workers nor on who computed which lanes. Who takes how many follows from the time
+that each of them took, which travels with the gradients: a slow worker's share shrinks.
 """
 
 import socket
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -23,7 +25,8 @@ from grasp_tune.core.errors import SearchError
 Gradients = list[Tensor | None]
 PATIENCE = timedelta(minutes=5)  # for a worker that is slower than the others
 BEGINNING = timedelta(seconds=60)  # for all workers to meet
-
+MEMORY = 0.8  # weight of the past in a worker's measured time of a lane
+WORTH = 0.9  # shares are changed where a step is expected to take at most this part of its time
 
 _DISTRIBUTED: Any = torch.distributed  # stores and groups are not in its typed interface
 
@@ -37,7 +40,7 @@ class Seat:
     """One worker's place in a group."""
 
     rank: int  # the first one, 0, writes checkpoints and answers for the group
-    size: int  # a power of two
+    size: int
     address: str  # where they meet: file:///path or tcp://host:port/name
 
 
@@ -46,28 +49,73 @@ class LaneSum:
 
     Lanes are added in pairs, then pairs of pairs, and so on; what is left over at the end is added
     from the last to the first. At most log2(lanes) + 1 sums are held at once.
+
+    first: the number of the first lane that is added, of all lanes of the step.
     """
 
-    def __init__(self) -> None:
-        self.parts: list[tuple[int, Gradients]] = []  # (lanes below it, their sum)
+    def __init__(self, first: int = 0) -> None:
+        self._next = first
+        self.parts: list[tuple[int, int, Gradients]] = []  # (first lane, lanes, their sum)
 
     def add(self, gradients: Sequence[Tensor | None]) -> None:
         """Add the next lane; None stands for a parameter that the loss did not use."""
-        self.parts.append((1, [None if item is None else item.clone() for item in gradients]))
-        while len(self.parts) > 1 and self.parts[-1][0] == self.parts[-2][0]:
+        self.add_subtree(1, [None if item is None else item.clone() for item in gradients])
+
+    def add_subtree(self, lanes: int, total: Gradients) -> None:
+        """Add the sum of the next lanes, which is taken over."""
+        self.parts.append((self._next, lanes, total))
+        self._next += lanes
+        while len(self.parts) > 1:
+            (first, left, _), (_, right, _) = self.parts[-2:]
+            if left != right or first % (2 * left):
+                return
             self._merge()
 
     def total(self) -> Gradients:
         """Return the sum over all lanes."""
         while len(self.parts) > 1:
             self._merge()
-        return self.parts[0][1]
+        return self.parts[0][2]
 
     def _merge(self) -> None:
-        (more, right), (count, left) = self.parts.pop(), self.parts.pop()
+        (_, more, right), (first, count, left) = self.parts.pop(), self.parts.pop()
         pairs = zip(left, right, strict=True)
         added = [b if a is None else a if b is None else a.add_(b) for a, b in pairs]
-        self.parts.append((count + more, added))
+        self.parts.append((first, count + more, added))
+
+
+class Shares:
+    """How many lanes each worker takes: as many as it does in the time of the others."""
+
+    def __init__(self, workers: int) -> None:
+        self._seconds = [0.0] * workers  # of a lane; 0: not measured yet
+        self.counts: list[int] = []
+
+    def of(self, lanes: int) -> list[range]:
+        """Return the lanes of each worker, in order: at least one of them."""
+        if sum(self.counts) != lanes:
+            self.counts = self._best(lanes)
+        stops = [sum(self.counts[: rank + 1]) for rank in range(len(self.counts))]
+        return [range(stop - count, stop) for stop, count in zip(stops, self.counts, strict=True)]
+
+    def learn(self, seconds: Sequence[float]) -> None:
+        """Take in how long each worker was busy with its lanes; the same numbers in all workers."""
+        for rank, (spent, count) in enumerate(zip(seconds, self.counts, strict=True)):
+            past = self._seconds[rank] or spent / count
+            self._seconds[rank] = MEMORY * past + (1.0 - MEMORY) * spent / count
+        better = self._best(sum(self.counts))
+        if max(self._ends(better)) < WORTH * max(self._ends(self.counts)):
+            self.counts = better
+
+    def _best(self, lanes: int) -> list[int]:
+        counts = [1] * len(self._seconds)
+        while sum(counts) < lanes:
+            ends = self._ends([count + 1 for count in counts])
+            counts[ends.index(min(ends))] += 1
+        return counts
+
+    def _ends(self, counts: Sequence[int]) -> list[float]:
+        return [count * (each or 1.0) for count, each in zip(counts, self._seconds, strict=True)]
 
 
 class LaneGroup:
@@ -75,6 +123,7 @@ class LaneGroup:
 
     def __init__(self, seat: Seat) -> None:
         self.seat = seat
+        self._shares, self._begun = Shares(seat.size), 0.0
 
     def __enter__(self) -> "LaneGroup":
         try:
@@ -92,50 +141,98 @@ class LaneGroup:
         del self._group  # closes the connections, so that the others need not wait for this one
 
     def own(self, lanes: int) -> range:
-        """Return which of the lanes this worker computes: a whole subtree."""
-        share = lanes // self.seat.size
-        return range(self.seat.rank * share, (self.seat.rank + 1) * share)
+        """Return which of the lanes this worker computes now."""
+        self._begun = time.perf_counter()
+        return self._shares.of(lanes)[self.seat.rank]
 
-    def exchange(self, total: Gradients, losses: list[Tensor]) -> tuple[Gradients, list[Tensor]]:
-        """Return the sum over all lanes and all their losses, from this worker's share of both."""
-        # The shapes of parameters that this worker's lanes did not use come from the others.
-        flags = torch.tensor([float(item is not None) for item in total], dtype=torch.float64)
-        numbers = self._gathered(torch.cat([flags, torch.stack(losses).double().cpu()]))
-        everywhere = [item[: len(total)] > 0 for item in numbers]
-        parts = {item.dtype: [] for item in total if item is not None}  # type: ignore[var-annotated]
-        for item in total:
-            if item is not None:
-                parts[item.dtype].append(item.flatten())
-        if any(not torch.equal(everywhere[0], other) for other in everywhere):
-            raise SearchError(
-                "lanes cannot be shared among workers: the loss uses other parameters in one "
-                "minibatch than in another; run with one worker"
-            )
-        gathered = {kind: self._gathered(torch.cat(items)) for kind, items in parts.items()}
-        tree = LaneSum()
-        for rank in range(self.seat.size):
-            places = dict.fromkeys(gathered, 0)
-            lane: Gradients = []
-            for item in total:
-                if item is None:
-                    lane.append(None)
-                    continue
-                at = places[item.dtype]
-                places[item.dtype] = at + item.numel()
-                whole = gathered[item.dtype][rank]
-                lane.append(whole[at : at + item.numel()].view_as(item))
-            tree.add(lane)
-        spread = [value for item in numbers for value in item[len(total) :].unbind()]
-        return tree.total(), [value.to(losses[0].dtype) for value in spread]
+    def exchange(
+        self, tree: LaneSum, losses: Sequence[Tensor], like: Sequence[Tensor]
+    ) -> tuple[Gradients, list[Tensor]]:
+        """Return the sum over all lanes and all their losses, from this worker's share of both.
+
+        like: tensors of the shapes, kinds and device of the gradients.
+        """
+        shares = self._shares.of(sum(self._shares.counts))
+        layout = _Layout(like)
+        packed = layout.pack([total for _, _, total in tree.parts]).cpu()
+        numbers = [float(loss) for loss in losses]
+        numbers.append(time.perf_counter() - self._begun)
+        # All send as much as the one with the most; sixteen bytes at a time, as they are read.
+        head = 16 * -(-8 * (max(map(len, shares)) + 1) // 16)
+        own = torch.zeros(
+            head + layout.size * max(len(_subtrees(share)) for share in shares), dtype=torch.uint8
+        )
+        told = torch.tensor(numbers, dtype=torch.float64).view(torch.uint8)
+        own[: len(told)], own[head : head + len(packed)] = told, packed
+        whole, spread, seconds = LaneSum(), list[Tensor](), list[float]()
+        for share, found in zip(shares, self._gathered(own), strict=True):
+            *values, spent = found[:head].view(torch.float64)[: len(share) + 1].unbind()
+            spread.extend(value.to(losses[0]) for value in values)
+            seconds.append(float(spent))
+            for at, lanes in enumerate(_subtrees(share)):
+                begin = head + at * layout.size
+                whole.add_subtree(lanes, layout.unpack(found[begin : begin + layout.size]))
+        self._shares.learn(seconds)
+        return whole.total(), spread
 
     def _gathered(self, own: Tensor) -> list[Tensor]:
-        found = [torch.empty_like(own, device="cpu") for _ in range(self.seat.size)]
+        found = [torch.empty_like(own) for _ in range(self.seat.size)]
         try:
-            self._group.allgather([found], [own.cpu()]).wait()
+            self._group.allgather([found], [own]).wait()
         except RuntimeError as error:
             reason = (str(error).splitlines() or ["no reason"])[0]
             raise GroupLost(f"another worker of the step is gone: {reason}") from None
-        return [item.to(own.device) for item in found]
+        return found
+
+
+def _subtrees(share: range) -> list[int]:
+    """Return the lanes of each of the largest subtrees within a share, in order."""
+    first, found = share.start, list[int]()
+    while first < share.stop:
+        lanes = 1
+        while first % (2 * lanes) == 0 and first + 2 * lanes <= share.stop:
+            lanes *= 2
+        found.append(lanes)
+        first += lanes
+    return found
+
+
+class _Layout:
+    """Gradients as bytes: large kinds of numbers first, so that each lies where it may be read."""
+
+    def __init__(self, like: Sequence[Tensor]) -> None:
+        self._like = like
+        self._order = sorted(range(len(like)), key=lambda at: -like[at].element_size())
+        numbers = sum(item.numel() * item.element_size() for item in like)
+        self._flags = numbers  # where it says which of them there are
+        self.size = 16 * -(-(numbers + len(like)) // 16)
+
+    def pack(self, sums: Sequence[Gradients]) -> Tensor:
+        """Return the bytes of several sums."""
+        rows = []
+        for total in sums:
+            if any(item is not None and item.is_sparse for item in total):
+                raise SearchError("workers cannot share lanes of sparse gradients; use one worker")
+            for at in self._order:
+                item = total[at]
+                dense = torch.zeros_like(self._like[at]) if item is None else item
+                rows.append(dense.detach().contiguous().view(-1).view(torch.uint8))
+            there = torch.zeros(self.size - self._flags, dtype=torch.uint8)
+            there[: len(total)] = torch.tensor([item is not None for item in total])
+            rows.append(there.to(rows[0].device))
+        return torch.cat(rows)
+
+    def unpack(self, row: Tensor) -> Gradients:
+        """Return one sum, which lies in these bytes where they are on the right device."""
+        found: Gradients = [None] * len(self._like)
+        place, there = 0, row[self._flags :].tolist()
+        for at in self._order:
+            like = self._like[at]
+            stop = place + like.numel() * like.element_size()
+            if there[at]:
+                found[at] = row[place:stop].view(like.dtype).view(like.shape).to(like.device)
+            place = stop
+        return found
 
 
 def meeting_place(host: str) -> tuple[str, object]:

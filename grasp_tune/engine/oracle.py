@@ -130,6 +130,33 @@ class Oracle:
         for owner, name, item, kept in self._buffers:
             owner[name] = item.copy_(kept)  # a model may also put another tensor in its place
 
+    def changed_buffers(self) -> list[Tensor | None]:
+        """Return how buffers differ from those kept, None for those that do not.
+
+        Numbers with a fraction by their difference, so that those of several calls can be averaged;
+        counters by their value.
+        """
+        found: list[Tensor | None] = []
+        for owner, name, _, kept in self._buffers:
+            now = owner[name]
+            if now is None or torch.equal(now, kept):
+                found.append(None)
+            else:
+                found.append(now - kept if now.is_floating_point() else now.clone())
+        return found
+
+    def change_buffers(self, changes: Sequence[Tensor | None]) -> None:
+        """Put the buffers where they were kept, and then make these changes."""
+        self.restore_buffers()
+        for (_, _, item, _), change in zip(self._buffers, changes, strict=True):
+            if change is not None:
+                item.copy_(item + change if item.is_floating_point() else change)
+
+    @property
+    def buffers(self) -> list[Tensor]:
+        """The model's buffers, where the model has not put others in their places."""
+        return [item for _, _, item, _ in self._buffers]
+
 
 def _buffers_of(model: nn.Module) -> list[tuple[dict[str, Tensor | None], str, Tensor, Tensor]]:
     """Return where each buffer lives, its name there, the tensor, and room for a copy."""

@@ -202,18 +202,32 @@ class SegmentRunner(TrainingRun):
         """Leave the mean gradient of `count` minibatches in the parameters; return their losses.
 
         Each gradient is computed by itself, and they are added as the leaves of one binary tree,
-        so that the bits do not depend on who computed which.
+        so that the bits do not depend on who computed which. So are the changes of the buffers,
+        with which every lane begins alike; of counters, the first lane's holds.
         """
         oracle, group = self._worker.oracle, self._worker.group
-        losses, tree = list[Tensor](), LaneSum()
-        for lane in range(count) if group is None else group.own(count):
+        own = range(count) if group is None else group.own(count)
+        losses, tree = list[Tensor](), LaneSum(own.start)
+        oracle.keep_buffers()
+        for lane in own:
             losses.append(oracle.gradient("train", first + lane))
-            tree.add([item.grad for item in oracle.parameters])
-        total = tree.total()
-        if group is not None:
-            total, losses = group.exchange(total, losses)
-        for item, gradient in zip(oracle.parameters, total, strict=True):
-            item.grad = None if gradient is None else gradient.div_(count)
+            found = [item.grad for item in oracle.parameters]
+            for change in oracle.changed_buffers():
+                whole = change is None or change.is_floating_point()
+                found.append(change if whole or lane == 0 else None)
+            tree.add(found)
+            oracle.restore_buffers()
+        if group is None:
+            total = tree.total()
+        else:
+            total, losses = group.exchange(tree, losses, [*oracle.parameters, *oracle.buffers])
+        means = [
+            item.div_(count) if item is not None and item.is_floating_point() else item
+            for item in total
+        ]
+        for item, gradient in zip(oracle.parameters, means, strict=False):
+            item.grad = gradient
+        oracle.change_buffers(means[len(oracle.parameters) :])
         return losses
 
     def _decay_weights(self) -> None:

@@ -76,11 +76,6 @@ class Worker:
         Raises `CheckpointError`, with the `key` of the checkpoint, where an input cannot be read;
         the search then has it made again.
         """
-        if seat is not None and list(self.model.buffers()):
-            # Each minibatch changes the buffers (BatchNorm), so that one worker must see them all.
-            if seat.rank:
-                return TrainOutcome(0, self.origin, ())
-            seat = None
         with self._seated(seat), untouched_randomness(), task_threads(self.model):
             if isinstance(task, ProbeTask):
                 return self._probe(task)

@@ -27,23 +27,21 @@ from grasp_tune.core.tasks import (
 )
 from grasp_tune.engine.threads import share_cores
 from grasp_tune.engine.worker import Worker
+from grasp_tune.executors.worker_pool import Job, Member, WorkerPool
 from grasp_tune.runtime.driver import MakeWorker
 from grasp_tune.runtime.executor import Died, Ended, portable
-from grasp_tune.runtime.lane_sharing import LaneSharing, SharedTask
 from grasp_tune.runtime.sweep_folder import SweepFolder
 
 WATCH = 0.2  # seconds between two looks whether the driver still lives
 
 
-@dataclass(eq=False)
-class _Member:
+@dataclass(eq=False, kw_only=True)
+class _Process(Member):
     process: BaseProcess
     pipe: Connection
-    job: SharedTask | None = None
-    rank: int = 0
 
 
-class ProcessPool:
+class ProcessPool(WorkerPool[_Process]):
     """An executor with a fixed number of forked workers; one that dies is replaced.
 
     Forked, because a problem is made of functions that cannot be pickled as a rule.
@@ -60,76 +58,52 @@ class ProcessPool:
             raise SearchError("this is a daemon process, which may start no workers; use workers=1")
         if torch.cuda.is_initialized():
             raise SearchError("CUDA was used in this process before the workers; use Ray for GPUs")
+        super().__init__(folder.usage)
         # Where the workers of a step meet: anywhere on this machine will do.
         self._make_worker, self._place = make_worker, folder.path or Path(tempfile.gettempdir())
-        self._members = [self._start() for _ in range(size)]
-        self._waiting: list[Task] = []  # handed to workers when polled: lanes take those left over
-        self._sharing, self._usage = LaneSharing(folder.usage), folder.usage
+        self.members = [self._start() for _ in range(size)]
 
     def cancel(self) -> None:
-        for member in self._members:
+        for member in self.members:
             member.process.kill()  # nothing to lose: outcomes are recorded, the rest is repeated
             member.process.join()
             member.pipe.close()
 
-    def _start(self) -> _Member:
+    def _start(self) -> _Process:
         ours, theirs = self._context.Pipe()
         process = self._context.Process(
             target=_serve, args=(theirs, self._make_worker, os.getpid()), daemon=True
         )
         process.start()
         theirs.close()
-        return _Member(process, ours)
+        return _Process(process=process, pipe=ours)
 
-    @property
-    def free(self) -> bool:
-        return self._idle > len(self._waiting)
+    def meeting(self, leader: _Process) -> str:
+        return (self._place.resolve() / f"meeting-{uuid.uuid4().hex}").as_uri()
 
-    @property
-    def _idle(self) -> int:
-        return sum(member.job is None for member in self._members)
-
-    def submit(self, task: Task) -> None:
-        """Keep the task for the next poll, when it is known how many workers it can have."""
-        self._waiting.append(task)
+    def send(self, member: _Process, job: Job) -> None:
+        with suppress(BrokenPipeError):  # it died meanwhile: `poll` notices
+            member.pipe.send((task_to_dict(job.task), job.seat(member.rank)))
 
     def poll(self, timeout: float) -> Iterator[tuple[Task, Ended]]:
-        # Each waiting task gets a worker, and those with lanes the workers that are left over.
-        for task, size in self._sharing.shares(self._waiting, self._idle):
-            meeting = self._place.resolve() / f"meeting-{uuid.uuid4().hex}"
-            given = SharedTask(task, size, meeting.as_uri())
-            idle = [member for member in self._members if member.job is None]
-            for rank, member in enumerate(idle[:size]):
-                member.job, member.rank = given, rank
-                with suppress(BrokenPipeError):  # it died meanwhile: `poll` notices
-                    member.pipe.send((task_to_dict(task), given.seat(rank)))
-        self._waiting.clear()
-        self._note()
-        ready = wait([member.pipe for member in self._members], timeout)
-        for at, member in enumerate(self._members):
+        self.hand_out([member for member in self.members if member.job is None])
+        ready = wait([member.pipe for member in self.members], timeout)
+        for at, member in enumerate(self.members):
             if member.pipe not in ready:
                 continue
-            job, answer = member.job, None
             try:
                 kind, content = member.pipe.recv()
-                answer = outcome_from_dict(content) if kind == "outcome" else content
+                answer: Ended = outcome_from_dict(content) if kind == "outcome" else content
             except (EOFError, OSError):  # also where it died in the middle of a message
                 member.process.join()
                 answer = Died(f"its worker process died (exit code {member.process.exitcode})")
                 member.pipe.close()
-                self._members[at] = self._start()
-            member.job = None
-            if job is not None:
-                job.answers[member.rank] = answer
-                if job.done:
+                self.members[at] = self._start()
+            for job in self.answered(member, answer):
+                if job.address:
                     Path(unquote(urlsplit(job.address).path)).unlink(missing_ok=True)
-                    ended = job.ended()
-                    self._sharing.learn(job, ended)
-                    yield job.task, ended
-        self._note()
-
-    def _note(self) -> None:
-        self._usage.note(len(self._members), len(self._members) - self._idle)
+                yield job.task, job.ended()
+        self.note()
 
 
 def _end_with(parent: int) -> None:

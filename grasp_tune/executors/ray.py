@@ -6,16 +6,20 @@ time. Checkpoints go to the folder of the sweep or to a storage that all machine
 
 import contextlib
 import hashlib
+import importlib
 import json
 import logging
+import threading
 import time
 import uuid
-from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.core.search import ATTEMPTS
@@ -25,13 +29,13 @@ from grasp_tune.engine.checkpoints import Store
 from grasp_tune.engine.lane_group import Seat, meeting_place
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.worker import Worker
+from grasp_tune.executors.worker_pool import Job, Member, WorkerPool
 from grasp_tune.extras import missing_extra
 from grasp_tune.optimizers.registry import Factory
 from grasp_tune.runtime.call_counter import CallCounter
 from grasp_tune.runtime.callbacks import reporter_for
 from grasp_tune.runtime.driver import MakeWorker, run_sweep
 from grasp_tune.runtime.executor import Died, Ended, portable
-from grasp_tune.runtime.lane_sharing import LaneSharing, SharedTask
 from grasp_tune.runtime.lock import NAME as LOCK
 from grasp_tune.runtime.result import Result
 from grasp_tune.runtime.sweep_folder import SweepFolder
@@ -82,6 +86,11 @@ class RayBackend:
                 ">= 0, not both 0"
             )
 
+    @property
+    def needs(self) -> dict[str, float]:
+        """What a worker reserves, by Ray's names."""
+        return {"CPU": self.cpus_per_task, "GPU": self.gpus_per_task}
+
     def run(
         self,
         problem: TorchProblem,
@@ -111,13 +120,19 @@ class RayBackend:
         return result
 
 
-class _Actor:
-    """A worker process somewhere in the cluster."""
+class WorkerActor:
+    """A worker process somewhere in the cluster.
 
-    def __init__(self, parcel: list[Any], token: str, lock: tuple[str, str], cpus: float) -> None:
-        self._parcel, self._token, self._lock, self._cpus = parcel, token, lock, cpus
-        self._worker: Worker | None = None
-        self._uncounted: CallCounter | None = None  # where the folder's files are out of reach
+    make: makes a worker, and the counter of its calls where no file counts them.
+    cpus: threads that it may use.
+    """
+
+    def __init__(self, make: Callable[[], tuple[Any, CallCounter | None]], cpus: float) -> None:
+        self._make, self._cpus = make, cpus
+        self._worker: Any = None
+        self._uncounted: CallCounter | None = None
+        # PyTorch loads its compiler with the first optimizer, which takes a second or more.
+        threading.Thread(target=importlib.import_module, args=("torch._dynamo",)).start()
 
     def ready(self) -> str:
         """Return, as soon as the process runs, where a group that it leads can meet."""
@@ -131,39 +146,43 @@ class _Actor:
         """
         before = 0 if self._uncounted is None else self._uncounted.total
         try:
-            self._worker = self._worker or self._make_worker()
+            if self._worker is None:
+                torch.set_num_threads(max(1, int(self._cpus)))
+                self._worker, self._uncounted = self._make()
             ended: Ended = self._worker.run(task, seat)
         except Exception as error:
             ended = portable(error, task)
         return ended, 0 if self._uncounted is None else self._uncounted.total - before
 
-    def _make_worker(self) -> Worker:
-        import torch
 
-        torch.set_num_threads(max(1, int(self._cpus)))
-        host = ray.util.get_node_ip_address()
-        try:
-            make_worker = ray.get(self._parcel[0])
-        except Exception as error:
-            raise SearchError(f"the problem cannot be loaded on {host}: {error}") from None
-        if not make_worker.store.exists(self._token):
-            raise SearchError(f"{host} does not see the checkpoints of the driver: {SHARED}")
-        path, text = Path(self._lock[0]), self._lock[1]
-        if not path.is_file() or path.read_text() != text:
-            make_worker.calls = self._uncounted = CallCounter(None)
-        return make_worker()
+def _make_worker(
+    parcel: list[Any], token: str, lock: Path, text: str
+) -> tuple[Worker, CallCounter | None]:
+    """Return a worker on this machine, which must see the driver's checkpoints.
+
+    parcel: a reference; in a list, so that it is opened here, where it can be said what fails.
+    """
+    host = ray.util.get_node_ip_address()
+    try:
+        make_worker = ray.get(parcel[0])
+    except Exception as error:
+        raise SearchError(f"the problem cannot be loaded on {host}: {error}") from None
+    if not make_worker.store.exists(token):
+        raise SearchError(f"{host} does not see the checkpoints of the driver: {SHARED}")
+    if lock.is_file() and lock.read_text() == text:
+        return make_worker(), None
+    make_worker.calls = CallCounter(None)  # the driver's folder is out of reach
+    return make_worker(), make_worker.calls
 
 
-@dataclass(eq=False)
-class _Member:
+@dataclass(eq=False, kw_only=True)
+class _Actor(Member):
     actor: Any
     waits: Any  # what it will answer next; None: it is idle
-    job: SharedTask | None = None
-    rank: int = 0
     address: str = ""  # where a group that it leads meets; known when it is ready
 
 
-class RayExecutor:
+class RayExecutor(WorkerPool[_Actor]):
     """An executor whose workers are Ray actors; one that dies is replaced.
 
     backend: the options.
@@ -173,92 +192,99 @@ class RayExecutor:
 
     def __init__(self, backend: RayBackend, folder: SweepFolder, make_worker: MakeWorker) -> None:
         assert folder.path is not None
-        self._backend, self._store, self._usage = backend, folder.store, folder.usage
-        self._sharing = LaneSharing(folder.usage)
+        super().__init__(folder.usage)
+        self._backend, self._store, self._count = backend, folder.store, folder.calls.counter()
         self._session = contextlib.ExitStack()
         self._session.enter_context(_session(backend.address))
-        self._count = folder.calls.counter()
-        self._members: list[_Member] = []
-        self._queue: deque[Task] = deque()
         self._deaths: Counter[str] = Counter()
         self._stillborn = 0  # workers in a row that died before they were ready
         self._room, self._looked, self._since = 1, -LOOK, time.monotonic()
         self._token = f"driver-{uuid.uuid4().hex[:12]}"
         self._store.write(self._token, {}, {})
         try:
-            parcel = [ray.put(make_worker)]  # in a list: the actor opens it, and can say what fails
+            parcel = [ray.put(make_worker)]
         except Exception as error:
             self.cancel()
             raise InputError(f"problem: it cannot be sent to other processes: {error}") from error
         lock = folder.path.resolve() / LOCK
-        self._start = partial(
-            ray.remote(_Actor)
-            .options(num_cpus=backend.cpus_per_task, num_gpus=backend.gpus_per_task)
-            .remote,
-            parcel,
-            self._token,
-            (str(lock), lock.read_text()),
-            backend.cpus_per_task,
-        )
+        make = partial(_make_worker, parcel, self._token, lock, lock.read_text())
+        self._start = partial(start_actor, backend.needs, make)
 
     @property
-    def free(self) -> bool:
-        """Whether the cluster has room for another task."""
-        return len(self._queue) + self._busy < self._capacity()
+    def capacity(self) -> int:
+        """How many workers the cluster holds now, at least one."""
+        if self._backend.workers is not None:
+            return self._backend.workers
+        if time.monotonic() - self._looked > LOOK:
+            nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+            self._room = max(1, sum(room_for(self._backend.needs, node) for node in nodes))
+            self._looked = time.monotonic()
+        return self._room
 
-    @property
-    def _busy(self) -> int:
-        return sum(member.job is not None for member in self._members)
+    def meeting(self, leader: _Actor) -> str:
+        return f"{leader.address}/{uuid.uuid4().hex}"
 
-    def submit(self, task: Task) -> None:
-        """Keep the task for the next poll, when it is known how many workers it can have."""
-        self._queue.append(task)
+    def send(self, member: _Actor, job: Job) -> None:
+        member.waits = member.actor.run.remote(job.task, job.seat(member.rank))
 
     def poll(self, timeout: float) -> Iterator[tuple[Task, Ended]]:
         """Yield the tasks that ended, waiting a little for the first."""
-        self._dispatch()
-        waiting = {member.waits: member for member in self._members if member.waits is not None}
+        self.hand_out([item for item in self.members if item.address and item.job is None])
+        self._grow()
+        waiting = {member.waits: member for member in self.members if member.waits is not None}
         if not waiting:
             return
         if ray.wait(list(waiting), timeout=timeout)[0]:
             for ref in ray.wait(list(waiting), num_returns=len(waiting), timeout=0.0)[0]:
                 yield from self._hear(waiting[ref])
-        elif not any(member.address for member in self._members):
+        elif not any(member.address for member in self.members):
             self._warn()
-        self._note()
+        self.note()
 
     def cancel(self) -> None:
         """End all workers."""
         with self._session:
-            for member in self._members:
+            for member in self.members:
                 ray.kill(member.actor)
             self._store.delete(self._token)
 
-    # -- inside ---------------------------------------------------------------------------------
+    def _grow(self) -> None:
+        """Start as many workers as there is work for."""
+        tasks = {member.job.task.id: member.job.task for member in self.members if member.job}
+        tasks |= {task.id: task for task in self.waiting}
+        room = self.capacity
+        wanted = sum(self.sharing.workers(task, room) for task in tasks.values())
+        # A number that was asked for is started at once: workers import torch during the probe.
+        for _ in range(min(self._backend.workers or wanted, room) - len(self.members)):
+            actor = self._start()
+            self.members.append(_Actor(actor=actor, waits=actor.ready.remote()))
 
-    def _hear(self, member: _Member) -> Iterator[tuple[Task, Ended]]:
-        job, calls = member.job, 0
+    def _hear(self, member: _Actor) -> Iterator[tuple[Task, Ended]]:
         try:
             answer = ray.get(member.waits)
         except ray.exceptions.RayTaskError as error:  # it could not even say what went wrong
             raise SearchError(f"a worker failed: {error}") from error
         except ray.exceptions.RayError as error:
-            self._members.remove(member)
-            ended: Ended = self._died(member, str(error).strip().splitlines())
+            self.members.remove(member)
+            answer = self._died(member, str(error).strip().splitlines()), 0
         else:
-            member.waits = member.job = None
-            if job is None:
+            member.waits = None
+            if not member.address:
                 member.address, self._stillborn = answer, 0
                 return
-            ended, calls = answer
-        if job is None:
-            return
+        ended, calls = answer
         self._count(calls)
-        job.answers[member.rank] = ended
-        if job.done:
-            yield from self._conclude(job)
+        for job in self.answered(member, ended):
+            ended, task = job.ended(), job.task
+            if isinstance(ended, Died):
+                self._deaths[task.id] += 1
+                if self._deaths[task.id] <= self._backend.max_failures:
+                    self.waiting.appendleft(task)
+                    continue
+                del self._deaths[task.id]
+            yield task, ended
 
-    def _died(self, member: _Member, reasons: list[str]) -> Died:
+    def _died(self, member: _Actor, reasons: list[str]) -> Died:
         reason = reasons[0 if member.address else -1]
         logger.warning("a worker died: %s", reason)
         if not member.address:
@@ -267,63 +293,29 @@ class RayExecutor:
                 raise SearchError(f"no worker process could be started: {reason}")
         return Died(f"its worker died: {reason}")
 
-    def _conclude(self, job: SharedTask) -> Iterator[tuple[Task, Ended]]:
-        task, ended = job.task, job.ended()
-        self._sharing.learn(job, ended)
-        if isinstance(ended, Died):
-            self._deaths[task.id] += 1
-            if self._deaths[task.id] <= self._backend.max_failures:
-                self._queue.appendleft(task)
-                return
-            del self._deaths[task.id]
-        yield task, ended
-
-    def _dispatch(self) -> None:
-        """Give waiting tasks to idle workers, and start as many workers as there is work for."""
-        idle = [member for member in self._members if member.address and member.job is None]
-        ready = [self._queue.popleft() for _ in range(min(len(idle), len(self._queue)))]
-        for task, size in self._sharing.shares(ready, len(idle)):
-            job = SharedTask(task, size, f"{idle[0].address}/{uuid.uuid4().hex}")
-            for rank in range(size):
-                member = idle.pop(0)
-                member.job, member.rank = job, rank
-                member.waits = member.actor.run.remote(task, job.seat(rank))
-        under_way = {id(m.job): m.job.task for m in self._members if m.job is not None}
-        room = self._capacity()
-        tasks = (*under_way.values(), *self._queue)
-        wanted = sum(self._sharing.workers(task, room) for task in tasks)
-        # A number that was asked for is started at once: workers import torch during the probe.
-        for _ in range(min(self._backend.workers or wanted, room) - len(self._members)):
-            actor: Any = self._start()
-            self._members.append(_Member(actor, actor.ready.remote()))
-        self._note()
-
-    def _note(self) -> None:
-        self._usage.note(self._capacity(), self._busy)
-
-    def _capacity(self) -> int:
-        """Return how many tasks the cluster holds now, at least one."""
-        if self._backend.workers is not None:
-            return self._backend.workers
-        if time.monotonic() - self._looked > LOOK:
-            needs = {"CPU": self._backend.cpus_per_task, "GPU": self._backend.gpus_per_task}
-            nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-            held = [
-                min(int(node.get(kind, 0.0) / need) for kind, need in needs.items() if need)
-                for node in nodes
-            ]
-            self._room, self._looked = max(1, sum(held)), time.monotonic()
-        return self._room
-
     def _warn(self) -> None:
         if time.monotonic() - self._since > PATIENCE:
             self._since = time.monotonic()
+            needs, there = self._backend.needs, ray.cluster_resources()
             logger.warning(
                 "waiting for a machine with %g free CPUs and %g free GPUs; the cluster has %s",
-                self._backend.cpus_per_task,
-                self._backend.gpus_per_task,
-                {k: v for k, v in ray.cluster_resources().items() if k in ("CPU", "GPU")},
+                needs["CPU"],
+                needs["GPU"],
+                {kind: there.get(kind, 0.0) for kind in needs},
             )
+
+
+def start_actor(needs: Mapping[str, float], make: Callable[[], Any]) -> Any:
+    """Return a new `WorkerActor`, which begins when these resources are free."""
+    cpus, gpus = needs.get("CPU", 0.0), needs.get("GPU", 0.0)
+    # Where this is a trial of Tune: not inside of its placement group, which has no room for it.
+    options: Any = {"num_cpus": cpus, "num_gpus": gpus, "scheduling_strategy": "DEFAULT"}
+    return ray.remote(WorkerActor).options(**options).remote(make, cpus)
+
+
+def room_for(needs: Mapping[str, float], there: Mapping[str, float]) -> int:
+    """Return how many workers with these needs fit."""
+    return min(int(there.get(kind, 0.0) / need) for kind, need in needs.items() if need)
 
 
 @contextlib.contextmanager

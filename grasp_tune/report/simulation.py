@@ -16,10 +16,10 @@ from pathlib import Path
 import torch
 
 from grasp_tune.core.tasks import Task, TrainTask
-from grasp_tune.engine.lane_group import LaneGroup, Seat
+from grasp_tune.engine.lane_group import LaneGroup, LaneSum, Seat
 from grasp_tune.report.dry_run import DryRun
 from grasp_tune.report.timing import Speed
-from grasp_tune.runtime.lane_sharing import LaneSharing
+from grasp_tune.runtime.lane_sharing import LaneSharing, lanes_of
 from grasp_tune.runtime.usage import UsageMeter
 
 EXCHANGES = 20  # that are timed
@@ -39,7 +39,8 @@ class Costs:
 
         Gradients go around a ring, so that their time grows with the number of workers.
         """
-        seconds = self.task + self.speed.seconds_of(task) / workers
+        lanes = lanes_of(task)
+        seconds = self.task + self.speed.seconds_of(task) * -(-lanes // workers) / lanes
         if workers > 1 and isinstance(task, TrainTask):
             steps = max(-(-segment.calls // segment.lanes) for segment in task.segments)
             seconds += steps * self.exchange * (workers - 1)
@@ -68,20 +69,19 @@ class Simulation:
 
 def simulate(run: DryRun, costs: Costs, workers: int) -> Simulation:
     """Return how the sweep would go on so many workers."""
-    meter = UsageMeter()
-    sharing, rounds, busy = LaneSharing(meter), list[float](), 0.0
+    sharing, rounds, busy = LaneSharing(UsageMeter()), list[float](), 0.0
     for item in run.rounds:
         waiting, idle, now = list(item.tasks), workers, 0.0
         running: list[tuple[float, int]] = []  # (when it ends, its workers)
         while waiting or running:
             handed, waiting = waiting[:idle], waiting[idle:]
-            for task, size in sharing.shares(handed, idle):
+            for task, size in zip(handed, sharing.shares(handed, idle), strict=True):
                 seconds = costs.seconds(task, size)
                 heapq.heappush(running, (now + seconds, size))
                 idle -= size
                 busy += size * seconds
-                if isinstance(task, TrainTask) and seconds:
-                    meter.speeds[size] = task.calls / seconds
+                if isinstance(task, TrainTask):
+                    sharing.learn(task.id, size, task.calls, seconds)
             now, size = heapq.heappop(running)
             idle += size
         rounds.append(now)
@@ -102,10 +102,11 @@ def timed_exchange(parameters: int) -> float:
 
 
 def _exchange(seat: Seat, parameters: int) -> float:
-    gradient, loss = torch.zeros(parameters), torch.zeros(())
+    like, loss, clock = torch.zeros(parameters), torch.zeros(()), 0.0
     with LaneGroup(seat) as group:
-        group.exchange([gradient], [loss])  # the first one sets things up
-        clock = time.perf_counter()
-        for _ in range(EXCHANGES):
-            group.exchange([gradient], [loss])
+        for at in range(EXCHANGES + 1):
+            clock = time.perf_counter() if at == 1 else clock  # the first one sets things up
+            tree = LaneSum(group.own(seat.size).start)
+            tree.add([like])
+            group.exchange(tree, [loss], [like])
         return (time.perf_counter() - clock) / EXCHANGES

@@ -34,11 +34,20 @@ def test_lanes_over_workers(workers: int, seconds: float) -> None:
 
 
 def test_lanes_stay_with_one_worker_where_sharing_was_slower() -> None:
-    # A second alone; then two seconds of calls and 10 exchanges of a second, once: never again.
-    run = rounds((one(1, 10),), (one(2, 40, 4),), (one(3, 40, 4),))
+    # A second alone; then two seconds of calls and 10 exchanges of a second, twice: never again.
+    run = rounds((one(1, 10),), *((one(at, 40, 4),) for at in (2, 3, 4)))
     found = simulate(run, Costs(SPEED, exchange=1.0, start=5.0), 2)
-    assert found.rounds == pytest.approx((1.0, 12.0, 4.0))
-    assert found.seconds == pytest.approx(22.0)
+    assert found.rounds == pytest.approx((1.0, 12.0, 12.0, 4.0))
+    assert found.seconds == pytest.approx(34.0)
+
+
+def test_lanes_that_workers_do_not_divide() -> None:
+    # 60 calls in 10 steps of 6 lanes: four workers have two each at most, as have three.
+    seconds = {k: simulate(rounds((one(1, 60, 6),)), Costs(SPEED), k).seconds for k in (3, 4, 6)}
+    assert seconds == pytest.approx({3: 2.0, 4: 2.0, 6: 1.0})
+    # 80 and 40 calls of 8 lanes on eight workers: four each would leave 20 steps of the larger one.
+    both = simulate(rounds((one(1, 80, 8), one(2, 40, 8))), Costs(SPEED), 8)
+    assert both.seconds == pytest.approx(2.0)
 
 
 def test_an_exchange_takes_time() -> None:
