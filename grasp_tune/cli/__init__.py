@@ -16,12 +16,8 @@ from typing import Annotated
 import typer
 
 import grasp_tune
-from grasp_tune.cli.compare import compare
-from grasp_tune.cli.init import init
+from grasp_tune.cli.commands import compare, init, plan, report, resume, run, watch
 from grasp_tune.cli.options import say
-from grasp_tune.cli.plan import plan
-from grasp_tune.cli.report import report, watch
-from grasp_tune.cli.run import resume, run
 from grasp_tune.config.errors import ConfigError, DataError, EntryPointError, MissingDataError
 from grasp_tune.core.errors import GraspError, InputError, MissingExtra
 

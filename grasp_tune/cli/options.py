@@ -1,4 +1,4 @@
-"""Arguments that several commands share, and where their output goes."""
+"""Arguments that several commands share, and what a config may do by them."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ import os
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from grasp_tune.config import ConfigError, Experiment, load_experiment
-from grasp_tune.config.loader import ENVIRONMENT_PREFIX
-from grasp_tune.config.run_folder import outside
+if TYPE_CHECKING:
+    from grasp_tune.config import Experiment
 
 
 class Format(StrEnum):
@@ -54,13 +51,41 @@ AllowOutside = Annotated[
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+Budget = Annotated[
+    int | None,
+    typer.Option(
+        "--budget",
+        help="Oracle calls in all. This and the next three replace what the config says of "
+        "length; of several that are given, the smallest counts.",
+    ),
+]
+Steps = Annotated[
+    int | None, typer.Option("--steps", help="As many calls as a training of so many steps.")
+]
+Epochs = Annotated[
+    float | None, typer.Option("--epochs", help="As many calls as so many passes over the rows.")
+]
+Minutes = Annotated[float | None, typer.Option("--minutes", help="Of the clock.")]
+
+
+def with_limits(changes: list[str] | None, **limits: float | None) -> list[str]:
+    """What was typed with --set, and the limits that replace those of the config."""
+    found = list(changes or ())
+    if any(value is not None for value in limits.values()):
+        from grasp_tune.config.schema import UNLIMITED
+
+        limits["budget"] = UNLIMITED if limits["budget"] is None else limits["budget"]
+        found += [f"{key}={'~' if value is None else value}" for key, value in limits.items()]
+    return found
 
 
 def load_config(
-    config: Path, changes: list[str] | None, out: Path | None, *, allow_outside: bool
+    config: Path, changes: list[str], out: Path | None, *, allow_outside: bool
 ) -> Experiment:
     """The experiment in a config; ConfigError where it reaches further than it may."""
-    experiment = load_experiment(config, overrides=changes or ())
+    from grasp_tune.config import load_experiment
+
+    experiment = load_experiment(config, overrides=changes)
     check_reach(experiment, config, changes, out, allow_outside=allow_outside)
     return experiment
 
@@ -68,7 +93,7 @@ def load_config(
 def check_reach(
     experiment: Experiment,
     config: Path,
-    changes: list[str] | None,
+    changes: list[str],
     out: Path | None,
     *,
     allow_outside: bool,
@@ -77,7 +102,11 @@ def check_reach(
 
     What was typed with --set, or is in the environment, is the user's own.
     """
-    typed = {change.partition("=")[0].strip() for change in changes or ()}
+    from grasp_tune.config.errors import ConfigError
+    from grasp_tune.config.loader import ENVIRONMENT_PREFIX
+    from grasp_tune.config.run_folder import outside
+
+    typed = {change.partition("=")[0].strip() for change in changes}
     typed |= {
         name.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".")
         for name in os.environ
@@ -87,31 +116,6 @@ def check_reach(
         if not allow_outside and key not in typed:
             wanted = "what stays below --out, or --allow-outside"
             raise ConfigError(str(config), key, what, wanted)
-
-
-def printer() -> Console:
-    """Standard output; never cuts a line of a log, never colours a file."""
-    width = None if sys.stdout.isatty() else 160
-    return Console(width=width, highlight=False, soft_wrap=not sys.stdout.isatty())
-
-
-def lines(*rows: tuple[str, str]) -> Table:
-    """Lines of a word and what belongs to it."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column()
-    for row in rows:
-        table.add_row(*row)
-    return table
-
-
-def columns(*names: str) -> Table:
-    """A table with these columns; those whose name ends in a space hold words, the rest numbers."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in names:
-        side: Any = "left" if name.endswith(" ") else "right"
-        table.add_column(name.strip(), justify=side, no_wrap=True)
-    return table
 
 
 def say(text: str) -> None:

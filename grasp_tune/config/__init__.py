@@ -5,22 +5,27 @@ Reading and checking a config loads no torch; `build_problem` does, when first u
 
 from typing import TYPE_CHECKING
 
-from grasp_tune.config.errors import ConfigError, DataError, EntryPointError, MissingDataError
-from grasp_tune.config.loader import experiment_from, load_experiment, starter
-from grasp_tune.config.schema import Experiment
 from grasp_tune.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from grasp_tune.config.build import Built, build_method, build_parts, build_problem
+    from grasp_tune.config.arguments import build_method
+    from grasp_tune.config.build import Built, build_parts, build_problem
+    from grasp_tune.config.errors import ConfigError, DataError, EntryPointError, MissingDataError
+    from grasp_tune.config.loader import experiment_from, load_experiment, starter
     from grasp_tune.config.run import Finished, load_model, load_run, run_experiment
+    from grasp_tune.config.schema import Experiment
     from grasp_tune.data.data import Data, DataSpec
     from grasp_tune.report.cost_estimate import CostEstimate, estimate_cost
 
 _HOME = {
-    "grasp_tune.config.build": ("Built", "build_method", "build_parts", "build_problem"),
-    "grasp_tune.config.run": ("Finished", "load_model", "load_run", "run_experiment"),
-    "grasp_tune.data.data": ("Data", "DataSpec"),
-    "grasp_tune.report.cost_estimate": ("CostEstimate", "estimate_cost"),
+    "config.arguments": ("build_method",),
+    "config.build": ("Built", "build_parts", "build_problem"),
+    "config.errors": ("ConfigError", "DataError", "EntryPointError", "MissingDataError"),
+    "config.loader": ("experiment_from", "load_experiment", "starter"),
+    "config.run": ("Finished", "load_model", "load_run", "run_experiment"),
+    "config.schema": ("Experiment",),
+    "data.data": ("Data", "DataSpec"),
+    "report.cost_estimate": ("CostEstimate", "estimate_cost"),
 }
 __all__ = [
     "Built",
@@ -45,5 +50,5 @@ __all__ = [
     "starter",
 ]
 __getattr__, __dir__ = lazy_names(
-    __name__, {name: home for home, names in _HOME.items() for name in names}
+    __name__, {name: f"grasp_tune.{home}" for home, names in _HOME.items() for name in names}
 )

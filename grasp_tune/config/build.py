@@ -1,23 +1,20 @@
-"""From an experiment to what the library runs: the problem, the method, the call of `minimize`."""
+"""From an experiment to its problem: the data are read, the model and the loss are found."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from grasp_tune.config.entry_point import load_entry_point
+from grasp_tune.config.arguments import own_or_name
 from grasp_tune.config.losses import settle_loss
 from grasp_tune.config.models import ModelFactory, default_model
 from grasp_tune.config.options import Backbone, Model
 from grasp_tune.config.schema import UNLIMITED, Experiment
-from grasp_tune.config.section import is_entry_point
 from grasp_tune.core.errors import ProblemError
-from grasp_tune.core.methods import Method, method_from_dict
 from grasp_tune.data import Data, load_data
 from grasp_tune.data.backbone_features import with_features
 from grasp_tune.engine.problem import TorchProblem
@@ -72,49 +69,13 @@ def build_parts(experiment: Experiment) -> Built:
         data=(x, y),
         batch_size=min(rows, _EXACT_CHUNK) if size == "full" else size,
         validation=None if validation is None else tuple(part.to(device) for part in validation),
-        metric=_own_or_name(options.metric, "problem.metric"),
+        metric=own_or_name(options.metric, "problem.metric"),
         choose_by=options.choose_by,
         weight_decay=options.weight_decay,
         clip=options.clip,
         device=device,
     )
     return Built(problem, data, model, loss.name, loss.outputs)
-
-
-def build_method(experiment: Experiment) -> Method:
-    """The variant with the experiment's inputs."""
-    values: dict[str, Any] = experiment.method.model_dump()
-    base = _own_or_name(values["base"], "method.base")
-    return method_from_dict(values, base=base) if callable(base) else method_from_dict(values)
-
-
-def sweep_arguments(experiment: Experiment) -> dict[str, Any]:
-    """The arguments of `minimize` that decide the result, from an experiment."""
-    functions = {name: _own_or_name(name, "challengers") for name in experiment.challengers}
-    return {
-        "budget": experiment.budget,
-        "method": build_method(experiment),
-        "schedule": experiment.given_schedule,
-        "seed": experiment.seed,
-        "ensemble": experiment.ensemble,
-        "challengers": {k: v if callable(v) else None for k, v in functions.items()},
-        "fused": getattr(experiment.backend, "fused", "auto"),  # only `local` has a say
-    }
-
-
-def backend_of(experiment: Experiment) -> Any:
-    """The backend that a config asks for, as `minimize` takes it."""
-    values = experiment.backend.model_dump(exclude={"kind"})
-    if experiment.backend.kind == "ray":
-        from grasp_tune.executors.ray import RayBackend
-
-        return RayBackend(**values)
-    if experiment.backend.kind == "optuna":
-        from grasp_tune.optuna import OptunaBackend
-
-        del values["gpus_per_task"]  # a check of the config only: a study's processes share
-        return OptunaBackend(**values)
-    return "local"
 
 
 def settled(
@@ -142,11 +103,6 @@ def chosen_device(name: str) -> torch.device:
             f"problem.device: got {name}, which this machine does not have; expected cpu or auto"
         )
     return device
-
-
-def _own_or_name(name: str | None, key: str) -> Any:
-    """The function that `module:function` stands for; every other name as it is."""
-    return load_entry_point(str(name), key) if is_entry_point(name) else name
 
 
 def _split(data: Data, share: float) -> tuple[Part, Part | None]:

@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from grasp_tune.api import minimize
-from grasp_tune.config.build import Built, backend_of, build_parts, settled, sweep_arguments
+from grasp_tune.config.arguments import backend_of, sweep_arguments
+from grasp_tune.config.build import Built, build_parts, settled
 from grasp_tune.config.errors import ConfigError
 from grasp_tune.config.models import ModelFactory, default_model
 from grasp_tune.config.options import Local

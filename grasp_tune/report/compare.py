@@ -16,7 +16,8 @@ from statistics import mean, median
 from typing import Any
 
 from grasp_tune.api import minimize
-from grasp_tune.config.build import Built, build_parts, settled, sweep_arguments
+from grasp_tune.config.arguments import sweep_arguments
+from grasp_tune.config.build import Built, build_parts, settled
 from grasp_tune.config.errors import ConfigError, shown
 from grasp_tune.config.explain import hint
 from grasp_tune.config.run_folder import claim, masked_config, yaml_text

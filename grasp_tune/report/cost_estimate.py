@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from grasp_tune.config.build import Built, build_parts, settled, sweep_arguments
+from grasp_tune.config.arguments import sweep_arguments
 from grasp_tune.config.schema import Experiment
 from grasp_tune.core.methods import Method
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import ScoreTask, TrainTask
-from grasp_tune.engine.fused import fusion_width
 from grasp_tune.optimizers.registry import described
 from grasp_tune.report.dry_run import DryRun, Round, StartPoint, dry_run
 from grasp_tune.report.formatting import plural, quantities
-from grasp_tune.report.simulation import Costs, simulate, timed_exchange
-from grasp_tune.report.timing import Speed, Stopwatch
+
+if TYPE_CHECKING:
+    from grasp_tune.config.build import Built
+    from grasp_tune.report.simulation import Costs, Simulation
+    from grasp_tune.report.timing import Speed
 
 WORKERS = (1, 2, 4, 8, 16)  # for which a time is told
 # Seconds to start workers and between two tasks, on a machine with nothing else to do.
@@ -66,7 +68,7 @@ class CostEstimate:
 
     def seconds_on(self, workers: int) -> float | None:
         """How long the sweep would take on so many workers of this machine's speed."""
-        return None if self.costs is None else simulate(self.run, self.costs, workers).seconds
+        return None if self.costs is None else _simulated(self.run, self.costs, workers).seconds
 
     def to_dict(self) -> dict[str, Any]:
         """The estimate as JSON values."""
@@ -111,16 +113,23 @@ def estimate_cost(
     """
     given = sweep_arguments(experiment)
     method: Method = given["method"]
-    built = build_parts(experiment) if grad_norm is None else None
-    if built is not None:
+    built, width = None, 0
+    if grad_norm is None:  # what follows needs torch; without it a plan takes no time
+        from grasp_tune.config.build import build_parts, settled
+        from grasp_tune.engine.fused import fusion_width
+        from grasp_tune.report.simulation import Costs, timed_exchange
+        from grasp_tune.report.timing import Stopwatch
+
+        built = build_parts(experiment)
         experiment = settled(experiment, built.problem)
+        width = fusion_width(built.problem, method, given["fused"], experiment.seed)
     spec, bases = SweepSpec.assemble(
         method,
         experiment.budget,
         given["schedule"],
         experiment.seed,
         ensemble=experiment.ensemble,
-        width=fusion_width(built.problem, method, given["fused"], experiment.seed) if built else 0,
+        width=width,
         challengers=given["challengers"],
     )
     costs: Costs | None = None
@@ -149,9 +158,15 @@ def estimate_cost(
     )
 
 
+def _simulated(run: DryRun, costs: Costs, workers: int) -> Simulation:
+    from grasp_tune.report.simulation import simulate
+
+    return simulate(run, costs, workers)
+
+
 def _phases(run: DryRun, costs: Costs | None, workers: int) -> tuple[Phase, ...]:
     """A line for the probe, one for every change of the runs that go on, one for the choice."""
-    times = () if costs is None else simulate(run, costs, workers).rounds
+    times = () if costs is None else _simulated(run, costs, workers).rounds
     groups: list[list[Round]] = []
     before: object = None
     for item in run.rounds:

@@ -1,7 +1,10 @@
 """Bad input is one line on standard error, exit code 2, and nothing has started."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -85,6 +88,34 @@ def test_bad_input_is_one_line_before_anything_starts(
     assert ended.err.count("\n") == 1
     assert "Traceback" not in ended.err
     assert sorted(place.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "unwanted"),
+    [
+        (["--help"], {"torch", "numpy", "pydantic"}),
+        (["init", "first.yaml"], {"torch", "sklearn"}),
+        (["plan", "small.yaml", "--grad-norm", "1.3"], {"torch", "ray", "optuna"}),
+        (["run", "gone.yaml", "--out", "o"], {"torch", "ray", "optuna"}),
+    ],
+)
+def test_commands_load_no_more_than_they_need(
+    place: Path, arguments: list[str], unwanted: set[str]
+) -> None:
+    code = (
+        "import sys; from grasp_tune.cli import main; "
+        f"main({arguments!r}); sys.stderr.write(repr(sorted({unwanted!r} & set(sys.modules))))"
+    )
+    root = str(Path(grasp_tune.__file__).parents[1])
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=place,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": root},
+    )
+    assert ended.stderr.splitlines()[-1] == "[]", ended.stderr
 
 
 def test_options_that_do_not_exist_are_bad_input_too(command: Command, place: Path) -> None:

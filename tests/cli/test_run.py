@@ -230,6 +230,25 @@ def test_a_budget_may_be_given_in_epochs(command: Command, place: Path) -> None:
     assert refused.code == 2 and "expected budget or steps" in refused.err
 
 
+def test_limits_on_the_command_line_replace_those_of_the_config(
+    command: Command, place: Path
+) -> None:
+    # The config says 400 calls; 40 rows in minibatches of 4 make ten calls an epoch.
+    for words, calls in (
+        (["--epochs", "50"], 500),
+        (["--steps", "450"], 450),
+        (["--budget", "410", "--epochs", "50"], 410),
+        (["--minutes", "5", "--budget", "60"], 60),
+    ):
+        plan = command("plan", "small.yaml", *words, "--format", "json")
+        assert plan.json["budget"] == calls
+    assert command("run", "small.yaml", "--out", "o", "-q", "--epochs", "12").code == 0
+    assert budget_in(place / "o") == 120
+    assert command("resume", "o", "-q").code == 0
+    refused = command("run", "small.yaml", "--out", "p", "--epochs", "0")
+    assert refused.code == 2 and "epochs: got 0.0, expected > 0" in refused.err
+
+
 def test_minutes_are_decided_once_for_a_folder(command: Command, place: Path) -> None:
     (place / "minutes.yaml").write_text(
         (place / "small.yaml").read_text().replace("budget: 400", "minutes: 0.02")

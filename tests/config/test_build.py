@@ -11,7 +11,8 @@ from torch import Tensor
 
 import grasp_tune as gt
 from grasp_tune.config import build_method, build_parts, build_problem, experiment_from
-from grasp_tune.config.build import chosen_device, sweep_arguments
+from grasp_tune.config.arguments import sweep_arguments
+from grasp_tune.config.build import chosen_device
 from grasp_tune.core.errors import ProblemError
 from grasp_tune.schedules import find_schedule
 from grasp_tune.schedules.promote import Promote

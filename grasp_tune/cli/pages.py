@@ -1,79 +1,83 @@
-"""`grasp-tune plan`: what a run would do and cost."""
+"""What the commands print on a terminal; imported when there is something to print."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import typer
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
-from grasp_tune.cli.options import (
-    AllowOutside,
-    Config,
-    Format,
-    Set,
-    Shown,
-    columns,
-    lines,
-    load_config,
-    print_json,
-    printer,
-)
-from grasp_tune.config import ConfigError, load_experiment
-from grasp_tune.config.schema import UNLIMITED
-from grasp_tune.report.formatting import duration, number, plural, size
+from grasp_tune.report.cost_estimate import WORKERS, CostEstimate
+from grasp_tune.report.formatting import duration, number, percent, plural, size
 
 if TYPE_CHECKING:
-    from grasp_tune.report.cost_estimate import CostEstimate
+    from grasp_tune.config.run import Finished
+    from grasp_tune.report.compare import Comparison
 
 _SHOWN = 12  # cells listed at either end of a long grid
 
 
-def plan(
-    config: Config,
-    changes: Set = None,
-    grad_norm: Annotated[
-        float | None,
-        typer.Option(
-            min=0.0,
-            help="Norm of the gradient at the start point. When given, no data are read and "
-            "nothing is timed.",
-        ),
-    ] = None,
-    value: Annotated[
-        float, typer.Option(help="Loss at the start point, for use with --grad-norm.")
-    ] = 1.0,
-    shown: Shown = Format.TABLE,
-    allow_outside: AllowOutside = False,
-) -> None:
-    """Show what a run would do and cost. Trains nothing.
-
-    Prints the range that would be searched, the runs and their shares of the budget, the disk
-    space, and how long it would take on this machine. For that, a few steps are really taken and
-    thrown away; they do not count as oracle calls.
-
-    Example: grasp-tune plan configs/quickstart.yaml
-    """
-    if grad_norm is None:
-        experiment = load_config(config, changes, None, allow_outside=allow_outside)
-    else:
-        experiment = load_experiment(config, overrides=changes or ())
-        if experiment.budget == UNLIMITED:
-            if experiment.steps is None:
-                wanted = "budget or steps; or no --grad-norm, so that the data are read"
-                raise ConfigError("--grad-norm", "", "a config with epochs or minutes", wanted)
-            experiment = experiment.model_copy(update={"budget": experiment.steps})
-    from grasp_tune.report.cost_estimate import estimate_cost
-
-    estimate = estimate_cost(experiment, grad_norm=grad_norm, value=value)
-    if shown is Format.JSON:
-        print_json(estimate.to_dict())
-    else:
-        printer().print(_page(estimate))
+def show(page: Group) -> None:
+    """Print on standard output; never cuts a line of a log, never colours a file."""
+    terminal = sys.stdout.isatty()
+    width = None if terminal else 160
+    Console(width=width, highlight=False, soft_wrap=not terminal).print(page)
 
 
-def _page(estimate: CostEstimate) -> Group:
+def _lines(*rows: tuple[str, str]) -> Table:
+    """Lines of a word and what belongs to it."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _columns(*names: str) -> Table:
+    """A table with these columns; those whose name ends in a space hold words, the rest numbers."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in names:
+        side: Any = "left" if name.endswith(" ") else "right"
+        table.add_column(name.strip(), justify=side, no_wrap=True)
+    return table
+
+
+def run_page(finished: Finished) -> Group:
+    """What a run has found."""
+    from grasp_tune.report.advice import effort, headline, next_steps, score_label, score_words
+
+    result, metadata = finished.result, finished.metadata
+    table = _lines((score_label(result), score_words(result.choice.chosen)))
+    if (quality := metadata.quality) is not None:
+        table.add_row("training rows", f"loss {number(quality.train_loss)}")
+        if quality.test_loss is not None:
+            right = "" if quality.test_accuracy is None else f", {percent(quality.test_accuracy)}"
+            table.add_row("test rows", f"loss {number(quality.test_loss)}{right}")
+    table.add_row("time", duration(metadata.seconds))
+    for note in result.notes:
+        table.add_row("note", note)
+    for step in next_steps(result, metadata):
+        table.add_row("next", step)
+    table.add_row("report", str(finished.report))
+    return Group(Text(headline(result, metadata)), Text(effort(result, metadata)), table)
+
+
+def comparison_page(comparison: Comparison, path: Path) -> Group:
+    """What a comparison has found."""
+    from grasp_tune.report.compare import head, row
+
+    table = _columns(*head(comparison))
+    for item in comparison.methods:
+        table.add_row(*row(item, comparison.metric))
+    return Group(table, Text(f"page: {path}"))
+
+
+def plan_page(estimate: CostEstimate) -> Group:
+    """What a run would do and cost."""
     experiment, start, run = estimate.experiment, estimate.start, estimate.run
     problem: list[tuple[str, str]] = []
     if (built := estimate.built) is not None:
@@ -93,7 +97,7 @@ def _page(estimate: CostEstimate) -> Group:
     else:
         low, high = map(number, estimate.range)
         found = f"{estimate.quantity} {low} to {high}, {plural(len(run.values), 'value')}"
-    head = lines(
+    head = _lines(
         *problem,
         ("method", f"{experiment.method.name}, schedule {experiment.schedule}, optimizer {bases}"),
         (
@@ -102,11 +106,11 @@ def _page(estimate: CostEstimate) -> Group:
         ),
         ("range", found),
     )
-    phases = columns("phase ", "what ", "calls")
+    phases = _columns("phase ", "what ", "calls")
     for phase in estimate.phases:
         phases.add_row(phase.name, phase.what, f"{phase.calls:,}")
     phases.add_row("total", f"of {experiment.budget:,} allowed", f"{run.calls:,}", style="bold")
-    tail = lines(("time", _time(estimate)), ("workers", _workers(estimate)))
+    tail = _lines(("time", _time(estimate)), ("workers", _workers(estimate)))
     if estimate.disk is not None:
         tail.add_row("disk", f"at most {size(estimate.disk)} of checkpoints at a time")
     for note in estimate.notes:
@@ -125,8 +129,6 @@ def _time(estimate: CostEstimate) -> str:
 
 
 def _workers(estimate: CostEstimate) -> str:
-    from grasp_tune.report.cost_estimate import WORKERS
-
     run = estimate.run
     chain = f"{plural(run.depth, 'step')} of {run.calls:,} calls must follow each other"
     times = [(count, estimate.seconds_on(count)) for count in WORKERS]
@@ -139,7 +141,7 @@ def _cells(estimate: CostEstimate) -> list[RenderableType]:
     plan = estimate.run.plan
     if estimate.experiment.schedule != "paper" or plan is None or not plan.cells:
         return []
-    table = columns("cell", plan.quantity, "calls")
+    table = _columns("cell", plan.quantity, "calls")
     hidden = len(plan.cells) - 2 * _SHOWN
     for place, cell in enumerate(plan.cells):
         if hidden <= 0 or not _SHOWN <= place < _SHOWN + hidden:

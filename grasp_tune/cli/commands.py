@@ -1,0 +1,364 @@
+"""The commands of `grasp-tune`; what they print is in `pages`.
+
+What they need is imported inside of them, so that `--help` and a wrong config answer at once.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from grasp_tune.cli.options import (
+    AllowOutside,
+    Budget,
+    Config,
+    Epochs,
+    Folder,
+    Format,
+    Minutes,
+    Quiet,
+    Set,
+    Shown,
+    Steps,
+    check_reach,
+    load_config,
+    print_json,
+    say,
+    with_limits,
+)
+
+if TYPE_CHECKING:
+    from grasp_tune.config import Experiment
+
+INTERRUPTED, TERMINATED = 130, 143
+Open = Annotated[bool, typer.Option("--open", help="Open the report in the browser.")]
+
+
+def init(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The config to write.")] = Path(
+        "experiment.yaml"
+    ),
+    force: Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")] = False,
+    schema: Annotated[
+        bool,
+        typer.Option(
+            "--schema",
+            help="Print the JSON schema of a config instead, for editors that complete and check "
+            "YAML.",
+        ),
+    ] = False,
+) -> None:
+    """Write a commented config to start from.
+
+    It runs as it is. Every choice is explained beside it; the values in comments are the defaults.
+
+    Example: grasp-tune init mine.yaml
+    """
+    from grasp_tune.config import ConfigError, starter
+
+    if schema:
+        from grasp_tune.config.schema import json_schema
+
+        print_json(json_schema())
+        return
+    try:
+        with file.open("w" if force else "x", encoding="utf-8") as target:
+            target.write(starter(str(file)))
+    except FileExistsError:
+        wanted = "a new name, or --force to replace it"
+        raise ConfigError(str(file), "", "a file that exists", wanted) from None
+    except OSError as error:
+        reason = error.strerror or "an error"
+        raise ConfigError(str(file), "", reason, "a place that can be written") from None
+    typer.echo(str(file))
+    say(f"next: grasp-tune plan {file}")
+
+
+def plan(
+    config: Config,
+    changes: Set = None,
+    budget: Budget = None,
+    steps: Steps = None,
+    epochs: Epochs = None,
+    minutes: Minutes = None,
+    grad_norm: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            help="Norm of the gradient at the start point. When given, no data are read and "
+            "nothing is timed.",
+        ),
+    ] = None,
+    value: Annotated[
+        float, typer.Option(help="Loss at the start point, for use with --grad-norm.")
+    ] = 1.0,
+    shown: Shown = Format.TABLE,
+    allow_outside: AllowOutside = False,
+) -> None:
+    """Show what a run would do and cost. Trains nothing.
+
+    Prints the range that would be searched, the runs and their shares of the budget, the disk
+    space, and how long it would take on this machine. For that, a few steps are really taken and
+    thrown away; they do not count as oracle calls.
+
+    Example: grasp-tune plan configs/quickstart.yaml
+    """
+    from grasp_tune.config import ConfigError, load_experiment
+    from grasp_tune.config.schema import UNLIMITED
+
+    typed = with_limits(changes, budget=budget, steps=steps, epochs=epochs, minutes=minutes)
+    if grad_norm is None:
+        experiment = load_config(config, typed, None, allow_outside=allow_outside)
+    else:
+        experiment = load_experiment(config, overrides=typed)
+        calls = min(experiment.budget, experiment.steps or UNLIMITED)
+        if calls == UNLIMITED:
+            wanted = "budget or steps; or no --grad-norm, so that the data are read"
+            raise ConfigError("--grad-norm", "", "a config with epochs or minutes", wanted)
+        experiment = experiment.model_copy(update={"budget": calls})
+    from grasp_tune.report.cost_estimate import estimate_cost
+
+    estimate = estimate_cost(experiment, grad_norm=grad_norm, value=value)
+    _output(estimate.to_dict(), shown, lambda pages: pages.plan_page(estimate))
+
+
+def run(
+    config: Config,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder for everything that the run writes; a folder of this same run is gone on "
+            "with.",
+        ),
+    ] = None,
+    changes: Set = None,
+    budget: Budget = None,
+    steps: Steps = None,
+    epochs: Epochs = None,
+    minutes: Minutes = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Remove an earlier run from DIR first and start over.")
+    ] = False,
+    quiet: Quiet = False,
+    shown: Shown = Format.TABLE,
+    allow_outside: AllowOutside = False,
+) -> None:
+    """Train, choose the best model, and write a report.
+
+    DIR gets report.html (open it in a browser), result.json, model.safetensors, and config.yaml
+    with every key filled in. Stopped by Ctrl-C or a crash? The same command, or `grasp-tune resume
+    DIR`, goes on where it was.
+
+    Example: grasp-tune run configs/quickstart.yaml --out runs/quickstart --epochs 10
+    """
+    typed = with_limits(changes, budget=budget, steps=steps, epochs=epochs, minutes=minutes)
+    experiment = load_config(config, typed, out, allow_outside=allow_outside)
+    _run(experiment, out, fresh, quiet, shown, allow_outside)
+
+
+def resume(
+    folder: Folder,
+    changes: Set = None,
+    quiet: Quiet = False,
+    shown: Shown = Format.TABLE,
+    allow_outside: AllowOutside = False,
+) -> None:
+    """Go on with a run that was stopped, from any working directory.
+
+    Uses DIR/config.yaml. With --set, only keys may change that leave the result as it is, such as
+    backend.workers. A finished run is not trained again; its report is written anew.
+
+    Example: grasp-tune resume runs/quickstart
+    """
+    from grasp_tune.config.loader import CONFIG
+    from grasp_tune.config.run_folder import saved_experiment
+
+    experiment = saved_experiment(folder, tuple(changes or ()))
+    check_reach(experiment, folder / CONFIG, changes or [], folder, allow_outside=allow_outside)
+    _run(experiment, folder, False, quiet, shown, allow_outside)
+
+
+def _run(
+    experiment: Experiment,
+    out: Path | None,
+    fresh: bool,
+    quiet: bool,
+    shown: Format,
+    allow_outside: bool,
+) -> None:
+    from grasp_tune.config.run import prepare
+
+    prepared = prepare(experiment, out, fresh=fresh)
+    notes = () if quiet else (*prepared.built.data.notes, *_own_code(experiment))
+    for note in (*experiment.notes(), *notes):
+        say(f"note: {note}")
+    again = f"grasp-tune resume {shlex.quote(str(prepared.folder))}"
+    with _resumable(again + " --allow-outside" * allow_outside):
+        finished = prepared.run(progress=not quiet)
+    _output(finished.to_dict(), shown, lambda pages: pages.run_page(finished))
+
+
+def _own_code(experiment: Experiment) -> list[str]:
+    """A line for the functions that a config names, and that were therefore imported."""
+    from grasp_tune.config.section import is_entry_point
+
+    problem = experiment.problem
+    named = [problem.dataset.name, problem.model and problem.model.name, problem.loss]
+    named += [problem.metric, *problem.augment]
+    named += [experiment.method.base, *experiment.challengers]
+    if own := sorted({name for name in named if name and is_entry_point(name)}):
+        return [f"The config runs code of its own: {', '.join(own)}."]
+    return []
+
+
+@contextmanager
+def _resumable(command: str) -> Iterator[None]:
+    """Turn Ctrl-C and SIGTERM into one line that says how to go on, and an exit code."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        stopped = type(error) is not KeyboardInterrupt  # our own: SIGTERM
+        if sys.stderr.isatty():
+            say("")
+        say(f"stopped; nothing that was finished is lost. To go on: {command}")
+        raise typer.Exit(TERMINATED if stopped else INTERRUPTED) from None
+
+
+def report(folder: Folder, show: Open = False) -> None:
+    """Write DIR/report.html again, and print where it is.
+
+    Works for a run that is still under way or was stopped, too: the report then shows the best so
+    far. The page of a run under way is written anew as it goes on, and loads itself again.
+
+    Example: grasp-tune report runs/quickstart --open
+    """
+    from grasp_tune.report.page import write_folder_report
+
+    path = write_folder_report(folder.absolute())
+    typer.echo(str(path))
+    if show and typer.launch(path.as_uri()) != 0:
+        say(f"no browser was found; open {path} yourself")
+
+
+def watch(
+    folder: Folder,
+    every: Annotated[
+        float, typer.Option(min=0.1, max=3600, help="Seconds between two looks at the run.")
+    ] = 2.0,
+    show: Open = False,
+) -> None:
+    """Follow a run that another process is working on, until it ends.
+
+    Prints a line whenever the run has got further, and keeps DIR/report.html up to date. It only
+    reads what the run has saved, from this machine or over a shared disk. Ctrl-C ends it, not the
+    run.
+
+    Example: grasp-tune watch runs/quickstart
+    """
+    from grasp_tune.config.loader import CONFIG
+    from grasp_tune.report.formatting import number
+    from grasp_tune.report.page import write_folder_report
+    from grasp_tune.runtime.sweep_folder import load_search
+
+    before, ended = "", False
+    while not ended:
+        ended = (folder / "result.json").exists()  # looked at first: the report is then the last
+        if ended or (folder / "state.json").exists() or not (folder / CONFIG).exists():
+            path = write_folder_report(folder.absolute())
+            at = load_search(folder / "state.json").progress
+            best = f", best loss {number(at.best)}" if math.isfinite(at.best) else ""
+            line = f"{at.phase}: {at.calls:,} of {at.budget:,} calls{best}"
+            if line != before:
+                typer.echo(line)
+            if not before and show:
+                typer.launch(path.as_uri())
+            before = line
+        if not ended:
+            time.sleep(every)
+    typer.echo(f"report: {path}")
+
+
+def compare(
+    config: Config,
+    out: Annotated[
+        Path,
+        typer.Option(
+            metavar="DIR", help="Folder for the results; the same folder again goes on with it."
+        ),
+    ],
+    changes: Set = None,
+    budget: Budget = None,
+    steps: Steps = None,
+    epochs: Epochs = None,
+    minutes: Minutes = None,
+    methods: Annotated[
+        str,
+        typer.Option(
+            metavar="A,B,...",
+            help="Which methods, such as grasp-promote,grasp-paper,adamw,dog; by default ours and "
+            "every peer that is installed (pip install 'grasp_tune[bench]' brings most).",
+        ),
+    ] = "",
+    seeds: Annotated[int, typer.Option(min=1, max=1000, help="Runs of each method.")] = 3,
+    sort: Annotated[
+        str,
+        typer.Option(
+            metavar="KEY", help="What comes first: train_loss, test_loss, metric or seconds."
+        ),
+    ] = "train_loss",
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Remove an earlier comparison from DIR first.")
+    ] = False,
+    quiet: Quiet = False,
+    shown: Shown = Format.TABLE,
+    allow_outside: AllowOutside = False,
+) -> None:
+    """Compare with other optimizers on the same problem and the same number of oracle calls.
+
+    GRASP in both schedules, and peers such as DoG, Prodigy, D-Adaptation, COCOB, schedule-free,
+    AdamW at its defaults, Optuna's TPE and Ray's ASHA. Searching counts: whoever tunes pays for it
+    out of the same budget. Writes DIR/comparison.html. Runs in this process, whatever the config's
+    backend.
+
+    Example: grasp-tune compare configs/quickstart.yaml --out runs/compare --seeds 2
+    """
+    typed = with_limits(changes, budget=budget, steps=steps, epochs=epochs, minutes=minutes)
+    experiment = load_config(config, typed, out, allow_outside=allow_outside)
+    from grasp_tune.report import compare as contest
+
+    names = tuple(name.strip() for name in methods.split(",") if name.strip())
+    again = ["grasp-tune", "compare", str(config), "--out", str(out), "--seeds", str(seeds)]
+    again += [word for change in typed for word in ("--set", change)]
+    again += ["--methods", methods] if methods else []
+    again += ["--sort", sort] if sort != "train_loss" else []
+    with _resumable(shlex.join(again)):
+        comparison = contest.compare(
+            experiment,
+            out,
+            methods=names,
+            seeds=seeds,
+            fresh=fresh,
+            sort=sort,
+            tell=(lambda line: None) if quiet else say,
+        )
+    path = contest.write_comparison(comparison)
+    _output(comparison.to_dict(), shown, lambda pages: pages.comparison_page(comparison, path))
+
+
+def _output(values: dict[str, Any], shown: Format, page: Callable[[Any], Any]) -> None:
+    """Print the values as JSON, or the page that is made of them."""
+    if shown is Format.JSON:
+        print_json(values)
+    else:
+        from grasp_tune.cli import pages
+
+        pages.show(page(pages))
