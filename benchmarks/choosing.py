@@ -17,7 +17,8 @@ import grasp_tune as gt
 from benchmarks.records import Table
 from benchmarks.workloads import WORKLOADS
 from grasp_tune.core.ensemble import Tally, halving, survivors
-from grasp_tune.engine.oracle import MeanGradient
+from grasp_tune.engine.oracle import gradient_norm
+from grasp_tune.engine.sampling import MeanGradient
 from grasp_tune.optimizers.registry import find_optimizer
 from grasp_tune.peers.session import Run, Session
 
@@ -178,7 +179,7 @@ def _sampled(run: Run, by: str, minibatches: int) -> tuple[float, Array]:
     exact = oracle.exact(gradient=by == "gradient")
     if by == "value":
         return exact, np.array([oracle.value("ensemble", call) for call in range(minibatches)])
-    norm, rows = float(oracle.gradient_norm()), []
+    norm, rows = float(gradient_norm(oracle.parameters)), []
     for call in range(minibatches):
         oracle.gradient("ensemble", call)
         grads = [p.grad.flatten() for p in oracle.parameters if p.grad is not None]

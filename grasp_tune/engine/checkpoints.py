@@ -7,7 +7,7 @@ metadata. Nothing else exists, so loading a checkpoint cannot run code.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -86,6 +86,61 @@ def digest(tensors: Tensors) -> str:
     return found.hexdigest()
 
 
+class Buffers:
+    """The buffers of a model: kept, put back, and changed by what several calls did to them."""
+
+    def __init__(self, model: nn.Module | None) -> None:
+        self._modules = [] if model is None else list(model.modules())
+        self._places: list[tuple[dict[str, Tensor | None], str, Tensor]] = []
+        self.kept: list[Tensor] = []  # as `keep` found them
+
+    @property
+    def items(self) -> list[Tensor]:
+        """The buffers, where the model has not put others in their places."""
+        return [item for _, _, item in self._places]
+
+    def keep(self) -> None:
+        """Remember the buffers as they are now."""
+        if not self._places:  # found when first needed: until then the model may move elsewhere
+            self._places = [
+                (module._buffers, name, item)
+                for module in self._modules
+                for name, item in module._buffers.items()
+                if item is not None
+            ]
+            self._modules = []
+        now = ((owner[name], item) for owner, name, item in self._places)
+        self.kept = [(item if own is None else own).clone() for own, item in now]
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Put the buffers back, so that looking at a point does not change it."""
+        for (owner, name, item), kept in zip(self._places, self.kept, strict=True):
+            owner[name] = item.copy_(kept)  # a model may also put another tensor in its place
+
+    def changes(self) -> list[Tensor | None]:
+        """Return how buffers differ from those kept, None for those that do not.
+
+        Numbers with a fraction by their difference, so that those of several calls can be averaged;
+        counters by their value.
+        """
+        found: list[Tensor | None] = []
+        for (owner, name, _), kept in zip(self._places, self.kept, strict=True):
+            now = owner[name]
+            if now is None or torch.equal(now, kept):
+                found.append(None)
+            else:
+                found.append(now - kept if now.is_floating_point() else now.clone())
+        return found
+
+    def change(self, changes: Sequence[Tensor | None]) -> None:
+        """Put the buffers where they were kept, and then make these changes."""
+        self.restore()
+        for item, change in zip(self.items, changes, strict=True):
+            if change is not None:
+                item.copy_(item + change if item.is_floating_point() else change)
+
+
 def optimizer_tensors(optimizer: Optimizer) -> tuple[Tensors, str]:
     """Return the optimizer's tensors, and its numbers as JSON."""
     state = optimizer.state_dict()
@@ -104,18 +159,14 @@ def optimizer_tensors(optimizer: Optimizer) -> tuple[Tensors, str]:
 
 
 def load_optimizer(
-    optimizer: Optimizer, tensors: Mapping[str, Tensor], numbers: str, key: str, own: bool = False
+    optimizer: Optimizer, tensors: Mapping[str, Tensor], numbers: str, key: str
 ) -> None:
-    """Put a fresh optimizer where another one of its kind was when it was saved.
-
-    own: the tensors were read for this, so that the optimizer may keep them without a copy.
-    """
+    """Put a fresh optimizer where another one of its kind was; the tensors are then its own."""
     state = optimizer.state_dict()
-    found: dict[int, dict[str, Any]]
     try:
         read = json.loads(numbers)
-        groups, entries = read["groups"], read["state"]
-        found = {int(index): dict(items) for index, items in entries.items()}
+        found: dict[int, dict[str, Any]] = {int(at): dict(x) for at, x in read["state"].items()}
+        groups = read["groups"]
     except (ValueError, KeyError, TypeError, AttributeError):
         raise CheckpointError(f"checkpoint {key}: the optimizer's numbers are damaged") from None
     if len(groups) != len(state["param_groups"]):
@@ -126,7 +177,7 @@ def load_optimizer(
     for name, tensor in tensors.items():
         if name.startswith("opt."):
             _, index, entry = name.split(".", 2)
-            found.setdefault(int(index), {})[entry] = tensor if own else tensor.clone()
+            found.setdefault(int(index), {})[entry] = tensor
     optimizer.load_state_dict({"state": found, "param_groups": state["param_groups"]})
 
 

@@ -1,4 +1,4 @@
-"""Runs of a small model as one batched computation.
+"""Runs of a small model as one batched computation: what makes the paper's grid affordable.
 
 Many small steps cost mostly overhead; one step of all runs together costs little more than one.
 All runs see the same minibatches, so a batch is read once. Whether it pays is a rule of the
@@ -76,7 +76,7 @@ def pays(model: nn.Module) -> bool:
 def run_fused(worker: "Worker", task: TrainTask) -> tuple[list[SegmentOutcome], str]:
     """Return the outcome of each segment, all runs advancing together, and a note for people."""
     try:
-        return _Batch(worker, task).outcomes(), ""
+        return _advance_together(worker, task), ""
     except _CannotBatch as error:
         reason, lost = str(error), error.calls
     if reason not in worker.obstacles:  # one line, not one a task
@@ -119,84 +119,82 @@ class _Point:
         return iter(())
 
 
-class _Batch:
-    """The runs of one task. Their parameters are rows of stacks, which a rule moves."""
-
-    def __init__(self, worker: "Worker", task: TrainTask) -> None:
-        segments = task.segments
-        obstacles = {
-            "its runs are at different places": len({run.start for run in segments}) > 1,
-            "its runs have different base optimizers": len({run.arm.base for run in segments}) > 1,
-            "its steps average several minibatches": any(run.lanes > 1 for run in segments),
-            "exact gradients go through the whole data set": task.exact,
-            "the model has buffers": bool(list(worker.model.buffers())),
-        }
-        for reason, holds in obstacles.items():
-            if holds:
-                raise _CannotBatch(reason)
-        self._worker, self._task = worker, task
-        self._runs = [
-            SegmentRunner(worker, segment, task, cast(nn.Module, _Point(worker.model)))
-            for segment in segments
-        ]
-        base = self._runs[0].base
-        groups = [run.optimizer.param_groups[0] for run in self._runs]
-        counts = {(group.get("steps"), group.get("iteration")) for group in groups}
-        make = base.batched_rule()
-        if make is None or len(counts) > 1:
-            raise _CannotBatch(f"there is no batched {base.name} for runs like these")
-        self._make = cast(type[Rule], make)
-        worker.place(START)
-        named = worker.model.named_parameters()
-        names = [name for name, item in named if item.requires_grad]
-        self._loss = BatchedLoss(worker.model, worker.oracle.problem.loss, names)
-
-    def outcomes(self) -> list[SegmentOutcome]:
-        """Advance until every run has had its calls; those that end leave the batch."""
-        call, runs, rule = self._task.segments[0].start, self._runs, None
-        while True:
-            if rule is None or any(run.over for run in runs):
-                if rule is not None:
-                    rule.give_back()
-                for run in filter(lambda run: run.over, runs):
+def _advance_together(worker: "Worker", task: TrainTask) -> list[SegmentOutcome]:
+    """Advance until every run has had its calls; those that end leave the batch."""
+    segments = task.segments
+    obstacles = {
+        "its runs are at different places": len({run.start for run in segments}) > 1,
+        "its runs have different base optimizers": len({run.arm.base for run in segments}) > 1,
+        "its steps average several minibatches": any(run.lanes > 1 for run in segments),
+        "exact gradients go through the whole data set": task.exact,
+        "the model has buffers": bool(list(worker.model.buffers())),
+    }
+    for reason, holds in obstacles.items():
+        if holds:
+            raise _CannotBatch(reason)
+    everyone = [
+        SegmentRunner(worker, segment, task, cast(nn.Module, _Point(worker.model)))
+        for segment in segments
+    ]
+    base, groups = everyone[0].base, [run.optimizer.param_groups[0] for run in everyone]
+    make = cast(type[Rule] | None, base.batched_rule())
+    if make is None or len({group.get("iteration") for group in groups}) > 1:
+        raise _CannotBatch(f"there is no batched {base.name} for runs like these")
+    worker.place(START)
+    loss = BatchedLoss(worker.model, worker.oracle.problem.loss)
+    call, runs, rule = segments[0].start, everyone, None
+    while True:
+        if rule is None or any(run.over for run in runs):
+            if rule is not None:
+                rule.give_back()
+            for run in runs:
+                if run.over:
                     run.finish()
-                if not (runs := [run for run in runs if not run.over]):
-                    return [run.curve.outcome() for run in self._runs]
-                rule = self._make([run.optimizer for run in runs])
-            for run in runs:
-                run.keep_due()
-            rule.begin()
-            for _ in range(rule.calls_per_step):
-                self._call(runs, rule, call)
-                call += 1
-            for run in runs:
-                run.average()
+            if not (runs := [run for run in runs if not run.over]):
+                return [run.curve.outcome() for run in everyone]
+            rule = make([run.optimizer for run in runs])
+        for run in runs:
+            run.keep_due()
+        rule.begin()
+        for _ in range(base.calls_per_step):
+            _call(worker, task, loss, runs, rule, call)
+            call += 1
+        for run in runs:
+            run.averages.update()
 
-    def _call(self, runs: list[SegmentRunner], rule: Rule, call: int) -> None:
-        """Make one oracle call of every run."""
-        oracle = self._worker.oracle
-        batch = oracle.stream("train").batch(call)
-        oracle.seed_noise("train", call)
-        try:
-            gradients, losses = self._loss.gradients(rule.points, batch)
-        except (RuntimeError, NotImplementedError) as error:
-            if not any(word in str(error) for word in _LIMITS):
-                raise
-            reason = str(error).splitlines()[0]
-            if call > self._task.segments[0].start:
-                raise SearchError(
-                    f"{self._task.id}: the loss could be batched before and cannot at call {call} "
-                    f"({reason}); pass fused=False"
-                ) from error
-            oracle.count(1)
-            raise _CannotBatch(reason, calls=1) from error
-        oracle.count(len(runs))
-        norms: Any = run_norms(gradients) if self._task.norms else [math.nan] * len(runs)
-        values = [run.segment.arm.value * run.segment.step_share(call) for run in runs]
-        for run, loss, norm in zip(runs, losses.tolist(), norms, strict=True):
-            run.record(loss, float(norm))
-        with torch.no_grad():
-            rule.feed(gradients, torch.tensor(values, dtype=torch.float64))
+
+def _call(
+    worker: "Worker",
+    task: TrainTask,
+    loss: "BatchedLoss",
+    runs: list[SegmentRunner],
+    rule: Rule,
+    call: int,
+) -> None:
+    """Make one oracle call of every run."""
+    oracle = worker.oracle
+    batch = oracle.stream("train").batch(call)
+    oracle.seed_noise("train", call)
+    try:
+        gradients, losses = loss.gradients(rule.points, batch)
+    except (RuntimeError, NotImplementedError) as error:
+        if not any(word in str(error) for word in _LIMITS):
+            raise
+        reason = str(error).splitlines()[0]
+        if call > task.segments[0].start:
+            raise SearchError(
+                f"{task.id}: the loss could be batched before and cannot at call {call} "
+                f"({reason}); pass fused=False"
+            ) from error
+        oracle.count(1)
+        raise _CannotBatch(reason, calls=1) from error
+    oracle.count(len(runs))
+    norms: Any = run_norms(gradients) if task.norms else [math.nan] * len(runs)
+    values = [run.segment.arm.value * run.segment.step_share(call) for run in runs]
+    for run, value, norm in zip(runs, losses.tolist(), norms, strict=True):
+        run.record(value, float(norm))
+    with torch.no_grad():
+        rule.feed(gradients, torch.tensor(values, dtype=torch.float64))
 
 
 class BatchedLoss(nn.Module):
@@ -206,13 +204,11 @@ class BatchedLoss(nn.Module):
     the ordinary backward pass of the sum then gives each run its own gradient.
     """
 
-    def __init__(
-        self, model: nn.Module, loss: Callable[[nn.Module, Batch], Tensor], names: Sequence[str]
-    ) -> None:
+    def __init__(self, model: nn.Module, loss: Callable[[nn.Module, Batch], Tensor]) -> None:
         super().__init__()
         self.model = model
         self._loss = [loss]  # in a list: a loss that is a module must not become a part
-        self._names = [f"model.{name}" for name in names]
+        self._names = [f"model.{n}" for n, item in model.named_parameters() if item.requires_grad]
 
     def forward(self, batch: Batch) -> Tensor:
         return self._loss[0](self.model, batch).reshape(())

@@ -1,8 +1,9 @@
-"""One segment of one run by the ordinary loop of the framework."""
+"""One segment of one run: an optimizer on its way, and what is kept of its losses and points."""
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +11,7 @@ from torch.optim import Optimizer
 
 from grasp_tune.core.checkpoint_keys import START, average_key, iterate_key, state_key
 from grasp_tune.core.errors import InputError
-from grasp_tune.core.tasks import Segment, SegmentOutcome, TrainTask
+from grasp_tune.core.tasks import Point, Segment, SegmentOutcome, TrainTask
 from grasp_tune.engine.averaging import Averages
 from grasp_tune.engine.checkpoints import (
     Checkpoint,
@@ -20,20 +21,87 @@ from grasp_tune.engine.checkpoints import (
     model_tensors,
     optimizer_tensors,
 )
-from grasp_tune.engine.curves import Curve
 from grasp_tune.engine.lane_group import LaneSum
-from grasp_tune.engine.probe import read_coordinates
+from grasp_tune.engine.oracle import gradient_norm
+from grasp_tune.engine.sampling import read_coordinates
 from grasp_tune.engine.tensor_file import Meta
 from grasp_tune.optimizers.registry import BaseOptimizer, find_optimizer
 
 if TYPE_CHECKING:
     from grasp_tune.engine.worker import Worker
 
+WINDOW = 100  # minibatches, as in the paper's experiments
+MARKS = 24  # points of the curve that one segment leaves for reports
 LAG = 16  # losses that may be under way on a GPU: looking at each would make it wait
 
 
-class _OutOfCalls(Exception):
-    """A closure asked for more oracle calls than the segment has."""
+class Curve:
+    """What a segment remembers of its losses: a few running means, never the whole list."""
+
+    def __init__(self, segment: Segment) -> None:
+        self._segment = segment
+        self._late_from = segment.stop - max(1, segment.calls // 4)
+        self._ceiling = math.inf if segment.ceiling is None else segment.ceiling
+        self._every = -(-segment.calls // MARKS)
+        self._window: deque[tuple[float, float]] = deque(maxlen=WINDOW)
+        self._late, self._late_count = 0.0, 0
+        self._loss, self._norm, self._count = 0.0, 0.0, 0
+        self._points: list[Point] = []
+        self.call, self.finite = segment.start, True
+
+    def add(self, loss: float, norm: float = math.nan) -> bool:
+        """Take in one oracle call; returns whether the run is still finite."""
+        self._window.append((loss, norm))
+        if self.call >= self._late_from:
+            self._late += loss
+            self._late_count += 1
+        self.call += 1
+        self._loss += loss
+        self._norm += norm
+        self._count += 1
+        if self._count == self._every or self.call == self._segment.stop:
+            self._mark()
+        self.finite = self.finite and math.isfinite(loss) and loss <= self._ceiling
+        return self.finite
+
+    def _mark(self) -> None:
+        self._points.append(Point(self.call, self._loss / self._count, self._norm / self._count))
+        self._loss, self._norm, self._count = 0.0, 0.0, 0
+
+    def state(self) -> dict[str, Any]:
+        """Return all that `load` needs to go on, as numbers and lists."""
+        return {
+            "window": [list(item) for item in self._window],
+            "late": [self._late, self._late_count],
+            "sums": [self._loss, self._norm, self._count],
+            "points": [[point.call, point.loss, point.norm] for point in self._points],
+            "now": [self.call, self.finite],
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` gave."""
+        self._window.extend((loss, norm) for loss, norm in state["window"])
+        self._late, self._late_count = state["late"]
+        self._loss, self._norm, self._count = state["sums"]
+        self._points = [Point(*point) for point in state["points"]]
+        self.call, self.finite = state["now"]
+
+    def outcome(self) -> SegmentOutcome:
+        """Return how the segment went."""
+        if self._count:
+            self._mark()
+        size = len(self._window) or math.nan
+        loss, norm = (sum(item[at] for item in self._window) / size for at in (0, 1))
+        late = self._late / self._late_count if self._late_count else loss
+        return SegmentOutcome(
+            arm=self._segment.arm.index,
+            calls=self.call - self._segment.start,
+            finite=self.finite,
+            loss=late if self.finite else math.nan,
+            window_loss=loss,
+            window_norm=norm,
+            curve=tuple(self._points),
+        )
 
 
 class TrainingRun:
@@ -56,17 +124,18 @@ class TrainingRun:
         self.segment, self.base, self.model, self._store = segment, base, model, store
         self.curve = Curve(segment)
         self.call = segment.start
+        self._seen: list[tuple[Tensor | float, Tensor | float]] = []  # not yet in the curve
+        self._lag = 1 if params[0].device.type == "cpu" else LAG
         self._waiting = sorted({call for call in segment.keep if call < segment.stop})
         coordinates = read_coordinates(store, segment.arm.power, params)
         self.optimizer: Optimizer = base.build(params, dict(segment.arm.values), coordinates)
-        entry = base.group_entry or ""
-        self._full = [group.get(entry) for group in self.optimizer.param_groups]
-        self._averages = Averages(model, segment.averages)
+        self._entry = base.group_entry or ""
+        self._full = [group.get(self._entry) for group in self.optimizer.param_groups]
+        self.averages = Averages(model, segment.averages)
         if saved is not None:
-            key = str(segment.state)
-            numbers = str(saved.meta["optimizer"])
-            load_optimizer(self.optimizer, saved.tensors, numbers, key, own=True)
-            self._averages.load(saved.tensors, saved.meta, key)
+            key, numbers = str(segment.state), str(saved.meta["optimizer"])
+            load_optimizer(self.optimizer, saved.tensors, numbers, key)
+            self.averages.load(saved.tensors, saved.meta, key)
             self._set_step(1.0)  # the saved one may have been annealed, or another run's
 
     @property
@@ -80,19 +149,23 @@ class TrainingRun:
         while self._waiting and self._waiting[0] <= self.call:
             self._write_iterate(self._waiting.pop(0))
 
-    def average(self) -> None:
-        """Take the present iterate into the averages."""
-        if self.segment.averages:
-            self._averages.update()
-
-    def record(self, loss: float, norm: float) -> None:
-        """Take in an oracle call that was made elsewhere."""
+    def record(self, loss: Tensor | float, norm: Tensor | float) -> None:
+        """Take in one oracle call; on a GPU, losses are looked at when some are there."""
         self.call += 1
-        self.curve.add(loss, norm)
+        self._seen.append((loss, norm))
+        if len(self._seen) >= self._lag:
+            self.look()
+
+    def look(self) -> None:
+        """Look at the losses that were not looked at yet."""
+        for loss, norm in self._seen:
+            self.curve.add(float(loss), float(norm))
+        self._seen.clear()
 
     def finish(self) -> SegmentOutcome:
         """Write what the segment wants at its end; return how it went."""
         segment, store, index = self.segment, self._store, self.segment.arm.index
+        self.look()
         for call in self._waiting:
             self._write_iterate(call)
         # The last step is never looked at by a loss, so its point is checked here.
@@ -102,12 +175,12 @@ class TrainingRun:
         if segment.keep_averages:
             for gamma in segment.averages:
                 key = str(average_key(index, segment.stop, gamma))
-                store.write(key, self._averages.candidate(gamma), {})
+                store.write(key, self.averages.candidate(gamma), {})
         if segment.save:
             tensors, numbers = optimizer_tensors(self.optimizer)
             tensors.update(model_tensors(self.model))
             meta: Meta = {"optimizer": numbers}
-            self._averages.save(tensors, meta)
+            self.averages.save(tensors, meta)
             store.write(str(state_key(index, segment.stop)), tensors, meta)
         return self.curve.outcome()
 
@@ -117,15 +190,17 @@ class TrainingRun:
             self._set_step(self.segment.step_share(call))
 
     def _set_step(self, share: float) -> None:
-        if (entry := self.base.group_entry) is None:
-            return
         for group, full in zip(self.optimizer.param_groups, self._full, strict=True):
             if full is not None:
-                group[entry] = full * share
+                group[self._entry] = full * share
 
     def _write_iterate(self, call: int) -> None:
         key = str(iterate_key(self.segment.arm.index, call))
         self._store.write(key, model_tensors(self.model), {})
+
+
+class _OutOfCalls(Exception):
+    """A closure asked for more oracle calls than the segment has."""
 
 
 class SegmentRunner(TrainingRun):
@@ -143,16 +218,13 @@ class SegmentRunner(TrainingRun):
         model: nn.Module | None = None,
         skip: int = 0,
     ) -> None:
-        self._worker, self._task = worker, task
+        self._worker, self._task, self._rules = worker, task, worker.rules
         model = worker.model if model is None else model
         saved = worker.place(str(segment.state or START), model)
-        self.params: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
+        params: list[Tensor] = [item for item in model.parameters() if item.requires_grad]
         base = find_optimizer(segment.arm.base, worker.bases)
-        super().__init__(segment, base, model, self.params, worker.store, saved)
+        super().__init__(segment, base, model, params, worker.store, saved)
         self.call = self.curve.call = segment.start + skip
-        self._seen: list[tuple[Tensor, Tensor | float]] = []  # not yet in the curve
-        self._lag = 1 if worker.oracle.device.type == "cpu" else LAG
-        self._decoupled = all("lr" in group for group in self.optimizer.param_groups)
 
     def outcome(self) -> SegmentOutcome:
         """Train, write what was asked for, and return how it went."""
@@ -170,9 +242,8 @@ class SegmentRunner(TrainingRun):
                     f"base: {kind}.step never called the closure that it was given, so it cannot "
                     "be run; a step must call `closure()`, which computes the gradients"
                 )
-            self._decay_weights()
-            self.average()
-        self._look()
+            self._rules.after(self.optimizer)
+            self.averages.update()
         return self.finish()
 
     def _closure(self) -> Tensor:
@@ -185,17 +256,10 @@ class SegmentRunner(TrainingRun):
             losses = [oracle.gradient("train", self.call)]
         else:
             losses = self._lanes(self.call, lanes)
-        self.call += lanes
-        norm = oracle.gradient_norm() if self._task.norms else math.nan
-        problem = oracle.problem
-        if problem.weight_decay and not self._decoupled:
-            for item in _weights(oracle.parameters):
-                item.grad.add_(item.detach(), alpha=problem.weight_decay)  # type: ignore[union-attr]
-        if problem.clip is not None:
-            torch.nn.utils.clip_grad_norm_(oracle.parameters, problem.clip)
-        self._seen.extend((loss, norm) for loss in losses)
-        if len(self._seen) >= self._lag:
-            self._look()
+        norm = gradient_norm(oracle.parameters) if self._task.norms else math.nan
+        for loss in losses:
+            self.record(loss, norm)
+        self._rules.before(self.optimizer)
         return losses[0] if lanes == 1 else torch.stack(losses).mean()
 
     def _lanes(self, first: int, count: int) -> list[Tensor]:
@@ -205,46 +269,27 @@ class SegmentRunner(TrainingRun):
         so that the bits do not depend on who computed which. So are the changes of the buffers,
         with which every lane begins alike; of counters, the first lane's holds.
         """
-        oracle, group = self._worker.oracle, self._worker.group
+        oracle, group, buffers = self._worker.oracle, self._worker.group, self._worker.buffers
         own = range(count) if group is None else group.own(count)
         losses, tree = list[Tensor](), LaneSum(own.start)
-        oracle.keep_buffers()
+        buffers.keep()
         for lane in own:
             losses.append(oracle.gradient("train", first + lane))
             found = [item.grad for item in oracle.parameters]
-            for change in oracle.changed_buffers():
+            for change in buffers.changes():
                 whole = change is None or change.is_floating_point()
                 found.append(change if whole or lane == 0 else None)
             tree.add(found)
-            oracle.restore_buffers()
+            buffers.restore()
         if group is None:
             total = tree.total()
         else:
-            total, losses = group.exchange(tree, losses, [*oracle.parameters, *oracle.buffers])
+            total, losses = group.exchange(tree, losses, [*oracle.parameters, *buffers.items])
         means = [
             item.div_(count) if item is not None and item.is_floating_point() else item
             for item in total
         ]
         for item, gradient in zip(oracle.parameters, means, strict=False):
             item.grad = gradient
-        oracle.change_buffers(means[len(oracle.parameters) :])
+        buffers.change(means[len(oracle.parameters) :])
         return losses
-
-    def _decay_weights(self) -> None:
-        """Shrink the weights by the step size times the problem's decay."""
-        decay = self._worker.oracle.problem.weight_decay
-        for group in self.optimizer.param_groups if decay and self._decoupled else ():
-            if not group.get("seeking"):  # a distance that is only tried is no step size
-                step = group["lr"] * group.get("distance", 1.0)
-                for item in _weights(group["params"]):
-                    item.detach().mul_(max(0.0, 1.0 - step * decay))
-
-    def _look(self) -> None:
-        for loss, norm in self._seen:
-            self.curve.add(float(loss), float(norm))
-        self._seen.clear()
-
-
-def _weights(parameters: Sequence[Tensor]) -> list[Tensor]:
-    """The parameters that decay: no biases, no scales of a normalization."""
-    return [item for item in parameters if item.ndim > 1 and item.grad is not None]

@@ -26,24 +26,14 @@ from grasp_tune.core.errors import InputError
 
 Meta = dict[str, str | int | float]
 
-_DTYPES = {
-    "F64": torch.float64,
-    "I64": torch.int64,
-    "U64": torch.uint64,
-    "C64": torch.complex64,
-    "F32": torch.float32,
-    "I32": torch.int32,
-    "U32": torch.uint32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "I16": torch.int16,
-    "U16": torch.uint16,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
+_DTYPES: dict[str, torch.dtype] = {
+    f"{letter}{bits}": getattr(torch, f"{kind}{bits}")
+    for letter, kind in (("F", "float"), ("I", "int"), ("U", "uint"))
+    for bits in (8, 16, 32, 64)
+    if hasattr(torch, f"{kind}{bits}")
 }
+_DTYPES |= {"BF16": torch.bfloat16, "BOOL": torch.bool, "C64": torch.complex64}
+_DTYPES |= {"F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2}
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 # The checksum comes first in the header, at a place that is known before anything is parsed; it is
@@ -129,63 +119,58 @@ def read_tensors(
     header = file.read(length)
     if not header.startswith(_LEAD):
         raise DamagedFile("is no checkpoint of grasp_tune")
-    metadata, entries = _parse(header, size - 8 - length)
-
-    blank = header[: _PLACE.start] + _NO_CHECKSUM + header[_PLACE.stop :]
-    checksum = hashlib.blake2b(blank, digest_size=32)
-    tensors: dict[str, Tensor] = {}
-    try:
-        for name, (dtype, shape, start, stop) in entries.items():  # in the order of the file
-            # Memory of its own for each: what the reader copies elsewhere can go at once.
-            tensor = torch.empty(shape, dtype=dtype)
-            if stop > start:
-                raw = tensor.reshape(-1).view(torch.uint8).numpy()
-                if file.readinto(raw) != stop - start:  # type: ignore[attr-defined]
-                    raise DamagedFile("is truncated")
-                checksum.update(raw.data)
-            tensors[name] = tensor
-    except (RuntimeError, OverflowError, TypeError):
-        raise DamagedFile("is damaged: its header cannot be right") from None
-    if checksum.hexdigest().encode() != header[_PLACE]:
-        raise DamagedFile("is damaged: its checksum does not match its content")
-    for what, expected in (("key", key), ("sweep", sweep)):
-        if metadata[what] != expected:
-            found = str(metadata[what])[:120]
-            raise DamagedFile(f"is not this one: its {what} is {found!r}, expected {expected!r}")
-    try:
-        return dict(sorted(tensors.items())), dict(json.loads(metadata["meta"]))
-    except (TypeError, ValueError):
-        raise DamagedFile("is damaged: its header cannot be right") from None
-
-
-def _parse(header: bytes, size: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The metadata, and (dtype, shape, start, stop) of each tensor; `size` bytes in all."""
-    if sum(header.count(mark) for mark in (b"[", b"{", b",")) > len(header) // 4 + 100:
+    if sum(header.count(mark) for mark in (b"[", b"{", b",")) > length // 4 + 100:
         raise DamagedFile("is damaged: its header cannot be read")  # all brackets: fills the memory
+    checksum = hashlib.blake2b(
+        header[: _PLACE.start] + _NO_CHECKSUM + header[_PLACE.stop :], digest_size=32
+    )
     try:
         fields = json.loads(header)
         metadata = fields.pop("__metadata__")
         if metadata["made_by"] != _FORMAT:
             raise DamagedFile(f"has format {metadata['made_by']!r}, expected {_FORMAT!r}")
-        entries, end = {}, 0
-        for name, entry in fields.items():
-            dtype, shape = _DTYPES[entry["dtype"]], tuple(entry["shape"])
-            start, stop = entry["data_offsets"]
-            plain = all(type(number) is int and number >= 0 for number in (*shape, start, stop))
-            # Many sizes: their product would be a number without end.
-            if not plain or len(shape) > _MOST_SIZES:
-                raise DamagedFile(f"is damaged: tensor {name!r} has no proper shape")
-            if start != end or stop - start != prod(shape) * dtype.itemsize:
-                raise DamagedFile(f"is damaged: tensor {name!r} does not fit its place")
-            entries[name], end = (dtype, shape, start, stop), stop
-        owner = {name: str(metadata[name]) for name in ("key", "sweep", "meta")}
+        entries = _checked_entries(fields, size - 8 - length)
+        tensors: dict[str, Tensor] = {}
+        for name, (dtype, shape) in entries.items():  # in the order of the file
+            # Memory of its own for each: what the reader copies elsewhere can go at once.
+            tensors[name] = torch.empty(shape, dtype=dtype)
+            if tensors[name].numel():
+                raw = tensors[name].reshape(-1).view(torch.uint8).numpy()
+                if file.readinto(raw) != raw.nbytes:  # type: ignore[attr-defined]
+                    raise DamagedFile("is truncated")
+                checksum.update(raw.data)
+        if checksum.hexdigest().encode() != header[_PLACE]:
+            raise DamagedFile("is damaged: its checksum does not match its content")
+        for what, expected in (("key", key), ("sweep", sweep)):
+            if (found := str(metadata[what])) != expected:
+                raise DamagedFile(
+                    f"is not this one: its {what} is {found[:120]!r}, expected {expected!r}"
+                )
+        return dict(sorted(tensors.items())), dict(json.loads(metadata["meta"]))
     except DamagedFile:
         raise
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, TypeError, LookupError, AttributeError, RuntimeError, OverflowError):
         raise DamagedFile("is damaged: its header cannot be read") from None
+
+
+def _checked_entries(
+    fields: dict[str, Any], size: int
+) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+    """The type and shape of each tensor; all of them fill `size` bytes without a gap."""
+    entries, end = {}, 0
+    for name, entry in fields.items():
+        dtype, shape = _DTYPES[entry["dtype"]], tuple(entry["shape"])
+        start, stop = entry["data_offsets"]
+        plain = all(type(number) is int and number >= 0 for number in (*shape, start, stop))
+        # Many sizes: their product would be a number without end.
+        if not plain or len(shape) > _MOST_SIZES:
+            raise DamagedFile(f"is damaged: tensor {name!r} has no proper shape")
+        if start != end or stop - start != prod(shape) * dtype.itemsize:
+            raise DamagedFile(f"is damaged: tensor {name!r} does not fit its place")
+        entries[name], end = (dtype, shape), stop
     if end != size:
         raise DamagedFile(f"is truncated, or too long: {end} bytes of numbers expected, got {size}")
-    return owner, entries
+    return entries
 
 
 def _check(name: str, tensor: Tensor) -> None:

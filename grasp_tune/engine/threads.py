@@ -15,20 +15,14 @@ LARGEST = 100_000  # parameters of a model of dense layers to which a second thr
 _HEAVY = (_ConvNd, nn.RNNBase, nn.MultiheadAttention)  # use each parameter many times a row
 
 
-def light(model: nn.Module) -> bool:
-    """Return whether one thread is enough for this model, as far as its shape tells."""
-    size = sum(item.numel() for item in model.parameters())
-    return size <= LARGEST and not any(isinstance(item, _HEAVY) for item in model.modules())
-
-
 @contextmanager
 def task_threads(model: nn.Module) -> Iterator[None]:
     """Run the block with one thread where the model is light, and with the user's number else.
 
     A light model then gives the same bits with any number of workers, on any machine of a kind.
     """
-    before = torch.get_num_threads()
-    if light(model):
+    before, size = torch.get_num_threads(), sum(item.numel() for item in model.parameters())
+    if size <= LARGEST and not any(isinstance(item, _HEAVY) for item in model.modules()):
         torch.set_num_threads(1)
     try:
         yield

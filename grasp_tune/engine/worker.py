@@ -6,26 +6,15 @@ nothing of schedules: it does what the task says and writes the checkpoints that
 """
 
 import contextlib
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import cast
 
-from torch import nn
+from torch import Tensor, nn
 
-from grasp_tune.core.checkpoint_keys import START, part_key
-from grasp_tune.core.tasks import (
-    Outcome,
-    ProbeOutcome,
-    ProbeTask,
-    Sample,
-    SampleOutcome,
-    ScoreOutcome,
-    ScoreTask,
-    Task,
-    TrainOutcome,
-    TrainTask,
-)
+from grasp_tune.core.checkpoint_keys import START
+from grasp_tune.core.tasks import Outcome, ProbeTask, Task, TrainOutcome, TrainTask
 from grasp_tune.engine.checkpoints import (
+    Buffers,
     Checkpoint,
     Store,
     Tensors,
@@ -35,15 +24,14 @@ from grasp_tune.engine.checkpoints import (
 )
 from grasp_tune.engine.fused import run_fused
 from grasp_tune.engine.lane_group import LaneGroup, Seat
-from grasp_tune.engine.oracle import LossSums, MeanGradient, Oracle
-from grasp_tune.engine.probe import ProbeSums
+from grasp_tune.engine.oracle import Oracle
 from grasp_tune.engine.problem import TorchProblem
+from grasp_tune.engine.sampling import ProbeRun, ScoreRun
 from grasp_tune.engine.segment import SegmentRunner
+from grasp_tune.engine.step_rules import StepRules
 from grasp_tune.engine.streams import untouched_randomness
 from grasp_tune.engine.threads import task_threads
 from grasp_tune.optimizers.registry import Factory
-
-logger = logging.getLogger(__name__)
 
 
 class Worker:
@@ -61,6 +49,10 @@ class Worker:
         self.bases = dict(bases or {})
         self.oracle = Oracle(problem, seed, count)
         self.model: nn.Module = self.oracle.model
+        self.trained: list[Tensor] = list(self.oracle.parameters)
+        self.buffers = Buffers(self.model)
+        decay = {"weight_decay": problem.weight_decay, "weights_only": True}
+        self.rules = StepRules([{"params": self.trained, **decay}], problem.clip)
         self.start: Tensors = {
             name: item.clone() for name, item in model_tensors(self.model).items()
         }
@@ -77,11 +69,13 @@ class Worker:
         the search then has it made again.
         """
         with self._seated(seat), untouched_randomness(), task_threads(self.model):
-            if isinstance(task, ProbeTask):
-                return self._probe(task)
-            if isinstance(task, ScoreTask):
-                return self._score(task)
-            return self._train(task)
+            if isinstance(task, TrainTask):
+                return self._train(task)
+            run = ProbeRun(task, self) if isinstance(task, ProbeTask) else ScoreRun(task, self)
+            while (call := run.wants) is not None:
+                run.feed(self._sample(*call))
+            self.model.train()
+            return run.outcome()
 
     @contextlib.contextmanager
     def _seated(self, seat: Seat | None) -> Iterator[None]:
@@ -103,66 +97,18 @@ class Worker:
         self.model.train()
         return saved
 
-    # -- probe ----------------------------------------------------------------------------------
-
-    def _probe(self, task: ProbeTask) -> ProbeOutcome:
-        oracle, sums = self.oracle, ProbeSums(self.oracle.parameters, moments=task.moments)
-        for part in range(task.merge):
-            sums.merge(self._store.read(str(part_key(part))).tensors)
-        self.place(START)
-        oracle.keep_buffers()
-        if task.exact:
-            value = oracle.exact(gradient=True)
-            sums.add_gradient(value)
-            sums.add_value(value)
-        else:
-            for call in range(*task.gradients):
-                sums.add_gradient(float(oracle.gradient("probe", call)))
-                oracle.restore_buffers()
-            for call in range(*task.values):
-                sums.add_value(oracle.value("value", call))
-                oracle.restore_buffers()
-        if task.part is not None:
-            self._store.write(str(part_key(task.part)), sums.tensors(), {})
-        elif task.moments:
-            sums.write_moments(self._store)
-        return sums.outcome(task.calls, self.origin)
-
-    # -- score ----------------------------------------------------------------------------------
-
-    def _score(self, task: ScoreTask) -> ScoreOutcome:
-        calls, results = 0, []
-        for sample in task.samples:
-            self.place(sample.key)
-            result = self._sample(task, sample)
-            calls += 0 if task.exact else result.count
-            results.append(result)
-        return ScoreOutcome(calls, self.origin, tuple(results))
-
-    def _sample(self, task: ScoreTask, sample: Sample) -> SampleOutcome:
+    def _sample(self, purpose: str, call: int, gradient: bool) -> float:
+        """Return one loss at the present point, its gradient left in the parameters if asked."""
         oracle = self.oracle
-        oracle.keep_buffers()
-        if task.exact:
-            value = oracle.exact(gradient=False)
-            return SampleOutcome(sample.key, 1, value, value * value)
-        if task.by == "value":
+        if purpose == "exact":
+            return oracle.exact(gradient=gradient)
+        if gradient:
+            return float(oracle.gradient(purpose, call))
+        if purpose == "ensemble" and oracle.problem.validation is not None:
             # Held-out data are seen as they will be in use; training data as in training.
-            held_out = oracle.problem.validation is not None
-            self.model.train(not held_out)
-            sums = LossSums()
-            for call in range(sample.start, sample.stop):
-                sums.add(oracle.value("validation" if held_out else "ensemble", call))
-                oracle.restore_buffers()
-            self.model.train()
-            return SampleOutcome(sample.key, sums.count, sums.mean, sums.mean_square)
-        mean = MeanGradient(oracle.parameters)
-        for call in range(sample.start, sample.stop):
-            oracle.gradient("ensemble", call)
-            mean.add()
-            oracle.restore_buffers()
-        return SampleOutcome(sample.key, mean.count, mean.norm, mean.mean_square)
-
-    # -- train ----------------------------------------------------------------------------------
+            purpose = "validation"
+            self.model.eval()
+        return oracle.value(purpose, call)
 
     def _train(self, task: TrainTask) -> TrainOutcome:
         if len(task.segments) == 1:

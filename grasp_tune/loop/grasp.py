@@ -8,7 +8,7 @@ at x0 for the probe, along a run, at a candidate for fresh samples.
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from statistics import median
 from typing import Any, Literal
 
@@ -20,16 +20,12 @@ from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.core.methods import Method, NonConvex
 from grasp_tune.core.search import Search, Step
 from grasp_tune.core.spec import AnySchedule, SweepSpec
-from grasp_tune.engine.checkpoints import model_tensors
-from grasp_tune.engine.tensor_file import Meta
 from grasp_tune.loop.loop_optimizer import LoopOptimizer, check_spec
-from grasp_tune.loop.model_point import Groups
-from grasp_tune.loop.task_runs import Bench, begin
+from grasp_tune.loop.model_point import Groups, ModelPoint, ParkedStore, clones
 from grasp_tune.runtime.driver import Ledger
 from grasp_tune.runtime.result import Result
-from grasp_tune.runtime.store import MemoryStore
 
-FORMAT = 1
+FORMAT = 2
 TIMED = 12  # steps that are timed where the budget is given in minutes; the first ones warm up
 WARM = 4
 MARGIN = 0.97  # of the time that is planned for; the rest is for steps that take longer
@@ -58,6 +54,9 @@ class Grasp(LoopOptimizer):
     seed: fixes the method's own random choices; the order of the data is the loop's.
     epochs, loader: in place of `budget`: passes over a loader that has a length.
     minutes: in place of `budget`: the first steps are timed, and the rest fills this time.
+    weight_decay: decoupled, as in AdamW, of parameters of two or more dimensions: every step
+        multiplies them by 1 - step size * weight_decay. A group's own one comes first.
+    clip: the largest norm of a training step's gradient; a larger one is scaled down.
     park: where candidates and waiting runs are kept: `device`, with the model, or `cpu`.
     """
 
@@ -72,105 +71,95 @@ class Grasp(LoopOptimizer):
         epochs: int | None = None,
         loader: Any = None,
         minutes: float | None = None,
+        weight_decay: float = 0.0,
+        clip: float | None = None,
         park: Literal["device", "cpu"] = "device",
     ) -> None:
-        super().__init__(model)
-        self._clock = _Clock(minutes) if minutes is not None else None
-        budget = _budget(budget, epochs, loader, minutes)
-        self._make_spec: Callable[[int], SweepSpec] = lambda calls: SweepSpec(
-            NonConvex() if method is None else method, calls, schedule, seed, probe_parts=1
-        )
-        check_spec(self._make_spec(1 if budget is None else budget))
         if park not in ("device", "cpu"):
             raise InputError(f"park: got {park!r}, expected 'device' or 'cpu'")
-        self._new_store = MemoryStore if park == "device" else CpuStore
-        self._bench = Bench(self._point, self._new_store())
-        self._ledger: Ledger | None = None
+        self._clock = _Clock(minutes) if minutes is not None else None
+        budget = _budget(budget, epochs, loader, minutes)
+        self._setting = NonConvex() if method is None else method, schedule, seed
+        check_spec(self._spec(1 if budget is None else budget))
+        store = ParkedStore("cpu" if park == "cpu" else None)
+        super().__init__(ModelPoint(model, store, weight_decay, clip))
+        self._ledger = None if budget is None else Ledger(Search(self._spec(budget)))
         self._task_id = ""
-        self._choice_placed = False
-        if budget is not None:
-            self._start_search(budget)
+        self._done = False
+
+    def _spec(self, budget: int) -> SweepSpec:
+        method, schedule, seed = self._setting
+        return SweepSpec(method, budget, schedule, seed, probe_parts=1)
 
     # -- the loop ----------------------------------------------------------------------------------
 
     @property
     def done(self) -> bool:
         """Whether the budget is spent; the model then holds the chosen weights."""
-        return self._choice_placed
+        return self._done
 
     def _take(self, loss: Tensor) -> None:
-        if self._clock is not None and self._ledger is None:
-            self._time()
+        over = self._clock is not None and self._agreed(torch.tensor(float(self._clock.over))) > 0
+        if self._ledger is None:  # none of the steps that are timed moves the model
+            assert self._clock is not None
+            if (steps := self._clock.tick()) is not None or over:
+                calls = self._agreed(torch.tensor(steps or 1.0, dtype=torch.float64))
+                self._ledger = Ledger(Search(self._spec(int(calls))))
             return
-        if self._run is None:
-            self._begin()
-        self._feed(loss)
-        assert self._run is not None
-        if self._run.done:
-            self._next_task()
-        if self._clock is not None and self._clock.over and not self.done:
-            self._place_choice()
+        if self._run is None:  # x0 is where the model is now
+            self._point.store.write(START, self._point.tensors(), {})
+            kept = clones([item.grad for item in self._point.trained])
+            self._next_task(self._ledger)
+            for parameter, gradient in zip(self._point.trained, kept, strict=True):
+                parameter.grad = gradient
+        if not self._feed(loss):
+            self._next_task(self._ledger)
+        if over and not self.done:
+            self._place_choice(self._ledger)
         self._show_step()
 
-    def _begin(self) -> None:
-        """At the first step: x0 is where the model is now."""
-        self._bench.store.write(START, self._point.tensors(), {})
-        kept = [None if p.grad is None else p.grad.clone() for p in self._point.trained]
-        self._next_task()
-        for parameter, gradient in zip(self._point.trained, kept, strict=True):
-            parameter.grad = gradient
-
-    def _next_task(self) -> None:
-        ledger = self._open_ledger()
+    def _next_task(self, ledger: Ledger) -> None:
         if self._run is not None:
             ledger.ended(self._task_id, self._run.outcome())
         for key in ledger.search.discardable():
-            self._bench.store.delete(key)
-        step = ledger.next()
-        if isinstance(step, Step):
-            self._place_choice()
-            return
-        self._task_id, self._run = step.id, begin(step, self._bench)
-        self._point.mark()
+            self._point.store.delete(key)
+        task = ledger.next()
+        if isinstance(task, Step):
+            self._place_choice(ledger)
+        else:
+            self._task_id = task.id
+            self._begin(task)
 
-    def _open_ledger(self) -> Ledger:
-        if self._ledger is None:
-            raise SearchError("nothing has been run yet: make at least one step")
-        return self._ledger
-
-    def _start_search(self, budget: int) -> None:
-        self._ledger = Ledger(Search(self._make_spec(budget)))
-
-    def _place_choice(self) -> None:
+    def _place_choice(self, ledger: Ledger) -> None:
         """Leave the chosen weights in the model, for good."""
-        self._bench.place(self._open_ledger().search.leader)
-        self._choice_placed = True
+        self._point.place(ledger.search.leader)
+        self._done = True
 
     def finish(self) -> Result:
         """Put the chosen weights into the model and return the result.
 
         Before the budget is spent: the best so far, and a result that is marked partial.
         """
-        search = self._open_ledger().search
-        if self._run is None:
-            self._bench.store.write(START, self._point.tensors(), {})
-        self._place_choice()
+        if self._ledger is None:
+            raise SearchError("nothing has been run yet: the first steps only measure the time")
+        if not self._point.store.exists(START):
+            self._point.store.write(START, self._point.tensors(), {})
+        self._place_choice(self._ledger)
         model = self._point.model
-        tensors = self._point.tensors() if model is None else model_tensors(model)
-        return Result.of(search, tensors, None if model is None else lambda: model)
+        build = None if model is None else lambda: model
+        return Result.of(self._ledger.search, self._tensors(), build)
 
     @contextlib.contextmanager
     def best(self) -> Iterator[None]:
         """Inside the block the model holds the best point so far; after it, what it held before."""
-        search = self._open_ledger().search
-        key = search.leader
-        now = {name: item.clone() for name, item in self._point.tensors().items()}
-        if self._bench.store.exists(key):
-            self._bench.place(key)
+        now = clones(self._point.tensors())
+        key = "" if self._ledger is None else self._ledger.search.leader
+        if self._point.store.exists(key):
+            self._point.place(key)
         try:
             yield
         finally:
-            self._point.place(now)
+            self._point.put(now)
 
     # -- what a person or a logger wants to know ---------------------------------------------------
 
@@ -205,20 +194,16 @@ class Grasp(LoopOptimizer):
             "done": self.done,
             "search": None if self._ledger is None else self._ledger.search.state(),
             "task": self._task_id,
-            "clock": None if self._clock is None else self._clock.state(),
+            "clock": 0.0 if self._clock is None else self._clock.elapsed,
         }
-        if self._run is not None:
-            store = self._bench.store
-            kept = {key: store.read(key) for key in store.keys()}  # noqa: SIM118
-            grasp["store"] = {
-                key: {"tensors": item.tensors, "meta": item.meta} for key, item in kept.items()
-            }
-            grasp["point"] = {k: v.clone() for k, v in self._point.tensors().items()}
-            grasp["buffers"] = [item.clone() for item in self._point.kept_buffers]
-            if not self._run.done:
+        store = self._point.store
+        if kept := {key: store.read(key) for key in store.keys()}:  # noqa: SIM118
+            grasp["store"] = {key: [item.tensors, item.meta] for key, item in kept.items()}
+            grasp["point"] = clones(self._point.tensors())
+            grasp["buffers"] = [item.clone() for item in self._point.buffers.kept]
+            if self._run is not None and not self.done:
                 tensors, numbers = self._run.state()
-                copies = {name: item.detach().clone() for name, item in tensors.items()}
-                grasp["run"] = {"tensors": copies, "numbers": numbers}
+                grasp["run"] = [clones(tensors), numbers]
         return {"state": {}, "param_groups": packed["param_groups"], "grasp": grasp}
 
     @torch.no_grad()
@@ -229,51 +214,32 @@ class Grasp(LoopOptimizer):
             raise InputError("this is no state of a Grasp optimizer")
         if grasp["search"] is None:
             return
-        budget = int(grasp["search"]["spec"]["budget"])
-        search = Search.from_state(dict(grasp["search"]), self._make_spec(budget))
-        self._ledger, self._calls = Ledger(search), int(grasp["calls"])
-        if self._clock is not None and grasp["clock"] is not None:
-            self._clock.load(grasp["clock"])
-        self._choice_placed = bool(grasp["done"])
+        spec = self._spec(int(grasp["search"]["spec"]["budget"]))
+        ledger = self._ledger = Ledger(Search.from_state(dict(grasp["search"]), spec))
+        self._calls, self._done, self._run = int(grasp["calls"]), bool(grasp["done"]), None
+        if self._clock is not None:
+            self._clock.go_on(grasp["clock"])
         if "store" not in grasp:
             return
-        store = self._new_store()
-        for key, kept in grasp["store"].items():
-            store.write(key, kept["tensors"], kept["meta"])
-        self._bench.store = store
-        if self._choice_placed:
-            self._point.place(grasp["point"])
-            return
+        for key in self._point.store.keys():  # noqa: SIM118
+            self._point.store.delete(key)
+        for key, (tensors, meta) in grasp["store"].items():
+            self._point.store.write(key, tensors, meta)
         # The search issues its tasks again; the one that was under way is gone on with.
-        while True:
-            task = self._ledger.next()
+        while not self._done:
+            task = ledger.next()
             if isinstance(task, Step):
                 raise InputError(f"the saved task {grasp['task']} does not fit the saved search")
             if task.id == grasp["task"]:
+                self._task_id = task.id
+                self._begin(task)
+                assert self._run is not None
+                self._run.load(*grasp["run"])
+                self._point.buffers.kept = [item.clone() for item in grasp["buffers"]]
                 break
-        self._task_id, self._run = task.id, begin(task, self._bench)
-        for other in [key for key in self._ledger.running if key != task.id]:
-            self._ledger.give_back(other)
-        self._run.load(grasp["run"]["tensors"], grasp["run"]["numbers"])
-        self._point.kept_buffers = [item.clone() for item in grasp["buffers"]]
-        self._point.place(grasp["point"])
-
-    # -- inside ------------------------------------------------------------------------------------
-
-    def _time(self) -> None:
-        """Time the first steps of a budget in minutes; none of them moves the model."""
-        assert self._clock is not None
-        calls = self._clock.tick()
-        if calls is not None:
-            self._start_search(calls)
-
-
-class CpuStore(MemoryStore):
-    """A store in the main memory, for a model that is elsewhere."""
-
-    def write(self, key: str, tensors: Mapping[str, Tensor], meta: Meta) -> None:
-        """Keep a copy on the CPU."""
-        super().write(key, {name: item.cpu() for name, item in tensors.items()}, meta)
+        for other in [key for key in ledger.running if key != self._task_id]:
+            ledger.give_back(other)
+        self._point.put(grasp["point"])
 
 
 class _Clock:
@@ -288,30 +254,26 @@ class _Clock:
         self._ticks: list[float] = []
 
     @property
-    def _elapsed(self) -> float:
+    def elapsed(self) -> float:
+        """Seconds spent."""
         return self._spent + (0.0 if self._begun is None else time.monotonic() - self._begun)
 
     @property
     def over(self) -> bool:
         """Whether the time is spent."""
-        return self._elapsed >= self._limit
+        return self.elapsed >= self._limit
 
     def tick(self) -> int | None:
         """Note a step; return how many more fit once that is known."""
         now = time.monotonic()
         self._begun = self._begun or now
         self._ticks.append(now)
-        if len(self._ticks) < TIMED and not self.over:
+        if len(self._ticks) < TIMED:
             return None
         gaps = [b - a for a, b in zip(self._ticks[WARM - 1 :], self._ticks[WARM:], strict=False)]
-        each = max(median(gaps or [self._elapsed]), 1e-6)
-        return max(1, int(MARGIN * (self._limit - self._elapsed) / each))
+        return max(1, int(MARGIN * (self._limit - self.elapsed) / max(median(gaps), 1e-6)))
 
-    def state(self) -> float:
-        """Seconds spent."""
-        return self._elapsed
-
-    def load(self, spent: float) -> None:
+    def go_on(self, spent: float) -> None:
         """Go on with so many seconds spent."""
         self._spent, self._begun = float(spent), time.monotonic()
 
@@ -320,11 +282,8 @@ def _budget(
     budget: int | None, epochs: int | None, loader: Any, minutes: float | None
 ) -> int | None:
     """Return T in steps; None where it follows from `minutes`."""
-    given = [
-        name
-        for name, value in (("budget", budget), ("epochs", epochs), ("minutes", minutes))
-        if value is not None
-    ]
+    named = {"budget": budget, "epochs": epochs, "minutes": minutes}
+    given = [name for name, value in named.items() if value is not None]
     if len(given) != 1:
         got = " and ".join(given) or "none of them"
         raise InputError(f"give one of budget, epochs (with loader) or minutes; got {got}")

@@ -11,14 +11,19 @@ from torch.optim import Optimizer
 from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.core.search import Search
 from grasp_tune.core.spec import SweepSpec
-from grasp_tune.loop.group_rules import DEFAULTS
-from grasp_tune.loop.model_point import Groups, ModelPoint
-from grasp_tune.loop.task_runs import TaskRun, TrainRun
+from grasp_tune.core.tasks import ProbeTask, ScoreTask, Task
+from grasp_tune.engine.checkpoints import Tensors, model_tensors
+from grasp_tune.engine.sampling import ProbeRun, ScoreRun
+from grasp_tune.engine.step_rules import DEFAULTS
+from grasp_tune.loop.model_point import ModelPoint
+from grasp_tune.loop.train_run import TrainRun
 
+TaskRun = ProbeRun | ScoreRun | TrainRun
 NO_RATE = 1.0  # what `param_groups` show as lr while no run is under way
 NEEDS_LOSS = (
     "step() needs the loss of this minibatch: call opt.step(loss), or opt.step(closure) with a "
-    "closure that computes the gradients and returns the loss"
+    "closure that computes the gradients and returns the loss; with a GradScaler, "
+    "scaler.step(opt, loss)"
 )
 MOVED = (
     "the model's parameters were changed since the last step by something else than this "
@@ -30,18 +35,17 @@ MOVED = (
 class LoopOptimizer(Optimizer):
     """Takes the losses and gradients of a loop; what they are for is said by those derived from it.
 
-    model: the model, its parameters, or parameter groups.
+    point: the model or the parameters to train.
     """
 
-    def __init__(self, model: Groups) -> None:
-        self._point = ModelPoint(model)
+    def __init__(self, point: ModelPoint) -> None:
+        self._point, self._calls = point, 0
         self._run: TaskRun | None = None
-        self._calls = 0
-        self._heard: list[Tensor] = []  # losses that the model's own output has told
         self._told: set[str] = set()  # warnings that were given
-        super().__init__(self._point.groups, {"lr": NO_RATE, "shown": NO_RATE, **DEFAULTS})
-        if self._point.model is not None:
-            self._point.model.register_forward_hook(self._hear)
+        self._heard = _Heard()
+        super().__init__(point.groups, {"lr": NO_RATE, "shown": NO_RATE, **DEFAULTS})
+        if point.model is not None:
+            point.model.register_forward_hook(self._heard)
 
     @property
     def done(self) -> bool:
@@ -52,6 +56,12 @@ class LoopOptimizer(Optimizer):
     def calls(self) -> int:
         """Steps made so far that count against the budget."""
         return self._calls
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refuse parameters that come later: what was measured is of those given first."""
+        if len(self.param_groups) == len(self._point.groups):
+            raise InputError("parameters cannot join later: give all of them to a new optimizer")
+        super().add_param_group(param_group)
 
     @torch.no_grad()
     def step(self, closure: Tensor | float | Callable[[], Any] | None = None) -> Any:
@@ -75,18 +85,29 @@ class LoopOptimizer(Optimizer):
         """Use one oracle call."""
         raise NotImplementedError
 
-    def _feed(self, loss: Tensor) -> None:
-        """Hand it to the task under way."""
+    def _begin(self, task: Task) -> None:
+        """Make the task the one under way, and put the model where it wants its first call."""
+        if isinstance(task, ProbeTask):
+            self._run = ProbeRun(task, self._point)
+        elif isinstance(task, ScoreTask):
+            self._run = ScoreRun(task, self._point)
+        else:
+            self._run = TrainRun(task, self._point)
+        self._point.mark()
+
+    def _feed(self, loss: Tensor) -> bool:
+        """Hand a call to the task under way; return whether it wants more."""
         if self._point.moved:
             raise SearchError(MOVED)
         assert self._run is not None
-        self._point.dense_gradients()
+        self._point.check_gradients()
         self._run.feed(loss)
         self._calls += 1
+        return self._run.wants is not None
 
     def _checked(self, loss: Any) -> Tensor:
         """Return the loss of this step as a tensor, the mean over all ranks."""
-        heard, self._heard = self._heard, []
+        heard, self._heard.losses = self._heard.losses, []
         if loss is None and heard:
             loss = torch.stack([item.float() for item in heard]).mean()
         if loss is None:
@@ -95,23 +116,24 @@ class LoopOptimizer(Optimizer):
         if value.numel() != 1:
             shape = tuple(value.shape)
             raise InputError(f"loss: got a tensor of shape {shape}, expected one number")
-        value = value.reshape(()).float()
-        if (world := _world()) > 1:
-            value = value.clone()
-            torch.distributed.all_reduce(value)  # so that all ranks decide alike
-            value /= world
-        return value
+        return self._agreed(value.reshape(()).float())
 
-    def _hear(self, module: nn.Module, given: Any, output: Any) -> None:
-        loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
-        if isinstance(loss, Tensor) and loss.numel() == 1 and torch.is_grad_enabled():
-            self._heard.append(loss.detach().reshape(()))
+    def _agreed(self, value: Tensor) -> Tensor:
+        """Return the mean of a number over all ranks, so that they decide alike."""
+        if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+            return value
+        value = value.to(self._point.trained[0].device, copy=True)
+        torch.distributed.all_reduce(value)
+        return value / torch.distributed.get_world_size()
+
+    def _tensors(self) -> Tensors:
+        """Return where the model is now: all of it, where it was given."""
+        model = self._point.model
+        return self._point.tensors() if model is None else model_tensors(model)
 
     def _show_step(self) -> None:
         """Let `param_groups` say the present step, as loggers expect; warn where it was set."""
-        run = self._run
-        segment = run.segment if isinstance(run, TrainRun) else None
-        size = NO_RATE if segment is None else segment.step_size
+        size = self._run.step_size if isinstance(self._run, TrainRun) else NO_RATE
         for group in self.param_groups:
             # A schedule that is constant sets what it found first, which does no harm.
             if group["lr"] not in (group["shown"], NO_RATE):
@@ -128,6 +150,18 @@ class LoopOptimizer(Optimizer):
             warnings.warn(text, stacklevel=4)
 
 
+class _Heard:
+    """The losses that a model's own output has told; knows nothing else, as copies of it do."""
+
+    def __init__(self) -> None:
+        self.losses: list[Tensor] = []
+
+    def __call__(self, module: nn.Module, given: Any, output: Any) -> None:
+        loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+        if isinstance(loss, Tensor) and loss.numel() == 1 and torch.is_grad_enabled():
+            self.losses.append(loss.detach().reshape(()))
+
+
 def check_spec(spec: SweepSpec, bases: Mapping[str, Any] | None = None) -> None:
     """Raise where a sweep needs more than a loop gives: one gradient of one minibatch a step.
 
@@ -140,12 +174,8 @@ def check_spec(spec: SweepSpec, bases: Mapping[str, Any] | None = None) -> None:
         )
     if bases or callable(spec.method.base):
         raise InputError("method: a loop runs the named optimizers; give base by its name")
+    if spec.width:
+        raise InputError("fused: got True, but a loop makes one run after the other; leave it out")
     if len(Search(spec).round_tasks) > 1:
         got = spec.probe_parts
         raise InputError(f"probe_parts: got {got}, but a loop has one probe; give probe_parts=1")
-
-
-def _world() -> int:
-    """Return how many processes train together."""
-    there = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return torch.distributed.get_world_size() if there else 1

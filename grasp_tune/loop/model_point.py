@@ -5,24 +5,74 @@ is tuned and nothing else.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from grasp_tune.core.errors import CheckpointError, InputError
-from grasp_tune.loop.group_rules import GroupRules
+from grasp_tune.engine.checkpoints import Buffers, Checkpoint, Store, Tensors
+from grasp_tune.engine.step_rules import StepRules
+from grasp_tune.engine.tensor_file import Meta
 
 Groups = nn.Module | Iterable[Tensor] | Iterable[dict[str, Any]]
+Many = TypeVar("Many", Tensors, list[Tensor | None])
+
+
+def clones(given: Many) -> Many:
+    """Return copies of tensors."""
+    if isinstance(given, dict):
+        return {name: item.detach().clone() for name, item in given.items()}
+    return [None if item is None else item.clone() for item in given]
+
+
+class ParkedStore:
+    """Checkpoints in memory: each where its tensors were, or all of them on one device."""
+
+    def __init__(self, device: str | None = None) -> None:
+        self._device = device
+        self._kept: dict[str, Checkpoint] = {}
+
+    def write(self, key: str, tensors: Mapping[str, Tensor], meta: Meta) -> None:
+        """Keep a copy under the key."""
+        copies = {n: x.detach().to(self._device or x.device, copy=True) for n, x in tensors.items()}
+        self._kept[key] = Checkpoint(copies, dict(meta))
+
+    def read(self, key: str) -> Checkpoint:
+        """Return a copy of what was written."""
+        if key not in self._kept:
+            raise CheckpointError(f"checkpoint {key} is missing: nothing was written", key)
+        return Checkpoint(clones(self._kept[key].tensors), dict(self._kept[key].meta))
+
+    def exists(self, key: str) -> bool:
+        """Whether something is kept under the key."""
+        return key in self._kept
+
+    def delete(self, key: str) -> None:
+        """Forget the key."""
+        self._kept.pop(key, None)
+
+    def keys(self) -> tuple[str, ...]:
+        """All keys, sorted."""
+        return tuple(sorted(self._kept))
 
 
 class ModelPoint:
-    """The point at which a model stands; speaks as much of `nn.Module` as checkpoints need."""
+    """The point at which a model stands; speaks as much of `nn.Module` as checkpoints need.
 
-    def __init__(self, given: Groups) -> None:
+    weight_decay: of the weights in groups that do not say their own.
+    clip: the largest norm of a step's gradient over all parameters.
+    """
+
+    origin = "loop"  # the start point of a loop is the model's own, not a digest
+
+    def __init__(
+        self, given: Groups, store: Store, weight_decay: float = 0.0, clip: float | None = None
+    ) -> None:
+        self.store = store
         self.model = given if isinstance(given, nn.Module) else None
-        self.groups = _groups(given)
-        self.rules = GroupRules(self.groups)
+        self.groups = _groups(given, weight_decay)
+        self.rules = StepRules(self.groups, clip)
         self.trained: list[Tensor] = [p for group in self.groups for p in group["params"]]
         if not self.trained:
             raise InputError("there is no trainable parameter, so there is nothing to train")
@@ -32,8 +82,8 @@ class ModelPoint:
         if self.model is not None:
             names = {id(item): name for name, item in self.model.named_parameters()}
         self._names = [names.get(id(item), str(at)) for at, item in enumerate(self.trained)]
-        self._seen: list[int] | None = None  # versions of the parameters when we last put them
-        self.kept_buffers: list[Tensor] = []  # as `keep_buffers` found them
+        self._seen: list[tuple[int, int]] | None = None  # as they were when we last put them
+        self.buffers = Buffers(self.model)
 
     # -- what checkpoints ask of a module --------------------------------------------------------
 
@@ -51,14 +101,14 @@ class ModelPoint:
 
     # -- moving ----------------------------------------------------------------------------------
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> Tensors:
         """Return the point as named tensors, not copied."""
         found = {f"param.{name}": item.detach() for name, item in self.named_parameters()}
         found.update({f"buffer.{name}": item.detach() for name, item in self.named_buffers()})
         return found
 
     @torch.no_grad()
-    def place(self, tensors: Mapping[str, Tensor]) -> None:
+    def put(self, tensors: Mapping[str, Tensor]) -> None:
         """Put the model at a point that `tensors` once gave."""
         for name, own in self.tensors().items():
             given = tensors.get(name)
@@ -67,44 +117,41 @@ class ModelPoint:
             own.copy_(given)
         self.mark()
 
-    def keep_buffers(self) -> None:
-        """Remember the buffers, so that looking at a point does not change it."""
-        self.kept_buffers = [item.detach().clone() for _, item in self.named_buffers()]
-
-    @torch.no_grad()
-    def restore_buffers(self) -> None:
-        """Put the buffers back as they were remembered."""
-        for (_, own), kept in zip(self.named_buffers(), self.kept_buffers, strict=True):
-            own.copy_(kept)
+    def place(self, key: str) -> None:
+        """Put the model at a checkpoint."""
+        self.put(self.store.read(key).tensors)
 
     # -- watching --------------------------------------------------------------------------------
 
     def mark(self) -> None:
         """Remember that the parameters are where we want them."""
-        self._seen = [item._version for item in self.trained]
+        self._seen = [(item._version, item.data_ptr()) for item in self.trained]
 
     @property
     def moved(self) -> bool:
-        """Whether somebody else has changed the parameters in place since `mark`."""
-        return self._seen is not None and self._seen != [item._version for item in self.trained]
+        """Whether somebody else has changed the parameters since `mark`."""
+        now = [(item._version, item.data_ptr()) for item in self.trained]
+        return self._seen is not None and self._seen != now
 
-    def dense_gradients(self) -> None:
-        """Turn sparse gradients into dense ones: every optimizer here needs them so."""
-        for item in self.trained:
+    def check_gradients(self) -> None:
+        """Make sparse gradients dense, which every optimizer here needs; raise without any."""
+        found = [item for item in self.trained if item.grad is not None]
+        if not found:
+            raise InputError("no parameter has a gradient: call loss.backward() before opt.step")
+        for item in found:
             if item.grad is not None and item.grad.layout is not torch.strided:
                 item.grad = item.grad.to_dense()
 
 
-def _groups(given: Groups) -> list[dict[str, Any]]:
+def _groups(given: Groups, weight_decay: float) -> list[dict[str, Any]]:
     """Return parameter groups with their trainable parameters only."""
     if isinstance(given, nn.Module):
-        items: list[Any] = [{"params": list(given.parameters())}]
+        given = given.parameters()
     elif isinstance(given, Tensor):
         raise InputError("got a tensor, expected a model, its parameters, or parameter groups")
-    else:
-        items = list(given)
-        if not all(isinstance(item, dict) for item in items):
-            items = [{"params": items}]
+    items: list[Any] = list(given)
+    if not all(isinstance(item, dict) for item in items):
+        items = [{"params": items}]
     groups = []
     for item in items:
         params = item.get("params", [])
@@ -118,5 +165,6 @@ def _groups(given: Groups) -> list[dict[str, Any]]:
                 f"a parameter group has lr={item['lr']!r}, but there is no learning rate; for "
                 "steps of this group that are a tenth as large as the others' give multiplier=0.1"
             )
-        groups.append({**item, "params": [p for p in params if p.requires_grad]})
+        decay = {"weight_decay": weight_decay, "weights_only": "weight_decay" not in item}
+        groups.append({**decay, **item, "params": [p for p in params if p.requires_grad]})
     return [group for group in groups if group["params"]]

@@ -13,10 +13,9 @@ from grasp_tune.core.checkpoint_keys import START
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.random_streams import words
 from grasp_tune.core.tasks import Outcome, ProbeTask, ScoreTask, Task
-from grasp_tune.engine.checkpoints import Store, Tensors, model_tensors
+from grasp_tune.engine.checkpoints import Store, Tensors
 from grasp_tune.loop.loop_optimizer import LoopOptimizer
-from grasp_tune.loop.model_point import Groups
-from grasp_tune.loop.task_runs import Bench, begin
+from grasp_tune.loop.model_point import Groups, ModelPoint
 from grasp_tune.runtime.result import Result
 
 
@@ -52,8 +51,8 @@ class TaskOptimizer(LoopOptimizer):
     """
 
     def __init__(self, model: Groups, trial: TaskTrial) -> None:
-        super().__init__(model)
-        self._trial, self._bench = trial, Bench(self._point, trial.store)
+        super().__init__(ModelPoint(model, trial.store))
+        self._trial = trial
         self._result: Result | None = None
         with trial.faults():
             if trial.task is None:
@@ -61,7 +60,7 @@ class TaskOptimizer(LoopOptimizer):
                 return
             if isinstance(trial.task, ProbeTask) and not trial.store.exists(START):
                 trial.store.write(START, self._point.tensors(), {})
-            self._run = begin(trial.task, self._bench)
+            self._begin(trial.task)
         _seed(trial.seed, trial.task)
 
     @property
@@ -78,8 +77,7 @@ class TaskOptimizer(LoopOptimizer):
     def _take(self, loss: Tensor) -> None:
         assert self._run is not None
         self._trial.called(self._calls + 1)
-        self._feed(loss)
-        if self._run.done:
+        if not self._feed(loss):
             self._trial.end(self._run.outcome())
         self._show_step()
 
@@ -95,9 +93,8 @@ class TaskOptimizer(LoopOptimizer):
             return self._result
 
     def _place(self, key: str) -> Tensors:
-        self._bench.place(key)
-        model = self._point.model
-        return self._point.tensors() if model is None else model_tensors(model)
+        self._point.place(key)
+        return self._tensors()
 
 
 def _seed(seed: int, task: Task) -> None:

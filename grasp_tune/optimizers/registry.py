@@ -139,13 +139,11 @@ for _entry in (
         from_distance=coordinate_distance,
         group_entry="distance",
         uses_power=True,
-        batched=f"{_RULES}:AdaGradRule",
     ),
     BaseOptimizer(
         name="adam",
         make=f"{_HOME}.adam:CoordinateAdam",
         uses_power=True,
-        batched=f"{_RULES}:AdamRule",
     ),
     BaseOptimizer(
         name="growing",
@@ -159,7 +157,6 @@ for _entry in (
         make="torch.optim:SGD",
         from_distance=gradient_step,
         options=(("momentum", 0.9), ("nesterov", True)),
-        batched=f"{_RULES}:MomentumRule",
     ),
     BaseOptimizer(name="adamw", make="torch.optim:AdamW"),
 ):

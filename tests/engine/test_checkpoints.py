@@ -5,7 +5,6 @@ import torch
 from torch import Tensor, nn
 
 from grasp_tune.core.errors import CheckpointError
-from grasp_tune.engine.averaging import Averages
 from grasp_tune.engine.checkpoints import (
     digest,
     finite,
@@ -93,45 +92,6 @@ def test_damaged_numbers_are_named(numbers: str) -> None:
     optimizer = torch.optim.SGD(workbench.linear().parameters(), lr=0.1)
     with pytest.raises(CheckpointError, match="checkpoint key: "):
         load_optimizer(optimizer, {}, numbers, "key")
-
-
-def test_averages_cover_parameters_and_floating_buffers() -> None:
-    model = workbench.batch_norm()
-    averages = Averages(model, (0.0,))
-    mean, tracked = model[1].running_mean, model[1].num_batches_tracked  # type: ignore[index]
-    assert isinstance(mean, Tensor)
-    assert isinstance(tracked, Tensor)
-    for value in (1.0, 2.0, 6.0):
-        mean.fill_(value)
-        tracked.fill_(int(value))
-        averages.update()
-    found = averages.candidate(0.0)
-    assert found["buffer.1.running_mean"].tolist() == pytest.approx([3.0] * 8)
-    assert int(found["buffer.1.num_batches_tracked"]) == 6
-
-
-def test_averages_go_on_where_they_were_saved() -> None:
-    torch.manual_seed(0)
-    model = workbench.linear()
-    whole, first = Averages(model, (8.0,)), Averages(model, (8.0,))
-    tensors: dict[str, Tensor] = {}
-    meta: dict[str, str | int | float] = {}
-    for turn in range(6):
-        with torch.no_grad():
-            next(model.parameters()).add_(1.0)
-        whole.update()
-        if turn < 3:
-            first.update()
-        if turn == 2:
-            first.save(tensors, meta)
-            second = Averages(model, (8.0,))
-            second.load(tensors, meta, "key")
-        if turn >= 3:
-            second.update()
-    assert workbench.same_bits(whole.candidate(8.0), second.candidate(8.0))
-    del tensors["average.8.param.bias"]
-    with pytest.raises(CheckpointError, match="checkpoint key lacks the average 8"):
-        Averages(model, (8.0,)).load(tensors, meta, "key")
 
 
 def test_a_point_with_one_infinite_number_is_not_finite() -> None:

@@ -4,34 +4,28 @@ import pytest
 import torch
 from torch import nn
 
-from grasp_tune.engine.threads import light, task_threads
+from grasp_tune.engine.threads import task_threads
 from tests.engine import workbench
 
 
 @pytest.mark.parametrize(
-    ("model", "expected"),
+    ("model", "threads"),
     [
-        (nn.Linear(512, 10), True),
-        (workbench.batch_norm(), True),
-        (nn.Linear(1000, 1000), False),
-        (nn.Sequential(nn.Conv2d(1, 2, 3)), False),
-        (nn.LSTM(4, 4), False),
+        (nn.Linear(512, 10), 1),
+        (workbench.batch_norm(), 1),
+        (nn.Linear(1000, 1000), 3),
+        (nn.Sequential(nn.Conv2d(1, 2, 3)), 3),
+        (nn.LSTM(4, 4), 3),
     ],
 )
-def test_small_models_of_dense_layers_are_light(model: nn.Module, expected: bool) -> None:
-    assert light(model) is expected
-
-
-def test_threads_are_set_for_the_task_and_given_back() -> None:
+def test_small_models_of_dense_layers_need_one_thread(model: nn.Module, threads: int) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
-        with task_threads(nn.Linear(4, 4)):
-            assert torch.get_num_threads() == 1
+        with task_threads(model):
+            assert torch.get_num_threads() == threads
         assert torch.get_num_threads() == 3
-        with task_threads(nn.Conv2d(1, 1, 3)):
-            assert torch.get_num_threads() == 3
-        with pytest.raises(KeyError), task_threads(nn.Linear(4, 4)):
+        with pytest.raises(KeyError), task_threads(model):
             raise KeyError
         assert torch.get_num_threads() == 3
     finally:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import grasp_tune as gt
-from grasp_tune.loop.group_rules import GroupRules
+from grasp_tune.engine.step_rules import StepRules
 from grasp_tune.optimizers.registry import find_optimizer
 
 BUDGET = 300
@@ -423,7 +423,7 @@ def test_multiplier_and_weight_decay_are_those_of_torch_s_groups(
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 2))
     twin = copy.deepcopy(model)
-    entry, rules = find_optimizer(base, {}), GroupRules(groups_of(model, **ours))
+    entry, rules = find_optimizer(base, {}), StepRules(groups_of(model, **ours))
     opt = entry.build(list(model.parameters()), {"lr": 0.01})
     other = kind(groups_of(twin, **theirs), lr=0.01)
     source = batches()
