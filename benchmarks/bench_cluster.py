@@ -28,9 +28,8 @@ from torch.nn import functional
 
 import grasp_tune as gt
 from grasp_tune.core.spec import SweepSpec
-from grasp_tune.report.dry_run import dry_run
+from grasp_tune.report.dry_run import Stopwatch, dry_run
 from grasp_tune.report.simulation import Costs, simulate, timed_exchange
-from grasp_tune.report.timing import Stopwatch
 from grasp_tune.runtime.sweep_folder import STATE, load_search
 
 WORKERS = 8

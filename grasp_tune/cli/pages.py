@@ -53,10 +53,13 @@ def run_page(finished: Finished) -> Group:
     result, metadata = finished.result, finished.metadata
     table = _lines((score_label(result), score_words(result.choice.chosen)))
     if (quality := metadata.quality) is not None:
-        table.add_row("training rows", f"loss {number(quality.train_loss)}")
-        if quality.test_loss is not None:
-            right = "" if quality.test_accuracy is None else f", {percent(quality.test_accuracy)}"
-            table.add_row("test rows", f"loss {number(quality.test_loss)}{right}")
+        parts = {"training": quality.train, "validation": quality.validation, "test": quality.test}
+        for name, part in parts.items():
+            if part is not None:
+                words = f"loss {number(part.loss)}"
+                words += "" if part.accuracy is None else f", {percent(part.accuracy)} right"
+                words += "" if part.metric is None else f", {quality.metric} {number(part.metric)}"
+                table.add_row(f"{part.rows:,} {name} rows", words)
     table.add_row("time", duration(metadata.seconds))
     for note in result.notes:
         table.add_row("note", note)
@@ -68,12 +71,12 @@ def run_page(finished: Finished) -> Group:
 
 def comparison_page(comparison: Comparison, path: Path) -> Group:
     """What a comparison has found."""
-    from grasp_tune.report.compare import head, row
+    from grasp_tune.report.compare import head, headline, row
 
     table = _columns(*head(comparison))
     for item in comparison.methods:
-        table.add_row(*row(item, comparison.metric))
-    return Group(table, Text(f"page: {path}"))
+        table.add_row(*row(item, comparison))
+    return Group(Text(headline(comparison)), table, Text(f"page: {path}"))
 
 
 def plan_page(estimate: CostEstimate) -> Group:

@@ -21,9 +21,14 @@ from grasp_tune.config.run_folder import REPORT, claim, masked_config, saved_con
 from grasp_tune.config.schema import Experiment
 from grasp_tune.core.records import encode
 from grasp_tune.engine.fused import pays
-from grasp_tune.report.evaluation import evaluate
+from grasp_tune.report.evaluation import (
+    RunMetadata,
+    describe,
+    evaluate,
+    read_metadata,
+    write_metadata,
+)
 from grasp_tune.report.page import LiveReport, write_report
-from grasp_tune.report.run_metadata import RunMetadata, describe, read_metadata, write_metadata
 from grasp_tune.runtime.result import Result
 
 

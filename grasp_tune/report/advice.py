@@ -7,18 +7,16 @@ import math
 import numpy as np
 
 from grasp_tune.core.choice import Candidate
-from grasp_tune.core.ensemble import Tally
-from grasp_tune.report.evaluation import Quality
-from grasp_tune.report.figures import winning_curve
+from grasp_tune.report.evaluation import Quality, RunMetadata
+from grasp_tune.report.figures import error_bar, winning_curve
 from grasp_tune.report.formatting import duration, number, percent, plural
-from grasp_tune.report.run_metadata import RunMetadata
 from grasp_tune.runtime.result import Result
 from grasp_tune.schedules.final_run import ENDED_EARLY
 
 MEMORIZES = 2.0  # a held-out loss above so many times the training loss is told
+WORKERS = (1, 2, 4, 8, 16)  # for which a time is told
 _WORTH = 0.05  # what twice the budget must promise, as a share of the loss, to be worth a word
 _LEAST = 8  # points of a curve for a slope
-WORKERS = (1, 2, 4, 8, 16)  # for which a time is told
 
 
 def headline(result: Result, metadata: RunMetadata | None) -> str:
@@ -27,44 +25,30 @@ def headline(result: Result, metadata: RunMetadata | None) -> str:
         tried = plural(len(result.runs), "run")
         return f"None of {tried} beat the start point, which is returned as it was."
     quality = None if metadata is None else metadata.quality
-    if quality is None or metadata is None:
+    if quality is None:
         start = result.candidates[0].score
         before = f"; it was {number(start)} at the start" if math.isfinite(start) else ""
         return f"The model's {score_label(result)} is {score_words(result.choice.chosen)}{before}."
-    baseline, held = quality.baseline, quality.validation
-    if quality.test_loss is not None:
-        where, loss = f"{metadata.test_rows:,} test rows", quality.test_loss
-        accuracy, metric = quality.test_accuracy, quality.test_metric
-    elif held is not None:
-        where, loss, accuracy, metric = (
-            f"{held.rows:,} validation rows",
-            held.loss,
-            held.accuracy,
-            held.metric,
+    (where, held), constant = quality.held_out, quality.baseline
+    if held.metric is not None:
+        text = f"The model reaches {quality.metric} {number(held.metric)} on {where}"
+        other = constant and f"a constant prediction gets {number(constant.metric)}"
+    elif held.accuracy is not None:
+        text = f"The model gets {percent(held.accuracy)} of {where} right"
+        other = (
+            constant and f"always naming the most common class gets {percent(constant.accuracy)}"
         )
     else:
-        where, loss = "all training rows", quality.train_loss
-        accuracy, metric = quality.train_accuracy, quality.train_metric
-    constant = "a constant prediction gets"
-    if metric is not None:
-        text = f"The model reaches {quality.metric} {number(metric)} on {where}"
-        other = baseline and f"; {constant} {number(baseline.metric)}"
-    elif accuracy is not None:
-        text = f"The model gets {percent(accuracy)} of {where} right"
-        most = percent(baseline.accuracy) if baseline else ""
-        other = most and f"; always naming the most common class gets {most}"
-    else:
-        text = f"Its loss over {where} is {number(loss)}"
-        other = baseline and f"; {constant} {number(baseline.loss)}"
-    return f"{text}{other or ''}."
+        text = f"Its loss over {where} is {number(held.loss)}"
+        other = constant and f"a constant prediction gets {number(constant.loss)}"
+    return f"{text}; {other}." if other else f"{text}."
 
 
 def effort(result: Result, metadata: RunMetadata | None) -> str:
     """What it took."""
-    spent = spent_calls(result)
     time = "" if metadata is None else f" in {duration(metadata.seconds)}"
-    runs = plural(len(result.runs), "run")
-    return f"{runs}; {spent:,} of {int(result.spec['budget']):,} oracle calls were spent{time}."
+    runs, budget = plural(len(result.runs), "run"), int(result.spec["budget"])
+    return f"{runs}; {spent_calls(result):,} of {budget:,} oracle calls were spent{time}."
 
 
 def spent_calls(result: Result) -> int:
@@ -81,16 +65,9 @@ def score_label(result: Result) -> str:
     if result.metric is not None:
         return f"1 − {result.metric} on validation minibatches"
     if result.validation is not None:
-        rows = f" ({result.validation:,} rows)" if result.validation else ""
-        return f"validation loss{rows}"
+        return "validation loss" + (f" ({result.validation:,} rows)" if result.validation else "")
     fresh = result.choice.way in ("race", "resample")
     return "loss on fresh training minibatches" if fresh else "training loss"
-
-
-def error_bar(row: Candidate) -> float | None:
-    """The standard error of a candidate's mean loss; None where it has fewer than two samples."""
-    spread = Tally(row.samples, row.score, row.square).variance
-    return math.sqrt(spread / row.samples) if math.isfinite(spread) else None
 
 
 def score_words(row: Candidate) -> str:
@@ -123,26 +100,23 @@ def expected_gain(result: Result) -> float | None:
     if len(late) < _LEAST:
         return None
     calls, losses = np.log(np.array(late)).T
-    slope = float(np.polyfit(calls, losses, 1)[0])
-    return 1.0 - 2.0**slope
+    return 1.0 - 2.0 ** float(np.polyfit(calls, losses, 1)[0])
 
 
 def memorizes(result: Result, quality: Quality | None) -> str | None:
     """The sentence that says so where the loss on held-out data is far above the training loss."""
     if quality is not None:
-        train = quality.train_loss
-        pairs = [("test rows", quality.test_loss, 0.0)]
-        if quality.validation is not None:
-            pairs.append(("validation rows", quality.validation.loss, 0.0))
+        train, parts = quality.train.loss, {"test": quality.test, "validation": quality.validation}
+        pairs = [(f"{name} rows", item.loss, 0.0) for name, item in parts.items() if item]
+    elif result.choice.by == "value" and result.metric is None and result.choice.chosen.samples:
+        ends = [run.last_loss for run in result.runs if math.isfinite(run.last_loss)]
+        train, row = min(ends, default=math.nan), result.choice.chosen
+        kind = "held-back minibatches" if result.validation is None else "validation data"
+        pairs = [(kind, row.score, 3.0 * (error_bar(row) or math.inf))]
     else:
-        row, ends = result.choice.chosen, [run.last_loss for run in result.runs]
-        train = min((loss for loss in ends if math.isfinite(loss)), default=math.nan)
-        kind = "validation data" if result.validation is not None else "held-back minibatches"
-        scored = row.score if result.choice.by == "value" and row.samples else None
-        scored = scored if result.metric is None else None
-        pairs = [(kind, scored, 3.0 * (error_bar(row) or math.inf))]
+        return None
     for where, loss, margin in pairs:
-        if loss is not None and loss > MEMORIZES * train and loss > train + margin:
+        if loss > MEMORIZES * train and loss > train + margin:
             return (
                 f"The loss on {where} ({number(loss)}) is far above that on training data "
                 f"({number(train)}): the model memorizes."
@@ -152,18 +126,15 @@ def memorizes(result: Result, quality: Quality | None) -> str | None:
 
 def next_steps(result: Result, metadata: RunMetadata | None) -> list[str]:
     """What to do next, the most important first."""
-    quality = None if metadata is None else metadata.quality
     if result.partial:
         return ["Go on with it: the same call, or grasp-tune resume, continues where it stopped."]
+    quality = None if metadata is None else metadata.quality
     steps: list[str] = []
-    base = None if quality is None else quality.baseline
-    if quality is not None and base is not None:
-        loss = quality.validation.loss if quality.validation else quality.train_loss
-        if (loss if quality.test_loss is None else quality.test_loss) >= base.loss:
-            steps.append(
-                "It does no better than a constant prediction: check labels, and whether the "
-                "columns are on comparable scales."
-            )
+    if quality and quality.baseline and quality.held_out[1].loss >= quality.baseline.loss:
+        steps.append(
+            "It does no better than a constant prediction: check labels, and whether the "
+            "columns are on comparable scales."
+        )
     if (words := memorizes(result, quality)) is not None:
         remedy = (
             "Give validation data (problem.validation: 0.1 in a config, validation= in Python), so "
@@ -173,13 +144,13 @@ def next_steps(result: Result, metadata: RunMetadata | None) -> list[str]:
             "early stopping (schedule_options: {patience: 2}) or a smaller model would help"
         )
         return [*steps, f"{words} {remedy}. More budget would not help."]
-    gain = None if ENDED_EARLY in result.notes else expected_gain(result)
+    gain = expected_gain(result)
     if ENDED_EARLY in result.notes:
         steps.append(
             "More budget would not help: the run ended when it got no better. More data, "
             "problem.augment or problem.weight_decay may."
         )
-    if gain is not None and gain > _WORTH:
+    elif gain is not None and gain > _WORTH:
         steps.append(
             f"More budget would help: if the curve goes on as it went, twice the calls lower the "
             f"training loss by about {percent(gain)}."
@@ -189,7 +160,7 @@ def next_steps(result: Result, metadata: RunMetadata | None) -> list[str]:
             "More budget would change little: the curve is flat. A larger model, other features or "
             "a larger minibatch may."
         )
-    if result.validation is None and (quality is None or quality.test_loss is None):
+    if result.validation is None and (quality is None or quality.test is None):
         steps.append(
             "No validation or test rows were given, so nothing here tells how it does on new data."
         )
@@ -205,12 +176,12 @@ def worker_times(result: Result, seconds: float | None, workers: int) -> list[tu
     def speedup(count: int) -> float:
         return calls / (depth + max(0, calls - depth) / count)
 
-    alone = None if seconds is None else seconds * speedup(workers)
+    alone = math.nan if seconds is None else seconds * speedup(workers)
     return [
         (
             str(count),
             f"{speedup(count):.1f}",
-            "–" if alone is None else duration(alone / speedup(count)),
+            "–" if seconds is None else duration(alone / speedup(count)),
         )
         for count in WORKERS
     ]

@@ -22,19 +22,21 @@ from grasp_tune.config.errors import ConfigError, shown
 from grasp_tune.config.explain import hint
 from grasp_tune.config.run_folder import claim, masked_config, yaml_text
 from grasp_tune.config.schema import Experiment
-from grasp_tune.core.errors import BudgetTooSmall, MissingExtra
+from grasp_tune.core.errors import BudgetTooSmall
 from grasp_tune.core.records import decode, encode
 from grasp_tune.engine.checkpoints import load_model
 from grasp_tune.engine.metrics import find_metric
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.threads import task_threads
+from grasp_tune.extras import missing_extra
 from grasp_tune.peers.registry import PEERS, find_peer, installed_peers
 from grasp_tune.peers.session import Session
 from grasp_tune.peers.tuned import Trial
+from grasp_tune.report.advice import spent_calls
 from grasp_tune.report.evaluation import Quality, evaluate
 from grasp_tune.report.figures import strip_figure
 from grasp_tune.report.formatting import duration, number, percent, plural
-from grasp_tune.report.rendering import plotly_library, render, write_page
+from grasp_tune.report.page import plotly_library, render, write_page
 from grasp_tune.runtime.files import read_json, write_json_atomic
 
 OURS = {"grasp-promote": "GRASP, promote", "grasp-paper": "GRASP, the paper's"}
@@ -55,6 +57,18 @@ class Record:
     note: str
     quality: Quality | None  # None where the method could not run at all
 
+    def value(self, key: str) -> float:
+        """A number that methods are sorted by, NaN where there is none."""
+        if key == "seconds":
+            return self.seconds
+        if self.quality is None or (key != "train_loss" and self.quality.test is None):
+            return math.nan
+        part = self.quality.train if key == "train_loss" else self.quality.test
+        assert part is not None
+        right = part.accuracy if self.quality.metric is None else part.metric
+        value = right if key == "metric" else part.loss
+        return math.nan if value is None else value
+
 
 @dataclass(frozen=True, slots=True)
 class MethodSummary:
@@ -64,26 +78,19 @@ class MethodSummary:
     title: str
     records: tuple[Record, ...]
 
-    @property
-    def median_loss(self) -> float:
-        """The median training loss; infinite where no seed ended well."""
-        losses = self.values(lambda quality: quality.train_loss)
-        return median(losses) if losses else math.inf
-
-    @property
-    def seconds(self) -> float:
-        """The mean time of a seed."""
-        return mean(item.seconds for item in self.records) if self.records else 0.0
-
-    def values(self, read: Callable[[Quality], float | None]) -> list[float]:
+    def values(self, key: str) -> list[float]:
         """A number of the seeds that have it."""
-        found = [read(item.quality) for item in self.records if item.quality is not None]
-        return [value for value in found if value is not None and math.isfinite(value)]
+        return [x for item in self.records if math.isfinite(x := item.value(key))]
 
-    def mean_of(self, read: Callable[[Quality], float | None]) -> float | None:
-        """The mean of a number over the seeds that have it."""
-        known = self.values(read)
-        return mean(known) if known else None
+    def typical(self, key: str) -> float | None:
+        """The median of the training losses, the mean of anything else."""
+        known = self.values(key)
+        return None if not known else median(known) if key == "train_loss" else mean(known)
+
+    def rank(self, key: str) -> float:
+        """What the methods are sorted by, the smallest first."""
+        value = self.typical(key)
+        return math.inf if value is None else -value if key == "metric" else value
 
     @property
     def remark(self) -> str:
@@ -91,26 +98,6 @@ class MethodSummary:
         if failed := sum(item.diverged for item in self.records):
             return f"{failed} of {len(self.records)} diverged"
         return next((item.note for item in reversed(self.records) if item.note), "")
-
-    def rank(self, sort: str) -> float:
-        """What the methods are sorted by, the smallest first."""
-        if sort == "seconds":
-            return self.seconds
-        if sort == "train_loss":
-            return self.median_loss
-        sign, read = (-1.0, test_metric) if sort == "metric" else (1.0, test_loss)
-        value = self.mean_of(read)
-        return math.inf if value is None else sign * value
-
-
-def test_loss(quality: Quality) -> float | None:
-    """The loss on the test rows."""
-    return quality.test_loss
-
-
-def test_metric(quality: Quality) -> float | None:
-    """The metric that was asked for on the test rows, or the accuracy there."""
-    return quality.test_accuracy if quality.metric is None else quality.test_metric
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +109,20 @@ class Comparison:
     methods: tuple[MethodSummary, ...]
     left_out: tuple[str, ...]  # peers that are not installed
     metric: str  # the name of what `metric` sorts by
+    sort: str  # one of `SORTS`
+
+    @property
+    def label(self) -> str:
+        """The name of what the methods are sorted by."""
+        names = ("training loss", "test loss", f"test {self.metric}", "time")
+        return dict(zip(SORTS, names, strict=True))[self.sort]
+
+    def show(self, key: str, value: float | None) -> str:
+        """A number for people."""
+        if key == "seconds" and value is not None:
+            return f"{value:.1f} s" if value < 10 else duration(value)
+        shares = key == "metric" and self.metric == "accuracy"
+        return percent(value) if shares else number(value, 3)
 
     def to_dict(self) -> dict[str, object]:
         """The comparison as JSON values."""
@@ -133,10 +134,10 @@ class Comparison:
                 {
                     "method": item.method,
                     "title": item.title,
-                    "train_loss": encode(item.median_loss),
-                    "test_loss": item.mean_of(test_loss),
-                    "test_metric": item.mean_of(test_metric),
-                    "seconds": item.seconds,
+                    "train_loss": encode(item.rank("train_loss")),
+                    "test_loss": item.typical("test_loss"),
+                    "test_metric": item.typical("metric"),
+                    "seconds": item.typical("seconds"),
                     "records": [encode(record) for record in item.records],
                 }
                 for item in self.methods
@@ -154,10 +155,7 @@ def chosen_methods(names: Sequence[str]) -> tuple[str, ...]:
             wanted = f"some of {', '.join(known)}{hint(name, known)}"
             raise ConfigError("--methods", "", shown(name), wanted)
         if name in PEERS and not PEERS[name].installed:
-            raise MissingExtra(
-                f"{PEERS[name].title} needs the package {PEERS[name].package}, which is not "
-                "installed; run: pip install 'grasp_tune[bench]'"
-            )
+            raise missing_extra(str(PEERS[name].package), "bench", PEERS[name].title)
     return tuple(dict.fromkeys(names))
 
 
@@ -186,9 +184,8 @@ def compare(
     if sort not in SORTS:
         raise ConfigError("--sort", "", shown(sort), f"one of {', '.join(SORTS)}")
     if experiment.method.name == "deterministic":
-        raise ConfigError(
-            "compare", "method", "deterministic", "a method that samples, as the others do"
-        )
+        wanted = "a method that samples, as the others do"
+        raise ConfigError("compare", "method", "deterministic", wanted)
     folder = Path(out).expanduser().absolute()
     experiment = experiment.model_copy(update={"out": str(folder)})
     built = build_parts(experiment)
@@ -204,23 +201,23 @@ def compare(
         if path.exists():
             record = decode(Record, read_json(path, _LIMIT))
         else:
-            record = _run(experiment, built, name, seed)
+            record = run_method(experiment, built, name, seed)
             path.parent.mkdir(exist_ok=True)
             write_json_atomic(path, encode(record))
             quality = record.quality
-            what = record.note if quality is None else f"loss {quality.train_loss:.4g}"
+            what = record.note if quality is None else f"loss {quality.train.loss:.4g}"
             words = f"{title_of(name)}, seed {seed}: {what}, {record.seconds:.1f} s"
             tell(f"[{count}/{len(pairs)}] {words}")
         found[name].append(record)
     summaries = [MethodSummary(name, title_of(name), tuple(items)) for name, items in found.items()]
-    missing = () if methods else tuple(p.title for p in PEERS.values() if not p.installed)
     metric = built.problem.metric
     comparison = Comparison(
         experiment,
         folder,
         tuple(sorted(summaries, key=lambda item: item.rank(sort))),
-        missing,
+        () if methods else tuple(peer.title for peer in PEERS.values() if not peer.installed),
         "accuracy" if metric is None else find_metric(metric)[0],
+        sort,
     )
     write_json_atomic(folder / "comparison.json", comparison.to_dict())
     return comparison
@@ -243,8 +240,9 @@ def title_of(method: str) -> str:
     return OURS.get(method) or find_peer(method).title
 
 
-def _run(experiment: Experiment, built: Built, name: str, seed: int) -> Record:
-    clock, problem, diverged = time.perf_counter(), built.problem, False
+def run_method(experiment: Experiment, built: Built, name: str, seed: int) -> Record:
+    """Train with one method and one seed, and judge what it returns."""
+    clock, problem, diverged, note = time.perf_counter(), built.problem, False, ""
     try:
         if name in OURS:
             schedule = name.removeprefix("grasp-")
@@ -254,9 +252,8 @@ def _run(experiment: Experiment, built: Built, name: str, seed: int) -> Record:
             if schedule == "paper":
                 arguments["challengers"] = {}
             found = minimize(problem, progress=False, **arguments)
-            chosen, model = found.choice.chosen, found.model
-            note = f"{chosen.base} {chosen.value:.3g}" if chosen.arm else "the start point"
-            calls = sum(found.calls.values()) - found.calls.get("repeated", 0)
+            model, calls = found.model, spent_calls(found)
+            note = "" if found.choice.chosen.arm else "the start point"
         else:
             result = find_peer(name).run(problem, experiment.budget, seed)
             calls, note, diverged = result.calls, result.note, result.diverged
@@ -276,56 +273,65 @@ def write_comparison(comparison: Comparison) -> Path:
 
 def comparison_text(comparison: Comparison) -> str:
     """The comparison as HTML."""
-    figures = {} if plotly_library() is None else {"losses": loss_figure(comparison)}
     return render(
         "comparison.html",
         comparison.experiment.title or "A comparison",
-        figures,
+        {} if plotly_library() is None else {"methods": method_figure(comparison)},
         comparison=comparison,
+        headline=headline(comparison),
         seeds=max((len(item.records) for item in comparison.methods), default=0),
         head=head(comparison),
-        rows=[row(item, comparison.metric) for item in comparison.methods],
+        rows=[row(item, comparison) for item in comparison.methods],
         marks=[item.method in OURS for item in comparison.methods],
         config=yaml_text(masked_config(comparison.experiment)),
+    )
+
+
+def headline(comparison: Comparison) -> str:
+    """One sentence: where the best of ours stands, and beside whom."""
+    sort, methods = comparison.sort, comparison.methods
+    words = [f"{item.title}: {comparison.show(sort, item.typical(sort))}" for item in methods]
+    at = next((at for at, item in enumerate(methods) if item.method in OURS), 0)
+    if len(words) < 2:
+        return "".join(f"{word}." for word in words)
+    if at == 0:
+        return f"Best {comparison.label} of {len(words)} methods: {words[0]}. Next is {words[1]}."
+    return (
+        f"Best {comparison.label} of {len(words)} methods: {words[0]}. "
+        f"The best of ours is number {at + 1}, {words[at]}."
     )
 
 
 def head(comparison: Comparison) -> tuple[str, ...]:
     """The columns of the table; a space at the end marks words, which are set to the left."""
     metric = f"test {comparison.metric}"
-    numbers = ("training loss", "from ... to", "test loss", metric, "calls", "time")
-    return ("method ", *numbers, "remark ")
-
-
-def row(item: MethodSummary, metric: str) -> tuple[str, ...]:
-    """One line of the table."""
-    losses, mean = item.values(lambda quality: quality.train_loss), item.mean_of(test_metric)
     return (
-        item.title,
-        number(item.median_loss),
-        f"{number(min(losses))} to {number(max(losses))}" if losses else "–",
-        number(item.mean_of(test_loss)),
-        percent(mean) if metric == "accuracy" else number(mean),
-        f"{max((record.calls for record in item.records), default=0):,}",
-        duration(item.seconds),
-        item.remark,
+        "method ",
+        "training loss",
+        "from … to",
+        "test loss",
+        metric,
+        "calls",
+        "time",
+        "remark ",
     )
 
 
-def loss_figure(comparison: Comparison) -> Any:
-    """A dot per method and seed at its training loss."""
-    return strip_figure(
-        [
-            (
-                item.title,
-                item.method in OURS,
-                [
-                    (f"{item.title}, seed {record.seed}", record.quality.train_loss)
-                    for record in item.records
-                    if record.quality is not None and math.isfinite(record.quality.train_loss)
-                ],
-            )
-            for item in comparison.methods
-        ],
-        "loss over all training rows",
-    )
+def row(item: MethodSummary, comparison: Comparison) -> tuple[str, ...]:
+    """One line of the table."""
+    losses = item.values("train_loss")
+    numbers = [comparison.show(key, item.typical(key)) for key in SORTS]
+    ends = f"{number(min(losses), 3)} … {number(max(losses), 3)}" if losses else "–"
+    calls = f"{max((record.calls for record in item.records), default=0):,}"
+    return (item.title, numbers[0], ends, *numbers[1:3], calls, numbers[3], item.remark)
+
+
+def method_figure(comparison: Comparison) -> Any:
+    """A dot per method and seed at what the methods are sorted by."""
+    key, rows = comparison.sort, []
+    for item in comparison.methods:
+        names = [f"{item.title}, seed {record.seed}" for record in item.records]
+        values = [record.value(key) for record in item.records]
+        dots = [dot for dot in zip(names, values, strict=True) if math.isfinite(dot[1])]
+        rows.append((item.title, item.method in OURS, dots))
+    return strip_figure(rows, comparison.label)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from grasp_tune.config.arguments import sweep_arguments
@@ -11,13 +13,12 @@ from grasp_tune.core.methods import Method
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import ScoreTask, TrainTask
 from grasp_tune.optimizers.registry import described
-from grasp_tune.report.dry_run import DryRun, Round, StartPoint, dry_run
+from grasp_tune.report.dry_run import DryRun, Round, StartPoint, Stopwatch, dry_run
 from grasp_tune.report.formatting import plural, quantities
 
 if TYPE_CHECKING:
     from grasp_tune.config.build import Built
     from grasp_tune.report.simulation import Costs, Simulation
-    from grasp_tune.report.timing import Speed
 
 WORKERS = (1, 2, 4, 8, 16)  # for which a time is told
 # Seconds to start workers and between two tasks, on a machine with nothing else to do.
@@ -43,17 +44,34 @@ class CostEstimate:
     measured: bool  # whether the start point was looked at, or only assumed
     run: DryRun
     phases: tuple[Phase, ...]
-    quantity: str
     costs: Costs | None
-    disk: int | None  # bytes of checkpoints, at most
     built: Built | None
-    notes: tuple[str, ...]
+
+    @property
+    def quantity(self) -> str:
+        """What is searched: step sizes, radii, distances."""
+        return quantities(self.run.bases)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the config makes worth knowing."""
+        return self.experiment.notes()
 
     @property
     def seconds(self) -> float | None:
         """How long the sweep would take here."""
-        known = [phase.seconds for phase in self.phases if phase.seconds is not None]
-        return sum(known) if len(known) == len(self.phases) else None
+        return None if self.costs is None else sum(item.seconds or 0.0 for item in self.phases)
+
+    @property
+    def disk(self) -> int | None:
+        """Bytes of checkpoints, at most, and of the model that is returned."""
+        if self.costs is None:
+            return None
+        state, point = self.costs.speed.state, self.costs.speed.point
+        rounds = self.run.rounds
+        return point + max(
+            (r.states * (state - point) + r.stored * point for r in rounds), default=0
+        )
 
     @property
     def range(self) -> tuple[float, float] | None:
@@ -72,6 +90,12 @@ class CostEstimate:
 
     def to_dict(self) -> dict[str, Any]:
         """The estimate as JSON values."""
+        cells: dict[int, dict[str, Any]] = {}  # every run once
+        for item in sorted(self.run.segments, key=lambda item: item.arm.index):
+            cell = {"index": item.arm.index, "value": item.arm.value, "budget": 0}
+            cells.setdefault(item.arm.index, cell)["budget"] += item.calls
+        purposes = {"probe": "probe", "train": "train", "ensemble": "score"}
+        calls = {name: self.run.calls_of(phase) for name, phase in purposes.items()}
         return {
             "title": self.experiment.title,
             "method": self.experiment.method.name,
@@ -80,14 +104,9 @@ class CostEstimate:
             "quantity": self.quantity,
             "range": None if self.range is None else list(self.range),
             "budget": self.experiment.budget,
-            "cells": _cells(self.run),
+            "cells": list(cells.values()),
             "phases": [asdict(phase) for phase in self.phases],
-            "calls": {
-                "probe": self.run.calls_of("probe"),
-                "train": self.run.calls_of("train"),
-                "ensemble": self.run.calls_of("score"),
-                "total": self.run.calls,
-            },
+            "calls": {**calls, "total": self.run.calls},
             "depth": self.run.depth,
             "disk_bytes": self.disk,
             "seconds": self.seconds,
@@ -118,7 +137,6 @@ def estimate_cost(
         from grasp_tune.config.build import build_parts, settled
         from grasp_tune.engine.fused import fusion_width
         from grasp_tune.report.simulation import Costs, timed_exchange
-        from grasp_tune.report.timing import Stopwatch
 
         built = build_parts(experiment)
         experiment = settled(experiment, built.problem)
@@ -144,18 +162,8 @@ def estimate_cost(
         lanes = any(segment.lanes > 1 for segment in run.segments)
         exchange = timed_exchange(start.parameters) if lanes else 0.0
         costs = Costs(stopwatch.speed(run, spec), exchange, *OVERHEAD[experiment.backend.kind])
-    return CostEstimate(
-        experiment=experiment,
-        start=start,
-        measured=built is not None,
-        run=run,
-        phases=_phases(run, costs, getattr(experiment.backend, "workers", None) or 1),
-        quantity=quantities(run.bases),
-        costs=costs,
-        disk=None if costs is None else _disk(run, costs.speed),
-        built=built,
-        notes=experiment.notes(),
-    )
+    phases = _phases(run, costs, getattr(experiment.backend, "workers", None) or 1)
+    return CostEstimate(experiment, start, built is not None, run, phases, costs, built)
 
 
 def _simulated(run: DryRun, costs: Costs, workers: int) -> Simulation:
@@ -166,49 +174,39 @@ def _simulated(run: DryRun, costs: Costs, workers: int) -> Simulation:
 
 def _phases(run: DryRun, costs: Costs | None, workers: int) -> tuple[Phase, ...]:
     """A line for the probe, one for every change of the runs that go on, one for the choice."""
-    times = () if costs is None else _simulated(run, costs, workers).rounds
-    groups: list[list[Round]] = []
-    before: object = None
-    for item in run.rounds:
-        kind = (item.phase, {segment.arm.index for segment in item.segments})
-        if kind != before:
-            groups.append([])
-        groups[-1].append(item)
-        before = kind
+
+    def runs(item: Round) -> object:
+        return item.phase, {segment.arm.index for segment in item.segments}
+
+    groups = [list(group) for _, group in groupby(run.rounds, runs)]
+    times = iter([] if costs is None else _simulated(run, costs, workers).rounds)
     trains = sum(group[0].phase == "train" for group in groups)
     found: list[Phase] = []
+    rung = 0
     for group in groups:
-        calls = sum(item.calls for item in group)
-        seconds = sum(times[: len(group)]) if times else None
-        times = times[len(group) :]
         if group[0].phase == "probe":
-            found.append(Phase("probe", "samples at the start point", calls, seconds))
+            name, words = "probe", "samples at the start point"
         elif group[0].phase == "score":
-            found.append(Phase("choose", _scoring_words(group), calls, seconds))
+            name, words = "choose", _scoring_words(group)
         else:
-            rung = 1 + sum(phase.name.startswith("rung") for phase in found)
-            name = "train" if trains == 1 else f"rung {rung}"
-            found.append(Phase(name, _training_words(group), calls, seconds))
+            rung += 1
+            name, words = "train" if trains == 1 else f"rung {rung}", _training_words(group)
+        seconds = None if costs is None else sum(next(times) for _ in group)
+        found.append(Phase(name, words, sum(item.calls for item in group), seconds))
     return tuple(found)
 
 
 def _training_words(group: list[Round]) -> str:
-    segments = [segment for item in group for segment in item.segments]
-    calls: dict[int, int] = {}
-    for segment in segments:
-        calls[segment.arm.index] = calls.get(segment.arm.index, 0) + segment.calls
+    calls: Counter[int] = Counter()
+    for segment in (segment for item in group for segment in item.segments):
+        calls[segment.arm.index] += segment.calls
     low, high = min(calls.values()), max(calls.values())
-    amount = f"{low:,} calls" if low == high else f"{low:,} to {high:,} calls"
-    share = " each" if len(calls) > 1 else ""
-    goes_on = "" if segments[0].start == 0 else ", going on"
-    parts = f", in {len(group)} parts" if len(group) > 1 else ""
-    fused = any(
-        isinstance(task, TrainTask) and len(task.segments) > 1
-        for item in group
-        for task in item.tasks
-    )
-    side = ", side by side" if fused else ""
-    return f"{plural(len(calls), 'run')}, {amount}{share}{goes_on}{parts}{side}"
+    tasks = [task for item in group for task in item.tasks if isinstance(task, TrainTask)]
+    words = f"{plural(len(calls), 'run')}, {low:,}" + (f" to {high:,}" if low < high else "")
+    words += " calls each" if len(calls) > 1 else " calls"
+    words += "" if tasks[0].segments[0].start == 0 else ", going on"
+    words += f", in {len(group)} parts" if len(group) > 1 else ""
+    return words + (", side by side" if any(len(task.segments) > 1 for task in tasks) else "")
 
 
 def _scoring_words(scoring: list[Round]) -> str:
@@ -217,20 +215,3 @@ def _scoring_words(scoring: list[Round]) -> str:
     how = "exact values" if any(task.exact for task in tasks) else "fresh samples"
     rounds = "" if len(scoring) == 1 else f", {len(scoring)} rounds"
     return f"{plural(count, 'candidate')} on {how}{rounds}"
-
-
-def _cells(run: DryRun) -> list[dict[str, Any]]:
-    """Every run once: its index, its value, and its calls in all."""
-    found: dict[int, dict[str, Any]] = {}
-    for segment in run.segments:
-        index, value = segment.arm.index, segment.arm.value
-        cell = found.setdefault(index, {"index": index, "value": value, "budget": 0})
-        cell["budget"] += segment.calls
-    return [found[index] for index in sorted(found)]
-
-
-def _disk(run: DryRun, speed: Speed) -> int:
-    sizes = [
-        item.states * speed.state + (item.stored - item.states) * speed.point for item in run.rounds
-    ]
-    return max(sizes, default=0) + speed.point  # and the model that is returned

@@ -1,15 +1,19 @@
-"""A sweep without training: the search is real, the outcomes are made up.
+"""A sweep without training: the search is real, the outcomes are made up, a few steps are timed.
 
 What a schedule does depends on what its runs report. Here every run behaves: the loss falls with
 the calls and is lowest in the middle of the range. So the phases and their calls are typical; that
-the calls never exceed the budget is certain.
+the calls never exceed the budget is certain. `Stopwatch` takes a few real steps and throws them
+away: how fast this machine is, how large a checkpoint, and where the sweep starts. None of these
+counts as an oracle call of a run.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from grasp_tune.core.checkpoint_keys import Key
 from grasp_tune.core.plan import Plan
@@ -27,8 +31,16 @@ from grasp_tune.core.tasks import (
     TrainOutcome,
     TrainTask,
 )
+from grasp_tune.optimizers.registry import Factory
+
+if TYPE_CHECKING:
+    from grasp_tune.engine.problem import TorchProblem
 
 _ORIGIN = "dry run"
+SAMPLES = 8  # minibatch gradients at the start point
+STEPS = 10  # oracle calls that are timed
+_SHORT = 2  # calls of the run that is compared with
+_SLOW = 1.0  # seconds of a step that needs no longer run
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +144,10 @@ def _made_up(task: Task, start: StartPoint, middle: float) -> Outcome:
         )
     if isinstance(task, TrainTask):
         results = []
-        for segment in task.segments:
-            away = 1.0 - 0.5 * math.exp(-abs(math.log(segment.arm.value) - middle))
-            loss = start.value * away / (1.0 + segment.stop) ** 0.1
-            norm = start.grad_norm * away
-            results.append(SegmentOutcome(segment.arm.index, segment.calls, True, loss, loss, norm))
+        for part in task.segments:
+            away = 1.0 - 0.5 * math.exp(-abs(math.log(part.arm.value) - middle))
+            loss, norm = start.value * away / (1.0 + part.stop) ** 0.1, start.grad_norm * away
+            results.append(SegmentOutcome(part.arm.index, part.calls, True, loss, loss, norm))
         return TrainOutcome(task.calls, _ORIGIN, tuple(results))
     samples = []
     for item in task.samples:
@@ -144,3 +155,102 @@ def _made_up(task: Task, start: StartPoint, middle: float) -> Outcome:
         value = start.value / 2 / (1.0 + age) ** 0.1
         samples.append(SampleOutcome(item.key, item.stop - item.start, value, start.value**2))
     return ScoreOutcome(task.calls, _ORIGIN, tuple(samples))
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Seconds of one oracle call, by what it is for, and bytes of one checkpoint."""
+
+    probe: float
+    single: float  # a run by itself
+    fused: float  # a run among others in one batched computation
+    value: float  # a loss without a gradient
+    point: int  # bytes of a candidate
+    state: int  # bytes of a run that can go on
+    steps: int  # oracle calls that were made to find out
+
+    def seconds_of(self, task: Task) -> float:
+        """The time that a task of the search takes."""
+        if isinstance(task, TrainTask):
+            return task.calls * (self.fused if len(task.segments) > 1 else self.single)
+        if isinstance(task, ProbeTask):
+            gradients = task.gradients[1] - task.gradients[0]
+            return gradients * self.probe + (task.values[1] - task.values[0]) * self.value
+        samples = sum(item.stop - item.start for item in task.samples)
+        return samples * (self.value if task.by == "value" else self.probe)
+
+
+class Stopwatch:
+    """The problem at its start point, in the memory of this process."""
+
+    def __init__(self, problem: TorchProblem, seed: int, bases: Mapping[str, Factory]) -> None:
+        from grasp_tune.engine.worker import Worker  # a plan without it loads no torch
+        from grasp_tune.runtime.store import MemoryStore
+
+        self._calls = 0
+        self._store = MemoryStore()
+        self._worker = Worker(problem, seed, self._store, bases, self._count)
+
+    def start(self, *, exact: bool) -> StartPoint:
+        """The start point as a few samples show it."""
+        task = ProbeTask("probe", (0, SAMPLES), (0, 0), moments=not exact, exact=exact)
+        outcome = self._worker.run(task)
+        assert isinstance(outcome, ProbeOutcome)
+        return StartPoint(outcome.gradient_norm, outcome.value, outcome.parameters)
+
+    def speed(self, run: DryRun, spec: SweepSpec) -> Speed:
+        """The speed of what the sweep would do."""
+        steps = 1 if spec.method.exact else STEPS
+        task = ProbeTask("probe", (0, steps), exact=spec.method.exact)
+        probe = value = self._seconds(lambda: self._worker.run(task)) / steps
+        if not spec.method.exact:
+            self._worker.oracle.value("probe", 0)  # sets things up
+            calls = range(STEPS)
+            value = self._seconds(lambda: [self._worker.oracle.value("probe", c) for c in calls])
+            value /= STEPS
+        trains = [t for item in run.rounds for t in item.tasks if isinstance(t, TrainTask)]
+        if not trains:
+            return Speed(probe, probe, probe, value, 0, 0, self._calls)
+        first = trains[0]
+        middle = first.segments[len(first.segments) // 2]
+        single = self._timed(replace(first, segments=(middle,)))
+        fused = self._timed(first) if len(first.segments) > 1 else single
+        sizes = {"state": 0, "iterate": 0, "average": 0}
+        for name, size in self._store.sizes().items():
+            what = Key.parse(name).what
+            sizes[what] = max(size, sizes.get(what, 0))
+        point = max(sizes["iterate"], sizes["average"])
+        return Speed(probe, single, fused, value, point, sizes["state"], self._calls)
+
+    def _timed(self, task: TrainTask) -> float:
+        """Seconds of one call of a training task, from the start point.
+
+        The difference of a longer and a shorter run: a real segment is so long that reading and
+        writing its checkpoints hardly matters.
+        """
+        self._run(task, 1)  # the first call of all sets things up, which may take a second
+        short, fewer = self._run(task, _SHORT)
+        if short > _SLOW * _SHORT:
+            return short / fewer  # slow enough to be told from a few calls
+        long, more = self._run(task, _SHORT + STEPS)
+        if more <= fewer:  # every run ended at once
+            return short / fewer
+        # On a busy machine the difference may be all noise; no call is ten times the others.
+        return max((long - short) / (more - fewer), 0.1 * long / more)
+
+    def _run(self, task: TrainTask, stop: int) -> tuple[float, int]:
+        """Seconds and oracle calls of a task that ends after a few calls of each run."""
+        change = {"start": 0, "stop": stop, "keep": (stop,), "save": True, "anneal": None}
+        segments = tuple(replace(item, **change) for item in task.segments)  # type: ignore[arg-type]
+        before = self._calls
+        seconds = self._seconds(lambda: self._worker.run(replace(task, segments=segments)))
+        return seconds, max(1, self._calls - before)
+
+    def _count(self, calls: int) -> None:
+        self._calls += calls
+
+    @staticmethod
+    def _seconds(action: Callable[[], object]) -> float:
+        clock = time.perf_counter()
+        action()
+        return time.perf_counter() - clock

@@ -1,21 +1,33 @@
-"""How good a model is: its loss, accuracy and metric over all rows, beside a constant's.
+"""A finished run beside its result: how good its model is over all rows, times, versions, data.
 
 For people and for comparisons only. Nothing here is seen by the search, and none of it counts as
-oracle calls.
+oracle calls. Kept as `run.json` in the run's folder, so that a report can be written again later
+and the model be built again without the data.
 """
 
 from __future__ import annotations
 
 import math
+import platform
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+import grasp_tune
 from grasp_tune.config.build import Built
+from grasp_tune.core.errors import InputError
+from grasp_tune.core.records import decode, encode
+from grasp_tune.data.data import DataSpec
 from grasp_tune.engine.metrics import accuracy, classes_of, find_metric
+from grasp_tune.runtime.files import read_json, write_json_atomic
 
+FILE = "run.json"
+_LIMIT = 2**20  # bytes
 _CHUNK = 1024  # rows at a time
 _NAMED = ("cross_entropy", "logistic", "mse")  # losses that a constant prediction makes sense for
 
@@ -32,17 +44,40 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """A model over whole data sets; None where there are no such rows or no classes."""
+    """A model over whole data sets; None where there are no such rows."""
 
-    train_loss: float
-    test_loss: float | None = None
-    train_accuracy: float | None = None
-    test_accuracy: float | None = None
-    metric: str | None = None  # the name of the metric that the user asked for
-    train_metric: float | None = None
-    test_metric: float | None = None
+    train: Scores
+    test: Scores | None = None
     validation: Scores | None = None
-    baseline: Scores | None = None  # the best constant prediction, over the rows that count most
+    baseline: Scores | None = None  # the best constant prediction, over the rows of `held_out`
+    metric: str | None = None  # the name of the metric that the user asked for
+
+    @property
+    def held_out(self) -> tuple[str, Scores]:
+        """What counts most: test rows, else validation rows, else those it was trained on."""
+        if self.test is not None:
+            return f"{self.test.rows:,} test rows", self.test
+        if self.validation is not None:
+            return f"{self.validation.rows:,} validation rows", self.validation
+        return "all training rows", self.train
+
+
+@dataclass(frozen=True, slots=True)
+class RunMetadata:
+    """One run, in numbers and words for its report."""
+
+    started: str  # UTC, to the second
+    seconds: float  # of this process; an earlier one that was resumed is not in it
+    versions: tuple[tuple[str, str], ...]  # (package, version)
+    spec: DataSpec
+    rows: int  # training rows, those kept aside for the choice among them
+    test_rows: int
+    model: str  # the name of its kind
+    parameters: int  # trainable numbers
+    loss: str
+    outputs: int
+    batch: int
+    quality: Quality | None
 
 
 def evaluate(model: nn.Module, built: Built) -> Quality:
@@ -51,19 +86,11 @@ def evaluate(model: nn.Module, built: Built) -> Quality:
     parts: dict[str, Any] = {"train": problem.data, "validation": problem.validation}
     parts["test"] = None if data.x_test is None else (data.x_test, data.y_test)
     parts = {name: rows for name, rows in parts.items() if isinstance(rows, tuple)}
-    found = {name: _evaluate_rows(model, built, *rows) for name, rows in parts.items()}
-    train, test = found["train"], found.get("test")
     last = list(parts.values())[-1]
     return Quality(
-        train_loss=train.loss,
-        test_loss=None if test is None else test.loss,
-        train_accuracy=train.accuracy,
-        test_accuracy=None if test is None else test.accuracy,
-        metric=None if problem.metric is None else find_metric(problem.metric)[0],
-        train_metric=train.metric,
-        test_metric=None if test is None else test.metric,
-        validation=found.get("validation"),
+        **{name: _evaluate_rows(model, built, *rows) for name, rows in parts.items()},
         baseline=_evaluate_rows(_Constant(built), built, *last) if built.loss in _NAMED else None,
+        metric=None if problem.metric is None else find_metric(problem.metric)[0],
     )
 
 
@@ -96,10 +123,9 @@ def _evaluate_rows(model: nn.Module, built: Built, x: Tensor, y: Tensor) -> Scor
         loss += float(built.problem.loss(model, (rows, labels))) * len(rows)
         outputs.append(model(rows))
     mean = loss / len(x) if math.isfinite(loss) else math.nan
-    tensors = [item for item in outputs if isinstance(item, Tensor)]
-    if len(tensors) < len(outputs):
+    if not all(isinstance(item, Tensor) for item in outputs):
         return Scores(len(x), mean)
-    whole, right = torch.cat(tensors).cpu(), y.cpu()
+    whole, right = torch.cat(outputs).cpu(), y.cpu()
     classes = built.data.labels is not None and classes_of(whole) is not None
     metric = built.problem.metric
     return Scores(
@@ -108,3 +134,43 @@ def _evaluate_rows(model: nn.Module, built: Built, x: Tensor, y: Tensor) -> Scor
         accuracy(whole, right) if classes else None,
         None if metric is None else float(find_metric(metric)[1](whole, right)),
     )
+
+
+def describe(
+    built: Built, parameters: int, quality: Quality | None, started: str, seconds: float
+) -> RunMetadata:
+    """The metadata of a run that has just ended; `parameters` are the trainable numbers."""
+    packages = [("grasp_tune", grasp_tune.__version__), ("python", platform.python_version())]
+    for name in ("torch", "numpy", "ray", "optuna"):
+        with suppress(metadata.PackageNotFoundError):
+            packages.append((name, metadata.version(name)))
+    return RunMetadata(
+        started=started,
+        seconds=seconds,
+        versions=(*packages, ("platform", platform.platform(terse=True))),
+        spec=built.data.spec,
+        rows=len(built.data.x),
+        test_rows=0 if built.data.x_test is None else len(built.data.x_test),
+        model=built.model.name,
+        parameters=parameters,
+        loss=built.loss,
+        outputs=built.outputs,
+        batch=built.problem.batch_size,
+        quality=quality,
+    )
+
+
+def write_metadata(folder: Path, metadata: RunMetadata) -> None:
+    """Replace `run.json`."""
+    write_json_atomic(folder / FILE, encode(metadata))
+
+
+def read_metadata(folder: Path) -> RunMetadata | None:
+    """The metadata in a folder, None where there is none."""
+    path = folder / FILE
+    if not path.exists():
+        return None
+    try:
+        return decode(RunMetadata, read_json(path, _LIMIT))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None

@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from html import escape
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from grasp_tune.core.ensemble import Tally
 from grasp_tune.extras import need
 from grasp_tune.report.formatting import number, quantities
 
 if TYPE_CHECKING:
+    from grasp_tune.core.choice import Candidate
     from grasp_tune.runtime.result import Result, Run
 
 TOP = 8  # curves in one figure of a notebook; more cannot be told apart
 SMALL, LARGE = 7.0, 26.0  # pixels: the markers of the shortest and the longest run
 CHOSEN, OTHER, LOST, EDGE = "#0b6e75", "#8fa1b3", "#b4532a", "#ffffff"
+_CROSS = {"color": LOST, "symbol": "x-thin-open", "size": 9}
 _CLIP = 4.0  # losses above so many times the start's are drawn at the edge
-_HOVER = "%{text}<extra></extra>"
+_FAR = 100.0  # a method whose number is so many times the median is drawn at the edge
 
 
 def result_figures(result: Result) -> dict[str, Any]:
@@ -37,22 +40,28 @@ def result_figures(result: Result) -> dict[str, Any]:
 def score_figure(result: Result) -> Any:
     """Return how each run ended against its step size or distance, the chosen one marked.
 
-    A run that was scored stands at its score; where losses are compared, the others stand at their
-    last mean loss. The size of a marker is the run's share of the calls.
+    Where losses of training minibatches are compared, a run that was scored stands at its score
+    and the others at their last mean loss. Where validation data scored them, all stand at their
+    training loss, so that like is compared with like.
     """
     chosen, start = result.choice.chosen, result.candidates[0].score
-    point = (chosen.value, chosen.score) if chosen.arm and math.isfinite(chosen.score) else None
-    measure = "mean loss" if result.choice.by == "value" else "norm of the mean gradient"
-    measure = measure if result.metric is None else f"1 − {result.metric}"
-    heights = {run.arm: _height(result, run) for run in result.runs}
-    title = quantities(run.base for run in result.runs)
-    runs = result.runs
-    if result.metric is not None:  # losses on the way are in other units
-        runs = tuple(replace(run, losses=()) for run in runs)
-    figure = run_scatter(runs, heights, point, title, measure)
-    if math.isfinite(start):
+    losses = result.choice.by == "value"
+    trained = losses and result.validation is not None
+    heights = {run.arm: run.last_loss if losses else math.nan for run in result.runs}
+    for row in () if trained else sorted(result.candidates, key=lambda row: -row.score):
+        if math.isfinite(row.score):
+            heights[row.arm] = row.score  # the lowest of its scores comes last
+    height = heights.get(chosen.arm, math.nan)
+    figure = run_scatter(
+        result.runs,
+        heights,
+        (chosen.value, height) if chosen.arm and math.isfinite(height) else None,
+        quantities(run.base for run in result.runs),
+        "norm of the mean gradient" if not losses else f"mean {'training ' * trained}loss",
+    )
+    if math.isfinite(start) and not trained:
         figure.add_hline(y=start, line_dash="dot", line_color=OTHER, annotation_text="start point")
-        low, high = axis_ends([*heights.values(), start], result.runs)
+        low, high = axis_ends(list(heights.values()), result.runs)
         if figure.layout.yaxis.type == "log":  # the words at the line would stretch it
             figure.update_yaxes(range=[math.log10(low), math.log10(high) + 0.2])
     return figure
@@ -71,57 +80,57 @@ def run_scatter(
         far above the losses that runs begin with, is a cross at the upper edge.
     chosen: where the choice stands.
     """
-    plot = _plotly()
-    figure = plot.Figure()
     low, high = axis_ends(list(heights.values()), runs)
     good = [run for run in runs if heights[run.arm] <= high]
     bad = [run for run in runs if not run.finite or heights[run.arm] > high]
     most = max((run.calls for run in runs), default=1)
-    trail = [(run.value, loss) for run in good for loss in run.losses[:-1] if low <= loss <= high]
-    marker = {"opacity": 0.85, "color": OTHER, "line": {"width": 1, "color": EDGE}}
     sizes = [SMALL + (LARGE - SMALL) * math.sqrt(run.calls / most) for run in good]
-    for name, rows, look in (
-        ("on the way", trail, {"color": OTHER, "opacity": 0.5, "size": [4.0] * len(trail)}),
-        ("runs", [(run.value, heights[run.arm]) for run in good], {**marker, "size": sizes}),
+    trail = [(run.value, loss) for run in good for loss in run.losses[:-1] if low <= loss <= high]
+    figure = _figure(x_title, y_title)
+    for name, places, words, look in (
+        ("on the way", trail, [], {"color": OTHER, "opacity": 0.5, "size": [4] * len(trail)}),
         (
-            "diverged",
-            [(run.value, high) for run in bad],
-            {"color": LOST, "symbol": "x-thin-open", "size": [9.0] * len(bad)},
+            "runs",
+            [(run.value, heights[run.arm]) for run in good],
+            map(run_words, good),
+            {"color": OTHER, "opacity": 0.85, "size": sizes, "line": {"width": 1, "color": EDGE}},
         ),
-        ("chosen", [chosen] if chosen else [], {"symbol": "star", "color": CHOSEN, "size": [18]}),
+        ("diverged", [(run.value, high) for run in bad], map(run_words, bad), {**_CROSS}),
+        ("chosen", [chosen] if chosen else [], [], {"symbol": "star", "color": CHOSEN, "size": 18}),
     ):
-        words = {"runs": good, "diverged": bad}.get(name, [])
-        if rows:
-            figure.add_scatter(
-                x=[x for x, _ in rows],
-                y=[y for _, y in rows],
-                mode="markers",
-                name=name,
-                marker=look,
-                text=[escape(run_words(run)) for run in words] or None,
-                hovertemplate=_HOVER if words else f"{name}: %{{y:.4g}}<extra></extra>",
-            )
-    figure.update_layout(**_layout(x_title, y_title, legend=True))
-    figure.update_xaxes(**_decades([run.value for run in runs]))
-    figure.update_yaxes(**_decades([height for height in heights.values() if height <= high]))
+        _add(figure, name, places, words, mode="markers", marker=look)
+    figure.update_xaxes(**_log_axis([run.value for run in runs]))
+    figure.update_yaxes(**_log_axis([height for height in heights.values() if height <= high]))
     return figure
 
 
 def curve_figure(result: Result, top: int = TOP) -> Any:
     """Return the losses of the `top` runs with the lowest last loss, by their oracle calls.
 
-    The chosen run is drawn from the start point on, whatever its number was at first.
+    The chosen run is drawn from the start point on, whatever its number was at first. Where it was
+    looked at on validation data, these points are drawn, too, with their standard errors.
     """
     winner = result.choice.chosen.arm
     ended = [run for run in result.runs if run.curve and math.isfinite(run.last_loss)]
     best = sorted(ended, key=lambda run: (run.arm != winner, run.last_loss))[:top]
-    lines = [(run, winning_curve(result) if run.arm == winner else run.curve) for run in best]
-    return line_figure(
-        [(run, [(call, loss) for call, loss, _ in curve]) for run, curve in lines],
-        winner,
-        "oracle calls of the run",
-        "mean training loss",
-    )
+    lines = [(run, [(call, loss) for call, loss, _ in curve_of(result, run)]) for run in best]
+    figure = line_figure(lines, winner, "oracle calls of the run", "mean loss")
+    line = {0, *(run.arm for run, _ in lineage(result))}
+    rows = [row for row in result.candidates if row.samples and not row.average]
+    rows = sorted((row for row in rows if row.arm in line), key=lambda row: row.call)
+    if result.validation is not None:
+        _add(
+            figure,
+            "validation loss" if result.metric is None else f"validation: 1 − {result.metric}",
+            [(max(1, row.call), row.score) for row in rows],  # a logarithmic axis has no zero
+            mode="lines+markers",
+            line={"width": 2, "color": LOST, "dash": "dot"},
+            error_y={"type": "data", "array": [error_bar(row) or 0.0 for row in rows]},
+        )
+        ends = [math.log10(row.score) for row in rows if row.score > 0]
+        if shown := figure.layout.yaxis.range:
+            figure.update_yaxes(range=[min(*shown, *ends), max(*shown, *ends)])
+    return figure
 
 
 def line_figure(
@@ -132,111 +141,63 @@ def line_figure(
     mode: str = "lines",
 ) -> Any:
     """Return a line for each run through its points (calls, loss), the winner's on top."""
-    figure = _plotly().Figure()
+    figure = _figure(x_title, y_title)
     for run, points in sorted(lines, key=lambda line: line[0].arm == winner):
         won = run.arm == winner
-        name = f"run {run.arm}: {run.base} {run.value:.3g}" + (" (chosen)" if won else "")
-        figure.add_scatter(
-            x=[call for call, _ in points],
-            y=[loss for _, loss in points],
-            mode=mode,
-            name=escape(name),
-            line={"width": 3, "color": CHOSEN} if won else {"width": 1.5, "color": OTHER},
-            opacity=1.0 if won else 0.6,
-            showlegend=won,
-            hovertemplate=f"{escape(name)}<br>call %{{x:,}}: loss %{{y:.4g}}<extra></extra>",
-        )
-    figure.update_layout(**_layout(x_title, y_title, legend=True))
-    figure.update_xaxes(**_decades([call for _, points in lines for call, _ in points]))
+        look = {"width": 3, "color": CHOSEN} if won else {"width": 1.5, "color": OTHER}
+        name = f"run {run.arm}: {run.base} {run.value:.3g}" + " (chosen)" * won
+        faint = 1.0 if won else 0.6
+        _add(figure, escape(name), points, (), mode=mode, line=look, opacity=faint, showlegend=won)
     losses = [loss for _, points in lines for _, loss in points]
-    figure.update_yaxes(**_decades(losses))
-    low, high = axis_ends(losses, [run for run, _ in lines])
+    figure.update_xaxes(**_log_axis([call for _, points in lines for call, _ in points]))
+    figure.update_yaxes(**_log_axis(losses))
     if losses and min(losses) >= 0.0:
+        low, high = axis_ends(losses, [run for run, _ in lines])
         figure.update_yaxes(range=[math.log10(low), math.log10(high)])
-    return figure
-
-
-def validation_figure(result: Result) -> Any:
-    """Return how the chosen run did on validation data along its calls, beside its training loss.
-
-    None where it was looked at fewer than twice; the points are its candidates, the looks of early
-    stopping among them, each with its standard error.
-    """
-    line = {run.arm for run, _ in lineage(result)}
-    seen = [row for row in result.candidates if row.samples and not row.average]
-    rows = sorted((row for row in seen if row.arm in line), key=lambda row: row.call)
-    if result.validation is None or len(rows) < 2:
-        return None
-    name = "validation loss" if result.metric is None else f"validation: 1 − {result.metric}"
-    figure = _plotly().Figure()
-    curve = winning_curve(result) if result.metric is None else []
-    if curve:
-        figure.add_scatter(
-            x=[call for call, _, _ in curve],
-            y=[loss for _, loss, _ in curve],
-            mode="lines",
-            name="training loss",
-            line={"width": 1.5, "color": OTHER},
-        )
-    errors = [math.sqrt(max(0.0, row.square - row.score**2) / row.samples) for row in rows]
-    figure.add_scatter(
-        x=[row.call for row in rows],
-        y=[row.score for row in rows],
-        error_y={"type": "data", "array": errors, "thickness": 1},
-        mode="lines+markers",
-        name=name,
-        line={"width": 2.5, "color": CHOSEN},
-        hovertemplate="call %{x:,}: %{y:.4g}<extra></extra>",
-    )
-    figure.update_layout(**_layout("oracle calls of the run", name, legend=True))
-    heights = [row.score for row in rows] + [loss for _, loss, _ in curve]
-    calls = [row.call for row in rows] + [call for call, _, _ in curve]
-    figure.update_xaxes(**_decades(calls))
-    figure.update_yaxes(**_decades(heights) if min(heights) > 0 else {})
     return figure
 
 
 def call_figure(result: Result) -> Any:
     """Return where the oracle calls went: a bar for each purpose, training cut by its use."""
-    plot = _plotly()
-    colours = {"c": CHOSEN, "f": LOST}
-    figure = plot.Figure(
-        [
-            plot.Bar(
-                y=[row],
-                x=[calls],
-                name=words,
-                orientation="h",
-                marker={"color": colours.get(kind, OTHER), "opacity": 0.4 if kind in "be" else 1},
-            )
-            for row, words, calls, kind in call_parts(result)
-        ]
-    )
-    figure.update_layout(barmode="stack", **_layout("oracle calls", "", legend=True))
+    colours, figure = {"c": CHOSEN, "f": LOST}, _figure("oracle calls", "")
+    for row, words, calls, kind in call_parts(result):
+        marker = {"color": colours.get(kind, OTHER), "opacity": 0.4 if kind in "be" else 1}
+        figure.add_bar(y=[row], x=[calls], name=words, orientation="h", marker=marker)
+    figure.update_layout(barmode="stack")
     figure.update_yaxes(autorange="reversed")
     return figure
 
 
-def strip_figure(rows: Iterable[tuple[str, bool, Sequence[tuple[str, float]]]], title: str) -> Any:
-    """Return a line of dots for each method: (name, whether it is ours, its (words, number)s)."""
-    figure = _plotly().Figure()
-    kept = [(name, ours, dots) for name, ours, dots in rows if dots]
-    for name, ours, dots in kept:
-        figure.add_scatter(
-            x=[value for _, value in dots],
-            y=[escape(name)] * len(dots),
-            mode="markers",
-            name=escape(name),
-            showlegend=False,
-            marker={"size": 10, "opacity": 0.8, "color": CHOSEN if ours else OTHER},
-            text=[escape(f"{words}: {number(value)}") for words, value in dots],
-            hovertemplate=_HOVER,
-        )
-    values = [value for _, _, dots in kept for _, value in dots]
-    figure.update_layout(**_layout(title, ""))
-    if values and min(values) > 0 and max(values) > 3 * min(values):
-        figure.update_xaxes(**_decades(values))
-    figure.update_yaxes(autorange="reversed")
+def strip_figure(rows: Sequence[tuple[str, bool, Sequence[tuple[str, float]]]], title: str) -> Any:
+    """Return a line of dots for each method: (name, whether it is ours, its (words, number)s).
+
+    A number far above the others is a cross at the right edge: it would squeeze them into a line.
+    """
+    figure = _figure(title, "")
+    values = [value for _, _, dots in rows for _, value in dots]
+    positive = bool(values) and min(values) > 0
+    edge = _FAR * median(values) if positive else math.inf
+    shown = [value for value in values if value <= edge]
+    groups: dict[str, list[tuple[float, str, str]]] = {
+        "ours": [],
+        "others": [],
+        "off the scale": [],
+    }
+    for name, ours, dots in rows:
+        for words, value in dots:
+            group = groups["off the scale" if value > edge else "ours" if ours else "others"]
+            group.append((min(value, 1.5 * max(shown)), escape(name), f"{words}: {number(value)}"))
+    for (kind, group), colour in zip(groups.items(), (CHOSEN, OTHER, LOST), strict=True):
+        look = {"color": colour, "size": 10, "opacity": 0.8}
+        look = {**_CROSS} if colour == LOST else look
+        places, told = [dot[:2] for dot in group], [dot[2] for dot in group]
+        _add(figure, kind, places, told, mode="markers", marker=look)
+    if positive and max(shown) > 3 * min(shown):
+        figure.update_xaxes(**_log_axis(shown))
+    names = [escape(name) for name, _, _ in rows]  # every one, also of those without a dot
+    axis = {"categoryorder": "array", "categoryarray": names, "tickvals": names}
+    figure.update_yaxes(autorange="reversed", **axis)
+    figure.update_layout(height=110 + 22 * len(names))
     return figure
 
 
@@ -270,6 +231,11 @@ def winning_curve(result: Result) -> list[tuple[int, float, float]]:
     ]
 
 
+def curve_of(result: Result, run: Run) -> Sequence[tuple[int, float, float]]:
+    """The curve of a run, the chosen one's from the start point on."""
+    return winning_curve(result) if run.arm == result.choice.chosen.arm else run.curve
+
+
 def lineage(result: Result) -> list[tuple[Run, float]]:
     """The chosen run and those that it went on from, each with the call up to which it counts."""
     runs = {run.arm: run for run in result.runs}
@@ -285,27 +251,23 @@ def lineage(result: Result) -> list[tuple[Run, float]]:
 def curve_lines(result: Result, width: int = 720, height: int = 380) -> dict[str, Any] | None:
     """The curves of all runs as places in a drawing, for SVG; None where there is none."""
     chosen = result.choice.chosen.arm
-    curves = [
-        (run, winning_curve(result) if run.arm == chosen else run.curve)
-        for run in sorted(result.runs, key=lambda run: run.arm == chosen)
-    ]
-    losses = [loss for _, curve in curves for _, loss, _ in curve]
-    last = max((call for _, curve in curves for call, _, _ in curve), default=0)
-    if not last:
+    runs = sorted(result.runs, key=lambda run: run.arm == chosen)
+    points = [point for run in runs for point in curve_of(result, run)]
+    if not points:
         return None
-    low, high = axis_ends(losses, result.runs)
-    span_x, span_y = math.log(max(last, 2)), math.log(high / low)
+    last = max(call for call, _, _ in points)
+    low, high = axis_ends([loss for _, loss, _ in points], result.runs)
 
     def place(call: int, loss: float) -> str:
-        x = 64 + (width - 80) * math.log(max(call, 1)) / span_x
-        y = 16 + (height - 68) * math.log(high / min(max(loss, low), high)) / span_y
-        return f"{x:.1f},{y:.1f}"
+        x = 64 + (width - 80) * math.log(max(call, 1)) / math.log(max(last, 2))
+        y = math.log(high / min(max(loss, low), high)) / math.log(high / low)
+        return f"{x:.1f},{16 + (height - 68) * y:.1f}"
 
     lines = []
-    for run, curve in curves:
-        points = [place(c, loss) for c, loss, _ in curve if math.isfinite(loss) and loss > 0]
+    for run in runs:
+        seen = [place(at, loss) for at, loss, _ in curve_of(result, run) if 0 < loss < math.inf]
         kind = "chosen" if run.arm == chosen else "" if run.finite else "lost"
-        lines.append({"kind": kind, "points": " ".join(points), "title": run_words(run)})
+        lines.append({"kind": kind, "points": " ".join(seen), "title": run_words(run)})
     ends = {"low": number(low, 2), "high": number(high, 2), "last": f"{last:,}"}
     return {"width": width, "height": height, "lines": lines, **ends}
 
@@ -313,9 +275,14 @@ def curve_lines(result: Result, width: int = 720, height: int = 380) -> dict[str
 def run_words(run: Run) -> str:
     """A run in one line."""
     loss = next((x for x in reversed(run.losses) if math.isfinite(x)), math.nan)
-    name = f"run {run.arm}, {run.base} {number(run.value, 3)}"
     end = f"loss {number(loss)}" if run.finite else "diverged"
-    return f"{name}: {run.calls:,} calls, {end}"
+    return f"run {run.arm}, {run.base} {number(run.value, 3)}: {run.calls:,} calls, {end}"
+
+
+def error_bar(row: Candidate) -> float | None:
+    """The standard error of a candidate's mean loss; None where it has fewer than two samples."""
+    spread = Tally(row.samples, row.score, row.square).variance
+    return math.sqrt(spread / row.samples) if math.isfinite(spread) else None
 
 
 def axis_ends(losses: Sequence[float], runs: Sequence[Run]) -> tuple[float, float]:
@@ -332,46 +299,42 @@ def axis_ends(losses: Sequence[float], runs: Sequence[Run]) -> tuple[float, floa
     return min(shown) / room, max(shown) * room
 
 
-def _plotly() -> Any:
-    return need("plotly.graph_objects", "report", "a figure")
+def _figure(x_title: str, y_title: str) -> Any:
+    return need("plotly.graph_objects", "report", "a figure").Figure(
+        layout={
+            "template": "plotly_white",
+            "margin": {"l": 60, "r": 20, "t": 20, "b": 50},
+            "xaxis": {"title": {"text": x_title}},
+            "yaxis": {"title": {"text": y_title}},
+            "hovermode": "closest",
+            "showlegend": True,
+            "legend": {"orientation": "h", "yanchor": "bottom", "y": 1.0},
+        }
+    )
 
 
-def _height(result: Result, run: Run) -> float:
-    """Return where a run stands in the figure of scores."""
-    own = [row.score for row in result.candidates if row.arm == run.arm]
-    if scores := [score for score in own if math.isfinite(score)]:
-        return min(scores)
-    losses = result.choice.by == "value" and result.metric is None
-    return run.last_loss if losses else math.nan
+def _add(
+    figure: Any,
+    name: str,
+    points: Sequence[tuple[float, Any]],
+    words: Iterable[str] = (),
+    **look: Any,
+) -> None:
+    """Add marks or a line, where there are points; `words` are shown at each."""
+    if points:
+        told = [escape(text) for text in words]
+        hover = "%{text}" if told else f"{name}<br>%{{x:,}}: %{{y:.4g}}"
+        x, y = (list(side) for side in zip(*points, strict=True))
+        hover += "<extra></extra>"
+        figure.add_scatter(x=x, y=y, name=name, text=told or None, hovertemplate=hover, **look)
 
 
-def _decades(values: Sequence[float]) -> dict[str, Any]:
+def _log_axis(values: Sequence[float]) -> dict[str, Any]:
     """Return a logarithmic axis, with as many powers of ten as fit; a plain one for values < 0."""
     known = [value for value in values if 0.0 < value < math.inf]
     if not known or any(value < 0.0 for value in values):
         return {}
     decades = math.log10(max(known) / min(known))
-    if decades < 2.0:  # marks that are numbers in full, some of them between powers of ten
-        low, high = min(known) / 1.5, max(known) * 1.5
-        powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)))
-        for steps in ((1, 1.5, 2, 3, 4, 5, 6, 8), (1, 2, 5), (1, 3)):
-            marks = [step * 10.0**power for power in powers for step in steps]
-            marks = [mark for mark in marks if low <= mark <= high]
-            if len(marks) <= 6:
-                break
-        marks = marks if decades else known[:1]
-        words = [f"{mark:.3g}" if mark < 100 else f"{mark:g}" for mark in marks]
-        return {"type": "log", "tickvals": marks, "ticktext": words}
+    if decades < 2.0:  # marks between powers of ten, too, written in full
+        return {"type": "log", "dtick": "D1" if decades < 0.5 else "D2", "tickformat": "~g"}
     return {"type": "log", "dtick": math.ceil(decades / 7), "exponentformat": "power"}
-
-
-def _layout(x_title: str, y_title: str, *, legend: bool = False) -> dict[str, Any]:
-    return {
-        "template": "plotly_white",
-        "margin": {"l": 60, "r": 20, "t": 20, "b": 50},
-        "xaxis_title": x_title,
-        "yaxis_title": y_title,
-        "hovermode": "closest",
-        "showlegend": legend,
-        "legend": {"orientation": "h", "yanchor": "bottom", "y": 1.0},
-    }

@@ -10,9 +10,7 @@ from grasp_tune.optimizers.registry import quantity
 
 def number(value: float | None, digits: int = 4) -> str:
     """A number with a few digits; a dash where there is none or it is not finite."""
-    if value is None or not math.isfinite(value):
-        return "–"
-    return f"{value:.{digits}g}"
+    return "–" if value is None or not math.isfinite(value) else f"{value:.{digits}g}"
 
 
 def percent(share: float | None) -> str:
@@ -28,19 +26,14 @@ def duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     if seconds < 90 * 60:
         return f"{seconds / 60:.0f} min"
-    if seconds < 48 * 3600:
-        return f"{seconds / 3600:.1f} h"
-    return f"{seconds / 86400:.1f} days"
+    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} days"
 
 
 def size(count: int) -> str:
     """Bytes in the unit that suits them."""
-    amount = float(count)
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if amount < 1024:
-            return f"{amount:.0f} {unit}" if unit == "bytes" else f"{amount:.1f} {unit}"
-        amount /= 1024
-    return f"{amount:.1f} TiB"
+    power = min(4, max(0, count.bit_length() - 1) // 10)
+    unit = ("bytes", "KiB", "MiB", "GiB", "TiB")[power]
+    return f"{count / 1024**power:.{1 if power else 0}f} {unit}"
 
 
 def plural(count: int, word: str, ending: str = "s") -> str:

@@ -1,46 +1,104 @@
-"""The report of a run: what it did, whether it is good, whether to trust it, what to do next."""
+"""Pages: the report of a run as one HTML file that opens offline and fetches nothing.
+
+What it says: what the run did, whether it is good, whether to trust it, what to do next. Whatever
+is put into a page as text is escaped. The page's policy allows our own scripts, by their digests,
+and no others; so text that got through as markup could still not run.
+"""
 
 from __future__ import annotations
 
+import base64
 import math
 import time
 from collections.abc import Mapping
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from grasp_tune.config.errors import ConfigError
 from grasp_tune.config.loader import CONFIG
 from grasp_tune.config.run_folder import REPORT, saved_config, yaml_text
-from grasp_tune.core.choice import Candidate
-from grasp_tune.report.advice import (
-    certificate_words,
-    effort,
-    error_bar,
-    headline,
-    next_steps,
-    score_label,
-    score_words,
-    spent_calls,
-    worker_times,
-)
-from grasp_tune.report.figures import (
-    call_parts,
-    curve_figure,
-    curve_lines,
-    score_figure,
-    validation_figure,
-)
-from grasp_tune.report.formatting import number, percent, plural, quantities
-from grasp_tune.report.rendering import plotly_library, render, write_page
-from grasp_tune.report.run_metadata import RunMetadata, read_metadata
+from grasp_tune.report import advice, figures, formatting
+from grasp_tune.report.evaluation import RunMetadata, read_metadata
 from grasp_tune.runtime.callbacks import Callback
+from grasp_tune.runtime.files import replace_atomically
 from grasp_tune.runtime.lock import is_held
-from grasp_tune.runtime.result import Result, Run
+from grasp_tune.runtime.result import Result
 from grasp_tune.runtime.sweep_folder import load_search
 
 REFRESH = 10  # seconds after which the page of a run under way loads itself again
 _SHOWN = 12  # rows of a table before the rest is folded away
 _CURVES = 40  # curves in the figure, the best ones
+
+
+def render(template: str, title: str, drawn: Mapping[str, Any], **values: Any) -> str:
+    """Return the page as HTML.
+
+    template: a file of the folder `templates` that extends `page.html`.
+    drawn: plotly figures by the names by which the template places them.
+    values: whatever else the template shows.
+    """
+    library = plotly_library() if drawn else None
+    draw = (files("grasp_tune.report") / "templates" / "draw.js").read_text("utf-8")
+    scripts = [] if library is None else [library, draw]
+    # Of the text as a browser hands it to the check: line ends are single line feeds by then.
+    sums = [base64.b64encode(sha256(text.encode()).digest()).decode() for text in scripts]
+    page = _environment().get_template(template)
+    return page.render(
+        title=title,
+        figures={name: _inert(figure) for name, figure in drawn.items()},
+        scripts=[Markup(text) for text in scripts],
+        digests=Markup(" ".join(f"'sha256-{item}'" for item in sums) or "'none'"),
+        **{"refresh": None, **values},
+    )
+
+
+def write_page(path: Path, text: str) -> Path:
+    """Replace the file with the page, whole; return its path."""
+    replace_atomically(path, lambda file: file.write(text.encode("utf-8", "replace")))
+    return path
+
+
+@cache
+def plotly_library() -> str | None:
+    """plotly.js itself, None where plotly is not installed."""
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError:
+        return None
+    # It must not end its own element, nor open a comment that swallows the rest.
+    return str(get_plotlyjs()).replace("</script", "<\\/script").replace("<!--", "<\\!--")
+
+
+@cache
+def _environment() -> Environment:
+    loader = PackageLoader("grasp_tune.report")
+    made = Environment(
+        loader=loader,
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    made.filters |= {
+        name: getattr(formatting, name) for name in ("number", "percent", "duration", "plural")
+    }
+    made.filters["error_bar"] = figures.error_bar
+    made.tests["finite"] = math.isfinite
+    return made
+
+
+def _inert(figure: Any) -> Markup:
+    """JSON in which no markup can be found."""
+    text = str(figure.to_json())
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return Markup(text)
 
 
 def write_report(
@@ -102,72 +160,35 @@ def report_text(
     config: as it is shown, secrets masked; `title` is the page's title.
     refresh: seconds after which the page loads itself again, for a run that is under way.
     """
-    figures: dict[str, Any] = {}
+    drawn: dict[str, Any] = {}
     if plotly_library() is not None and result.runs:
-        figures = {"scores": score_figure(result), "curves": curve_figure(result, _CURVES)}
-        if (held_out := validation_figure(result)) is not None:
-            figures["validation"] = held_out
-    rows = sorted(result.candidates, key=lambda row: (not math.isfinite(row.score), row.score))
-    runs = sorted(result.runs, key=lambda run: (-run.calls, run.value))
-    budget = int(result.spec["budget"])
+        drawn["scores"] = figures.score_figure(result)
+        drawn["curves"] = figures.curve_figure(result, _CURVES)
     backend = config.get("backend")
     workers = backend.get("workers") if isinstance(backend, Mapping) else None
+    seconds = None if metadata is None else metadata.seconds
     name = "" if folder is None else folder.name
     return render(
         "report.html",
         str(config.get("title") or name or "A run of grasp_tune"),
-        figures,
+        drawn,
         refresh=refresh,
         result=result,
         metadata=metadata,
         quality=None if metadata is None else metadata.quality,
-        headline=headline(result, metadata),
-        effort=effort(result, metadata),
-        steps=next_steps(result, metadata),
-        spent=spent_calls(result),
-        score=(score_label(result), score_words(result.choice.chosen)),
-        certificate=certificate_words(result),
-        scored=plural(sum(math.isfinite(row.score) for row in result.candidates), "candidate"),
-        quantity=quantities(run.base for run in result.runs),
-        curves=curve_lines(result),
-        parts=[
-            (f"{words}: {calls:,} ({percent(calls / budget)})", calls, look)
-            for _, words, calls, look in call_parts(result)
-        ],
-        times=worker_times(
-            result, None if metadata is None else metadata.seconds, int(workers or 1)
-        ),
-        candidates=[_candidate_row(row) for row in rows],
-        candidate_marks=[row.key == result.choice.key for row in rows],
+        headline=advice.headline(result, metadata),
+        effort=advice.effort(result, metadata),
+        steps=advice.next_steps(result, metadata),
+        spent=advice.spent_calls(result),
+        score=(advice.score_label(result), advice.score_words(result.choice.chosen)),
+        certificate=advice.certificate_words(result),
+        quantity=formatting.quantities(run.base for run in result.runs),
+        curves=figures.curve_lines(result),
+        parts=figures.call_parts(result),
+        times=advice.worker_times(result, seconds, int(workers or 1)),
+        candidates=sorted(result.candidates, key=lambda row: (math.isnan(row.score), row.score)),
+        runs=sorted(result.runs, key=lambda run: (-run.calls, run.value)),
         shown=_SHOWN,
-        runs=[_run_row(run) for run in runs],
-        run_marks=[run.arm == result.choice.chosen.arm for run in runs],
         folder=None if folder is None else str(folder),
         config=yaml_text(dict(config)) if config else "",
-    )
-
-
-def _candidate_row(row: Candidate) -> tuple[str, ...]:
-    what = "start point" if not row.arm else f"run {row.arm}{', average' if row.average else ''}"
-    return (
-        what,
-        row.base or "–",
-        number(row.value),
-        f"{row.call:,}",
-        number(row.score),
-        number(error_bar(row), 2) if row.samples else "–",
-        f"{row.samples:,}",
-        row.note,
-    )
-
-
-def _run_row(run: Run) -> tuple[str, ...]:
-    return (
-        str(run.arm),
-        run.base + (f", scaled^{run.power:g}" if run.power else ""),
-        number(run.value),
-        f"{run.calls:,}",
-        str(len(run.stretches)),
-        number(run.losses[-1] if run.losses else None),
-        "" if run.finite else "diverged",
     )

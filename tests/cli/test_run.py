@@ -65,7 +65,7 @@ def test_json_goes_to_standard_output_alone(command: Command, place: Path) -> No
     assert ended.err == ""
     assert sum(ended.json["calls"].values()) <= 400
     assert ended.json["folder"] == str(place / "o")
-    assert ended.json["quality"]["test_accuracy"] > 0.5
+    assert ended.json["quality"]["test"]["accuracy"] > 0.5
     result = load_run("o")
     assert result.score == ended.json["score"]
 

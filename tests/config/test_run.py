@@ -15,9 +15,8 @@ from grasp_tune.config import (
     run_experiment,
 )
 from grasp_tune.engine.metrics import classes_of
-from grasp_tune.report.evaluation import evaluate
+from grasp_tune.report.evaluation import evaluate, read_metadata
 from grasp_tune.report.formatting import duration, number, percent, plural, size
-from grasp_tune.report.run_metadata import read_metadata
 
 
 def digits(**keys: Any) -> Experiment:
@@ -45,10 +44,10 @@ def test_judging_by_hand() -> None:
     built = build_parts(digits())
     # Zero weights: every class is as likely, so the loss is ln 10, and class 0 is always named.
     quality = evaluate(built.problem.build(0), built)
-    assert quality.train_loss == pytest.approx(2.302585, abs=1e-5)
-    assert quality.test_loss == pytest.approx(2.302585, abs=1e-5)
+    assert quality.train.loss == pytest.approx(2.302585, abs=1e-5)
+    assert quality.test is not None and quality.test.loss == pytest.approx(2.302585, abs=1e-5)
     zeros = int((built.data.y == 0).sum())
-    assert quality.train_accuracy == zeros / 1438
+    assert quality.train.accuracy == zeros / 1438
     assert classes_of(torch.tensor([[-1.0], [2.0]])).tolist() == [0, 1]  # type: ignore[union-attr]
     assert classes_of(torch.zeros(2, 3, 4)) is None
 
@@ -114,7 +113,7 @@ def test_regression_has_no_share_of_right_answers(tmp_path: Path) -> None:
     )
     finished = run_experiment(experiment, tmp_path / "o", progress=False)
     quality = finished.metadata.quality
-    assert quality is not None and quality.train_accuracy is None and quality.test_loss is None
+    assert quality is not None and quality.train.accuracy is None and quality.test is None
     assert "Its loss over all training rows is" in finished.report.read_text("utf-8")
 
 

@@ -14,7 +14,6 @@ from grasp_tune.core.certificate import Certificate, Measured
 from grasp_tune.core.choice import Candidate, Choice
 from grasp_tune.report.advice import (
     certificate_words,
-    error_bar,
     expected_gain,
     headline,
     next_steps,
@@ -22,8 +21,8 @@ from grasp_tune.report.advice import (
     score_words,
     worker_times,
 )
-from grasp_tune.report.evaluation import Quality, Scores
-from grasp_tune.report.run_metadata import RunMetadata
+from grasp_tune.report.evaluation import Quality, RunMetadata, Scores
+from grasp_tune.report.figures import error_bar
 from grasp_tune.runtime.result import Result, Run
 from tests.report.test_figures import result_of
 
@@ -58,15 +57,17 @@ def metadata(quality: Quality) -> RunMetadata:
 
 
 def test_the_first_sentence_says_how_good_the_model_is() -> None:
-    quality = Quality(0.1, 0.2, 0.99, 0.981, baseline=Scores(359, 2.3, 0.103))
+    quality = Quality(
+        Scores(1438, 0.1, 0.99), Scores(359, 0.2, 0.981), baseline=Scores(359, 2.3, 0.103)
+    )
     assert headline(result(), metadata(quality)) == (
         "The model gets 98.1 % of 359 test rows right; always naming the most common class gets "
         "10.3 %."
     )
     held = Scores(200, 0.3, 0.9, 0.875)
-    quality = Quality(0.1, metric="f1", train_metric=1.0, validation=held, baseline=Scores(200, 1))
+    quality = Quality(Scores(9, 0.1), validation=held, baseline=Scores(200, 1), metric="f1")
     assert "reaches f1 0.875 on 200 validation rows" in headline(result(), metadata(quality))
-    regression = Quality(0.25, baseline=Scores(20, 4.0))
+    regression = Quality(Scores(20, 0.25), baseline=Scores(20, 4.0))
     assert headline(result(), metadata(regression)) == (
         "Its loss over all training rows is 0.25; a constant prediction gets 4."
     )
@@ -103,7 +104,7 @@ def test_more_budget_is_advised_by_the_slope_of_the_curve() -> None:
 
 
 def test_a_model_that_memorizes_is_told_with_the_remedy() -> None:
-    quality = Quality(0.001, 0.2, 1.0, 0.9)
+    quality = Quality(Scores(99, 0.001, 1.0), Scores(99, 0.2, 0.9))
     (words,) = next_steps(result(), metadata(quality))
     assert "The loss on test rows (0.2) is far above that on training data (0.001)" in words
     assert "problem.validation: 0.1" in words and "More budget would not help" in words
@@ -115,7 +116,7 @@ def test_a_model_that_memorizes_is_told_with_the_remedy() -> None:
 
 
 def test_a_model_no_better_than_a_constant_is_told() -> None:
-    quality = Quality(2.4, 2.5, 0.1, 0.1, baseline=Scores(359, 2.3, 0.1))
+    quality = Quality(Scores(9, 2.4, 0.1), Scores(359, 2.5, 0.1), baseline=Scores(359, 2.3, 0.1))
     assert next_steps(result(-0.01), metadata(quality))[0].startswith("It does no better than a")
 
 

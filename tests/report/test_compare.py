@@ -16,10 +16,10 @@ from grasp_tune.report.compare import (
     chosen_methods,
     compare,
     comparison_text,
-    loss_figure,
+    method_figure,
     write_comparison,
 )
-from grasp_tune.report.evaluation import Quality
+from grasp_tune.report.evaluation import Quality, Scores
 
 METHODS = ("grasp-promote", "grasp-paper", "adamw", "range-test")
 
@@ -39,7 +39,7 @@ def test_a_comparison_spends_the_same_calls_and_goes_on(tmp_path: Path) -> None:
     for item in first.methods:
         assert [record.seed for record in item.records] == [0, 1]
         assert all(0 < record.calls <= 500 for record in item.records)
-    medians = [item.median_loss for item in first.methods]
+    medians = [item.rank("train_loss") for item in first.methods]
     assert medians == sorted(medians)
 
     (tmp_path / "c" / "records" / "adamw-1.json").unlink()
@@ -52,8 +52,8 @@ def test_a_comparison_spends_the_same_calls_and_goes_on(tmp_path: Path) -> None:
 
     page = write_comparison(again).read_text("utf-8")
     assert "&lt;b&gt;Digits&lt;/b&gt;" in page and "<b>" not in page
-    assert sum(len(trace.x) for trace in loss_figure(again).data) == 8
-    assert 'data-figure="losses"' in page
+    assert sum(len(trace.x) for trace in method_figure(again).data) == 8
+    assert 'data-figure="methods"' in page
     stored = json.loads((tmp_path / "c" / "comparison.json").read_text())
     assert {item["method"] for item in stored["methods"]} == set(METHODS)
     with pytest.raises(ConfigError, match=r"the folder of another run \(budget was 500, now 600\)"):
@@ -84,20 +84,21 @@ def test_exact_gradients_are_not_compared(tmp_path: Path) -> None:
 
 def test_summaries_by_hand() -> None:
     def record(seed: int, loss: float, right: float | None, *, diverged: bool = False) -> Record:
-        return Record("sgd", seed, 9, 1.0, diverged, "", Quality(loss, None, None, right))
+        quality = Quality(Scores(8, loss), None if right is None else Scores(8, 1.0, right))
+        return Record("sgd", seed, 9, 1.0, diverged, "", quality)
 
     nan = float("nan")
     rows = (record(0, 3.0, 0.5), record(1, nan, None, diverged=True), record(2, 1.0, 0.75))
     summary = MethodSummary("sgd", "SGD", rows)
-    assert summary.median_loss == 2.0  # the median of 1 and 3
-    assert summary.mean_of(lambda quality: quality.test_accuracy) == 0.625
+    assert summary.typical("train_loss") == 2.0  # the median of 1 and 3
+    assert summary.typical("metric") == 0.625
     assert summary.remark == "1 of 3 diverged"
-    assert MethodSummary("sgd", "SGD", (rows[1],)).median_loss == float("inf")
+    assert MethodSummary("sgd", "SGD", (rows[1],)).rank("train_loss") == float("inf")
 
 
 def test_losses_of_one_size_are_drawn_on_a_plain_scale(tmp_path: Path) -> None:
     found = compare(experiment(), tmp_path / "c", methods=("sgd",), seeds=2)
-    figure = loss_figure(found)
+    figure = method_figure(found)
     assert sum(len(trace.x) for trace in figure.data) == 2
     assert figure.layout.xaxis.type is None
 
@@ -111,7 +112,7 @@ def test_the_order_is_what_the_user_asks_for(tmp_path: Path) -> None:
     stored = json.loads((tmp_path / "c" / "comparison.json").read_text())
     assert stored["metric"] == "accuracy"
     first = stored["methods"][0]
-    assert first["test_metric"] == first["records"][0]["quality"]["test_accuracy"] > 0.5
+    assert first["test_metric"] == first["records"][0]["quality"]["test"]["accuracy"] > 0.5
     seconds = {item["method"]: item["seconds"] for item in stored["methods"]}
     assert order("seconds") == sorted(seconds, key=lambda name: seconds[name])
     with pytest.raises(ConfigError, match="--sort: got 'name', expected one of train_loss, test_"):
@@ -125,6 +126,7 @@ def test_a_metric_of_the_config_is_shown_and_sorted_by(tmp_path: Path) -> None:
     assert [item.method for item in found.methods] == ["adamw", "sgd"]
     quality = found.methods[0].records[0].quality
     assert quality is not None and quality.metric == "f1"
-    assert quality.test_metric is not None and quality.baseline is not None
-    assert quality.test_metric > (quality.baseline.metric or 0.0)
+    assert quality.test is not None and quality.test.metric is not None
+    assert quality.baseline is not None
+    assert quality.test.metric > (quality.baseline.metric or 0.0)
     assert "test f1" in comparison_text(found)

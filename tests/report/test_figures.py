@@ -21,7 +21,7 @@ from grasp_tune.report.figures import (
     curve_figure,
     curve_lines,
     score_figure,
-    validation_figure,
+    strip_figure,
     winning_curve,
 )
 from grasp_tune.runtime.result import Result, Run
@@ -51,7 +51,7 @@ def test_runs_stand_at_their_step_sizes_with_their_calls_as_size(result: Result)
     values = {run.value for run in result.runs}
     assert all(set(trace.x) <= values for trace in runs)
     assert all(math.isfinite(height) for trace in figure.data for height in trace.y)
-    assert max(size for trace in runs for size in trace.marker.size) <= LARGE
+    assert max(size for t in runs if t.name == "runs" for size in t.marker.size) <= LARGE
     star = [trace for trace in figure.data if trace.name == "chosen"]
     chosen = result.choice.chosen
     assert [(trace.x[0], trace.y[0]) for trace in star] == (
@@ -100,7 +100,7 @@ def test_training_loads_no_plotly_and_its_absence_names_the_extra() -> None:
         "assert 'plotly' not in sys.modules\n"
         "sys.modules['plotly'] = None\n"
         "from grasp_tune.core.errors import MissingExtra\n"
-        "try: figures._plotly()\n"
+        "try: figures._figure('', '')\n"
         "except MissingExtra as error: print(error)\n"
     )
     out = subprocess.run(
@@ -193,12 +193,38 @@ def test_the_chosen_run_is_drawn_on_validation_data() -> None:
     )
     spec: dict[str, Any] = {"budget": 99}
     result = Result(spec, Choice("a", "value", "race", tuple(rows)), None, None, {}, runs, {})
-    assert validation_figure(result) is None  # no validation data
-    figure = validation_figure(replace(result, validation=50))
-    training, held_out = figure.data
-    assert list(training.y) == [1.5, 0.5]
-    assert list(held_out.x) == [10, 20] and list(held_out.y) == [1.0, 1.5]
-    # (1.16 - 1) / 4 is 0.04, whose root is 0.2.
-    assert list(held_out.error_y.array) == pytest.approx([0.2, 0.0])
-    by_metric = validation_figure(replace(result, validation=50, metric="f1"))
-    assert [trace.name for trace in by_metric.data] == ["validation: 1 − f1"]
+    names = ["run 2: adam 0.2", "run 1: adam 0.1 (chosen)"]
+    assert [trace.name for trace in curve_figure(result).data] == names  # no validation data
+    *_, training, held_out = curve_figure(replace(result, validation=50)).data
+    assert list(training.y) == [1.5, 0.5] and held_out.name == "validation loss"
+    # From the start point on, at call 1: a logarithmic axis has no zero.
+    assert list(held_out.x) == [1, 10, 20] and list(held_out.y) == [2.0, 1.0, 1.5]
+    # Four samples: 4/3 (1.16 - 1) / 4 is 0.0533; nine: 9/8 (4.5 - 4) / 9 is 0.0625.
+    assert list(held_out.error_y.array) == pytest.approx([0.25, math.sqrt(0.16 / 3), 0.0])
+    *_, by_metric = curve_figure(replace(result, validation=50, metric="f1")).data
+    assert by_metric.name == "validation: 1 − f1"
+
+
+def test_runs_that_validation_data_scored_are_compared_by_training_loss() -> None:
+    run = run_of(1, 0, 50, first_loss=2.0)  # its last loss is 0.5, its score is another's 0.75
+    row = Candidate("a", 1, "growing", 1.0, 50, False, 0.75, 3, 0.6)
+    result = replace(result_of(run, chosen=1), choice=Choice("a", "value", "race", (row,)))
+    for validation, height, title in ((None, 0.75, "mean loss"), (9, 0.5, "mean training loss")):
+        figure = score_figure(replace(result, validation=validation))
+        star = figure.data[-1]
+        assert star.name == "chosen" and list(star.y) == [height]
+        assert figure.layout.yaxis.title.text == title
+
+
+def test_a_method_far_off_does_not_squeeze_the_others() -> None:
+    rows = [("ours", True, [("seed 0", 0.1)]), ("sgd", False, [("seed 0", 0.2), ("seed 1", 0.4)])]
+    figure = strip_figure([*rows, ("lost", False, [("seed 0", 1e12)]), ("none", False, [])], "loss")
+    assert {trace.name: list(trace.x) for trace in figure.data} == {
+        "ours": [0.1],
+        "others": [0.2, 0.4],
+        "off the scale": [pytest.approx(0.6)],
+    }
+    assert "1e+12" in figure.data[2].text[0]
+    # Every method has its name beside its line, and the figure is high enough for all.
+    assert list(figure.layout.yaxis.tickvals) == ["ours", "sgd", "lost", "none"]
+    assert figure.layout.height >= 4 * 20

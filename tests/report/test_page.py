@@ -15,10 +15,16 @@ from markupsafe import Markup
 import grasp_tune as gt
 from grasp_tune.config import experiment_from, run_experiment
 from grasp_tune.config.run import Finished
-from grasp_tune.report import page, rendering
+from grasp_tune.report import page
 from grasp_tune.report.advice import headline, score_words
-from grasp_tune.report.page import LiveReport, report_text, write_folder_report, write_report
-from grasp_tune.report.rendering import render, write_page
+from grasp_tune.report.page import (
+    LiveReport,
+    render,
+    report_text,
+    write_folder_report,
+    write_page,
+    write_report,
+)
 from grasp_tune.runtime.lock import folder_lock
 from grasp_tune.runtime.result import Result
 from grasp_tune.runtime.usage import Usage
@@ -61,8 +67,8 @@ def test_the_report_tells_the_story(finished: Finished) -> None:
     assert score_words(result.choice.chosen) in text
     # A bound far above the loss that it bounds says nothing.
     assert result.certificate is not None and result.certificate.text not in text
-    assert metadata.quality is not None and metadata.quality.test_accuracy is not None
-    assert f"{100 * metadata.quality.test_accuracy:.1f} % of 359 test rows right" in text
+    assert metadata.quality is not None and metadata.quality.test is not None
+    assert f"{100 * (metadata.quality.test.accuracy or 0):.1f} % of 359 test rows right" in text
     won, lost = (
         int(re.findall(rf"training the {who}: ([\d,]+)", text)[0].replace(",", ""))
         for who in ("run that won", "runs that lost")
@@ -123,7 +129,7 @@ def test_hostile_names_stay_text(finished: Finished, tmp_path: Path) -> None:
 def test_text_that_got_through_as_markup_could_not_run(tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     slip = "<script>document.title = 'taken'</script><img src=x onerror=\"document.title='taken'\">"
-    write_page(path, render("page.html", "safe", body=Markup(slip)))
+    write_page(path, render("page.html", "safe", {}, body=Markup(slip)))
     seen = look(path)
     assert "<title>safe</title>" in seen.elements
     assert any("Content Security Policy" in line for line in seen.console)
@@ -132,8 +138,7 @@ def test_text_that_got_through_as_markup_could_not_run(tmp_path: Path) -> None:
 def test_without_plotly_drawings_and_tables_are_there(
     finished: Finished, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for module in (page, rendering):
-        monkeypatch.setattr(module, "plotly_library", lambda: None)
+    monkeypatch.setattr(page, "plotly_library", lambda: None)
     html = report_text(finished.folder, finished.result, finished.metadata, config(finished))
     assert "<script" not in html
     assert len(html) < 200_000
@@ -143,8 +148,7 @@ def test_without_plotly_drawings_and_tables_are_there(
 
 
 def test_every_run_is_in_the_drawing(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (page, rendering):
-        monkeypatch.setattr(module, "plotly_library", lambda: None)
+    monkeypatch.setattr(page, "plotly_library", lambda: None)
     html = report_text(finished.folder, finished.result, finished.metadata, config(finished))
     for run in finished.result.runs:
         assert f"<title>run {run.arm}, " in html

@@ -3,9 +3,8 @@
 import pytest
 
 from grasp_tune.core.tasks import Arm, Segment, TrainTask
-from grasp_tune.report.dry_run import DryRun, Round
+from grasp_tune.report.dry_run import DryRun, Round, Speed
 from grasp_tune.report.simulation import Costs, simulate, timed_exchange
-from grasp_tune.report.timing import Speed
 
 SPEED = Speed(probe=0.1, single=0.1, fused=0.1, value=0.05, point=0, state=0, steps=0)
 

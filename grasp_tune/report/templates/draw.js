@@ -11,24 +11,30 @@
       const source = document.getElementById("figure-" + box.dataset.figure);
       const figure = JSON.parse(source.textContent, (key, value) =>
         colour[used[value]] ?? value);
+      const plot = box.querySelector(".plot");
+      box.classList.add("live");
+      if (figure.layout.height) plot.style.height = figure.layout.height + "px";
+      const narrow = plot.clientWidth < 480;
       const layout = Object.assign({}, figure.layout, {
         template: {}, autosize: true,
         paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
-        margin: { l: 60, r: 16, t: 16, b: 48 },
-        font: { color: colour.soft, family: "system-ui, sans-serif", size: 13 },
+        margin: { l: narrow ? 40 : 60, r: 16, t: 16, b: 48 },
+        font: { color: colour.soft, family: "system-ui, sans-serif", size: narrow ? 11 : 13 },
         hoverlabel: { bgcolor: colour.card, bordercolor: colour.line, font: { color: colour.ink } },
       });
       for (const key of Object.keys(layout)) {
         if (/^[xy]axis/.test(key)) {
           layout[key] = Object.assign({}, layout[key], {
             gridcolor: colour.line, zerolinecolor: colour.line, linecolor: colour.line,
-            automargin: true,
+            automargin: true, tickangle: 0,
           });
+          // Room for half as many marks; a figure's own steps are powers of ten.
+          if (narrow && key[0] === "x" && layout[key].dtick > 0) layout[key].dtick *= 2;
+          if (narrow && key[0] === "x" && layout[key].dtick === "D1") layout[key].dtick = "D2";
         }
       }
-      box.classList.add("live");
       try {
-        Plotly.react(box.querySelector(".plot"), figure.data, layout,
+        Plotly.react(plot, figure.data, layout,
           { responsive: true, displaylogo: false, displayModeBar: false });
       } catch (error) {
         box.classList.remove("live");
