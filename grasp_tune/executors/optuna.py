@@ -1,9 +1,9 @@
 """Tasks as trials of an Optuna study: the study is the event log that all processes share.
 
-A task is claimed by creating a trial that bears its name and turn from birth. Storages number
-trials in the order in which they become visible, so of two trials with the same claim all processes
-agree on the first; the other one ends at once. What a task came to is written on its trial. Every
-process reads the same trials, so that its own search learns the same events and decides the same.
+A trial says on a label which task it holds, and which turn of it. Storages number trials in the
+order in which they become visible, so of two trials with the same label all processes agree on the
+first; the other one ends at once. What a task came to is written on its trial. Every process reads
+the same trials, so that its own search learns the same events and decides the same.
 """
 
 import json
@@ -33,14 +33,16 @@ from grasp_tune.core.tasks import (
 from grasp_tune.executors.local import InProcess
 from grasp_tune.executors.study import (
     CALLS,
+    TASK,
     Heartbeat,
     Timing,
     Watch,
-    create_trial,
     end_trial,
     in_memory,
+    in_optimize,
     is_dead,
     joined,
+    label_of,
     process_name,
     set_trial,
     set_trial_text,
@@ -51,13 +53,13 @@ from grasp_tune.runtime.executor import Died, Ended, Executor
 
 logger = logging.getLogger(__name__)
 
-TASK = "grasp:task"  # the claim of a trial
 OUTCOME = "grasp:outcome"
 LOST = "grasp:lost"  # the checkpoint that a task could not read
 ERROR = "grasp:error"  # what its worker raised
 DIED = "grasp:died"  # how its worker process ended
 
-RESULT = "result"  # the claim of the trial that holds the chosen run
+RESULT = "result"  # the task of the trial that holds the chosen run
+NOTHING = ""  # the task of a trial for which none was left
 FRONT = 8  # tasks from the front of the line among which a process picks one
 PAUSES = (0.02, 0.5)  # seconds between two looks at the study: the first, and the longest
 MARKS = 8  # points of a training curve that are reported: each costs a write
@@ -65,25 +67,32 @@ _SPAN = FloatDistribution(1e-300, 1e300, log=True)
 
 
 class StudyLog:
-    """The trials of one sweep on a study, as read last; its claims and what became of them.
+    """The trials of one sweep on a study, as read last; who holds which task, and how they ended.
 
     study: where the trials are.
     sweep: the name by which the processes of a sweep know its trials.
     """
 
     def __init__(self, study: optuna.Study, sweep: str) -> None:
-        self.study, self._sweep, self._worker = study, sweep, process_name()
+        self.study, self.sweep, self._worker = study, sweep, process_name()
         self._turns: dict[tuple[str, int], FrozenTrial] = {}  # (task, turn) -> its first trial
         self._outcomes: dict[int, Outcome] = {}  # by trial number: read once
+        self._settled = 0  # so many of the first trials have ended: they never change
+        self.recent: list[FrozenTrial] = []  # all others
         self.refresh()
 
     def refresh(self) -> None:
-        turns: dict[tuple[str, int], FrozenTrial] = {}
-        for trial in trials_of(self.study):
-            label = trial.system_attrs.get(TASK)
-            if isinstance(label, dict) and label.get("sweep") == self._sweep:
-                turns.setdefault((label["task"], label["turn"]), trial)
-        self._turns = turns
+        """Read what is on the study now."""
+        self.recent = trials_of(self.study)[self._settled :]
+        for trial in self.recent:
+            label = label_of(trial)
+            if label is not None and label.get("sweep") == self.sweep and label["task"]:
+                key = label["task"], label["turn"]
+                if key not in self._turns or self._turns[key].number >= trial.number:
+                    self._turns[key] = trial
+        ended = next((at for at, t in enumerate(self.recent) if not t.state.is_finished()), None)
+        self._settled += len(self.recent) if ended is None else ended
+        self.recent = [] if ended is None else self.recent[ended:]
 
     def at(self, task: str, turn: int) -> FrozenTrial | None:
         """Return the trial that holds a turn of a task, None where it is free."""
@@ -123,7 +132,7 @@ class StudyLog:
             self._outcomes[trial.number] = found
         return self._outcomes[trial.number]
 
-    def ended(self, trial: FrozenTrial) -> Ended | None:
+    def ended(self, trial: FrozenTrial) -> Any:
         """Return how a trial's task ended; None where it has not, or its worker raised an error.
 
         Whoever raised it has said so to its user; whoever comes later tries again.
@@ -138,13 +147,15 @@ class StudyLog:
             return CheckpointError(f"checkpoint {key} cannot be read", str(key))
         return None if ERROR in attributes else Died(attributes.get(DIED, "its worker died"))
 
+    # -- taking a task --------------------------------------------------------------------------
+
     def claim(self, task: str, turn: int, **template: Any) -> int | None:
         """Return the id of a new trial that holds the turn, None where another was faster."""
-        attributes = {TASK: {**self._label(task, turn), **template.pop("label", {})}}
-        trial_id = create_trial(
-            self.study,
-            optuna.trial.create_trial(
-                state=TrialState.RUNNING, system_attrs=attributes, **template
+        label = {**self.label(task, turn, self._worker), **template.pop("label", {})}
+        trial_id = self.study._storage.create_new_trial(
+            self.study._study_id,
+            template_trial=optuna.trial.create_trial(
+                state=TrialState.RUNNING, system_attrs={TASK: label}, **template
             ),
         )
         self.refresh()
@@ -154,24 +165,30 @@ class StudyLog:
         end_trial(self.study, trial_id, TrialState.PRUNED)
         return None
 
-    def take(self, trial_id: int, task: Task | str, turn: int) -> str:
-        """Give a turn to a trial that exists; returns the task's id.
-
-        Whoever calls this knows that nobody else does.
-        """
+    def take(self, trial: FrozenTrial, task: Any, turn: int) -> None:
+        """Give a turn to a trial that Optuna made; the caller knows that nobody else does."""
         key = task if isinstance(task, str) else task.id
-        shown: dict[str, Json] = {"task": key}
-        label = self._label(key, turn)
+        # Outside of `optimize`, another process may tell what this one has asked for.
+        worker = self._worker if in_optimize(self.study) else ""
+        self.show(trial, {**self.label(key, turn, worker), "trial": trial.number}, task)
+        if key != NOTHING:
+            self._turns[key, turn] = trial
+
+    def label(self, task: str, turn: int, worker: str) -> dict[str, Json]:
+        return {"sweep": self.sweep, "task": task, "turn": turn, "worker": worker}
+
+    def show(self, trial: FrozenTrial, label: dict[str, Json], task: Any) -> None:
+        """Write the label on a trial, and a few words for dashboards."""
+        shown: dict[str, Json] = {"task": label["task"]}
         if not isinstance(task, str):
             label["runs"] = _runs(task)
             shown |= {"phase": task.phase, "budget": task.calls}
-        set_trial(self.study, trial_id, TASK, label)
+        set_trial(self.study, trial._trial_id, TASK, label)
+        trial.system_attrs[TASK] = label
         for name, value in shown.items():
-            self.study._storage.set_trial_user_attr(trial_id, name, value)
-        return key
+            self.study._storage.set_trial_user_attr(trial._trial_id, name, value)
 
-    def _label(self, task: str, turn: int) -> dict[str, Json]:
-        return {"sweep": self._sweep, "task": task, "turn": turn, "worker": self._worker}
+    # -- saying how it ended --------------------------------------------------------------------
 
     def write_outcome(self, trial_id: int, outcome: Outcome) -> None:
         """Write what a task found on its trial, without ending it."""
@@ -183,13 +200,14 @@ class StudyLog:
         if math.isfinite(loss := best_seen([outcome])):
             self.study._storage.set_trial_user_attr(trial_id, "loss", loss)
 
-    def write(self, trial_id: int, task: Task, how: Ended, calls: int = 0) -> bool:
-        """End a trial of ours; False where it was taken from us meanwhile."""
+    def write(self, trial_id: int, task: Task, how: Ended, calls: int = 0) -> None:
+        """End a trial of ours, unless it was taken from us meanwhile."""
         study = self.study
         try:
             if not isinstance(how, Died | Exception):
                 self.write_outcome(trial_id, how)
-                return end_trial(study, trial_id, TrialState.COMPLETE, math.inf)
+                end_trial(study, trial_id, TrialState.COMPLETE, math.inf)
+                return
             set_trial(study, trial_id, CALLS, calls)
             if isinstance(how, Died):
                 set_trial(study, trial_id, DIED, how.reason)
@@ -197,10 +215,20 @@ class StudyLog:
                 set_trial(study, trial_id, LOST, how.key)
             else:
                 set_trial(study, trial_id, ERROR, repr(how)[:2000])
-            return end_trial(study, trial_id, TrialState.FAIL)
+            end_trial(study, trial_id, TrialState.FAIL)
         except RuntimeError:  # UpdateFinishedTrialError: it was thought dead
             logger.warning("%s was given to another worker meanwhile", task.id)
-            return False
+
+    def result_turn(self) -> tuple[int, FrozenTrial | None]:
+        """Return which turn of the result's trial is next, or the trial that holds it already."""
+        turn = 0
+        while (holder := self.at(RESULT, turn)) is not None:
+            if not holder.state.is_finished() and is_dead((label_of(holder) or {}).get("worker")):
+                end_trial(self.study, holder._trial_id, TrialState.FAIL)
+            elif holder.state != TrialState.FAIL and LOST not in holder.system_attrs:
+                return turn, holder
+            turn += 1
+        return turn, None
 
     def publish(self, value: float, chosen: Candidate | None) -> None:
         """Add the one trial with a finite value: the study's best trial is the chosen run.
@@ -208,14 +236,9 @@ class StudyLog:
         chosen: a point of that run, None for x0.
         """
         self.refresh()
-        turn = 0
-        while (holder := self.at(RESULT, turn)) is not None:
-            running = holder.state == TrialState.RUNNING
-            if running and is_dead(holder.system_attrs[TASK]["worker"]):
-                end_trial(self.study, holder._trial_id, TrialState.FAIL)
-            elif holder.state != TrialState.FAIL:
-                return  # another process has said it, or is about to
-            turn += 1
+        turn, holder = self.result_turn()
+        if holder is not None:
+            return  # another process has said it, or is about to
         template: dict[str, Any] = {"user_attrs": {"task": RESULT, "phase": RESULT}}
         if chosen is not None:
             template["params"] = {"base": chosen.base, "value": chosen.value}
@@ -252,27 +275,12 @@ class StudyCalls(CallCounter):
         return max(super().total, self._log.calls)
 
 
-class Bystander:
-    """Runs nothing: for a process whose trials are somebody else's, such as `study.optimize`'s."""
-
-    free = False
-
-    def submit(self, task: Task) -> None:
-        """Never called: it is never free."""
-
-    def poll(self, timeout: float) -> Iterator[tuple[Task, Ended]]:
-        """Return nothing."""
-        return iter(())
-
-    def cancel(self) -> None:
-        """Do nothing."""
-
-
 class StudyExecutor:
     """Runs those tasks of a sweep that nobody else on the study holds, and hears of the others.
 
     log: the sweep on the study.
-    inner: runs the tasks that are ours.
+    inner: runs the tasks that are ours; None where they are somebody else's, such as
+        `study.optimize`'s.
     timing: how often a worker says that it lives, and how long a silence means that it does not.
     calls: what the heartbeat says of the task under way, and a failed trial of the calls it made.
     """
@@ -280,7 +288,7 @@ class StudyExecutor:
     def __init__(
         self,
         log: StudyLog,
-        inner: Executor,
+        inner: Executor | None,
         timing: Timing | None = None,
         calls: StudyCalls | None = None,
     ) -> None:
@@ -298,7 +306,7 @@ class StudyExecutor:
     @property
     def free(self) -> bool:
         """Whether it wants to know of more tasks: those that others hold cost nothing."""
-        return len(self._open()) < FRONT
+        return len(self.unclaimed()) < FRONT
 
     def submit(self, task: Task) -> None:
         """Remember the task: some process on the study will run it."""
@@ -309,8 +317,8 @@ class StudyExecutor:
         try:
             if not (ended := self._news()):
                 self._claim()
-                self._run(timeout)
-                ended = self._news()
+                if self._run(timeout):
+                    ended = self._news()
         except BaseException as error:
             self._error = error if isinstance(error, Exception) else SearchError(repr(error))
             raise
@@ -318,18 +326,21 @@ class StudyExecutor:
 
     def cancel(self) -> None:
         """Let go of all workers, and give back what they had."""
-        self._inner.cancel()
+        if self._inner is not None:
+            self._inner.cancel()
         for trial_id, task in self._ours.values():
             self._log.write(trial_id, task, self._error, self._made())
         self._ours.clear()
 
     def unclaimed(self) -> list[tuple[Task, int]]:
         """Return the tasks that nobody holds, each with its turn."""
-        return [(task, self._turns[task.id]) for task in self._open()]
+        free = [task for task in self._wanted.values() if self._holder(task) is None]
+        return [(task, self._turns[task.id]) for task in free]
 
-    def _open(self) -> list[Task]:
-        """Return the tasks that nobody holds."""
-        return [task for task in self._wanted.values() if self._holder(task) is None]
+    def heard(self, key: str) -> None:
+        """The caller knows how a task ended, before it is on the study."""
+        self._wanted.pop(key, None)
+        self._turns[key] = self._turns.get(key, 0) + 1
 
     def _holder(self, task: Task) -> FrozenTrial | None:
         """Return the trial that decides how the task ends, None where it is still to be made."""
@@ -348,19 +359,17 @@ class StudyExecutor:
             trial = self._holder(task)
             if trial is not None and (how := self._log.ended(trial)) is not None:
                 found[trial.number] = task, how
-                del self._wanted[task.id]
-                self._turns[task.id] += 1
+                self.heard(task.id)
         return [found[number] for number in sorted(found)]
 
     def _claim(self) -> None:
-        while self._inner.free and (
-            waiting := [task for task in self._open() if task.id not in self._ours]
-        ):
+        while self._inner is not None and self._inner.free and (waiting := self.unclaimed()):
             # Not all from the front: two processes that look at once should not both want it.
-            task = waiting[0 if self._alone else random.randrange(min(len(waiting), FRONT))]
+            at = 0 if self._alone else random.randrange(min(len(waiting), FRONT))
+            task, turn = waiting[at]
             trial_id = self._log.claim(
                 task.id,
-                self._turns[task.id],
+                turn,
                 label={"runs": _runs(task)},
                 user_attrs={"task": task.id, "phase": task.phase, "budget": task.calls},
                 **_parameters(task),
@@ -370,19 +379,23 @@ class StudyExecutor:
                 self._ours[task.id] = trial_id, task
                 self._inner.submit(task)
 
-    def _run(self, timeout: float) -> None:
-        """Let our tasks go on; without one, wait for the others and look who of them is gone."""
-        if not self._ours:
-            held = [(trial, trial.system_attrs[TASK]["worker"]) for trial in self._log.running()]
-            for trial in self._watch.silent(held):
+    def _run(self, timeout: float) -> bool:
+        """Let our tasks go on; without one, wait for the others and look who of them is gone.
+
+        Returns whether there may be news.
+        """
+        if not self._ours or self._inner is None:
+            for trial in self._watch.silent(self._log.running()):
                 if end_trial(self._log.study, trial._trial_id, TrialState.FAIL):
-                    name = trial.system_attrs[TASK]["task"]
+                    name = (label_of(trial) or {})["task"]
                     logger.warning("the worker of %s is gone: it is run again", name)
-                    return
+                    return True
+            if not timeout:
+                return False
             # Of uneven length, so that idle processes do not all look at the same moment.
             time.sleep(min(timeout, self._pause * random.uniform(0.5, 1.5)))
             self._pause = min(2 * self._pause, PAUSES[1])
-            return
+            return True
         self._pause = PAUSES[0]
         beating = [trial_id for trial_id, _ in self._ours.values()]
         with self._heartbeat.of(beating, thread=isinstance(self._inner, InProcess)):
@@ -391,6 +404,7 @@ class StudyExecutor:
                 self._log.write(trial_id, task, how, self._made())
                 if isinstance(how, Exception) and getattr(how, "key", None) is None:
                     raise how
+        return True
 
     def _made(self) -> int:
         return 0 if self._calls is None else self._calls.made - self._begun

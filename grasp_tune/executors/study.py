@@ -13,7 +13,6 @@ import socket
 import threading
 import time
 import uuid
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,17 +22,16 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from grasp_tune.core.errors import InputError
-from grasp_tune.core.plan import Cell
 from grasp_tune.core.records import Json
 from grasp_tune.runtime.files import alive
 
 logger = logging.getLogger(__name__)
 
-CELL = "grasp:cell"  # trial: the cell that it runs, or that there was none left
+TASK = "grasp:task"  # trial, system attribute: the task that it holds
+CELL = "grasp:cell"  # trial, user attribute: the cell that it holds, or that none was left
 CALLS = "grasp:calls"  # trial: the oracle calls that it used
 BEAT = "grasp:beat"  # trial: counts up while its worker lives
 PLAN = "grasp:plan"  # study: the plan of a sampler
-PROBE = "grasp:probe"  # study: what the probe saw at x0
 SETTING = "grasp:spec"  # study: the sweep that runs on it
 CHOICE = "grasp:choice"  # study: the chosen candidate and its certificate
 
@@ -46,9 +44,12 @@ def trials_of(study: optuna.Study) -> list[FrozenTrial]:
     return study._storage.get_all_trials(study._study_id, deepcopy=False)
 
 
-def create_trial(study: optuna.Study, template: FrozenTrial) -> int:
-    """Return the id of a new trial that has the template's attributes from birth."""
-    return study._storage.create_new_trial(study._study_id, template_trial=template)
+def label_of(trial: FrozenTrial) -> dict[str, Any] | None:
+    """Return what a trial says of its task; None where it says nothing, as others' trials do."""
+    label = trial.system_attrs.get(TASK) or trial.user_attrs.get(CELL)
+    # Optuna's retries inherit the attributes of the trial that failed, its number too.
+    own = isinstance(label, dict) and label.get("trial", trial.number) == trial.number
+    return label if own else None
 
 
 def end_trial(
@@ -72,28 +73,9 @@ def in_optimize(study: optuna.Study) -> bool:
     return bool(getattr(getattr(study, "_thread_local", None), "in_optimize_loop", False))
 
 
-def heartbeat_interval(study: optuna.Study) -> int | None:
-    """Return the seconds between two heartbeats, None where the storage has none."""
-    ask = getattr(study._storage, "get_heartbeat_interval", None)
-    return None if ask is None else ask()
-
-
-def fail_stale(study: optuna.Study) -> None:
-    """End the trials whose heartbeat has stopped, as `study.optimize` does before each trial."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        optuna.storages.fail_stale_trials(study)
-
-
 def set_trial(study: optuna.Study, trial_id: int, key: str, value: Json) -> None:
     """Write a system attribute; RuntimeError where the trial has ended."""
     study._storage.set_trial_system_attr(trial_id, key, value)
-
-
-def show_on_trial(study: optuna.Study, trial: FrozenTrial, key: str, value: Json) -> None:
-    """Write a user attribute, visible to `trial` too: Optuna hands that object to the objective."""
-    study._storage.set_trial_user_attr(trial._trial_id, key, value)
-    trial.user_attrs[key] = value
 
 
 def set_trial_text(study: optuna.Study, trial_id: int, key: str, text: str) -> None:
@@ -123,18 +105,16 @@ def study_json(study: optuna.Study, key: str) -> Json:
         raise InputError(f"{where}: damaged, or not written by grasp_tune: {error}") from None
 
 
-def cell_on(trial: FrozenTrial | optuna.Trial) -> Cell | None:
-    """Return the cell that the trial says it runs, None where it says none."""
-    claim = trial.user_attrs.get(CELL)
-    if not isinstance(claim, dict) or not claim.get("index"):
-        return None
-    return Cell(int(claim["index"]), float(claim["value"]), int(claim["budget"]))
+def agreed_json(study: optuna.Study, key: str, wanted: Json) -> Json:
+    """Return what is on the study, after writing `wanted` where there is nothing.
 
-
-def is_surplus(trial: FrozenTrial | optuna.Trial) -> bool:
-    """Return whether the trial says that no cell was left for it."""
-    claim = trial.user_attrs.get(CELL)
-    return isinstance(claim, dict) and claim.get("index") == 0
+    Of two processes that write at the same time one wins, for both: what is there in the end is
+    read again. Later writers do not exist, because they find something.
+    """
+    if (found := study_json(study, key)) is None:
+        set_study_json(study, key, wanted)
+        found = study_json(study, key)
+    return found
 
 
 def joined(attributes: Mapping[str, Any], key: str) -> str:
@@ -168,12 +148,12 @@ class Timing:
     @classmethod
     def of(cls, study: optuna.Study) -> "Timing":
         """Return the study's own timing where its storage has a heartbeat, else ours."""
-        asked = heartbeat_interval(study)
-        if asked is None:
-            return cls()
         storage = study._storage
+        every = getattr(storage, "get_heartbeat_interval", lambda: None)()
+        if every is None:
+            return cls()
         grace = getattr(getattr(storage, "_backend", storage), "grace_period", None)
-        return cls(float(asked), float(grace or 2 * asked))
+        return cls(float(every), float(grace or 2 * every))
 
 
 class Heartbeat:
@@ -190,8 +170,8 @@ class Heartbeat:
     @contextmanager
     def of(self, trials: Iterable[int], *, thread: bool) -> Iterator[None]:
         """Beat for some trials while the block runs, or once after it, where it is short."""
-        if in_memory(self._study):
-            yield  # nobody else can see it
+        if in_memory(self._study):  # nobody else can see it
+            yield
             return
         if not thread:
             yield
@@ -231,17 +211,18 @@ class Watch:
         self._grace = timing.grace
         self._last: dict[int, tuple[object, float]] = {}
 
-    def silent(self, workers: Iterable[tuple[FrozenTrial, object]]) -> list[FrozenTrial]:
-        """Return the trials, given with their workers' names, that have been given up."""
+    def silent(self, trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
+        """Return the trials that have been given up; one that names no worker never is."""
         now = time.monotonic()
         found = []
         current: dict[int, tuple[object, float]] = {}
-        for trial, worker in workers:
+        for trial in trials:
             beat = trial.system_attrs.get(BEAT)
             before = self._last.get(trial.number)
             since = before[1] if before is not None and before[0] == beat else now
             current[trial.number] = (beat, since)
-            if now - since > self._grace or is_dead(worker):
+            worker = (label_of(trial) or {}).get("worker")
+            if worker and (now - since > self._grace or is_dead(worker)):
                 found.append(trial)
         self._last = current
         return found

@@ -11,11 +11,10 @@ if TYPE_CHECKING:
     from grasp_tune.executors.study import Timing
     from grasp_tune.optuna.budget import Budget, grasp_budget
     from grasp_tune.optuna.figures import loss_figure, rung_figure, save_figures
-    from grasp_tune.optuna.objective import optimizer, train
+    from grasp_tune.optuna.objective import TaskSampler, optimizer, train
     from grasp_tune.optuna.runner import OptunaBackend, run
     from grasp_tune.optuna.sampler import GraspSampler
     from grasp_tune.optuna.selection import select
-    from grasp_tune.optuna.task_sampler import TaskSampler
 
 __all__ = [
     "Budget",
@@ -37,7 +36,7 @@ _HOME = {
     "Budget": "grasp_tune.optuna.budget",
     "GraspSampler": "grasp_tune.optuna.sampler",
     "OptunaBackend": "grasp_tune.optuna.runner",
-    "TaskSampler": "grasp_tune.optuna.task_sampler",
+    "TaskSampler": "grasp_tune.optuna.objective",
     "Timing": "grasp_tune.executors.study",
     "grasp_budget": "grasp_tune.optuna.budget",
     "loss_figure": "grasp_tune.optuna.figures",

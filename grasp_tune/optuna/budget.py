@@ -13,7 +13,8 @@ from optuna.trial import FrozenTrial, TrialState
 from grasp_tune.core.checkpoint_keys import iterate_key
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.plan import Cell
-from grasp_tune.executors.study import CALLS, CELL, cell_on, fingerprint, is_surplus, trials_of
+from grasp_tune.executors.study import CALLS, CELL, fingerprint, trials_of
+from grasp_tune.optuna.sampler import cell_on, prune_surplus
 
 if TYPE_CHECKING:
     from optuna.artifacts._protocol import ArtifactStore
@@ -76,8 +77,7 @@ def grasp_budget(trial: optuna.Trial, *, per_step: int = 1, calls: int | None = 
     """
     if not isinstance(per_step, int) or isinstance(per_step, bool) or per_step < 1:
         raise InputError(f"per_step: got {per_step!r}, expected a whole number >= 1")
-    if is_surplus(trial):
-        raise optuna.TrialPruned("every cell of the plan has been given to a trial")
+    prune_surplus(trial)
     cell = cell_on(trial)
     if cell is None:
         if calls is None:
@@ -113,7 +113,7 @@ def upload_candidate(
     from grasp_tune.engine.checkpoints import model_tensors
     from grasp_tune.engine.tensor_file import Content
 
-    sweep = fingerprint(trial.study.study_name, trial.user_attrs[CELL]["plan"])
+    sweep = fingerprint(trial.study.study_name, trial.user_attrs[CELL]["sweep"])
     key = str(iterate_key(cell.index, call))
     content = Content.of(model_tensors(model), {}, key, sweep)
     with tempfile.TemporaryDirectory(prefix="grasp-tune-") as folder:

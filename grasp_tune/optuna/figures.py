@@ -12,11 +12,11 @@ import optuna
 from optuna.trial import TrialState
 
 from grasp_tune.core.errors import InputError, MissingExtra
-from grasp_tune.core.plan import Plan
 from grasp_tune.core.tasks import TrainOutcome, outcome_from_dict
-from grasp_tune.executors.optuna import OUTCOME, TASK
-from grasp_tune.executors.study import CALLS, CELL, CHOICE, cell_on, joined, study_json, trials_of
+from grasp_tune.executors.optuna import OUTCOME
+from grasp_tune.executors.study import CALLS, CELL, CHOICE, TASK, joined, study_json, trials_of
 from grasp_tune.optuna.plans import stored_plan
+from grasp_tune.optuna.sampler import cell_on
 from grasp_tune.runtime.result import Run
 
 LOSS_ID = "grasp-loss"
@@ -31,8 +31,8 @@ def loss_figure(study: optuna.Study) -> Any:
     heights = {run.arm: run.last_loss for run in runs}
     place = next(((run.value, run.last_loss) for run in runs if run.arm == chosen), None)
     stored = stored_plan(study)
-    known = stored is not None and isinstance(stored.plan, Plan)
-    words = stored.plan.quantity if known else "step size, radius or distance"  # type: ignore[union-attr]
+    plan = None if stored is None else stored.plan
+    words = "step size, radius or distance" if plan is None else plan.quantity
     return run_scatter(runs, heights, place, words, "mean loss at the end of the run")
 
 

@@ -1,20 +1,19 @@
 """What the trials of a study are to run: written once, read by every process that joins."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import optuna
 
-from grasp_tune.core.errors import InputError, SearchError
+from grasp_tune.core.errors import SearchError
 from grasp_tune.core.methods import Method
 from grasp_tune.core.plan import Cell, Plan
 from grasp_tune.core.random_streams import trajectory_indices
-from grasp_tune.core.records import Json, decode, encode
+from grasp_tune.core.records import decode, encode
 from grasp_tune.core.search import Search
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import ProbeOutcome, ProbeTask
-from grasp_tune.executors.study import PLAN, set_study_json, study_json
+from grasp_tune.executors.study import PLAN, agreed_json, fingerprint, study_json
 from grasp_tune.schedules.step_search import StepSearch
 
 if TYPE_CHECKING:
@@ -27,62 +26,49 @@ _NAMES = {"step size": "lr", "radius": "radius"}
 class StoredPlan:
     """The cells of a study: those of the paper's plan, or of a step search that goes on."""
 
-    plan: Plan | StepSearch
+    plan: Plan | None
+    search: StepSearch | None
     parameter: str
     seed: int
     probe: ProbeOutcome | None = None  # what the plan was made from, where we probed
 
-    def cells(self, losses: Mapping[int, float | None]) -> tuple[Cell, ...]:
-        """Return the cells that are known after how earlier ones ended."""
-        return self.plan.cells if isinstance(self.plan, Plan) else self.plan.cells(losses)
+    @property
+    def source(self) -> Plan | StepSearch:
+        """Whichever of the two it is."""
+        found = self.plan or self.search
+        assert found is not None
+        return found
 
-    def may_grow(self, losses: Mapping[int, float | None]) -> bool:
-        """Return whether further cells follow when those that run have ended."""
-        return isinstance(self.plan, StepSearch) and not self.plan.done(losses)
+    @property
+    def mark(self) -> str:
+        """A name by which the trials of this plan are known."""
+        return fingerprint(encode(self))
 
     @property
     def range(self) -> tuple[float, float]:
         """The smallest range that holds every cell's value."""
-        if isinstance(self.plan, StepSearch):
-            return self.plan.range
+        if self.plan is None:
+            return self.source.range
         return float(self.plan.cells[0].value), float(self.plan.cells[-1].value)
 
     def kept(self, cell: Cell) -> tuple[int, ...]:
         """Return after which calls of a cell the iterate is a candidate, as the paper has it."""
         plan = self.plan
-        if isinstance(plan, Plan) and (plan.score, plan.ensemble) == ("gradient", "resample"):
+        if plan is not None and (plan.score, plan.ensemble) == ("gradient", "resample"):
             draws = plan.candidates_per_cell  # Algorithm 2, line 6
             return tuple(sorted(set(trajectory_indices(self.seed, cell.index, draws, cell.budget))))
         return (cell.budget,)
 
-    def to_dict(self) -> dict[str, Json]:
-        plan = self.plan
-        return {
-            "plan": plan.to_dict() if isinstance(plan, Plan) else {"search": encode(plan)},
-            "parameter": self.parameter,
-            "seed": self.seed,
-            "probe": None if self.probe is None else encode(self.probe),
-        }
-
-    @classmethod
-    def from_dict(cls, data: Json) -> "StoredPlan":
-        if not isinstance(data, dict) or set(data) != {"plan", "parameter", "seed", "probe"}:
-            raise InputError("not a plan of a GraspSampler")
-        plan, probe = data["plan"], data["probe"]
-        return cls(
-            decode(StepSearch, plan["search"]) if "search" in plan else Plan.from_dict(plan),
-            str(data["parameter"]),
-            int(data["seed"]),
-            None if probe is None else decode(ProbeOutcome, probe),
-        )
-
     def difference(self, other: "StoredPlan") -> str:
-        """Return in what two differ, with both values."""
-        flat = [{**data, **data["plan"]} for data in (self.to_dict(), other.to_dict())]
+        """Return in what two differ, with both values; empty where they do not."""
+        if (one := encode(self)) == (two := encode(other)):
+            return ""
+        flat = [{**item, **(item["plan"] or item["search"])} for item in (one, two)]
         found = [
             f"{name} {flat[0][name]!r} there, {flat[1].get(name)!r} here"
             for name in flat[0]
-            if name not in ("plan", "probe", "cells") and flat[0][name] != flat[1].get(name)
+            if name not in ("plan", "search", "probe", "cells")
+            and flat[0][name] != flat[1].get(name)
         ]
         return "; ".join(found) or "its cells differ"
 
@@ -90,20 +76,12 @@ class StoredPlan:
 def stored_plan(study: optuna.Study) -> StoredPlan | None:
     """Return the plan on the study, None where there is none."""
     data = study_json(study, PLAN)
-    return None if data is None else StoredPlan.from_dict(data)
+    return None if data is None else decode(StoredPlan, data)
 
 
 def agree_on_plan(study: optuna.Study, wanted: StoredPlan) -> StoredPlan:
-    """Return the plan on the study, after writing `wanted` where there is none.
-
-    Of two processes that write at the same time one wins, for both: what is there in the end is
-    read again. Later writers do not exist, because they find a plan.
-    """
-    if (found := stored_plan(study)) is None:
-        set_study_json(study, PLAN, wanted.to_dict())
-        found = stored_plan(study)
-        assert found is not None
-    return found
+    """Return the plan on the study, after writing `wanted` where there is none."""
+    return decode(StoredPlan, agreed_json(study, PLAN, encode(wanted)))
 
 
 def probed_plan(
@@ -127,4 +105,5 @@ def probed_plan(
         )
     assert isinstance(outcome, ProbeOutcome)
     outcome = replace(outcome, calls=search.calls["probe"])
-    return StoredPlan(search.plan, parameter or _NAMES[search.plan.quantity], seed, outcome)
+    name = parameter or _NAMES[search.plan.quantity]
+    return StoredPlan(search.plan, None, name, seed, outcome)

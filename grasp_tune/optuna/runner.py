@@ -32,6 +32,7 @@ from grasp_tune.executors.study import (
     CHOICE,
     SETTING,
     Timing,
+    agreed_json,
     fingerprint,
     in_memory,
     set_study_json,
@@ -217,7 +218,11 @@ def sweep_on(
             "artifact_store: got None, but checkpoints must outlive this process; give the "
             "workers one, such as optuna.artifacts.FileSystemArtifactStore(folder)"
         )
-    sweep = fingerprint(_agreed_spec(study, spec), study.study_name)
+    if difference := spec.difference(agreed_json(study, SETTING, spec.to_dict())):
+        raise InputError(
+            f"the sweep on study {study.study_name!r} differs from this one: {difference}"
+        )
+    sweep = fingerprint(spec.to_dict(), study.study_name)
     if artifact_store is None:
         return sweep, MemoryStore()
     name = f"grasp-{sweep}-{{}}".format
@@ -235,16 +240,3 @@ def write_choice(study: optuna.Study, result: Result, **more: object) -> None:
     }
     if study_json(study, CHOICE) != note:
         set_study_json(study, CHOICE, note)
-
-
-def _agreed_spec(study: optuna.Study, spec: SweepSpec) -> dict[str, object]:
-    """Return the spec as it stands on the study; InputError where that is another one."""
-    found = study_json(study, SETTING)
-    if found is None:
-        set_study_json(study, SETTING, spec.to_dict())
-        found = study_json(study, SETTING)
-    if difference := spec.difference(found):
-        raise InputError(
-            f"the sweep on study {study.study_name!r} differs from this one: {difference}"
-        )
-    return spec.to_dict()

@@ -1,5 +1,6 @@
 """The sampler: a search for a step size, or the paper's plan, cell by cell, and then the end."""
 
+import math
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
@@ -7,34 +8,28 @@ from typing import TYPE_CHECKING, Any
 
 import optuna
 from optuna.distributions import BaseDistribution, FloatDistribution
-from optuna.samplers import BaseSampler, RandomSampler
+from optuna.samplers import BaseSampler
+from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.methods import Method
 from grasp_tune.core.plan import Cell, Plan
-from grasp_tune.core.random_streams import words
-from grasp_tune.executors.study import (
-    CELL,
-    cell_on,
-    end_trial,
-    fingerprint,
-    in_optimize,
-    is_surplus,
-    process_name,
-    show_on_trial,
-)
-from grasp_tune.optuna.claims import Claims
+from grasp_tune.core.records import Json
+from grasp_tune.core.search import ATTEMPTS
+from grasp_tune.executors.optuna import StudyLog
+from grasp_tune.executors.study import CALLS, CELL
+from grasp_tune.optuna.assignments import Assignments, StudySampler, addressed
 from grasp_tune.optuna.plans import StoredPlan, agree_on_plan, probed_plan, stored_plan
+from grasp_tune.runtime.cell_search import CellOutcome, CellSearch, CellTask
+from grasp_tune.runtime.executor import Died
 from grasp_tune.schedules.step_search import StepSearch
 
 if TYPE_CHECKING:
     from grasp_tune.engine.problem import TorchProblem
 
-ATTEMPTS = 3  # trials that a cell may fail before it is given up
 
-
-class GraspSampler(BaseSampler):
+class GraspSampler(StudySampler):
     """Gives each trial a step size and a number of oracle calls, and ends the study by itself.
 
     `GraspSampler(budget=10_000)` searches: very short trials over eight decades of step sizes
@@ -64,6 +59,7 @@ class GraspSampler(BaseSampler):
         independent_sampler: BaseSampler | None = None,
         attempts: int = ATTEMPTS,
     ) -> None:
+        super().__init__()
         if (plan is None) == (budget is None):
             raise InputError("give either a plan or a budget: GraspSampler(budget=10_000)")
         if plan is not None and not isinstance(plan, Plan | StoredPlan):
@@ -77,14 +73,10 @@ class GraspSampler(BaseSampler):
         if not isinstance(attempts, int) or isinstance(attempts, bool) or attempts < 1:
             raise InputError(f"attempts: got {attempts!r}, expected a whole number >= 1")
         if not isinstance(plan, StoredPlan):
-            search = StepSearch(budget) if plan is None else plan  # type: ignore[arg-type]
-            plan = StoredPlan(search, parameter, seed)
+            search = None if budget is None else StepSearch(budget)
+            plan = StoredPlan(plan, search, parameter, seed)
         self.parameter, self.seed, self._stored = plan.parameter, plan.seed, plan
-        self._mark = fingerprint(plan.to_dict())
-        self._independent = independent_sampler or RandomSampler()
-        self._addressed = independent_sampler is None
-        self._attempts = attempts
-        self._claims: dict[tuple[int, int], Claims] = {}  # by storage and study
+        self._independent, self._attempts = independent_sampler, attempts
 
     @classmethod
     def for_problem(
@@ -127,7 +119,7 @@ class GraspSampler(BaseSampler):
     @property
     def plan(self) -> Plan:
         """The paper's plan; `InputError` where the sampler searches without one."""
-        if not isinstance(self._stored.plan, Plan):
+        if self._stored.plan is None:
             raise InputError("plan: this sampler was made with a budget, and searches without one")
         return self._stored.plan
 
@@ -145,35 +137,27 @@ class GraspSampler(BaseSampler):
 
         For loops of `study.ask` and `study.tell`; `study.optimize` ends by itself.
         """
-        return self._claims_on(study).exhausted(study)
+        return self.assignments(study).exhausted()
 
     def lost_cells(self, study: optuna.Study) -> tuple[Cell, ...]:
         """Return the cells whose trials failed too often; they are not issued again."""
-        return self._claims_on(study).lost(study)
-
-    def release(self, study: optuna.Study) -> int:
-        """End all trials that still run a cell, so that it is issued again; return how many.
-
-        For workers that are known to be dead, where the storage has no heartbeat. Those that died
-        on this machine under `study.optimize` are noticed without it.
-        """
-        return self._claims_on(study).release(study)
+        found = self.assignments(study)
+        found.learn()
+        assert isinstance(found.search, CellSearch)
+        return found.search.lost
 
     # -- what Optuna asks -----------------------------------------------------------------------
 
     def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
-        try:
-            claim = self._claims_on(study).take(study, trial)
-        except BaseException:
-            end_trial(study, trial._trial_id, TrialState.FAIL)  # not left running for ever
-            raise
-        if claim is not None:
-            self._announce(study, trial, *claim)
-        self._independent.before_trial(study, trial)
+        super().before_trial(study, trial)
+        if self._independent is not None:
+            self._independent.before_trial(study, trial)
 
     def infer_relative_search_space(
         self, study: optuna.Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
+        if self._independent is None:
+            return {}
         space = self._independent.infer_relative_search_space(study, trial)
         return {name: kind for name, kind in space.items() if name != self.parameter}
 
@@ -181,8 +165,8 @@ class GraspSampler(BaseSampler):
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
         self._raise_error_if_multi_objective(study)
-        _prune_surplus(trial)
-        if not search_space:
+        prune_surplus(trial)
+        if not search_space or self._independent is None:
             return {}
         found = self._independent.sample_relative(study, trial, search_space)
         # A sampler may keep a search space of its own (TPE with group=True), with our parameter.
@@ -197,7 +181,7 @@ class GraspSampler(BaseSampler):
     ) -> Any:
         """Return the cell's value for our parameter, the other sampler's for any other."""
         self._raise_error_if_multi_objective(study)
-        _prune_surplus(trial)
+        prune_surplus(trial)
         cell = cell_on(trial)
         if param_name == self.parameter and cell is not None:
             if (value := self._fitting(param_distribution, cell.value)) is not None:
@@ -210,12 +194,10 @@ class GraspSampler(BaseSampler):
                 f"{cell.index}, so one was drawn that is not in the plan; use "
                 f"suggest_float({param_name!r}, {low!r}, {high!r}, log=True)",
             )
-        other = self._independent
-        if self._addressed:
-            # Of Optuna's own random sampler the values depend on which process came first.
-            (word,) = words(self.seed, "independent", trial.number, param_name, count=1).tolist()
-            other = RandomSampler(seed=word >> 32)
-        return other.sample_independent(study, trial, param_name, param_distribution)
+        if self._independent is None:
+            where = self.seed, trial.number
+            return addressed(study, trial, param_distribution, param_name, *where)
+        return self._independent.sample_independent(study, trial, param_name, param_distribution)
 
     def after_trial(
         self,
@@ -225,55 +207,41 @@ class GraspSampler(BaseSampler):
         values: Sequence[float] | None,
     ) -> None:
         """End the study's loop when nothing is left to give."""
-        self._independent.after_trial(study, trial, state, values)
-        unasked = cell_on(trial) is not None and self.parameter not in trial.params
-        if unasked and state == TrialState.COMPLETE:
+        if self._independent is not None:
+            self._independent.after_trial(study, trial, state, values)
+        found, cell = self.assignments(study), cell_on(trial)
+        if cell is not None and self.parameter not in trial.params and state == TrialState.COMPLETE:
             self._void(
                 study,
                 trial,
                 f"it ended without asking for {self.parameter!r}, so its cell counts as failed; "
                 "use sampler.suggest(trial)",
             )
-        if self._claims_on(study).finished(study, trial, state, values):
+        if cell is not None:
+            found.ended(trial.number, _cell_ended(study, trial, state, values))
+        if found.over(trial.number):
             with suppress(RuntimeError):  # with ask and tell there is no loop to end
                 study.stop()
 
     def reseed_rng(self) -> None:
-        self._independent.reseed_rng()
+        if self._independent is not None:
+            self._independent.reseed_rng()
 
     # -- inside ---------------------------------------------------------------------------------
 
-    def _claims_on(self, study: optuna.Study) -> Claims:
-        key = (id(study._storage), study._study_id)
-        found = self._claims.get(key)
-        if found is None:
-            self._raise_error_if_multi_objective(study)
-            agreed = agree_on_plan(study, self._stored)
-            if agreed.to_dict() != self._stored.to_dict():
-                words = agreed.difference(self._stored)
-                raise InputError(
-                    f"study {study.study_name!r} has another plan: {words}; use a new study, or "
-                    "GraspSampler.from_study(study)"
-                )
-            claims = Claims(self._stored, self._mark, self._attempts)
-            found = self._claims.setdefault(key, claims)
-        return found
-
-    def _announce(
-        self, study: optuna.Study, trial: FrozenTrial, cell: Cell | None, attempt: int
-    ) -> None:
-        """Write on the trial which cell it runs, in words that a dashboard can show."""
-        words: dict[str, Any] = {"index": 0, "plan": self._mark, "trial": trial.number}
-        if cell is not None:
-            words |= {"index": cell.index, "value": cell.value, "budget": cell.budget}
-            words |= {"attempt": attempt, "keep": list(self._stored.kept(cell))}
-            if in_optimize(study):  # else another process may tell what this one has asked for
-                words["worker"] = process_name()
-        show_on_trial(study, trial, CELL, words)
+    def _open(self, study: optuna.Study) -> Assignments:
+        self._raise_error_if_multi_objective(study)
+        if words := agree_on_plan(study, self._stored).difference(self._stored):
+            raise InputError(
+                f"study {study.study_name!r} has another plan: {words}; use a new study, or "
+                "GraspSampler.from_study(study)"
+            )
+        search = CellSearch(self._stored.source, self._attempts)
+        return Assignments(_CellLog(study, self._stored), search, parameter=self.parameter)
 
     def _void(self, study: optuna.Study, trial: FrozenTrial, why: str) -> None:
         """Take the cell from a trial that does not run it: it is issued again."""
-        show_on_trial(study, trial, CELL, {**trial.user_attrs[CELL], "void": True})
+        _show(study, trial, {**trial.user_attrs[CELL], "void": True})
         warnings.warn(f"trial {trial.number}: {why}", stacklevel=3)
 
     def _fitting(self, distribution: BaseDistribution, value: float) -> float | None:
@@ -283,15 +251,59 @@ class GraspSampler(BaseSampler):
         if distribution.low <= value <= distribution.high:
             return value
         # The last cell stands at or above the end of the plan's own range: it runs at that end.
-        low, high = self._stored.plan.range
+        low, high = self._stored.source.range
         ours = distribution.low <= low and high <= distribution.high < value
         return float(distribution.high) if ours else None
 
-    def __getstate__(self) -> dict[str, Any]:
-        # Claims are found again from the study; they hold a lock, which cannot be pickled.
-        return {**self.__dict__, "_claims": {}}
+
+class _CellLog(StudyLog):
+    """The cells of a plan on a study: a trial's value says how its cell went."""
+
+    def __init__(self, study: optuna.Study, stored: StoredPlan) -> None:
+        self._stored = stored
+        super().__init__(study, stored.mark)
+
+    def show(self, trial: FrozenTrial, label: dict[str, Json], task: Any) -> None:
+        label["index"] = 0
+        if isinstance(task, CellTask):
+            cell = task.cell
+            label |= {"index": cell.index, "value": cell.value, "budget": cell.budget}
+            label |= {"attempt": label["turn"] + 1, "keep": list(self._stored.kept(cell))}
+        _show(self.study, trial, label)
+
+    def ended(self, trial: FrozenTrial) -> Any:
+        if not trial.state.is_finished():
+            return None
+        return _cell_ended(self.study, trial, trial.state, trial.values)
 
 
-def _prune_surplus(trial: FrozenTrial) -> None:
-    if is_surplus(trial):
+def _show(study: optuna.Study, trial: FrozenTrial, label: dict[str, Json]) -> None:
+    study._storage.set_trial_user_attr(trial._trial_id, CELL, label)
+    trial.user_attrs[CELL] = label  # Optuna hands that object to the objective
+
+
+def _cell_ended(
+    study: optuna.Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
+) -> CellOutcome | Died:
+    label, value = trial.user_attrs[CELL], math.nan
+    if state == TrialState.FAIL or label.get("void"):
+        return Died("its trial failed")
+    if state == TrialState.COMPLETE and values:
+        value = -values[0] if study.direction == StudyDirection.MAXIMIZE else values[0]
+    calls = int(trial.user_attrs.get(CALLS, label["budget"]))
+    return CellOutcome(label["index"], str(trial.number), value, calls)
+
+
+def cell_on(trial: FrozenTrial | optuna.Trial) -> Cell | None:
+    """Return the cell that the trial says it runs, None where it says none."""
+    label = trial.user_attrs.get(CELL)
+    if not isinstance(label, dict) or not label.get("index"):
+        return None
+    return Cell(int(label["index"]), float(label["value"]), int(label["budget"]))
+
+
+def prune_surplus(trial: FrozenTrial | optuna.Trial) -> None:
+    """Raise `TrialPruned` in a trial for which no cell was left."""
+    label = trial.user_attrs.get(CELL)
+    if isinstance(label, dict) and label.get("index") == 0:
         raise optuna.TrialPruned("every cell of the plan has been given to a trial")

@@ -63,7 +63,7 @@ def select(
     if stored is None:
         raise InputError(f"study {study.study_name!r} has no plan of a GraspSampler")
     plan = stored.plan
-    if not isinstance(plan, Plan):
+    if plan is None:
         raise InputError(
             f"study {study.study_name!r} searched a step without a plan, which leaves no calls for "
             "fresh samples: its longest trial, study.best_trial as a rule, is the choice"
@@ -76,7 +76,7 @@ def select(
             f"study {study.study_name!r} has no candidates: let the objective call "
             "budget.offer(model, artifact_store) in each step of grasp_budget and after the last"
         )
-    sweep = fingerprint(study.study_name, fingerprint(stored.to_dict()))
+    sweep = fingerprint(study.study_name, stored.mark)
     store = artifact_checkpoints(artifact_store, lambda key: uploads[key].artifact, sweep)
     worker = Worker(problem, stored.seed, store)
     start, probe_calls = _start(stored, worker)
@@ -124,7 +124,7 @@ def _start(stored: StoredPlan, worker: Worker) -> tuple[ProbeOutcome, int]:
             )
         return stored.probe, stored.probe.calls
     plan = stored.plan
-    assert isinstance(plan, Plan)
+    assert plan is not None
     gradients, values = (0, plan.probe_gradients), (0, plan.probe_values)
     task = ProbeTask("probe", gradients, values, exact=plan.ensemble == "exact")
     outcome = worker.run(task)

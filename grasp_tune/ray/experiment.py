@@ -13,8 +13,8 @@ from ray import tune
 from grasp_tune.core.errors import SearchError
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.ray.trial_config import FOLDER, KEY
+from grasp_tune.runtime.cell_search import CellSearch
 from grasp_tune.runtime.files import STATE_LIMIT, read_json
-from grasp_tune.runtime.plan_cells import PlanCells
 from grasp_tune.runtime.result import Result
 from grasp_tune.runtime.shared_sweep import SELECT
 
@@ -36,7 +36,7 @@ def load_result(experiment: Any, make_problem: Callable[[], TorchProblem] | None
         if (last := _newest(found)) is not None:
             result = Result.load(last.parent)
         elif (state := _newest(states)) and "plan" in (saved := read_json(state, STATE_LIMIT)):
-            return PlanCells.from_state(saved).result()  # a plan for the user's own trainable
+            return CellSearch.from_state(saved).result()  # a plan for the user's own trainable
         else:
             raise SearchError(f"{path}: there is no result in it; was it stopped before its end?")
     if make_problem is None:

@@ -1,8 +1,9 @@
-"""The paper's plan for a trainable of the user's own: every cell a trial, and the best one named.
+"""Step sizes for a trainable of the user's own: every cell a trial, and the best one named.
 
-The trainable is given a value and a budget, trains in its own way and reports a metric; nothing
-is sampled again. A cell's score is the mean of its last reports (the paper's window), or whatever
-a function of the user's makes of the last one.
+The cells are those of a search that needs nothing but a budget, or of the paper's plan. The
+trainable is given a value and a budget, trains in its own way and reports a metric; nothing is
+sampled again. A cell's score is the mean of its last reports (the paper's window), or whatever a
+function of the user's makes of the last one.
 """
 
 import math
@@ -21,10 +22,11 @@ from grasp_tune.core.plan import Cell, Plan
 from grasp_tune.core.search import Step
 from grasp_tune.ray.trial_config import folder_name
 from grasp_tune.ray.tune_internals import TuneRun, refuse_domains
+from grasp_tune.runtime.cell_search import CellOutcome, CellSearch, cell_id, training_only
 from grasp_tune.runtime.driver import Ledger
 from grasp_tune.runtime.files import STATE_LIMIT, read_json, write_json_atomic
-from grasp_tune.runtime.plan_cells import CellOutcome, PlanCells, cell_id
 from grasp_tune.runtime.result import Result
+from grasp_tune.schedules.step_search import StepSearch
 
 CELL = "cell"  # the config's key for the cell's index: work is known by it
 
@@ -48,10 +50,12 @@ class BudgetStopper(Stopper):
 
 
 class PlanSearcher(Searcher):
-    """Suggests the cells of a plan; made by `GraspSearcher.from_plan`.
+    """Suggests step sizes; made by `GraspSearcher.for_step` and `GraspSearcher.from_plan`.
 
-    plan: its grid; the whole budget goes to training, see `training_only`.
+    plan: the paper's; its whole budget goes to training, see `training_only`.
     parameter: the config's key for the cell's value, such as `lr` or `train_loop_config/lr`.
+    budget: oracle calls over all trials, for a search without a plan: very short trials over eight
+        decades first, then finer and longer ones around the best.
     metric, mode: what the trainable reports; where left out, those given to Tune.
     budget_key: the config's key for the cell's oracle calls.
     count: what the trainable reports its oracle calls as.
@@ -61,9 +65,10 @@ class PlanSearcher(Searcher):
 
     def __init__(
         self,
-        plan: Plan,
+        plan: Plan | None = None,
         parameter: str = "lr",
         *,
+        budget: int | None = None,
         metric: str | None = None,
         mode: str | None = None,
         budget_key: str = "budget",
@@ -71,6 +76,8 @@ class PlanSearcher(Searcher):
         window: int = 1,
         score: Callable[[Mapping[str, Any]], float] | None = None,
     ) -> None:
+        if (plan is None) == (budget is None):
+            raise InputError("give either a plan or a budget: GraspSearcher.for_step(10_000)")
         if mode not in ("min", "max", None):
             raise InputError(f"mode: got {mode!r}, expected 'min' or 'max'")
         if window < 1:
@@ -79,12 +86,12 @@ class PlanSearcher(Searcher):
             raise InputError(f"parameter, budget_key: {parameter!r}, {budget_key!r} are taken")
         self._parameter, self._budget_key, self._count = parameter, budget_key, count
         self._window, self._score = window, score
-        self._begin(PlanCells(plan))
+        self._begin(CellSearch(StepSearch(budget) if plan is None else training_only(plan)))  # type: ignore[arg-type]
         self._own: set[str] = set()  # trials of this process, whose end Tune is sure to tell
         self._met: object = None
         super().__init__(metric=metric, mode=mode or ("min" if metric else None))
 
-    def _begin(self, cells: PlanCells) -> None:
+    def _begin(self, cells: CellSearch) -> None:
         self._cells, self._ledger = cells, Ledger(cells)  # type: ignore[arg-type]
         self._reports: dict[str, deque[float]] = {}
         self._steps: dict[str, int] = {}  # the last step that each cell reported
@@ -165,7 +172,7 @@ class PlanSearcher(Searcher):
         if self._score is None and (self._metric is None or self._mode is None):
             raise InputError(
                 f"metric, mode: got {self._metric!r}, {self._mode!r}; name what the trainable "
-                "reports: GraspSearcher.from_plan(plan, ..., metric='loss', mode='min')"
+                "reports: GraspSearcher.for_step(10_000, metric='loss', mode='min')"
             )
         tune.set_up(None, partial(_folder, self._parameter, self._budget_key))
         self._met = tune.generator
@@ -186,9 +193,9 @@ class PlanSearcher(Searcher):
     # -- what users ask -------------------------------------------------------------------------
 
     @property
-    def plan(self) -> Plan:
-        """The plan that runs: the given one, with its whole budget for training."""
-        return self._cells.plan
+    def plan(self) -> Plan | None:
+        """The given plan, with its whole budget for training; None where there is none."""
+        return self._cells.source if isinstance(self._cells.source, Plan) else None
 
     @property
     def best(self) -> CellOutcome:
@@ -214,7 +221,7 @@ class PlanSearcher(Searcher):
     def restore(self, checkpoint_path: str) -> None:
         """Go on from a state; cells that were running are not issued again while they live."""
         state = read_json(checkpoint_path, STATE_LIMIT)
-        self._begin(PlanCells.from_state(state, self.plan))
+        self._begin(CellSearch.from_state(state, self._cells.source))
         self._ledger.running.update(state["running"])
         self._steps = {key: int(step) for key, step in state["steps"].items()}
         for key, window in state["reports"].items():

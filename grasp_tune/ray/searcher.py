@@ -76,6 +76,16 @@ class GraspSearcher(Searcher):
         super().__init__(metric=metric, mode=mode)
 
     @staticmethod
+    def for_step(budget: int, parameter: str = "lr", **options: Any) -> "PlanSearcher":
+        """Return a searcher that finds a step size for a trainable of the user's own.
+
+        budget, parameter, options: see `PlanSearcher`.
+        """
+        from grasp_tune.ray.plan_searcher import PlanSearcher
+
+        return PlanSearcher(None, parameter, budget=budget, **options)
+
+    @staticmethod
     def from_plan(plan: Plan, parameter: str = "lr", **options: Any) -> "PlanSearcher":
         """Return a searcher that gives the plan's cells to a trainable of the user's own.
 
@@ -152,7 +162,7 @@ class GraspSearcher(Searcher):
                 f"the function ended in the middle of {task} (trial {trial_id}): make its "
                 "optimizer with grasp_tune.ray.optimizer(model), loop until opt.done, and leave "
                 "`stop` out; for a function that is given a learning rate use "
-                "GraspSearcher.from_plan(plan, parameter=...)"
+                "GraspSearcher.for_step(budget, parameter=...)"
             )
         return (
             f"stop: it ended trial {trial_id} in the middle of {task}; leave `stop` out, since the "

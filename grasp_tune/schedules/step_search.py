@@ -53,21 +53,14 @@ class StepSearch:
         """A range that holds every step that may come up: ten decades beyond both ends."""
         return self.options.low * 1e-10, self.options.high * 1e10
 
-    def cells(self, losses: Mapping[int, float | None]) -> tuple[Cell, ...]:
-        """Return all trials known so far: step and calls, numbered from 1, round after round.
+    def trials(self, losses: Mapping[int, float | None]) -> tuple[tuple[Cell, ...], bool]:
+        """Return all trials known so far, and whether no round follows.
 
-        losses: how trials ended, by number; None or not finite where one failed for good. The next
-        round is known when all trials of the one before are in it.
+        They are numbered from 1, round after round. The next round is known when all trials of the
+        one before have ended.
+
+        losses: how trials ended, by number; None or not finite where one failed for good.
         """
-        return self._cells(losses)[0]
-
-    def done(self, losses: Mapping[int, float | None]) -> bool:
-        """Return whether all trials have ended."""
-        cells, last = self._cells(losses)
-        return last and all(cell.index in losses for cell in cells)
-
-    def _cells(self, losses: Mapping[int, float | None]) -> tuple[tuple[Cell, ...], bool]:
-        """Return the trials, and whether no round follows."""
         given, fine = self.options, self.options.per_decade
         low, high = round(math.log10(given.low) * fine), round(math.log10(given.high) * fine)
         marks, space = list(range(low, high + 1, fine)), fine  # exponents of 10, in 1/fine

@@ -8,9 +8,10 @@ from optuna.artifacts import FileSystemArtifactStore
 import grasp_tune as gt
 from grasp_tune.core.plan import Plan
 from grasp_tune.core.random_streams import trajectory_indices
-from grasp_tune.executors.study import CALLS, cell_on
+from grasp_tune.executors.study import CALLS
 from grasp_tune.optuna import GraspSampler, grasp_budget
 from grasp_tune.optuna.budget import uploads_of
+from grasp_tune.optuna.sampler import cell_on
 
 
 def asked(plan: Plan) -> tuple[optuna.Study, optuna.Trial]:

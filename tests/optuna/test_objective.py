@@ -151,7 +151,7 @@ def test_a_lost_checkpoint_is_made_again(phase: str) -> None:
         kept = [sampler.result(study).choice.key] if task is None else list(task.reads)
         if kept and not lost and (task is None) == (phase == "result"):
             lost.append(kept[0])
-            sampler._desk(study).store.delete(kept[0])
+            sampler.task_of(trial).store.delete(kept[0])
         return classify(trial)
 
     study.optimize(objective)

@@ -13,9 +13,11 @@ from optuna.trial import TrialState
 
 import grasp_tune as gt
 from grasp_tune.core.plan import Plan
+from grasp_tune.executors import optuna as log_module
 from grasp_tune.executors.study import CALLS, CELL
 from grasp_tune.optuna import GraspSampler, grasp_budget
 from grasp_tune.optuna.plans import StoredPlan, agree_on_plan, stored_plan
+from tests.optuna.conftest import Place
 
 
 def new_study(plan: Plan, **options: object) -> tuple[optuna.Study, GraspSampler]:
@@ -209,8 +211,8 @@ def test_a_cell_that_was_not_run_is_not_counted_as_done(plan: Plan, name: str) -
     assert len(study.trials) == len(plan.cells)
 
 
-def test_waiting_for_others_ends_with_the_timeout(plan: Plan, tmp_path: Path) -> None:
-    study = optuna.create_study(storage=beating(tmp_path), sampler=GraspSampler(plan, "lr"))
+def test_waiting_for_others_ends_with_the_timeout(plan: Plan, folder: Path) -> None:
+    study = optuna.create_study(storage=beating(folder), sampler=GraspSampler(plan, "lr"))
     with pytest.warns(UserWarning, match="supposed to be used with Study.optimize"):
         study.ask()  # somebody else's, and busy
     study.optimize(suggested, n_trials=len(plan.cells) - 1)
@@ -220,12 +222,30 @@ def test_waiting_for_others_ends_with_the_timeout(plan: Plan, tmp_path: Path) ->
     assert len(study.get_trials(states=(TrialState.RUNNING,))) == 1
 
 
+def test_ctrl_c_leaves_no_cell_behind(plan: Plan) -> None:
+    study, _ = new_study(plan)
+
+    def interrupted(trial: optuna.Trial) -> float:
+        value = suggested(trial)
+        if trial.number == 3:
+            raise KeyboardInterrupt
+        return value
+
+    with pytest.raises(KeyboardInterrupt):
+        study.optimize(interrupted)  # Optuna leaves trial 3 running
+    study.optimize(suggested)
+    assert sorted(cells_run(study)) == [cell.index for cell in plan.cells]
+    assert study.trials[3].state == TrialState.FAIL
+
+
 def test_ctrl_c_while_waiting_leaves_no_trial_running(
-    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    plan: Plan, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    study = optuna.create_study(storage=beating(tmp_path), sampler=GraspSampler(plan, "lr"))
-    with pytest.warns(UserWarning, match="supposed to be used with Study.optimize"):
-        busy = study.ask()
+    study = optuna.create_study(storage=beating(folder), sampler=GraspSampler(plan, "lr"))
+    with monkeypatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        patch.setattr(log_module, "in_optimize", lambda study: True)
+        busy = study.ask()  # as another worker would, under `optimize`
     study.optimize(suggested, n_trials=len(plan.cells) - 1)
 
     def interrupt(seconds: float) -> None:
@@ -244,17 +264,18 @@ def beating(folder: Path) -> optuna.storages.RDBStorage:
         return optuna.storages.RDBStorage(f"sqlite:///{folder}/s.db", heartbeat_interval=60)
 
 
-def test_without_a_heartbeat_cells_of_dead_workers_are_said_and_released(
-    plan: Plan, caplog: pytest.LogCaptureFixture
+def test_trials_that_nobody_tells_are_named_and_can_be_given_back(
+    plan: Plan, journal: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
-    study, sampler = new_study(plan)
+    sampler = GraspSampler(plan, "lr")
+    study = optuna.create_study(storage=journal.open(), sampler=sampler)
     held = [study.ask() for _ in range(2)]  # their workers are on another machine
     with caplog.at_level("WARNING", "grasp_tune"):
         study.optimize(suggested)
-    assert "trials [0, 1] still run cells of the plan" in caplog.text
-    assert "sampler.release(study)" in caplog.text
+    assert "trials [0, 1], asked for outside of study.optimize, have not been told" in caplog.text
     assert sampler.is_exhausted(study)
-    assert sampler.release(study) == len(held)
+    for trial in held:
+        study.tell(trial.number, state=TrialState.FAIL)
     assert not sampler.is_exhausted(study)
     study.optimize(suggested)
     assert sorted(cells_run(study)) == [cell.index for cell in plan.cells]
@@ -418,7 +439,7 @@ def test_for_problem_probes_once_and_others_join(problem: gt.TorchProblem, tmp_p
 def test_the_first_plan_on_a_study_stays(plan: Plan) -> None:
     study = optuna.create_study()
     assert stored_plan(study) is None
-    first, second = StoredPlan(plan, "lr", 1), StoredPlan(plan, "radius", 1)
+    first, second = StoredPlan(plan, None, "lr", 1), StoredPlan(plan, None, "radius", 1)
     assert agree_on_plan(study, first) == first
     assert agree_on_plan(study, second) == first
     assert first.difference(second) == "parameter 'lr' there, 'radius' here"

@@ -13,7 +13,7 @@ import grasp_tune as gt
 from grasp_tune.ray import BudgetStopper, GraspSearcher, PlanSearcher, load_result, quiet_disk
 from grasp_tune.ray.plan_searcher import _folder
 from grasp_tune.ray.tune_internals import TuneRun
-from grasp_tune.runtime.plan_cells import training_only
+from grasp_tune.runtime.cell_search import training_only
 
 GIVEN = gt.NonConvex(L_eps=3.0, F_eps=3.0).plan(budget=2000, grad_norm=2.0)
 PLAN = training_only(GIVEN)
@@ -156,6 +156,7 @@ def test_a_trainable_of_the_user_s_own_through_tune(tmp_path: Path) -> None:
     given = gt.NonConvex(L_eps=20.0, F_eps=20.0).plan(budget=300, grad_norm=2.0)
     found = GraspSearcher.from_plan(given, parameter="lr")
     plan = found.plan
+    assert plan is not None
     assert plan.training_calls > 300 - len(plan.cells)  # all of the budget, but for rounding
     with quiet_disk():
         analysis = tune.run(
@@ -217,7 +218,7 @@ def test_without_metric_and_mode_they_are_asked_for(
     run: FakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked_by(run, monkeypatch)
-    with pytest.raises(gt.InputError, match=r"metric, mode: got .*from_plan\(plan, .*metric="):
+    with pytest.raises(gt.InputError, match=r"metric, mode: got .*for_step\(.*metric="):
         GraspSearcher.from_plan(GIVEN, "lr").suggest("t0")
 
 
@@ -301,3 +302,56 @@ def test_the_result_of_a_restored_plan_is_found_in_its_folder(tmp_path: Path) ->
     result = load_result(tmp_path)
     assert result.score == 0.5
     assert result.cell == found.result.cell
+
+
+# -- a step without a plan ---------------------------------------------------------------------
+
+
+def searched(found: PlanSearcher, first: int = 0) -> list[tuple[float, int]]:
+    """Give every trial the loss of gradient descent on 50 x^2; returns their steps and budgets."""
+    given: list[tuple[float, int]] = []
+    while isinstance(config := found.suggest(f"t{first + len(given)}"), dict):
+        rate = abs(1.0 - 100.0 * config["lr"])
+        loss = math.inf if rate > 1.0 else rate ** config["budget"]
+        found.on_trial_complete(f"t{first + len(given)}", row(config, config["budget"], loss))
+        given.append((config["lr"], config["budget"]))
+    assert config == Searcher.FINISHED
+    return given
+
+
+def test_a_budget_alone_finds_the_step(tmp_path: Path) -> None:
+    found = GraspSearcher.for_step(2000, metric="loss")
+    assert found.plan is None
+    given = searched(found)
+    assert sum(budget for _, budget in given) <= 2000
+    assert given[-1][1] >= 800 and 0.005 < given[-1][0] < 0.02
+    assert found.cell.value == given[-1][0]
+    assert not found.result.partial and found.result.score == found.best.score
+    found.save(str(tmp_path / "searcher-state-2026.pkl"))
+    assert load_result(tmp_path).score == found.result.score
+
+
+def test_a_search_that_was_cut_off_goes_on(tmp_path: Path) -> None:
+    found, whole = (GraspSearcher.for_step(1000, metric="loss") for _ in range(2))
+    for at in range(11):  # into the second round
+        config = found.suggest(f"t{at}")
+        assert isinstance(config, dict)
+        loss = abs(1.0 - 100.0 * config["lr"]) ** config["budget"] if config["lr"] < 0.02 else 1e9
+        found.on_trial_complete(f"t{at}", row(config, 1, loss))
+    found.save(str(tmp_path / "state.json"))
+    again = GraspSearcher.for_step(1000, metric="loss")
+    again.restore(str(tmp_path / "state.json"))
+    assert searched(again, 11) == searched(whole)[11:]
+    with pytest.raises(gt.InputError, match="another plan"):
+        GraspSearcher.for_step(1100, metric="loss").restore(str(tmp_path / "state.json"))
+    with pytest.raises(gt.InputError, match="either a plan or a budget"):
+        PlanSearcher(GIVEN, budget=100)
+
+
+def test_while_a_round_runs_others_wait() -> None:
+    found = GraspSearcher.for_step(2000, metric="loss")
+    configs: list[Any] = [found.suggest(f"t{at}") for at in range(9)]
+    assert found.suggest("t9") is None
+    for at, config in enumerate(configs):
+        found.on_trial_complete(f"t{at}", row(config, 1, abs(math.log10(config["lr"]) + 2.0)))
+    assert isinstance(found.suggest("t9"), dict)

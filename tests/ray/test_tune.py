@@ -247,7 +247,7 @@ def test_what_would_break_the_plan_is_refused_by_name(tmp_path: Path) -> None:
     scheduler = ASHAScheduler(metric="loss", mode="min")
     refused(tmp_path, "scheduler: got AsyncHyperBandScheduler", scheduler=scheduler)
     refused(tmp_path, r"config\['lr'\].*fixed value", config={"lr": tune.grid_search([0.1, 1.0])})
-    refused(tmp_path, "the function ended in the middle of probe.*from_plan", trainable=own)
+    refused(tmp_path, "the function ended in the middle of probe.*for_step", trainable=own)
     refused(tmp_path, "expected 'score' or 'loss' and 'min'", metric="accuracy", mode="max")
 
 

@@ -18,12 +18,11 @@ def run(search: StepSearch, loss: Loss) -> list[tuple[Cell, float]]:
     """All trials in order, with what they came to."""
     losses: dict[int, float | None] = {}
     ended: list[tuple[Cell, float]] = []
-    while not search.done(losses):
-        known = search.cells(losses)
-        cell = next(cell for cell in known if cell.index not in losses)
+    while waiting := [cell for cell in search.trials(losses)[0] if cell.index not in losses]:
+        cell = waiting[0]
         losses[cell.index] = loss(cell.value, cell.budget)
         ended.append((cell, loss(cell.value, cell.budget)))
-    assert [cell for cell, _ in ended] == list(search.cells(losses))
+    assert [cell for cell, _ in ended] == list(search.trials(losses)[0])
     return ended
 
 
@@ -37,14 +36,15 @@ def quadratic(curvature: float) -> Loss:
 
 def test_the_first_rounds_by_hand() -> None:
     search = StepSearch(2000)
-    first = search.cells({})
+    first, last = search.trials({})
+    assert not last
     # T/200 = 10 calls each, every decade from 1e-6 to 1e2.
     assert [(cell.index, cell.budget) for cell in first] == [(at, 10) for at in range(1, 10)]
     assert [cell.value for cell in first] == pytest.approx([10.0**at for at in range(-6, 3)])
-    assert search.cells({1: 0.5}) == first  # the round has not ended
+    assert search.trials({1: 0.5}) == (first, False)  # the round has not ended
     # 1e-2 is best, then 1e-3 and 1e-1: a third of nine goes on, with half a decade between them.
     losses = dict.fromkeys(range(1, 10), 1.0) | {4: 0.6, 5: 0.2, 6: 0.5}
-    second = search.cells(losses)[9:]
+    second = search.trials(losses)[0][9:]
     assert [cell.value for cell in second] == pytest.approx(
         [10.0 ** (at / 2) for at in range(-7, 0)]
     )
@@ -75,11 +75,11 @@ def test_whatever_comes_out_the_budget_holds_and_steps_stay_in_range(
         return draw.choice([math.inf, math.nan, draw.random()])  # type: ignore[attr-defined]
 
     losses: dict[int, float | None] = {}
-    while not search.done(losses):
-        cells = search.cells(losses)
+    last = False
+    while not last:
+        cells, last = search.trials(losses)
         for cell in cells:
             losses.setdefault(cell.index, noise(cell.value, cell.budget))
-    cells = search.cells(losses)
     low, high = search.range
     assert sum(cell.budget for cell in cells) <= budget
     assert all(low <= cell.value <= high for cell in cells)

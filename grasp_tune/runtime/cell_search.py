@@ -1,7 +1,7 @@
-"""The cells of a plan for a training loop of the user's own: which one is next, and which won.
+"""Cells for a training loop of the user's own: which one is next, and which won.
 
-Asked and told like a search, so that a `Ledger` knows who runs which cell. Nothing is sampled at
-the start point and no candidate is scored again, so the whole budget goes to training.
+The cells are those of the paper's plan, or of a step search, which goes on by how earlier ones
+ended. Asked and told like a search, so that a `Ledger` knows who runs which cell.
 """
 
 import math
@@ -13,11 +13,13 @@ from grasp_tune.core.checkpoint_keys import START, iterate_key
 from grasp_tune.core.choice import Candidate, Choice
 from grasp_tune.core.ensemble import best
 from grasp_tune.core.errors import InputError, SearchError
+from grasp_tune.core.methods import NonConvex
 from grasp_tune.core.plan import Cell, Plan
 from grasp_tune.core.records import Json, decode, encode, record
 from grasp_tune.core.search import ATTEMPTS, Step
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.runtime.result import Result, Run
+from grasp_tune.schedules.step_search import StepSearch
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +64,47 @@ def training_only(plan: Plan) -> Plan:
     )
 
 
-class PlanCells:
-    """The cells, what is known of each, and the best of them."""
+class CellSearch:
+    """The cells, what is known of each, and the best of them.
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan = training_only(plan)
-        self.cells = {cell_id(cell.index): cell for cell in self.plan.cells}
+    source: whose cells.
+    attempts: how often a cell may fail before it is given up.
+    """
+
+    def __init__(self, source: Plan | StepSearch, attempts: int = ATTEMPTS) -> None:
+        self.source, self._attempts = source, attempts
         self.outcomes: dict[str, CellOutcome] = {}
         self._failures: dict[str, int] = {}
-        self._queue = deque(self.cells)
+        self._queue: deque[str] = deque()
+        self.cells: dict[str, Cell] = {}  # known by now
+        self.grows = False  # whether further ones follow when these have ended
+        self._extend()
+
+    def _extend(self) -> None:
+        """Learn which cells are known, after how others ended."""
+        if isinstance(self.source, Plan):
+            found = self.source.cells
+        else:
+            losses = {
+                cell.index: self.outcomes[key].score if key in self.outcomes else None
+                for key, cell in self.cells.items()
+                if self.settled(key)
+            }
+            found, last = self.source.trials(losses)
+            self.grows = not last
+        for cell in found[len(self.cells) :]:
+            self.cells[cell_id(cell.index)] = cell
+            self._queue.append(cell_id(cell.index))
 
     def settled(self, key: str) -> bool:
         """Return whether a cell has ended, or has failed too often."""
-        return key in self.outcomes or self._failures.get(key, 0) >= ATTEMPTS
+        return key in self.outcomes or self._failures.get(key, 0) >= self._attempts
+
+    @property
+    def lost(self) -> tuple[Cell, ...]:
+        """The cells that failed too often."""
+        failed = (key for key in self.cells if self.settled(key) and key not in self.outcomes)
+        return tuple(self.cells[key] for key in failed)
 
     # -- ask and tell ---------------------------------------------------------------------------
 
@@ -95,6 +125,7 @@ class PlanCells:
         else:
             self._failures[key] = self._failures.get(key, 0) + 1
             self.release(key)
+        self._extend()
         return True
 
     def release(self, task: CellTask | str) -> None:
@@ -121,22 +152,22 @@ class PlanCells:
         won = any(math.isfinite(item.score) for item in self.outcomes.values())
         if not self.outcomes:
             raise SearchError("there is no result yet: no cell has been run to its end")
+        plan = self.source if isinstance(self.source, Plan) else None
+        if plan is None:
+            spec = SweepSpec(NonConvex(), self.source.budget, "paper", ensemble="window")
+        else:
+            spec = SweepSpec.of_plan(plan, ensemble="window")
         rows = [Candidate(START, 0, "", math.nan, 0, False, math.nan)]
-        runs, base = [], self.plan.method.base or "own"
+        runs, base = [], (plan.method.base if plan is not None else None) or "own"
         for key, cell in self.cells.items():
             outcome = self.outcomes.get(key)
             score = math.nan if outcome is None else outcome.score
             note = "" if math.isfinite(score) else ("diverged" if outcome else "lost")
-            point, index = str(iterate_key(cell.index, cell.budget)), cell.index
-            rows.append(
-                Candidate(
-                    point, index, base, cell.value, cell.budget, False, score, 0, math.nan, note
-                )
-            )
+            at = (cell.index, base, cell.value)
+            point = str(iterate_key(cell.index, cell.budget))
+            rows.append(Candidate(point, *at, cell.budget, False, score, note=note))
             calls, whole = 0 if outcome is None else outcome.calls, ((0, cell.budget),)
-            runs.append(
-                Run(index, base, cell.value, 0.0, calls, not note, whole, curve=(), losses=(score,))
-            )
+            runs.append(Run(*at, 0.0, calls, not note, whole, curve=(), losses=(score,)))
         chosen = self.cells[cell_id(self.best.cell)] if won else None
         choice = Choice(
             START if chosen is None else str(iterate_key(chosen.index, chosen.budget)),
@@ -144,14 +175,14 @@ class PlanCells:
             "window",
             tuple(rows),
             covered=False,
-            partial=not all(map(self.settled, self.cells)),
+            partial=self.grows or not all(map(self.settled, self.cells)),
             notes=() if won else ("no run reported a finite metric, so x0 is returned",),
         )
         spent = sum(run.calls for run in runs)
         return Result(
-            spec=SweepSpec.of_plan(self.plan, ensemble="window").to_dict(),
+            spec=spec.to_dict(),
             choice=choice,
-            plan=self.plan,
+            plan=plan,
             certificate=None,
             calls={"probe": 0, "train": spent, "ensemble": 0, "repeated": 0},
             runs=tuple(runs),
@@ -162,20 +193,29 @@ class PlanCells:
 
     def state(self) -> dict[str, Json]:
         return {
-            "plan": self.plan.to_dict(),
+            "plan": encode(self.source),
             "outcomes": encode(tuple(self.outcomes.values())),
             "failures": dict(self._failures),
         }
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Json], plan: Plan | None = None) -> "PlanCells":
-        """Return what `state` wrote; raises where `plan`, if given, is another one."""
-        saved = Plan.from_dict(state["plan"])
-        if plan is not None and saved != plan:
+    def from_state(
+        cls, state: Mapping[str, Json], source: Plan | StepSearch | None = None
+    ) -> "CellSearch":
+        """Return what `state` wrote; raises where `source`, if given, is another one."""
+        plan = state["plan"]
+        saved = Plan.from_dict(plan) if "cells" in plan else decode(StepSearch, plan)
+        if source is not None and saved != source:
             raise InputError("the saved sweep has another plan than this one")
-        cells = cls(saved)
-        for item in state["outcomes"]:
-            outcome = decode(CellOutcome, item)
-            cells.outcomes[cell_id(outcome.cell)] = outcome
-        cells._failures = {key: int(count) for key, count in state["failures"].items()}
-        return cells
+        found = cls(saved)
+        found._failures = {key: int(count) for key, count in state["failures"].items()}
+        known = [decode(CellOutcome, item) for item in state["outcomes"]]
+        while True:
+            found._extend()  # cells that were lost may have ended a round
+            keys = [cell_id(item.cell) for item in known]
+            fresh = [key in found.cells and not found.settled(key) for key in keys]
+            if not any(fresh):
+                return found
+            for item, key, new in zip(known, keys, fresh, strict=True):
+                if new:
+                    found.tell(key, item)
