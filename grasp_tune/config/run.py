@@ -17,8 +17,9 @@ from grasp_tune.config.build import Built, build_parts, settled
 from grasp_tune.config.errors import ConfigError
 from grasp_tune.config.models import ModelFactory, default_model
 from grasp_tune.config.options import Local
-from grasp_tune.config.run_folder import REPORT, claim, masked_config, saved_config
+from grasp_tune.config.run_folder import REPORT, claim, masked_config, release, saved_config
 from grasp_tune.config.schema import Experiment
+from grasp_tune.core.errors import GraspError
 from grasp_tune.core.records import encode
 from grasp_tune.engine.fused import pays
 from grasp_tune.report.evaluation import (
@@ -78,13 +79,17 @@ class Prepared:
         clock = time.monotonic()
         if (threads := getattr(self.experiment.backend, "threads", None)) is not None:
             torch.set_num_threads(threads)
-        found = minimize(
-            self.built.problem,
-            progress=progress,
-            out=self.folder,
-            callbacks=[LiveReport(self.folder)],
-            **self.arguments,
-        )
+        try:
+            found = minimize(
+                self.built.problem,
+                progress=progress,
+                out=self.folder,
+                callbacks=[LiveReport(self.folder)],
+                **self.arguments,
+            )
+        except GraspError:
+            release(self.folder)
+            raise
         result = replace(found, build=lambda: self.model)
         seconds = time.monotonic() - clock
         quality = evaluate(result.model, self.built)

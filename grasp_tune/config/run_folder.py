@@ -76,6 +76,14 @@ def claim(folder: Path, experiment: Experiment, *, fresh: bool = False) -> None:
         raise refused(f": {error.strerror or error}", "a writable folder") from None
 
 
+def release(folder: Path) -> None:
+    """Give the folder back where a run has failed before there was anything to go on with."""
+    if {path.name for path in folder.iterdir()} <= {CONFIG, REPORT, "clock.json"}:
+        for path in folder.iterdir():
+            path.unlink()
+        folder.rmdir()
+
+
 def saved_experiment(folder: Path, overrides: tuple[str, ...] = ()) -> Experiment:
     """The experiment of a run's folder, ready to go on; ConfigError where there is none."""
     path = folder / CONFIG

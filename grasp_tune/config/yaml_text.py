@@ -52,11 +52,15 @@ def parse_yaml(content: bytes | str, source: str) -> Value:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "broken text"
-        wanted = "valid YAML"
-        if "'\\t'" in str(problem):
+        at = -1 if mark is None else mark.line
+        problem, wanted = str(problem), "valid YAML"
+        if "'\\t'" in problem:
             problem, wanted = "a tab", "valid YAML, which takes spaces only"
-        key = f"line {mark.line + 1}" if mark is not None else ""
-        raise ConfigError(source, key, str(problem), wanted) from None
+        elif ";" in "".join(text.splitlines()[at : at + 1]):
+            problem, wanted = "a semicolon", "valid YAML, which takes a comma or a new line there"
+        elif "block end" in problem:
+            wanted = "valid YAML, where the keys of one mapping begin in the same column"
+        raise ConfigError(source, f"line {at + 1}" if at >= 0 else "", problem, wanted) from None
 
 
 def parse_scalar(text: str, source: str, key: str = "") -> Value:

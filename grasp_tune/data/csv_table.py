@@ -156,6 +156,12 @@ def _notes(columns: Columns, numbers: list[str], words: Words) -> Iterator[str]:
         f"{name} ({len(found)} words)" for name, found in words.items() if found
     ):
         yield f"Columns of words became one column of 0 and 1 for every word: {listed}."
+    for name in numbers:
+        values = columns[name]
+        if len(values) > 2 and values in (
+            [str(row + at) for row in range(len(values))] for at in (0, 1)
+        ):
+            yield f"Column {name} counts the rows; {KEY}.drop: [{name}] leaves it out."
     blanks = {name: sum(value in _BLANKS for value in columns[name]) for name in numbers}
     if listed := ", ".join(f"{name} ({count} rows)" for name, count in blanks.items() if count):
         yield f"Blanks were filled with the mean of their column: {listed}."

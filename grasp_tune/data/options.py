@@ -76,8 +76,8 @@ class TableFile(Table):
     path: PathText
     """The file with the training rows."""
     task: Literal["auto", "classification", "regression"] = "auto"
-    """What the labels are: classes, or numbers to predict; `auto` takes whole numbers and words as
-    classes."""
+    """What the labels are: classes, or numbers to predict; `auto` takes words as classes, and whole
+    numbers if there are at most 20 different ones or each comes ten times on average."""
     max_gib: Positive = 8.0
     """Refuse data that need more memory than this (GiB)."""
 

@@ -18,6 +18,7 @@ from grasp_tune.data.options import Table as TableOptions
 KEY = "problem.dataset"
 GIB = 1 << 30
 MAX_CLASSES = 10_000
+_FEW = 20  # different whole numbers that are classes in any number of rows
 Task = Literal["auto", "classification", "regression"]
 Array = NDArray[Any]
 
@@ -65,6 +66,11 @@ def table_data(name: str, table: Table, options: TableOptions, task: Task = "aut
     y, y_test, labels = encode_labels(name, table.y, table.y_test, task)
     kept = kept_rows(len(table.x), options.rows)
     x, x_test, notes = table.x[kept], table.x_test, table.notes
+    if task == "auto" and labels is None and table.labels is None and _whole(table.y):
+        notes += (
+            f"Labels are {len(np.unique(table.y))} different whole numbers and are predicted as "
+            f"numbers; {KEY}.task: classification takes them as classes.",
+        )
     if table.numbers is not None:  # a blank is NaN there
         there = ~np.isnan(x)
         mean = np.where(there, x, 0.0).sum(axis=0) / there.sum(axis=0).clip(min=1)
@@ -174,8 +180,15 @@ def _looks_like_classes(y: Array) -> bool:
         return True  # text, booleans
     if y.ndim > 1 and y.shape[1] > 1:
         return False
-    # Files of text do not tell 1 from 1.0: few different whole numbers are classes.
-    return y.dtype.kind in "iu" or (bool((y == np.round(y)).all()) and len(np.unique(y)) <= 1000)
+    if y.dtype.kind in "iu":
+        return True
+    # Files of text do not tell 1 from 1.0: whole numbers that come again and again are classes.
+    different = len(np.unique(y))
+    return _whole(y) and (different <= _FEW or 10 * different <= len(y))
+
+
+def _whole(y: Array) -> bool:
+    return y.dtype.kind == "f" and bool((y == np.round(y)).all())
 
 
 def _label_name(value: object) -> str:

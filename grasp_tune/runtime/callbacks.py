@@ -167,6 +167,6 @@ class LineReporter:
 
 def _shown(progress: Progress, calls: int) -> tuple[int, str]:
     """Return the calls done, those under way among them, and the best loss in words."""
-    # A search may end with some calls to spare.
-    done = progress.budget if progress.phase == "done" else min(calls, progress.budget)
+    # At the end the number that the result has: a search may have some calls to spare.
+    done = progress.calls if progress.phase == "done" else min(calls, progress.budget)
     return done, f"{progress.best:.4g}" if math.isfinite(progress.best) else "-"

@@ -23,7 +23,7 @@ from grasp_tune.core.tasks import (
     TrainOutcome,
     TrainTask,
 )
-from grasp_tune.schedules.probe import parts_of, probing
+from grasp_tune.schedules.probe import parts_of, plan_after, probing
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +37,15 @@ class Paper:
         """Yield the paper's rounds; return its choice."""
         method = spec.method
         exact = method.exact
-        gradients, values = method.probe_counts(spec.budget)
-        gradients = min(gradients, spec.budget)  # the plan then says that the budget is too small
+        # Of a budget that is too small, one sample each: the plan then says which one is not.
+        counts = method.probe_counts(spec.budget)
+        gradients, values = counts if any(counts) else (1, 1)
+        gradients = min(gradients, spec.budget)
         values = min(values, spec.budget - gradients)
         parts = spec.probe_parts or parts_of(gradients + values)
         start = yield from probing(gradients, values, parts=parts, exact=exact)
-        plan = method.plan(
-            spec.budget,
-            grad_norm=start.gradient_norm if start.gradients else None,
-            value=start.value if start.values else None,
-            ensemble=spec.ensemble,
-        )
+        norm = start.gradient_norm if start.gradients else None
+        plan = plan_after(spec, norm, start.value if start.values else None, spec.ensemble)
         rows = [start_candidate(start, plan.score)]
         if plan.stationary:
             return stationary_start(rows[0], plan.score)

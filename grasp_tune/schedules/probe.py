@@ -3,9 +3,12 @@
 import math
 from collections.abc import Generator
 from dataclasses import replace
+from functools import partial
 
-from grasp_tune.core.errors import ProblemError, SearchError
+from grasp_tune.core.errors import BudgetTooSmall, ProblemError, SearchError
+from grasp_tune.core.plan import Plan
 from grasp_tune.core.rounds import Known, Round
+from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import ProbeOutcome, ProbeTask
 
 Probing = Generator[Round, Known, ProbeOutcome]
@@ -72,3 +75,19 @@ def _finish(task: ProbeTask) -> Probing:
 
 def _slice(count: int, part: int, parts: int) -> tuple[int, int]:
     return count * part // parts, count * (part + 1) // parts
+
+
+def plan_after(
+    spec: SweepSpec, norm: float | None, value: float | None, ensemble: str = "resample"
+) -> Plan:
+    """Return the paper's plan for the whole budget and what the probe has measured.
+
+    Where the budget is too small, the one that `BudgetTooSmall` names has room for a larger
+    gradient: the probe of that budget is longer and measures another norm.
+    """
+    plan = partial(spec.method.plan, spec.budget, ensemble=ensemble)
+    try:
+        return plan(grad_norm=norm, value=value)
+    except BudgetTooSmall:
+        plan(grad_norm=norm and 2 * norm, value=value and value + abs(value))
+        raise

@@ -32,7 +32,7 @@ from grasp_tune.schedules.final_run import FinalStart, final_run
 from grasp_tune.schedules.grid import first_grid, thinned
 from grasp_tune.schedules.paper import start_candidate
 from grasp_tune.schedules.paper_sweep import PaperSweep, paper_choice, plan_paper_sweep
-from grasp_tune.schedules.probe import probing
+from grasp_tune.schedules.probe import plan_after, probing
 from grasp_tune.schedules.promote_options import PromoteOptions, Rung
 from grasp_tune.schedules.promote_state import PromoteState
 from grasp_tune.schedules.race import race
@@ -99,11 +99,11 @@ def _plan(spec: SweepSpec, start: ProbeOutcome) -> Plan:
     """Return the paper's plan for the whole budget; without re-sampling where that cannot pay."""
     norm, value = start.gradient_norm, start.value
     try:
-        return spec.method.plan(spec.budget, grad_norm=norm, value=value)
+        return plan_after(spec, norm, value)
     except BudgetTooSmall:
         if spec.method.exact:
             raise
-        return spec.method.plan(spec.budget, grad_norm=norm, value=value, ensemble="window")
+        return plan_after(spec, norm, value, "window")
 
 
 def _measured(state: PromoteState, sweep: PaperSweep | None) -> Found:

@@ -29,6 +29,11 @@ def test_run_writes_all_that_it_promises(command: Command, place: Path) -> None:
     assert str(place / "o" / "report.html") in ended.out
     assert "oracle calls were spent" in ended.out
     assert "of 400 calls" in ended.err  # progress, in a log: lines
+    # One number of calls everywhere.
+    calls = sum(json.loads((place / "o" / "result.json").read_text())["calls"].values())
+    assert f"done: {calls} of 400 calls" in ended.err
+    assert f"{calls} of 400 oracle calls were spent" in ended.out
+    assert f"{calls} of 400 oracle calls" in (place / "o" / "report.html").read_text()
     assert f'"{place / "rows.npz"}"' in (place / "o" / "config.yaml").read_text()
 
 
@@ -267,17 +272,18 @@ def test_minutes_are_decided_once_for_a_folder(command: Command, place: Path) ->
 def test_the_smallest_budget_that_an_error_names_works(
     command: Command, place: Path, schedule: str, method: str
 ) -> None:
-    change = ["--set", f"schedule={schedule}", "--set", f"method={method}", "--set"]
-    budget = 9
-    for attempt in range(2):
-        ended = command(
-            "run", "small.yaml", "--out", f"o{attempt}", "-q", *change, f"budget={budget}"
-        )
-        if ended.code == 0:
-            break
-        assert ended.code == 2 and attempt == 0, ended.err
-        budget = max(int(word) for word in re.findall(r"[0-9]+", ended.err.replace(",", "")))
-    assert ended.code == 0, ended.err
+    change = ["--set", f"schedule={schedule}", "--set", f"method={method}", "--budget"]
+    for start in (1, 9):
+        budget = start
+        for attempt in range(2):
+            # The same folder: a run that could not begin leaves nothing in the way.
+            ended = command("run", "small.yaml", "--out", f"o{start}", "-q", *change, str(budget))
+            if ended.code == 0:
+                break
+            assert ended.code == 2 and attempt == 0, ended.err
+            assert not (place / f"o{start}").exists()
+            budget = max(int(word) for word in re.findall(r"[0-9]+", ended.err.replace(",", "")))
+        assert ended.code == 0, ended.err
 
 
 def test_watch_follows_a_run_to_its_end(command: Command, place: Path) -> None:

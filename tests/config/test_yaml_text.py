@@ -128,6 +128,12 @@ def test_merge_keys_are_refused() -> None:
 def test_broken_text_names_the_line() -> None:
     assert re.match(r"a\.yaml: line 2: got .*, expected valid YAML$", refused("a: 1\nb: [1, 2"))
     assert "expected valid YAML" in refused("a: 1\n\tb: 2")
+    tab = "got a tab, expected valid YAML, which takes spaces only"
+    assert refused("a:\n\tb: 2") == f"a.yaml: line 2: {tab}"
+    semicolon = "got a semicolon, expected valid YAML, which takes a comma or a new line there"
+    assert refused("x: 1\na: {b: c; d: e}") == f"a.yaml: line 2: {semicolon}"
+    assert refused("a: {b: c}; d: e") == f"a.yaml: line 1: {semicolon}"
+    assert refused("a:\n    b: c\n  d: e").endswith("keys of one mapping begin in the same column")
     assert "expected valid YAML" in refused("a: \x07")
 
 

@@ -111,6 +111,29 @@ def test_csv_columns_that_help_nobody_are_named_with_the_remedy(tmp_path: Path) 
         load(name="csv", path=str(tmp_path / "a.csv"), delimiter=",")
 
 
+def test_csv_prices_are_numbers_to_predict_and_grades_are_classes(tmp_path: Path) -> None:
+    rows = "".join(f"{k % 7},{1000 * k + 500}\n" for k in range(60))
+    (tmp_path / "a.csv").write_text("rooms,price\n" + rows)
+    data = load(name="csv", path=str(tmp_path / "a.csv"))
+    assert data.labels is None
+    assert data.notes == (
+        "Labels are 60 different whole numbers and are predicted as numbers; "
+        "problem.dataset.task: classification takes them as classes.",
+    )
+    data = load(name="csv", path=str(tmp_path / "a.csv"), task="classification")
+    assert data.labels is not None and len(data.labels) == 60
+    data = load(name="csv", path=str(tmp_path / "a.csv"), target="rooms")
+    assert data.labels == tuple("0123456") and "Labels" not in str(data.notes)
+
+
+def test_csv_row_numbers_are_told(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(
+        "id,a,y\n" + "".join(f"{k},{k % 3},{k % 2}\n" for k in range(1, 9))
+    )
+    data = load(name="csv", path=str(tmp_path / "a.csv"))
+    assert data.notes == ("Column id counts the rows; problem.dataset.drop: [id] leaves it out.",)
+
+
 def test_csv_columns_are_checked(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("a,b\n1,0\n2,1\n")
     (tmp_path / "t.csv").write_text("c,b\n1,0\n")

@@ -52,11 +52,11 @@ def test_log_lines_come_at_changes_and_each_half_minute(caplog: pytest.LogCaptur
         lines.update(TRAIN, 70)  # too soon
         now = 101.0 + LINE_EVERY
         lines.update(TRAIN, 112)  # 62 calls in 31 s: 88 more take 44 s
-        lines.update(replace(TRAIN, phase="done"), 190)
+        lines.update(replace(TRAIN, phase="done", calls=199), 190)  # as many as the result has
     assert [record.getMessage() for record in caplog.records] == [
         "train: 50 of 200 calls, best loss 1.235, time left unknown",
         "train: 112 of 200 calls, best loss 1.235, about 44 s left",
-        "done: 200 of 200 calls, best loss 1.235, 31 s",
+        "done: 199 of 200 calls, best loss 1.235, 31 s",
     ]
 
 
