@@ -179,12 +179,18 @@ def resume(
 
     Example: grasp-tune resume runs/quickstart
     """
+    experiment = _saved(folder, changes, allow_outside)
+    _run(experiment, folder, False, quiet, shown, allow_outside)
+
+
+def _saved(folder: Path, changes: list[str] | None, allow_outside: bool) -> Experiment:
+    """The experiment of a run's folder, if it may do what it wants."""
     from grasp_tune.config.loader import CONFIG
     from grasp_tune.config.run_folder import saved_experiment
 
     experiment = saved_experiment(folder, tuple(changes or ()))
     check_reach(experiment, folder / CONFIG, changes or [], folder, allow_outside=allow_outside)
-    _run(experiment, folder, False, quiet, shown, allow_outside)
+    return experiment
 
 
 def _run(
@@ -233,7 +239,14 @@ def _resumable(command: str) -> Iterator[None]:
         raise typer.Exit(TERMINATED if stopped else INTERRUPTED) from None
 
 
-def report(folder: Folder, show: Open = False) -> None:
+def report(
+    folder: Folder,
+    show: Open = False,
+    adamw: Annotated[
+        bool, typer.Option("--adamw", help="First train AdamW at its defaults, to compare with.")
+    ] = False,
+    allow_outside: AllowOutside = False,
+) -> None:
     """Write DIR/report.html again, and print where it is.
 
     Works for a run that is still under way or was stopped, too: the report then shows the best so
@@ -243,7 +256,12 @@ def report(folder: Folder, show: Open = False) -> None:
     """
     from grasp_tune.report.page import write_folder_report
 
-    path = write_folder_report(folder.absolute())
+    folder = folder.absolute()
+    if adamw:
+        from grasp_tune.report.compare import train_adamw
+
+        train_adamw(folder, _saved(folder, None, allow_outside))
+    path = write_folder_report(folder)
     typer.echo(str(path))
     if show and typer.launch(path.as_uri()) != 0:
         say(f"no browser was found; open {path} yourself")

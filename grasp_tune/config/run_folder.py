@@ -25,7 +25,16 @@ from grasp_tune.runtime.lock import OURS, folder_lock
 
 REPORT = "report.html"
 _OURS = (
-    *(*OURS, CONFIG, REPORT, "clock.json", "run.json", "comparison.json", "comparison.html"),
+    *(
+        *OURS,
+        CONFIG,
+        REPORT,
+        "clock.json",
+        "run.json",
+        "adamw.json",
+        "comparison.json",
+        "comparison.html",
+    ),
     *("records", "ray", "artifacts", "study.journal"),
 )
 # Where a run may go on though the config differs: the result does not depend on it.

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from grasp_tune.core.choice import Candidate
-from grasp_tune.report.evaluation import Quality, RunMetadata
+from grasp_tune.report.evaluation import Quality, RunMetadata, Scores
 from grasp_tune.report.figures import error_bar, winning_curve
 from grasp_tune.report.formatting import duration, number, percent, plural
 from grasp_tune.runtime.result import Result
@@ -29,19 +29,26 @@ def headline(result: Result, metadata: RunMetadata | None) -> str:
         start = result.candidates[0].score
         before = f"; it was {number(start)} at the start" if math.isfinite(start) else ""
         return f"The model's {score_label(result)} is {score_words(result.choice.chosen)}{before}."
-    (where, held), constant = quality.held_out, quality.baseline
+    where, held = quality.held_out
+    constant = "a constant prediction gets"
     if held.metric is not None:
         text = f"The model reaches {quality.metric} {number(held.metric)} on {where}"
-        other = constant and f"a constant prediction gets {number(constant.metric)}"
     elif held.accuracy is not None:
         text = f"The model gets {percent(held.accuracy)} of {where} right"
-        other = (
-            constant and f"always naming the most common class gets {percent(constant.accuracy)}"
-        )
+        constant = "always naming the most common class gets"
     else:
         text = f"Its loss over {where} is {number(held.loss)}"
-        other = constant and f"a constant prediction gets {number(constant.loss)}"
-    return f"{text}; {other}." if other else f"{text}."
+
+    def told(scores: Scores) -> str:
+        if held.metric is None and held.accuracy is not None:
+            return percent(scores.accuracy)
+        return number(scores.loss if held.metric is None else scores.metric)
+
+    if quality.baseline is not None:
+        text += f"; {constant} {told(quality.baseline)}"
+    if quality.adamw is not None:
+        text += f", AdamW at its defaults {told(quality.adamw)} with as many calls"
+    return f"{text}."
 
 
 def effort(result: Result, metadata: RunMetadata | None) -> str:

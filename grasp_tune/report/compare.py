@@ -33,11 +33,12 @@ from grasp_tune.peers.registry import PEERS, find_peer, installed_peers
 from grasp_tune.peers.session import Session
 from grasp_tune.peers.tuned import Trial
 from grasp_tune.report.advice import spent_calls
-from grasp_tune.report.evaluation import Quality, evaluate
+from grasp_tune.report.evaluation import ADAMW, Quality, evaluate
 from grasp_tune.report.figures import strip_figure
 from grasp_tune.report.formatting import duration, number, percent, plural
 from grasp_tune.report.page import plotly_library, render, write_page
 from grasp_tune.runtime.files import read_json, write_json_atomic
+from grasp_tune.runtime.result import Result
 
 OURS = {"grasp-promote": "GRASP, promote", "grasp-paper": "GRASP, the paper's"}
 SORTS = ("train_loss", "test_loss", "metric", "seconds")
@@ -264,6 +265,16 @@ def run_method(experiment: Experiment, built: Built, name: str, seed: int) -> Re
         return Record(name, seed, 0, time.perf_counter() - clock, False, note, None)
     seconds = time.perf_counter() - clock
     return Record(name, seed, calls, seconds, diverged, note, evaluate(model, built))
+
+
+def train_adamw(folder: Path, experiment: Experiment) -> None:
+    """Train AdamW at its defaults with the calls of a run, and leave how it did in its folder."""
+    built = build_parts(experiment)
+    budget = int(Result.load(folder).spec["budget"])
+    experiment = experiment.model_copy(update={"budget": budget})
+    record = run_method(experiment, built, "adamw", experiment.seed)
+    assert record.quality is not None
+    write_json_atomic(folder / ADAMW, encode(record.quality.held_out[1]))
 
 
 def write_comparison(comparison: Comparison) -> Path:

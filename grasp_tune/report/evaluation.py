@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 import platform
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,8 @@ from grasp_tune.data.data import DataSpec
 from grasp_tune.engine.metrics import accuracy, classes_of, find_metric
 from grasp_tune.runtime.files import read_json, write_json_atomic
 
-FILE = "run.json"
+FILE, ADAMW = "run.json", "adamw.json"
+_Kind = TypeVar("_Kind")
 _LIMIT = 2**20  # bytes
 _CHUNK = 1024  # rows at a time
 _NAMED = ("cross_entropy", "logistic", "mse")  # losses that a constant prediction makes sense for
@@ -51,6 +52,7 @@ class Quality:
     validation: Scores | None = None
     baseline: Scores | None = None  # the best constant prediction, over the rows of `held_out`
     metric: str | None = None  # the name of the metric that the user asked for
+    adamw: Scores | None = None  # AdamW at its defaults, over the same rows, where asked for
 
     @property
     def held_out(self) -> tuple[str, Scores]:
@@ -167,10 +169,21 @@ def write_metadata(folder: Path, metadata: RunMetadata) -> None:
 
 def read_metadata(folder: Path) -> RunMetadata | None:
     """The metadata in a folder, None where there is none."""
-    path = folder / FILE
+    return _read(RunMetadata, folder / FILE)
+
+
+def with_adamw(folder: Path, metadata: RunMetadata) -> RunMetadata:
+    """The metadata with AdamW's scores, where `report --adamw` has left them in the folder."""
+    scores = _read(Scores, folder / ADAMW)
+    if metadata.quality is None or scores is None:
+        return metadata
+    return replace(metadata, quality=replace(metadata.quality, adamw=scores))
+
+
+def _read(kind: type[_Kind], path: Path) -> _Kind | None:
     if not path.exists():
         return None
     try:
-        return decode(RunMetadata, read_json(path, _LIMIT))
+        return decode(kind, read_json(path, _LIMIT))
     except InputError as error:
         raise InputError(f"{path}: {error}") from None

@@ -115,10 +115,7 @@ def curve_figure(result: Result, top: int = TOP) -> Any:
     best = sorted(ended, key=lambda run: (run.arm != winner, run.last_loss))[:top]
     lines = [(run, [(call, loss) for call, loss, _ in curve_of(result, run)]) for run in best]
     figure = line_figure(lines, winner, "oracle calls of the run", "mean loss")
-    line = {0, *(run.arm for run, _ in lineage(result))}
-    rows = [row for row in result.candidates if row.samples and not row.average]
-    rows = sorted((row for row in rows if row.arm in line), key=lambda row: row.call)
-    if result.validation is not None:
+    if rows := validation_looks(result):
         _add(
             figure,
             "validation loss" if result.metric is None else f"validation: 1 − {result.metric}",
@@ -234,6 +231,14 @@ def winning_curve(result: Result) -> list[tuple[int, float, float]]:
 def curve_of(result: Result, run: Run) -> Sequence[tuple[int, float, float]]:
     """The curve of a run, the chosen one's from the start point on."""
     return winning_curve(result) if run.arm == result.choice.chosen.arm else run.curve
+
+
+def validation_looks(result: Result) -> list[Candidate]:
+    """The chosen run on validation data along its calls, the start point first; [] without such."""
+    line = {0, *(run.arm for run, _ in lineage(result))}
+    rows = [row for row in result.candidates if row.samples and not row.average]
+    seen = [] if result.validation is None else [row for row in rows if row.arm in line]
+    return sorted(seen, key=lambda row: row.call)
 
 
 def lineage(result: Result) -> list[tuple[Run, float]]:

@@ -2,7 +2,8 @@
 
 `gt.minimize(problem, 10_000, callbacks=[MLflow("digits")])`. Each needs its package, which is
 loaded when the logger is made. All write the same: the lowest loss by oracle calls, the curve of
-every run by its own calls, how the sweep was set up, its score, and the report as an artifact.
+every run by its own calls, what validation data said, how the sweep was set up, its score, and the
+report as an artifact.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from grasp_tune.extras import need
+from grasp_tune.report.figures import validation_looks
 from grasp_tune.runtime.callbacks import Callback
 from grasp_tune.runtime.result import Result
 
@@ -33,10 +35,13 @@ class _Logger(Callback, ABC):
             self._number(f"run_{run}/loss", loss, call)
 
     def on_end(self, result: Result) -> None:
-        """Write the settings, the score and the report, and close."""
+        """Write what validation data said, the score, the settings and the report, and close."""
         chosen = result.choice.chosen
         spec = {key: result.spec[key] for key in ("budget", "schedule", "seed")}
         spent = sum(result.calls.values()) - result.calls.get("repeated", 0)
+        for row in validation_looks(result):  # scores by a metric are 1 - metric
+            value = row.score if result.metric is None else 1.0 - row.score
+            self._number(f"validation/{result.metric or 'loss'}", value, row.call)
         if math.isfinite(result.score):
             self._number("score", result.score, spent)
         with tempfile.TemporaryDirectory() as folder:
@@ -120,5 +125,7 @@ class WandB(_Logger):
 
     def _close(self, settings: Mapping[str, Any], report: Path) -> None:
         self._run.config.update(dict(settings))
-        self._run.save(str(report), base_path=str(report.parent), policy="now")
+        kept = Path(self._run.dir) / report.name  # a file elsewhere would only be linked to
+        kept.write_bytes(report.read_bytes())
+        self._run.save(str(kept), base_path=self._run.dir, policy="now")
         self._run.finish()

@@ -24,7 +24,7 @@ from grasp_tune.config.errors import ConfigError
 from grasp_tune.config.loader import CONFIG
 from grasp_tune.config.run_folder import REPORT, saved_config, yaml_text
 from grasp_tune.report import advice, figures, formatting
-from grasp_tune.report.evaluation import RunMetadata, read_metadata
+from grasp_tune.report.evaluation import RunMetadata, read_metadata, with_adamw
 from grasp_tune.runtime.callbacks import Callback
 from grasp_tune.runtime.files import replace_atomically
 from grasp_tune.runtime.lock import is_held
@@ -160,6 +160,8 @@ def report_text(
     config: as it is shown, secrets masked; `title` is the page's title.
     refresh: seconds after which the page loads itself again, for a run that is under way.
     """
+    if folder is not None and metadata is not None:
+        metadata = with_adamw(folder, metadata)
     drawn: dict[str, Any] = {}
     if plotly_library() is not None and result.runs:
         drawn["scores"] = figures.score_figure(result)

@@ -2,21 +2,29 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from grasp_tune.config import ConfigError, Experiment, experiment_from
+from grasp_tune.config import ConfigError, Experiment, build_parts, experiment_from
 from grasp_tune.peers.registry import installed_peers
 from grasp_tune.report.compare import (
     OURS,
+    Comparison,
     MethodSummary,
     Record,
     chosen_methods,
     compare,
     comparison_text,
+    headline,
     method_figure,
+    run_method,
+    title_of,
     write_comparison,
 )
 from grasp_tune.report.evaluation import Quality, Scores
@@ -130,3 +138,39 @@ def test_a_metric_of_the_config_is_shown_and_sorted_by(tmp_path: Path) -> None:
     assert quality.baseline is not None
     assert quality.test.metric > (quality.baseline.metric or 0.0)
     assert "test f1" in comparison_text(found)
+
+
+def test_all_methods_get_the_same_number_of_threads(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        seen.append(torch.get_num_threads())
+        return F.cross_entropy(model(batch[0]), batch[1])
+
+    built = build_parts(experiment(budget=60))
+    built = replace(built, problem=replace(built.problem, loss=loss))
+    before, counts = torch.get_num_threads(), {}
+    torch.set_num_threads(2)
+    try:
+        for name in ("grasp-promote", "adamw", "tpe"):
+            seen.clear()
+            run_method(experiment(budget=60), built, name, 0)
+            trained = seen[: 60 - 1]  # what comes later judges all rows, with all threads
+            counts[name] = set(trained)
+    finally:
+        torch.set_num_threads(before)
+    assert counts["grasp-promote"] == counts["adamw"] == counts["tpe"] == {1}
+
+
+def test_the_first_sentence_says_where_ours_stands(tmp_path: Path) -> None:
+    def summary(name: str, *losses: float) -> MethodSummary:
+        records = [Record(name, 0, 9, 1.0, False, "", Quality(Scores(8, loss))) for loss in losses]
+        return MethodSummary(name, title_of(name), tuple(records))
+
+    ours, other = summary("grasp-promote", 0.25, 0.5), summary("sgd", 0.125)
+    found = Comparison(experiment(), tmp_path, (ours, other), (), "accuracy", "train_loss")
+    assert headline(found) == (
+        "Best training loss of 2 methods: GRASP, promote: 0.375. Next is SGD, defaults: 0.125."
+    )
+    found = replace(found, methods=(other, ours))
+    assert headline(found).endswith("The best of ours is number 2, GRASP, promote: 0.375.")

@@ -13,10 +13,15 @@ import torch
 from markupsafe import Markup
 
 import grasp_tune as gt
-from grasp_tune.config import experiment_from, run_experiment
+from grasp_tune.cli import app
+from grasp_tune.config import build_parts, experiment_from, run_experiment
 from grasp_tune.config.run import Finished
+from grasp_tune.config.run_folder import saved_experiment
+from grasp_tune.engine.checkpoints import load_model
+from grasp_tune.peers import find_peer
 from grasp_tune.report import page
 from grasp_tune.report.advice import headline, score_words
+from grasp_tune.report.evaluation import evaluate
 from grasp_tune.report.page import (
     LiveReport,
     render,
@@ -168,6 +173,23 @@ def test_the_lines_that_load_the_model_work(finished: Finished) -> None:
     again: dict[str, Any] = {"model": finished.result.build()}  # type: ignore[misc]
     exec(snippets[1], again)
     assert torch.equal(again["model"].eval()(rows), expected)
+
+
+def test_adamw_is_trained_with_as_many_calls_where_asked(
+    finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "o"
+    shutil.copytree(finished.folder, folder)
+    with pytest.raises(SystemExit, match="0"):
+        app(["report", str(folder), "--adamw"])
+    (found,) = re.findall(
+        r"AdamW at its defaults ([\d.]+) % with", (folder / "report.html").read_text()
+    )
+    built = build_parts(saved_experiment(folder))
+    peer, model = find_peer("adamw").run(built.problem, 700, 0), built.problem.build(0)
+    load_model(model, peer.tensors, "adamw")
+    scores = evaluate(model, built).test
+    assert scores is not None and f"{100 * (scores.accuracy or 0):.1f}" == found
 
 
 def test_a_result_without_runs_or_facts_still_has_a_report(finished: Finished) -> None:
