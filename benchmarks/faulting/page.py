@@ -54,6 +54,11 @@ _TAIL = """
   read is made again by the task that wrote it, back to x0 if need be.
 - Where neither the state file nor its spare can be used, the run starts again from x0 and says so;
   the damaged file is kept as `state.damaged.json`.
+- The folder has a marker file, `.grasp_tune.json`, with the name of its sweep. A folder without it
+  that holds files of our names is refused, links and pipes in place of our files are neither
+  followed nor read, and before every write the driver and its workers look whether the marker is
+  still the one that they locked. Checkpoints carry their key and their sweep, `result.json` the
+  digest of its model.
 - Oracle calls are counted in a mapped file, which survives the process. What was asked again
   shows as `repeated` in the result and is never counted as budget. A sweep that fails before its
   probe has ended leaves no folder, so the next one counts from nothing. With `hard_cap=True` a
@@ -80,8 +85,14 @@ _TAIL = """
   the command line they do, and what had ended is used). In a study without an output folder
   (`grasp_tune.optuna.run`), calls since a killed worker's last sign of life do not show.
 - Many processes may share one Optuna study: that is its purpose, so the second is not refused.
-- A loss that is not deterministic (some GPU kernels) comes out differently when it is repeated. A
-  repeated task whose outcome differs is reported in the log.
+- A loss that is not deterministic (some GPU kernels), or a loss or data with a state or random
+  numbers of their own (not those of torch, NumPy and `random`), comes out differently when it is
+  repeated. Where a sweep goes on from its folder, a loss at x0 is computed twice to find out (two
+  calls, shown as repeated); where it differs, and where a repeated task came out differently, a
+  line in `result.notes` says so, and `strict=True` raises. A state that changes more rarely, or
+  that only a worker process that died had, is not noticed.
+- Sweeps in several threads of one process take turns, since the threads share the random
+  generators.
 - A process killed with SIGKILL cannot remove its temporary folder (runs without `out`).
 - The data are not part of the state: resuming with other data in the same folder is not noticed
   unless the start point differs.

@@ -1,7 +1,7 @@
 """What a search ends with: the chosen candidate, and all those it was chosen from."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from grasp_tune.core.checkpoint_keys import START, Key
 from grasp_tune.core.errors import InputError
@@ -91,6 +91,14 @@ def stationary_start(start: Candidate, by: Score) -> Choice:
     """Return the choice of x0 where its mean gradient is zero."""
     note = "the mean gradient at x0 is zero: as far as the probe can see, x0 is stationary"
     return Choice(start.key, by, "stationary", (start,), notes=(note,))
+
+
+def start_won(rows: Sequence[Candidate]) -> str:
+    """Return the note on a choice that is x0, the first of the candidates."""
+    scored = [row.score for row in rows[1:] if not row.note]
+    if scored and not any(map(math.isfinite, scored)):
+        return "no candidate has a finite score, so x0 is returned: check the validation data"
+    return "no run beat the start point, so x0 is returned"
 
 
 def best_seen(outcomes: Iterable[Outcome]) -> float:

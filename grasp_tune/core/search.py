@@ -61,6 +61,7 @@ class Search:
         self.plan: Plan | None = None
         self.choice: Choice | None = None
         self.repeated = 0  # calls of outcomes that came more than once
+        self.notes: list[str] = []  # what whoever runs the tasks has to say to the reader
         self._outcomes: dict[str, Outcome] = {}
         self._failures: dict[str, list[str]] = {}
         self._producers: dict[str, Task] = {}  # checkpoint key -> the task that writes it
@@ -243,6 +244,7 @@ class Search:
             "outcomes": {key: outcome_to_dict(item) for key, item in self.outcomes.items()},
             "failures": {key: list(reasons) for key, reasons in self._failures.items()},
             "repeated": self.repeated,
+            "notes": list(self.notes),
         }
 
     @classmethod
@@ -262,6 +264,7 @@ class Search:
             raise InputError(f"repeated: got {repeated!r}, expected a whole number >= 0")
         search.replay({key: outcome_from_dict(item) for key, item in outcomes.items()}, failures)
         search.repeated = repeated
+        search.notes = [str(note) for note in state.get("notes") or ()]
         return search
 
     def replay(
@@ -316,11 +319,11 @@ class Search:
         self._leave_redo(task)
         self.repeated += outcome.calls
         if outcome != self._outcomes[task.id]:
-            logger.warning(
-                "%s was repeated and came out differently: the loss or the hardware is not "
-                "deterministic, so what was lost has not come back bit for bit",
-                task.id,
+            self.notes.append(
+                f"repeated: {task.id} came out differently; the loss or the hardware is not "
+                "deterministic, so what was lost has not come back bit for bit"
             )
+            logger.warning(self.notes[-1])
 
     def _leave_redo(self, task: Task) -> None:
         if self._redo.pop(task.id, None) is not None:

@@ -5,7 +5,9 @@ they are compared on equal terms. Purposes have streams of their own: no minibat
 them by design.
 """
 
+import os
 import random
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -50,14 +52,26 @@ def seed_globally(number: int, *, cpu_only: bool) -> None:
     random.seed(number)
 
 
+_turn = threading.RLock()  # whose random numbers the generators give: all threads share them
+
+
+def _new_turn() -> None:
+    global _turn
+    _turn = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_new_turn)  # its holder may be a thread that the child lacks
+
+
 @contextmanager
 def untouched_randomness() -> Iterator[None]:
-    """Give the caller's generators back as they were."""
-    before = _states()
-    try:
-        yield
-    finally:
-        _set_states(before)
+    """Give the caller's generators back as they were; threads take turns."""
+    with _turn:
+        before = _states()
+        try:
+            yield
+        finally:
+            _set_states(before)
 
 
 @contextmanager

@@ -97,6 +97,18 @@ class Worker:
         self.model.train()
         return saved
 
+    def loss_repeats(self) -> bool:
+        """Return whether a loss at x0 comes out the same twice; takes two oracle calls.
+
+        It does not where the loss or the data keep a state or random numbers of their own.
+        """
+        found = []
+        with untouched_randomness(), task_threads(self.model):
+            for _ in range(2):
+                self.place(START)
+                found.append(repr(self.oracle.value("train", 0)))
+        return found[0] == found[1]
+
     def _sample(self, purpose: str, call: int, gradient: bool) -> float:
         """Return one loss at the present point, its gradient left in the parameters if asked."""
         oracle = self.oracle

@@ -72,7 +72,7 @@ class ProcessPool(WorkerPool[_Process]):
     def _start(self) -> _Process:
         ours, theirs = self._context.Pipe()
         process = self._context.Process(
-            target=_serve, args=(theirs, self._make_worker, os.getpid()), daemon=True
+            target=_serve, args=(theirs, self._make_worker, os.getpid())
         )
         process.start()
         theirs.close()

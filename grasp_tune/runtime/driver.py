@@ -25,7 +25,7 @@ from grasp_tune.optimizers.registry import Factory
 from grasp_tune.runtime.call_counter import CallCounter
 from grasp_tune.runtime.callbacks import CallbackReporter, Reporter
 from grasp_tune.runtime.executor import Died, Ended, Executor
-from grasp_tune.runtime.result import Result
+from grasp_tune.runtime.result import RESUMED, Result
 from grasp_tune.runtime.sweep_folder import SweepFolder, open_folder
 
 logger = logging.getLogger(__name__)
@@ -61,6 +61,10 @@ class WorkerFactory:
         worker = Worker(self.problem, self.seed, self.store, self.bases, count=count)
         self.made.append(worker)
         return worker
+
+    def own(self) -> Worker:
+        """Return a worker of this process."""
+        return self.made[0] if self.made else self()
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "watch": None, "made": []}  # both belong to this process
@@ -199,6 +203,22 @@ class Driver:
         held = sum(self.search.tasks[key].calls for key in self._ledger.running)
         return self._folder.calls.total + held <= self.search.spec.budget
 
+    def check_loss(self, make_worker: "WorkerFactory") -> None:
+        """Note, where a sweep goes on, whether its loss depends on calls that are not made again.
+
+        That takes two oracle calls, which show as repeated.
+        """
+        search = self.search
+        known = not search.outcomes or search.choice is not None or RESUMED in search.notes
+        if known or (self._hard_cap and self._folder.calls.total + 2 > search.spec.budget):
+            return
+        if not make_worker.made and make_worker.problem.chosen_device.type != "cpu":
+            return  # workers that are forked later would find CUDA in use
+        if not make_worker.own().loss_repeats():
+            logger.warning(RESUMED)
+            search.notes.append(RESUMED)
+        self._lost += 2
+
     def worth_keeping(self, error: Exception) -> bool:
         """Return whether what was done before this error is of use to a later run."""
         if isinstance(error, InputError):  # the next call will have other input
@@ -278,11 +298,11 @@ def run_sweep(
             with contextlib.ExitStack() as running:
                 runner = executor(folder, make_worker)
                 running.callback(runner.cancel)
+                driver.check_loss(make_worker)
                 with contextlib.suppress(TimeUp):
                     driver.run(runner)
             training = False  # what the choice still needs is done, whatever the time
-            worker = make_worker.made[0] if make_worker.made else make_worker()
-            result = driver.result(worker, problem)
+            result = driver.result(make_worker.own(), problem)
         except Exception as error:
             if not driver.worth_keeping(error):
                 folder.clear()

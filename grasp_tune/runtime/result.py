@@ -25,7 +25,12 @@ from grasp_tune.runtime.store import SUFFIX, CheckpointStore, read_checkpoint
 from grasp_tune.runtime.usage import Usage
 
 RESULT, MODEL = "result.json", "model"  # in the folder of a saved result; a file, a checkpoint
-LOST = "lost: "  # how the note on a lost task begins
+LOST = "lost: "  # how the note on a lost task begins; on work that came out differently:
+REPEATED = "repeated: "
+RESUMED = (
+    "resumed: a loss came out differently when it was computed twice; the loss or the data keep a "
+    "state or random numbers of their own, so that an uninterrupted sweep may give another model"
+)
 
 
 @record
@@ -155,8 +160,8 @@ class Result:
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """The notes on tasks that were given up: without these faults another model may win."""
-        return tuple(note for note in self.notes if note.startswith(LOST))
+        """The notes on what a fault has changed: without it another model may have won."""
+        return tuple(note for note in self.notes if note.startswith((LOST, REPEATED, RESUMED)))
 
     @property
     def partial(self) -> bool:
@@ -282,7 +287,7 @@ def _departures(search: Search, choice: Choice) -> list[str]:
     lost = [] if choice.partial else search.lost.items()  # one stopped early says so itself
     found = [f"{LOST}{task}, after several attempts: {why}" for task, why in lost]
     trained = (item for item in search.outcomes.values() if isinstance(item, TrainOutcome))
-    return found + list(dict.fromkeys(item.note for item in trained if item.note))
+    return [*found, *dict.fromkeys((*(item.note for item in trained if item.note), *search.notes))]
 
 
 def _standing(run: Run) -> tuple[bool, int, float]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from grasp_tune.core.checkpoint_keys import START, X0, Key, part_key
-from grasp_tune.core.choice import Candidate, Choice, stationary_start
+from grasp_tune.core.choice import Candidate, Choice, start_won, stationary_start
 from grasp_tune.core.ensemble import Tally, best, tallied, uniform_samples
 from grasp_tune.core.plan import Plan
 from grasp_tune.core.random_streams import trajectory_indices
@@ -144,7 +144,7 @@ def _choose(spec: SweepSpec, plan: Plan, rows: list[Candidate], way: str) -> Cho
     if all(row.note for row in rows[1:]):
         notes.append("no run stayed finite, so x0 is returned")
     elif chosen.key == START:
-        notes.append("no run beat the start point, so x0 is returned")
+        notes.append(start_won(rows))
     return Choice(
         chosen.key,
         plan.score,

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from grasp_tune.core.checkpoint_keys import START, Key, state_key
-from grasp_tune.core.choice import Candidate, Choice, stationary_start
+from grasp_tune.core.choice import Candidate, Choice, start_won, stationary_start
 from grasp_tune.core.ensemble import best
 from grasp_tune.core.errors import BudgetTooSmall
 from grasp_tune.core.plan import Plan
@@ -245,7 +245,7 @@ def _choose(
 ) -> Choice:
     chosen = _of_window(rows, papers) if way == "window" else _of_race(rows)
     if chosen.key == START:
-        state.notes.append("no run beat the start point, so x0 is returned")
+        state.notes.append(start_won(rows))
     return Choice(
         chosen.key,
         "value",

@@ -2,7 +2,9 @@
 
 import multiprocessing
 import os
+import random
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -42,6 +44,60 @@ def test_threads_of_the_user_change_nothing_for_a_light_model(expected: str) -> 
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+def test_sweeps_in_several_threads_take_turns_with_the_random_numbers(expected: str) -> None:
+    found: list[str] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(fingerprint(sweep(None)))) for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [expected] * 3
+
+
+def test_data_whose_reader_starts_processes_go_to_several_workers() -> None:
+    x, y = workbench.rows()
+    rows = torch.utils.data.TensorDataset(x, y)
+    loader = torch.utils.data.DataLoader(rows, batch_size=8, shuffle=True, num_workers=1)
+    given = workbench.problem(data=lambda: iter(loader))
+    one, two = (gt.minimize(given, 60, progress=False, workers=count) for count in (1, 2))
+    assert fingerprint(one) == fingerprint(two)
+
+
+def test_a_loss_with_a_state_of_its_own_is_noticed_where_a_run_goes_on(tmp_path: Path) -> None:
+    def stateful(until: int = 10**9) -> gt.TorchProblem:
+        calls, own = 0, random.Random(3)
+
+        def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+            nonlocal calls
+            calls += 1
+            if calls == until:
+                raise KeyboardInterrupt
+            return workbench.cross_entropy(model, batch) * own.uniform(0.9, 1.1)
+
+        return workbench.problem(loss=loss)
+
+    undisturbed = sweep(None, stateful())
+    assert not undisturbed.notes
+    with pytest.raises(KeyboardInterrupt):
+        sweep(tmp_path, stateful(until=300))
+    resumed = sweep(tmp_path, stateful())
+    assert fingerprint(resumed) != fingerprint(undisturbed)
+    (note,) = resumed.lost
+    assert note.startswith("resumed: a loss came out differently") and note in resumed.notes
+    assert sweep(tmp_path, stateful()).lost == (note,)  # still known when it is read again
+
+
+@pytest.mark.parametrize("schedule", ["promote", "paper"])
+def test_validation_that_is_not_finite_is_named(schedule: AnySchedule) -> None:
+    x, y = workbench.rows()
+    given = workbench.problem(validation=(torch.full_like(x, torch.nan), y))
+    result = gt.minimize(given, 600, gt.Convex(), schedule, progress=False)
+    assert result.choice.key == "x0"
+    assert any("check the validation data" in note for note in result.notes)
 
 
 # In the probe, in the first rung, in the final stretch, in the last race.

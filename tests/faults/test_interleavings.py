@@ -94,6 +94,8 @@ def test_a_repetition_that_differs_is_said(caplog: pytest.LogCaptureFixture) -> 
     with caplog.at_level(logging.WARNING):
         search.tell(task, replace(outcome, segments=(changed, *outcome.segments[1:])))
     assert "came out differently" in caplog.text
+    (note,) = Search.from_state(search.state()).notes
+    assert note.startswith(f"repeated: {task.id} came out differently")
 
 
 def test_what_cannot_go_on_says_so_at_every_question() -> None:

@@ -4,7 +4,6 @@ import json
 import multiprocessing
 import os
 import signal
-import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -336,7 +335,8 @@ def test_a_checkpoint_that_never_can_be_read_costs_its_candidates(
 def test_a_worker_thought_dead_does_no_harm(problem: gt.TorchProblem, folder: Path) -> None:
     """It goes on after its trial was given away: what it then writes is refused and dropped."""
     study = optuna.create_study(study_name=NAME, storage=journal_storage(folder))
-    stalled, awake = threading.Event(), threading.Event()
+    context = multiprocessing.get_context("fork")
+    stalled, awake = context.Event(), context.Event()
     calls = 0
 
     def sleepy(model: torch.nn.Module, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
@@ -347,22 +347,19 @@ def test_a_worker_thought_dead_does_no_harm(problem: gt.TorchProblem, folder: Pa
             assert awake.wait(60)
         return problem.loss(model, batch)
 
-    results: list[gt.Result] = []
-    other = optuna.load_study(study_name=NAME, storage=journal_storage(folder))
-    mute = Timing(every=600.0, grace=600.0)  # it gives no signs of life
-    thread = threading.Thread(
-        target=lambda: results.append(
-            sweep(other, with_loss(problem, sleepy), "paper", folder, mute)
-        )
-    )
-    thread.start()
+    def take_part() -> None:
+        other = optuna.load_study(study_name=NAME, storage=journal_storage(folder))
+        mute = Timing(every=600.0, grace=600.0)  # it gives no signs of life
+        sweep(other, with_loss(problem, sleepy), "paper", folder, mute).save(folder / "found")
+
+    process = context.Process(target=take_part)
+    process.start()
     assert stalled.wait(60)
     impatient = Timing(every=0.2, grace=0.5)
-    results.append(sweep(study, problem, "paper", folder, impatient))
+    found = sweep(study, problem, "paper", folder, impatient)
     awake.set()
-    thread.join(60)
-    assert len(results) == 2
-    for result in results:
+    process.join(60)
+    for result in (found, gt.Result.load(folder / "found")):
         assert_same(result, local(problem, "paper"), repeated=True)
 
 
