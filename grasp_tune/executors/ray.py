@@ -5,9 +5,7 @@ time. Checkpoints go to the folder of the sweep or to a storage that all machine
 """
 
 import contextlib
-import hashlib
 import importlib
-import json
 import logging
 import threading
 import time
@@ -25,7 +23,6 @@ from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.core.search import ATTEMPTS
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import Task
-from grasp_tune.engine.checkpoints import Store
 from grasp_tune.engine.lane_group import Seat, meeting_place
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.worker import Worker
@@ -102,7 +99,11 @@ class RayBackend:
     ) -> Result:
         """Return the result of the sweep; the same `out` again goes on where it was cut off."""
         out = None if out is None else out.absolute()  # workers may be in another folder
-        store = None if self.storage is None else _store_in(self.storage, spec, out)
+        store = None
+        if self.storage is not None:
+            from grasp_tune.runtime.remote_store import sweep_store  # pyarrow, which Tune brings
+
+            store = sweep_store(self.storage, spec, out)
         result = run_sweep(
             problem,
             spec,
@@ -114,8 +115,7 @@ class RayBackend:
             reporter=reporter_for(progress),
         )
         if store is not None and out is None:  # nobody can go on from them
-            keys = store.keys()
-            for key in keys:
+            for key in list(store.keys()):
                 store.delete(key)
         return result
 
@@ -131,8 +131,7 @@ class WorkerActor:
         self._make, self._cpus = make, cpus
         self._worker: Any = None
         self._uncounted: CallCounter | None = None
-        # PyTorch loads its compiler with the first optimizer, which takes a second or more.
-        threading.Thread(target=importlib.import_module, args=("torch._dynamo",)).start()
+        load_compiler()
 
     def ready(self) -> str:
         """Return, as soon as the process runs, where a group that it leads can meet."""
@@ -305,6 +304,11 @@ class RayExecutor(WorkerPool[_Actor]):
             )
 
 
+def load_compiler() -> None:
+    """Load PyTorch's compiler, in the background: the first optimizer would wait seconds for it."""
+    threading.Thread(target=importlib.import_module, args=("torch._dynamo",), daemon=True).start()
+
+
 def start_actor(needs: Mapping[str, float], make: Callable[[], Any]) -> Any:
     """Return a new `WorkerActor`, which begins when these resources are free."""
     cpus, gpus = needs.get("CPU", 0.0), needs.get("GPU", 0.0)
@@ -333,14 +337,3 @@ def _session(address: str | None) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
-
-
-def _store_in(storage: str, spec: SweepSpec, out: Path | None) -> Store:
-    """Return a store of this sweep's own; the same `out` and spec find it again."""
-    from grasp_tune.runtime.remote_store import store_at  # needs pyarrow, which Tune brings
-
-    name = uuid.uuid4().hex
-    if out is not None:
-        text = json.dumps([str(out.resolve()), spec.to_dict()], sort_keys=True)
-        name = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-    return store_at(storage, f"grasp-{name[:16]}")

@@ -6,10 +6,9 @@ from grasp_tune.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from grasp_tune.executors.ray import RayBackend
-    from grasp_tune.ray.experiment import load_result, quiet_disk
+    from grasp_tune.ray.experiment import GraspProgress, load_result, quiet_disk
     from grasp_tune.ray.function import optimizer, train
     from grasp_tune.ray.plan_searcher import BudgetStopper, PlanSearcher
-    from grasp_tune.ray.progress import GraspProgress
     from grasp_tune.ray.searcher import GraspSearcher
     from grasp_tune.ray.trainable import grasp_trainable
 
@@ -28,7 +27,7 @@ __all__ = [
 
 _HOME = {
     "BudgetStopper": "grasp_tune.ray.plan_searcher",
-    "GraspProgress": "grasp_tune.ray.progress",
+    "GraspProgress": "grasp_tune.ray.experiment",
     "GraspSearcher": "grasp_tune.ray.searcher",
     "PlanSearcher": "grasp_tune.ray.plan_searcher",
     "RayBackend": "grasp_tune.executors.ray",

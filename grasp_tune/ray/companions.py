@@ -12,10 +12,10 @@ from typing import Any
 
 import ray
 
-from grasp_tune.core.tasks import Task, TrainTask
+from grasp_tune.core.tasks import Task
 from grasp_tune.engine.lane_group import Seat, meeting_place
+from grasp_tune.executors.ray import room_for, start_actor
 from grasp_tune.runtime.lane_sharing import LaneSharing, lanes_of
-from grasp_tune.runtime.shared_worker import SharedWorker
 from grasp_tune.runtime.usage import UsageMeter
 
 logger = logging.getLogger(__name__)
@@ -24,30 +24,16 @@ GAIN = 20.0  # seconds that sharing must save: companions first have to start
 PATIENCE = 60.0  # seconds for them to start
 
 
-class _Companion:
-    """A worker process that takes part in one task."""
-
-    def __init__(self, make: Callable[[], SharedWorker]) -> None:
-        self._worker = make()
-
-    def ready(self) -> None:
-        """Return as soon as the problem is there."""
-
-    def run(self, task: Task, seat: Seat) -> None:
-        """Compute some lanes of the task; what comes of it is written by the trial."""
-        self._worker.share(task, seat)
-
-
 class Companions:
     """What a worker process of Tune knows of the speed of tasks, alone and shared."""
 
     def __init__(self) -> None:
-        self.meter = UsageMeter()
-        self._sharing = LaneSharing(self.meter)
+        self._usage = UsageMeter()
+        self.sharing = LaneSharing(self._usage)
 
     @contextlib.contextmanager
     def seat(
-        self, task: Any, needs: Mapping[str, float], make: Callable[[], SharedWorker]
+        self, task: Any, needs: Mapping[str, float], make: Callable[[], Any]
     ) -> Iterator[Seat | None]:
         """Give the trial's place among its companions while the block runs; None: it is alone.
 
@@ -69,41 +55,25 @@ class Companions:
             _end(actors)
             del server
 
-    def learn(self, task: Any, seat: Seat | None, seconds: float) -> None:
-        """Note how long a task took that was run to its end."""
-        if isinstance(task, TrainTask) and len(task.segments) == 1 and seconds > 0.0:
-            self.meter.speeds[1 if seat is None else seat.size] = task.calls / seconds
-
-    def _start(
-        self, task: Task, needs: Mapping[str, float], make: Callable[[], SharedWorker]
-    ) -> list[Any]:
-        alone = self.meter.speeds.get(1)
+    def _start(self, task: Task, needs: Mapping[str, float], make: Callable[[], Any]) -> list[Any]:
+        alone = self._usage.speeds.get(1)
         if alone is None or not ray.is_initialized():
             return []
-        there = ray.available_resources()
-        free = min(int(there.get(kind, 0.0) / need) for kind, need in needs.items() if need)
-        size = self._sharing.workers(task, 1 + free)
+        size = self.sharing.workers(task, 1 + room_for(needs, ray.available_resources()))
         if task.calls / alone * (1.0 - 1.0 / size) <= GAIN:
             return []
-        # Not inside of the trial's own placement group, which has room for the trial only.
-        kind: Any = ray.remote(_Companion).options(
-            num_cpus=needs.get("CPU", 0.0),
-            num_gpus=needs.get("GPU", 0.0),
-            scheduling_strategy="DEFAULT",
-        )
-        actors = {(actor := kind.remote(make)).ready.remote(): actor for _ in range(size - 1)}
-        for ref in ray.wait(list(actors), num_returns=len(actors), timeout=PATIENCE)[1]:
-            ray.kill(actors.pop(ref))  # somebody else was faster
-        for ref in list(actors):
+        actors = [start_actor(needs, make) for _ in range(size - 1)]
+        waiting = {actor.ready.remote(): actor for actor in actors}
+        found = []
+        for ref in ray.wait(list(waiting), num_returns=len(waiting), timeout=PATIENCE)[0]:
             try:
                 ray.get(ref)
+                found.append(waiting[ref])
             except ray.exceptions.RayError as error:
                 logger.warning("a worker beside %s did not start: %s", task.id, error)
-                del actors[ref]
-        found = list(actors.values())
-        used = self._sharing.workers(task, 1 + len(found)) - 1
-        _end(found[used:])
-        return found[:used]
+        used = found[: self.sharing.workers(task, 1 + len(found)) - 1]
+        _end([actor for actor in actors if actor not in used])  # somebody else was faster
+        return used
 
 
 def _end(actors: list[Any]) -> None:

@@ -20,8 +20,8 @@ from ray.tune.search import Searcher
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.plan import Cell, Plan
 from grasp_tune.core.search import Step
-from grasp_tune.ray.trial_config import folder_name
-from grasp_tune.ray.tune_internals import TuneRun, refuse_domains
+from grasp_tune.ray.trial import folder_name
+from grasp_tune.ray.tune_internals import TuneRun, settled
 from grasp_tune.runtime.cell_search import CellOutcome, CellSearch, cell_id, training_only
 from grasp_tune.runtime.driver import Ledger
 from grasp_tune.runtime.files import STATE_LIMIT, read_json, write_json_atomic
@@ -107,7 +107,7 @@ class PlanSearcher(Searcher):
         self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any
     ) -> bool:
         """Take metric and mode where none were given; refuse what would have to be sampled."""
-        refuse_domains(config)
+        settled(config, None)
         if self._metric in (None, metric):
             self._metric, self._mode = metric, mode or self._mode
         return True
@@ -174,7 +174,7 @@ class PlanSearcher(Searcher):
                 f"metric, mode: got {self._metric!r}, {self._mode!r}; name what the trainable "
                 "reports: GraspSearcher.for_step(10_000, metric='loss', mode='min')"
             )
-        tune.set_up(None, partial(_folder, self._parameter, self._budget_key))
+        tune.set_up(partial(_folder, self._parameter, self._budget_key))
         self._met = tune.generator
 
     def _key(self, trial_id: str, result: Mapping[str, Any]) -> str | None:

@@ -21,8 +21,8 @@ from grasp_tune.core.spec import AnySchedule, EnsembleName, SweepSpec
 from grasp_tune.engine.fused import WIDTH
 from grasp_tune.loop.loop_optimizer import check_spec
 from grasp_tune.ray.trainable import GraspTrainable
-from grasp_tune.ray.trial_config import FOLDER, to_config, trial_folder, trial_name, work_in
-from grasp_tune.ray.tune_internals import TuneRun, settled, sweep_folder
+from grasp_tune.ray.trial import to_config, trial_name, work_in
+from grasp_tune.ray.tune_internals import FOLDER, TuneRun, settled, sweep_folder
 from grasp_tune.runtime.files import STATE_LIMIT, read_json, write_json_atomic
 from grasp_tune.runtime.result import Result
 from grasp_tune.runtime.shared_sweep import SharedSweep
@@ -33,6 +33,15 @@ if TYPE_CHECKING:
     from grasp_tune.ray.plan_searcher import PlanSearcher
 
 METRICS = ("score", "loss")  # what the last trial alone reports as numbers
+FUNCTION_ENDED = (
+    "the function ended in the middle of {task} (trial {trial}): make its optimizer with "
+    "grasp_tune.ray.optimizer(model), loop until opt.done, and leave `stop` out; for a function "
+    "that is given a learning rate use GraspSearcher.for_step(budget, parameter=...)"
+)
+STOPPED = (
+    "stop: it ended trial {trial} in the middle of {task}; leave `stop` out, since the budget ends "
+    "every trial, or stop the whole run with time_budget_s"
+)
 
 
 class GraspSearcher(Searcher):
@@ -148,26 +157,14 @@ class GraspSearcher(Searcher):
             if result is not None and not error:
                 self._sweep.hear(result)
                 if (task := self._sweep.task_of(trial_id)) is not None:
-                    raise InputError(self._cut_off(trial_id, task))
+                    advice = FUNCTION_ENDED if self._function else STOPPED
+                    raise InputError(advice.format(task=task, trial=trial_id))
             tune = TuneRun.asking()
             reason = "it failed" if tune is None else tune.error_of(trial_id)
             last = reason.strip().splitlines()[-1]
             if "failed to import on the worker" in reason:
                 raise SearchError(f"the trainable cannot be loaded in a worker process: {last}")
             self._sweep.gone(trial_id, last)
-
-    def _cut_off(self, trial_id: str, task: str) -> str:
-        if self._function:
-            return (
-                f"the function ended in the middle of {task} (trial {trial_id}): make its "
-                "optimizer with grasp_tune.ray.optimizer(model), loop until opt.done, and leave "
-                "`stop` out; for a function that is given a learning rate use "
-                "GraspSearcher.for_step(budget, parameter=...)"
-            )
-        return (
-            f"stop: it ended trial {trial_id} in the middle of {task}; leave `stop` out, since the "
-            "budget ends every trial, or stop the whole run with time_budget_s"
-        )
 
     @contextlib.contextmanager
     def _kept_for_later(self) -> Iterator[None]:
@@ -181,21 +178,26 @@ class GraspSearcher(Searcher):
         """Set the run up for a sweep, when it asks for the first time."""
         if self._met is tune.generator:
             return
-        tune.set_up(trial_name, trial_folder)
-        trainable, constants = tune.trainable, self._draw(tune.constants)
-        self._function = trainable is not None and issubclass(trainable, FunctionTrainable)
-        if self._function:
-            self._sweep.one_probe()
-            check_spec(self.spec, self._sweep.bases)
-            self._metric, self._mode = tune.metric, tune.mode  # it reports what it likes
-        else:
-            self._check_metric(tune.metric or self._metric, tune.mode or self._mode)
-        if trainable is not None and issubclass(trainable, GraspTrainable):
+        tune.set_up(trial_name)
+        trainable, constants = tune.trainable or GraspTrainable, self._draw(tune.constants)
+        if issubclass(trainable, GraspTrainable):
+            metric, mode = tune.metric or self._metric, tune.mode or self._mode
+            if metric not in METRICS or mode != "min":
+                raise InputError(
+                    f"metric, mode: got {metric!r}, {mode!r}, expected 'score' or 'loss' and "
+                    "'min': only the last trial, which holds the chosen model, reports them as "
+                    "numbers"
+                )
             # One with parameters needs them: its model can be built in its own processes only.
             if "setup" not in vars(trainable):
                 make, seed = trainable.problem, self.spec.seed
                 self._build = lambda: make(constants, {}).build(seed)
-        elif trainable is not None and not self._function:
+        elif issubclass(trainable, FunctionTrainable):
+            self._function = True
+            self._sweep.one_probe()
+            check_spec(self.spec, self._sweep.bases)
+            self._metric, self._mode = tune.metric, tune.mode  # it reports what it likes
+        else:
             raise InputError(
                 f"trainable: got {trainable.__name__}, expected a function that calls "
                 "grasp_tune.ray.optimizer(model), or grasp_trainable(make_problem)"
@@ -206,13 +208,6 @@ class GraspSearcher(Searcher):
         if found is not None:
             self._sweep.storage = sweep_folder(*found, self.run)
         self._met = tune.generator
-
-    def _check_metric(self, metric: str | None, mode: str | None) -> None:
-        if metric not in METRICS or mode != "min":
-            raise InputError(
-                f"metric, mode: got {metric!r}, {mode!r}, expected 'score' or 'loss' and 'min': "
-                "only the last trial, which holds the chosen model, reports them as numbers"
-            )
 
     # -- what users ask -------------------------------------------------------------------------
 

@@ -1,38 +1,37 @@
 """The trainable: a Tune actor that does whichever piece of work its trial is given.
 
-The problem is built once in a process and kept for all its trials. A task runs in a thread, and
-its trial reports about every half minute until it is over. Which checkpoints exist is decided by
-the tasks; Tune itself is given one, the chosen model.
+The problem is built once in a process and kept for all its trials. Which checkpoints exist is
+decided by the tasks; Tune itself is given one, the chosen model.
 """
 
 import inspect
-import logging
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any, ClassVar
 
 import torch
-from ray.tune import PlacementGroupFactory, Trainable
+from ray import tune
+from ray.tune import PlacementGroupFactory
+from ray.tune.trainable import FunctionTrainable
 
-from grasp_tune.core.errors import GraspError, InputError
+from grasp_tune.core.errors import InputError
+from grasp_tune.core.tasks import TrainTask
 from grasp_tune.engine.problem import TorchProblem
+from grasp_tune.executors.ray import load_compiler
 from grasp_tune.ray.companions import Companions
-from grasp_tune.ray.trial_config import HEARTBEAT, KEY, report, work_in
-from grasp_tune.ray.tune_internals import no_checkpoint, sweep_storage
+from grasp_tune.ray.trial import HEARTBEAT, KEY, TuneTrial
+from grasp_tune.ray.tune_internals import sweep_storage
 from grasp_tune.runtime.shared_sweep import Work
-from grasp_tune.runtime.shared_worker import SharedWorker, refusal
-
-logger = logging.getLogger(__name__)
+from grasp_tune.runtime.shared_worker import SharedWorker
 
 # One problem a process: an actor runs one trial at a time, and the next is of the same kind.
 _KEPT: list[tuple[object, SharedWorker]] = []
 _COMPANIONS = Companions()
 
 
-class GraspTrainable(Trainable):
+class GraspTrainable(FunctionTrainable):
     """Runs one task of a sweep; made by `grasp_trainable`."""
 
     token: ClassVar[str]  # one per trainable, the same in every process
@@ -57,93 +56,43 @@ class GraspTrainable(Trainable):
         return problem
 
     def setup(self, config: dict[str, Any], **given: Any) -> None:
-        """Take the first trial's work."""
+        """Take what `tune.with_parameters` has to say."""
         self._given = given
-        self._job: Future[dict[str, Any]] | None = None
-        self.reset_config(config)
+        load_compiler()
+        super().setup(config)
 
-    def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """Take the next trial's work; whatever was under way is given up."""
-        self.cleanup()
-        self._constants = {key: value for key, value in new_config.items() if key != KEY}
-        self._work = work_in(new_config)
-        self._worker: SharedWorker | None = None  # once its task has begun
-        return True
-
-    def step(self) -> dict[str, Any]:
-        """Return the task's report, or how far it is where it takes long."""
-        if self._job is None:
-            thread = ThreadPoolExecutor(1, self._work.task.id)
-            self._job = thread.submit(self._perform)
-            thread.shutdown(wait=False)
-        if not wait([self._job], self.heartbeat).done:
-            calls = 0 if self._worker is None else self._worker.count.calls
-            return report(self._work, {"status": "running", "oracle_calls": calls})
-        job, self._job = self._job, None
-        row = report(self._work, job.result())
-        keep = self._worker is not None and self._worker.result is not None
-        return {**row, "done": True, **({"should_checkpoint": True} if keep else {})}
-
-    def save(self, checkpoint_dir: str | None = None) -> Any:
-        """Give Tune a checkpoint of the chosen model, and none of anything else."""
-        result = None if self._worker is None else self._worker.result
-        nothing = no_checkpoint() if result is None else None
-        return super().save(checkpoint_dir) if nothing is None else nothing
-
-    def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Write the result: `Result.load` reads it."""
-        if self._worker is not None and self._worker.result is not None:
-            self._worker.result.save(checkpoint_dir)
-
-    def load_checkpoint(self, checkpoint: Any) -> None:
-        """Do nothing: a task's inputs are named by the task."""
-
-    def cleanup(self) -> None:
-        """End the task under way, if there is one."""
-        if self._job is None:
-            return
-        if self._worker is not None:
-            self._worker.count.cancelled = True
-        if not wait([self._job], self.heartbeat).done:
-            logger.warning("%s does not end at its next oracle call", self._work.task.id)
-        self._job = None
-        _KEPT.clear()  # a task cut in the middle leaves its model anywhere
-
-    # -- in the thread --------------------------------------------------------------------------
-
-    def _perform(self) -> dict[str, Any]:
-        given, work = self.trial_resources, self._work
+    def _trainable_func(self, config: dict[str, Any]) -> None:
+        """Do the work of a trial."""
+        trial = TuneTrial(config, self.heartbeat)
+        constants = {key: value for key, value in config.items() if key != KEY}
+        given, work = self.trial_resources, trial.work
         needs = given.bundles[0] if given is not None and given.bundles else {"CPU": 1.0}
         torch.set_num_threads(max(1, int(needs.get("CPU", 1))))
-        try:
-            self._worker = self._make_worker()
-        except GraspError as error:
-            return refusal(error)
-        context, source = getattr(self, "_storage", None), (self._constants, self._given)
-        make = partial(_shared_worker, type(self), source, context, work)
+        key = self.token, constants, trial.storage.path, work.spec.seed
+        kept = [worker for known, worker in _KEPT if known == key]
+        _KEPT.clear()
+        with trial.faults():
+            problem = None if kept else self.problem(constants, self._given)
+            worker = kept[0] if problem is None else SharedWorker(problem, trial.storage, work)
+        worker.beat = trial.beat
+        make = partial(
+            _companion, type(self), (constants, self._given), tune.get_context().get_storage(), work
+        )
         with _COMPANIONS.seat(work.task, needs, make) as seat:
             begun = time.monotonic()
-            row = self._worker.perform(work, seat)
-        if self._worker.count.calls:  # else it had been done before
-            _COMPANIONS.learn(work.task, seat, time.monotonic() - begun)
-        return row
-
-    def _make_worker(self) -> SharedWorker:
-        work = self._work
-        storage = sweep_storage(getattr(self, "_storage", None), work.run)
-        key = self.token, self._constants, storage.path, work.spec.seed
-        if not _KEPT or _KEPT[0][0] != key:
-            _KEPT.clear()
-            problem = self.problem(self._constants, self._given)
-            _KEPT.append((key, SharedWorker(problem, storage, work)))
-        return _KEPT[0][1]
+            row = worker.perform(work, seat)
+        if isinstance(work.task, TrainTask) and worker.calls:  # else it had been done before
+            size, seconds = 1 if seat is None else seat.size, time.monotonic() - begun
+            _COMPANIONS.sharing.learn(work.task.id, size, work.task.calls, seconds)
+        _KEPT.append((key, worker))  # not one whose task was cut off: its model may be anywhere
+        trial.last(row, worker.result)
 
 
-def _shared_worker(
+def _companion(
     kind: type[GraspTrainable], source: tuple[Any, Any], context: Any, work: Work
-) -> SharedWorker:
+) -> tuple[SharedWorker, None]:
     """Return a worker in another process than the trial's."""
-    return SharedWorker(kind.problem(*source), sweep_storage(context, work.run), work)
+    return SharedWorker(kind.problem(*source), sweep_storage(context, work.run), work), None
 
 
 def grasp_trainable(

@@ -22,15 +22,14 @@ from ray.tune.trainable import FunctionTrainable
 
 from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.core.random_streams import words
-from grasp_tune.ray.trial_config import FOLDER
 from grasp_tune.runtime.shared_storage import SharedStorage
 
 logger = logging.getLogger(__name__)
 
+FOLDER = "grasp"  # of all sweeps, below the experiment's folder
 TRIALS = 1_000_000  # more than any sweep has; Tune prints the number, so not the largest integer
 PENDING = 64  # trials queued ahead at most: enough to fill a cluster, few enough to stay cheap
 _DEPTH = 32  # callers looked at; a limiter around the searcher is a few of them
-_RUN = "ray.tune.tune"  # the module of `tune.run`
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,59 +45,27 @@ class TuneRun:
     def asking(cls) -> "TuneRun | None":
         """Return the run that called; None where nobody from Tune did."""
         generator, controller, given = None, None, {}
-        frame = sys._getframe(1)
+        frame: Any = sys._getframe(1)
         for _ in range(_DEPTH):
             owner = frame.f_locals.get("self")
             if isinstance(owner, SearchGenerator):
                 generator = owner
             elif generator is not None and hasattr(owner, "get_trials"):
                 controller = owner
-            elif generator is not None and frame.f_globals.get("__name__") == _RUN:
+            elif generator is not None and frame.f_globals.get("__name__") == "ray.tune.tune":
                 given = frame.f_locals
                 break
-            if frame.f_back is None:
+            if (frame := frame.f_back) is None:
                 break
-            frame = frame.f_back
         if generator is None:
             return None
         return cls(generator, controller, given.get("metric"), given.get("mode"))
 
-    # -- what it is asked to do -----------------------------------------------------------------
-
-    def set_up(self, name: Callable[[Trial], str] | None, folder: Callable[[Trial], str]) -> None:
+    def set_up(self, name: Callable[[Trial], str]) -> None:
         """Have the whole sweep run, in processes that are reused, under names that say what it is.
 
-        name, folder: what trials and their folders are called, unless the user has decided.
+        name: what trials and their folders are called, unless the user has decided.
         """
-        self.refuse_schedulers()
-        if self.generator.total_samples < TRIALS:
-            self._set("generator", "_total_samples", TRIALS, "num_samples=-1, or the sweep is cut")
-        advice = "reuse_actors=True, or every task starts a process of its own"
-        self._set("controller", "_reuse_actors", True, advice)
-        grow = getattr(self.controller, "update_max_pending_trials", None)
-        if grow is not None and "TUNE_MAX_PENDING_TRIALS_PG" not in os.environ:
-            cpus = int(ray.cluster_resources().get("CPU", 1.0))
-            now = getattr(self.controller, "_max_pending_trials", 1)
-            grow(max(now, min(PENDING, 2 * cpus)))  # without it the cluster fills up one by one
-        spec = self._spec  # empty: trials keep Tune's own names
-        if spec and name is not None and spec.get("trial_name_creator") is None:
-            spec["trial_name_creator"] = name
-        if spec and spec.get("trial_dirname_creator") is None:
-            spec["trial_dirname_creator"] = folder
-        if spec and (storage := getattr(self.controller, "_storage", None)) is not None:
-            spec["storage"] = storage  # a restored experiment may have been moved
-
-    def _set(self, owner: str, field: str, value: object, advice: str) -> None:
-        found = getattr(self, owner)
-        if found is None or not hasattr(found, field):
-            logger.warning("Ray %s is not known here inside: pass %s", ray.__version__, advice)
-            return
-        setattr(found, field, value)
-
-    # -- what it tells --------------------------------------------------------------------------
-
-    def refuse_schedulers(self) -> None:
-        """Raise unless trials run to their end in the order in which they were asked for."""
         scheduler = getattr(self.controller, "_scheduler_alg", None)
         # Not isinstance: those that stop trials early are made from this one, too.
         if scheduler is not None and type(scheduler) is not FIFOScheduler:
@@ -107,6 +74,21 @@ class TuneRun:
                 "breaks the plan's budgets; leave `scheduler` out (schedule='promote' already "
                 "stops weak runs early)"
             )
+        if self.generator.total_samples < TRIALS:
+            _set(self.generator, "_total_samples", TRIALS, "num_samples=-1, or the sweep is cut")
+        advice = "reuse_actors=True, or every task starts a process of its own"
+        _set(self.controller, "_reuse_actors", True, advice)
+        grow = getattr(self.controller, "update_max_pending_trials", None)
+        if grow is not None and "TUNE_MAX_PENDING_TRIALS_PG" not in os.environ:
+            cpus = int(ray.cluster_resources().get("CPU", 1.0))
+            now = getattr(self.controller, "_max_pending_trials", 1)
+            grow(max(now, min(PENDING, 2 * cpus)))  # without it the cluster fills up one by one
+        if spec := self._spec:  # otherwise trials keep Tune's own names
+            for key in ("trial_name_creator", "trial_dirname_creator"):
+                if spec.get(key) is None:
+                    spec[key] = name
+            if (storage := getattr(self.controller, "_storage", None)) is not None:
+                spec["storage"] = storage  # a restored experiment may have been moved
 
     def live(self) -> dict[str, Mapping[str, Any]] | None:
         """Return the configs of the trials that have not ended, by trial id; None if unknown."""
@@ -132,11 +114,11 @@ class TuneRun:
     @property
     def trainable(self) -> type | None:
         """The trainable's class; None if unknown."""
-        name = self._spec.get("run")
         try:
             from ray.tune.registry import get_trainable_cls
         except ImportError:  # a trainable of another kind is then not refused beforehand
             return None
+        name = self._spec.get("run")
         return get_trainable_cls(name) if isinstance(name, str) else None
 
     @property
@@ -149,6 +131,13 @@ class TuneRun:
         return getattr(getattr(self.generator, "_experiment", None), "spec", {})
 
 
+def _set(owner: object, field: str, value: object, advice: str) -> None:
+    if hasattr(owner, field):
+        setattr(owner, field, value)
+    else:
+        logger.warning("Ray %s is not known here inside: pass %s", ray.__version__, advice)
+
+
 def storage_of(context: Any) -> tuple[Any, str] | None:
     """Return file system and folder of Tune's own record of an experiment's storage."""
     try:
@@ -157,28 +146,18 @@ def storage_of(context: Any) -> tuple[Any, str] | None:
         return None
 
 
-def sees_storage(context: Any) -> bool:
-    """Return whether this machine sees the folder of the driver; True if Tune cannot say."""
-    try:
-        context._check_validation_file()
-    except AttributeError:
-        return True
-    except RuntimeError:
-        return False
-    return True
-
-
 def sweep_storage(context: Any, run: str) -> SharedStorage:
     """Return a sweep's folder in the experiment's storage, as this machine sees it."""
-    found = storage_of(context)
-    if found is None:
+    if (found := storage_of(context)) is None:
         raise SearchError("this trainable has no storage: run it with Ray Tune")
-    if not sees_storage(context):
+    try:
+        getattr(context, "_check_validation_file", lambda: None)()
+    except RuntimeError:
         raise SearchError(
             f"{ray.util.get_node_ip_address()} does not see the {found[1]} of the driver: with "
             "several machines, storage_path must be a shared folder (NFS) or a bucket "
             "(s3://..., gs://...) that all of them can reach"
-        )
+        ) from None
     return sweep_folder(*found, run)
 
 
@@ -191,8 +170,7 @@ def config_around() -> Mapping[str, Any]:
     """Return the config of the function that Tune runs in this thread."""
     frame: Any = sys._getframe(1)
     while frame is not None:
-        owner = frame.f_locals.get("self")
-        if isinstance(owner, FunctionTrainable):
+        if isinstance(owner := frame.f_locals.get("self"), FunctionTrainable):
             return dict(owner.config)
         frame = frame.f_back
     raise InputError(
@@ -201,34 +179,18 @@ def config_around() -> Mapping[str, Any]:
     )
 
 
-def no_checkpoint() -> Any:
-    """Return Tune's answer of a trial that has nothing to save; None: save as Tune does."""
-    try:
-        from ray.train._internal.session import _TrainingResult
-    except ImportError:
-        return None
-    return _TrainingResult(None, {})
-
-
-def refuse_domains(config: Any, path: str = "") -> None:
-    """Raise where something in the config would still have to be sampled, naming its key."""
-    settled(config, None, path)
-
-
 def settled(config: Any, seed: int | None, path: str = "") -> Any:
     """Return the config with everything drawn that is to be sampled: constants of a whole sweep.
 
     Each value is a function of the seed and its key; what holds none is returned as it is. Raises,
     naming the key, where there is no seed, and for a grid or a function of the trial.
     """
-    if isinstance(config, Domain) and seed is not None and not isinstance(config, Function):
+    domain = isinstance(config, Domain)
+    if domain and seed is not None and not isinstance(config, Function):
         (word,) = words(seed, "constant", path, count=1).tolist()
         return config.sample(random_state=word >> 32)
-    unresolved = isinstance(config, Domain) or (
-        isinstance(config, Mapping) and len(config) == 1 and {"grid_search", "eval"} & set(config)
-    )
-    if unresolved:
-        domain = isinstance(config, Domain)
+    grid = isinstance(config, Mapping) and set(config) in ({"grid_search"}, {"eval"})
+    if domain or grid:
         shown = f"{type(config).__name__} {config.domain_str}" if domain else repr(config)
         raise InputError(
             f"config[{path!r}]: got {shown}, which differs from trial to trial, but all trials "

@@ -1,6 +1,9 @@
 """Checkpoints in a bucket, or any other pyarrow file system that is no folder of this machine."""
 
+import hashlib
+import json
 import shutil
+import uuid
 from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO
@@ -8,6 +11,7 @@ from typing import BinaryIO
 from pyarrow import fs as arrow
 
 from grasp_tune.core.errors import InputError
+from grasp_tune.core.spec import SweepSpec
 from grasp_tune.engine.checkpoints import Store
 from grasp_tune.runtime.store import BlobStore, CheckpointStore
 
@@ -46,8 +50,16 @@ def store_on(filesystem: arrow.FileSystem, folder: str) -> Store:
     return BlobStore(ArrowBlobs(filesystem, folder))
 
 
-def store_at(storage: str, name: str) -> Store:
-    """Return the store called `name` in a folder, or in a bucket such as s3://bucket/runs."""
+def sweep_store(storage: str, spec: SweepSpec, out: Path | None) -> Store:
+    """Return a store of a sweep's own; the same `out` and spec find it again.
+
+    storage: a folder, or a bucket such as s3://bucket/runs.
+    """
+    name = uuid.uuid4().hex
+    if out is not None:
+        text = json.dumps([str(out.resolve()), spec.to_dict()], sort_keys=True)
+        name = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    name = f"grasp-{name[:16]}"
     if "://" not in storage:
         return CheckpointStore(Path(storage).resolve() / name)
     try:

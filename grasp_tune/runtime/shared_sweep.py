@@ -54,6 +54,11 @@ class Work:
     bases: Mapping[str, Factory]
     attempt: int = 0  # above 0: done before, but what it left is lost
 
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Keys of the checkpoints that it needs."""
+        return (self.task.key,) if isinstance(self.task, Selection) else self.task.reads
+
     def __repr__(self) -> str:
         return f"<{self.task.id}>"  # frameworks write it into files and tables
 

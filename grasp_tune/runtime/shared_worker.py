@@ -22,25 +22,6 @@ from grasp_tune.runtime.shared_sweep import Selection, Work
 logger = logging.getLogger(__name__)
 
 
-class Cancelled(BaseException):
-    """The task was given up; not an Exception, so that no user code swallows it."""
-
-
-class CancellableCount:
-    """Oracle calls of the task under way; stops it at its next call when told to."""
-
-    def __init__(self, total: Callable[[int], None]) -> None:
-        self._total = total
-        self.calls = 0
-        self.cancelled = False
-
-    def __call__(self, calls: int) -> None:
-        if self.cancelled:
-            raise Cancelled
-        self.calls += calls
-        self._total(calls)
-
-
 class SharedWorker:
     """One problem and one storage: does one piece of work after the other.
 
@@ -52,30 +33,30 @@ class SharedWorker:
     def __init__(self, problem: TorchProblem, storage: SharedStorage, work: Work) -> None:
         self._problem, self._storage = problem, storage
         self._width: int | None = None
-        self.count = CancellableCount(storage.calls.counter())
-        seed = work.spec.seed
-        self._worker = Worker(problem, seed, storage.store, work.bases, count=self.count)
+        self._add, self.calls = storage.calls.counter(), 0  # of the last piece of work
+        self.beat: Callable[[int], None] = lambda calls: None  # told after each call how many
+        self._worker = Worker(problem, work.spec.seed, storage.store, work.bases, self._count)
+        self.run = self._worker.run
         self.result: Result | None = None  # of the last piece of work
 
-    def share(self, task: Task, seat: Seat) -> Outcome:
-        """Run a task with others that share its lanes."""
-        return self._worker.run(task, seat)
+    def _count(self, calls: int) -> None:
+        self.calls += calls
+        self._add(calls)
+        self.beat(self.calls)
 
     def perform(self, work: Work, seat: Seat | None = None) -> dict[str, Any]:
         """Return what to report: the status and, where it ended, calls and metrics.
 
         seat: the place among those that share the task's lanes.
         """
-        self.count.calls, self.result = 0, None
-        task = work.task
-        reads = (task.key,) if isinstance(task, Selection) else task.reads
+        self.calls, self.result, task = 0, None, work.task
         try:
             if isinstance(task, Selection):
                 self.result, row = select_model(self._storage, work, self._place)
                 return row
             return ended_row(self._storage, self._run(work, task, seat))
         except CheckpointError as error:
-            if error.key not in reads:
+            if error.key not in work.reads:
                 raise  # a full disk: another try, elsewhere perhaps
             return {"status": "lost checkpoint", "checkpoint": error.key}
         except GraspError as error:

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 import grasp_tune as gt
 from grasp_tune.ray import GraspSearcher, grasp_trainable
-from grasp_tune.ray.trainable import GraspTrainable
 
 
 def linear_problem(
@@ -67,7 +66,6 @@ class Shop:
     ) -> None:
         self.searcher, self._folder, self._name = searcher, folder, name
         self._class = grasp_trainable(make_problem or linear_problem())
-        self._trainable: GraspTrainable | None = None
         self._trials = 0
         self.done: list[str] = []  # ids of the tasks that ran, in order
 
@@ -84,11 +82,11 @@ class Shop:
             experiment_dir_name=self._name,
             trial_dir_name=config["grasp"]["task"],
         )
-        if self._trainable is None:
-            self._trainable = self._class(config, storage=storage)
-        else:
-            assert self._trainable.reset(config, storage=storage)
-        row = self._trainable.train()
+        trainable = self._class(config, storage=storage)
+        try:
+            row = trainable.train()
+        finally:
+            trainable.stop()
         self.done.append(config["grasp"]["task"])
         flat: dict[str, Any] = flatten_dict(row)
         return flat

@@ -28,7 +28,7 @@ def test_a_task_with_companions_has_the_bits_of_one_without(
 ) -> None:
     trial = os.getpid()
 
-    def make(name: str, deadly: bool = False) -> SharedWorker:
+    def make(name: str, deadly: bool = False) -> tuple[SharedWorker, None]:
         calls = [0]
 
         def die() -> None:
@@ -37,10 +37,10 @@ def test_a_task_with_companions_has_the_bits_of_one_without(
                 os.kill(os.getpid(), signal.SIGKILL)
 
         storage = SharedStorage(arrow.LocalFileSystem(), str(tmp_path / name))
-        return SharedWorker(linear_problem(die)(), storage, WORK)
+        return SharedWorker(linear_problem(die)(), storage, WORK), None
 
     def done(name: str, **how: Any) -> tuple[Any, bytes]:
-        worker = make(name)
+        worker, _ = make(name)
         with group.seat(TASK, {"CPU": 0.5}, lambda: make(name, **how)) as seat:
             assert (seat is None) == (name == "alone")
             row = worker.perform(WORK, seat)
@@ -50,7 +50,7 @@ def test_a_task_with_companions_has_the_bits_of_one_without(
     monkeypatch.setattr(companions, "GAIN", 0.0)
     group = Companions()
     alone = done("alone")  # nothing is known yet of its speed
-    group.learn(TASK, None, 100.0)
+    group.sharing.learn(TASK.id, 1, TASK.calls, 100.0)
     assert done("shared") == alone
     assert not caplog.records
     assert done("deadly", deadly=True) == alone

@@ -1,6 +1,7 @@
 """Training functions of the user's own, each trial one task of the search."""
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -56,14 +57,16 @@ def train(config: dict[str, Any]) -> None:
     tune.report({"budget": result.spec["budget"], "whole": whole_loss(model)})
 
 
-def shop(folder: Path, **config: Any) -> tuple[GraspSearcher, list[dict[str, Any]]]:
+def shop(
+    folder: Path, function: Callable[[dict[str, Any]], None] = train, **config: Any
+) -> tuple[GraspSearcher, list[dict[str, Any]]]:
     """The real searcher and the real function, one trial after the other, in this process."""
-    searcher, last = GraspSearcher(budget=BUDGET), list[dict[str, Any]]()
+    searcher, last = GraspSearcher(budget=BUDGET, probe_parts=1), list[dict[str, Any]]()
     searcher._function = True  # as a run of Tune says
     while (asked := searcher.suggest(f"trial{len(last)}")) != Searcher.FINISHED:
         assert isinstance(asked, dict)
         storage = ShopStorage(str(folder), "experiment", trial_dir_name=f"trial{len(last)}")
-        trainable = wrap_function(train)({**config, **asked}, storage=storage)
+        trainable = wrap_function(function)({**config, **asked}, storage=storage)
         row: dict[str, Any] = {}
         try:
             while not row.get("done"):

@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 import ray
+import torch
 from ray import tune
+from torch.utils.data import DataLoader
 
 import grasp_tune as gt
-from grasp_tune.ray import GraspSearcher, grasp_trainable, load_result, quiet_disk
+from grasp_tune.ray import GraspSearcher, grasp_trainable, load_result, optimizer, quiet_disk
 from tests.ray.shop import linear_problem, same, spent
+from tests.ray.test_function import BUDGET, rows, shop, whole_loss
 
 pytestmark = [
     pytest.mark.usefixtures("ray_session"),
@@ -35,14 +38,16 @@ DRIVER = """
 import sys
 import ray
 from ray import tune
-from tests.ray.test_restore import FEW, slow
+from tests.ray.test_restore import BUDGET, FEW, own_function, slow
 from grasp_tune.ray import GraspSearcher, grasp_trainable, quiet_disk
 
 folder, way = sys.argv[1:3]
 ray.init(address=sys.argv[3], log_to_driver=False)
 trainable, searcher = grasp_trainable(slow(folder)), GraspSearcher(**FEW)
+if way == "function":
+    trainable, searcher = own_function(folder), GraspSearcher(budget=BUDGET)
 with quiet_disk():
-    if way == "tuner":
+    if way != "run":
         tune.Tuner(
             trainable,
             tune_config=tune.TuneConfig(search_alg=searcher),
@@ -68,6 +73,25 @@ def slow(folder: str) -> Any:
     return linear_problem(on_call)
 
 
+def own_function(folder: str) -> Any:
+    """A training function of the user's own, with time to be killed in."""
+
+    def train(config: dict[str, Any]) -> None:
+        torch.manual_seed(3)
+        model = torch.nn.Linear(6, 2)
+        opt = optimizer(model)
+        while not opt.done:
+            for x, y in DataLoader(rows(), batch_size=8, shuffle=True):
+                time.sleep(0.01 if folder else 0.0)
+                opt.zero_grad()
+                loss = torch.nn.functional.cross_entropy(model(x), y)
+                loss.backward()
+                opt.step(loss)
+        tune.report({"whole": whole_loss(model)})
+
+    return train
+
+
 def kill_in_the_middle(folder: Path, way: str) -> dict[Path, int]:
     """Run a driver, kill it when some tasks have ended, and return their outcomes' times."""
     script = folder / "driver.py"
@@ -82,7 +106,7 @@ def kill_in_the_middle(folder: Path, way: str) -> dict[Path, int]:
         stderr=log,
     )
     try:
-        while len(ended := list(folder.glob("killed/grasp/*/outcomes/train-*.safetensors"))) < 2:
+        while len(ended := list(folder.glob("killed/grasp/*/outcomes/*-run*.safetensors"))) < 2:
             assert driver.poll() is None, (folder / "driver.log").read_text()
             time.sleep(0.05)
     finally:
@@ -128,6 +152,18 @@ def test_a_killed_driver_is_resumed_to_the_same_choice(tmp_path: Path, way: str)
     seen = sum(item.stat().st_size for item in (tmp_path / "seen").iterdir())
     assert seen <= spent(result) + result.calls["repeated"] <= seen + 2
     assert spent(result) <= FEW["budget"]
+
+
+def test_a_killed_driver_of_a_user_s_own_function_is_resumed(tmp_path: Path) -> None:
+    before = kill_in_the_middle(tmp_path, "function")
+    home = tmp_path / "killed"
+    with quiet_disk():
+        function = own_function(str(tmp_path))
+        result = load_result(tune.Tuner.restore(str(home), trainable=function).fit())
+    wanted, _ = shop(tmp_path / "undisturbed", own_function(""))
+    assert same(result, wanted.result)
+    assert {item: (home / item).stat().st_mtime_ns for item in before} == before
+    assert spent(result) <= BUDGET
 
 
 # Every trial that fails costs a new process, six in all: minutes on a machine with a load of 15.

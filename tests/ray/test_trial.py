@@ -3,12 +3,12 @@
 from types import SimpleNamespace
 from typing import Any
 
-from grasp_tune.ray.trial_config import trial_folder
+from grasp_tune.ray.trial import trial_name
 
 
 def folder(**words: Any) -> str:
     trial: Any = SimpleNamespace(config={"grasp": words}, trial_id="2b9c1f04")
-    return trial_folder(trial)
+    return trial_name(trial)
 
 
 def test_a_folder_is_called_after_its_task() -> None:
