@@ -62,13 +62,12 @@ class Record:
         """A number that methods are sorted by, NaN where there is none."""
         if key == "seconds":
             return self.seconds
-        if self.quality is None or (key != "train_loss" and self.quality.test is None):
+        found = self.quality
+        part = None if found is None else found.train if key == "train_loss" else found.test
+        if found is None or part is None:
             return math.nan
-        part = self.quality.train if key == "train_loss" else self.quality.test
-        assert part is not None
-        right = part.accuracy if self.quality.metric is None else part.metric
-        value = right if key == "metric" else part.loss
-        return math.nan if value is None else value
+        right = part.accuracy if found.metric is None else part.metric
+        return part.loss if key != "metric" else math.nan if right is None else right
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,15 +131,7 @@ class Comparison:
             "left_out": list(self.left_out),
             "metric": self.metric,
             "methods": [
-                {
-                    "method": item.method,
-                    "title": item.title,
-                    "train_loss": encode(item.rank("train_loss")),
-                    "test_loss": item.typical("test_loss"),
-                    "test_metric": item.typical("metric"),
-                    "seconds": item.typical("seconds"),
-                    "records": [encode(record) for record in item.records],
-                }
+                {**encode(item), **{key: item.typical(key) for key in SORTS}}
                 for item in self.methods
             ],
         }
@@ -301,16 +292,12 @@ def comparison_text(comparison: Comparison) -> str:
 def headline(comparison: Comparison) -> str:
     """One sentence: where the best of ours stands, and beside whom."""
     sort, methods = comparison.sort, comparison.methods
-    words = [f"{item.title}: {comparison.show(sort, item.typical(sort))}" for item in methods]
+    words = [f"{item.title}: {comparison.show(sort, item.typical(sort))}." for item in methods]
+    best = f"Best {comparison.label} of {plural(len(words), 'method')}: {words[0]}"
     at = next((at for at, item in enumerate(methods) if item.method in OURS), 0)
-    if len(words) < 2:
-        return "".join(f"{word}." for word in words)
-    if at == 0:
-        return f"Best {comparison.label} of {len(words)} methods: {words[0]}. Next is {words[1]}."
-    return (
-        f"Best {comparison.label} of {len(words)} methods: {words[0]}. "
-        f"The best of ours is number {at + 1}, {words[at]}."
-    )
+    if at:
+        return f"{best} The best of ours is number {at + 1}, {words[at]}"
+    return " Next is ".join([best, *words[1:2]])
 
 
 def head(comparison: Comparison) -> tuple[str, ...]:

@@ -79,11 +79,11 @@ class DryRun:
     @property
     def calls(self) -> int:
         """Oracle calls in all."""
-        return sum(item.calls for item in self.rounds)
+        return self.calls_of("probe", "train", "score")
 
-    def calls_of(self, phase: str) -> int:
-        """Oracle calls of one phase."""
-        return sum(item.calls for item in self.rounds if item.phase == phase)
+    def calls_of(self, *phases: str) -> int:
+        """Oracle calls of some phases."""
+        return sum(item.calls for item in self.rounds if item.phase in phases)
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -200,14 +200,14 @@ class Stopwatch:
 
     def speed(self, run: DryRun, spec: SweepSpec) -> Speed:
         """The speed of what the sweep would do."""
-        steps = 1 if spec.method.exact else STEPS
+        steps, oracle = 1 if spec.method.exact else STEPS, self._worker.oracle
         task = ProbeTask("probe", (0, steps), exact=spec.method.exact)
         probe = value = self._seconds(lambda: self._worker.run(task)) / steps
         if not spec.method.exact:
-            self._worker.oracle.value("probe", 0)  # sets things up
-            calls = range(STEPS)
-            value = self._seconds(lambda: [self._worker.oracle.value("probe", c) for c in calls])
-            value /= STEPS
+            oracle.value("probe", 0)  # sets things up
+            value = (
+                self._seconds(lambda: [oracle.value("probe", at) for at in range(steps)]) / steps
+            )
         trains = [t for item in run.rounds for t in item.tasks if isinstance(t, TrainTask)]
         if not trains:
             return Speed(probe, probe, probe, value, 0, 0, self._calls)
@@ -215,12 +215,10 @@ class Stopwatch:
         middle = first.segments[len(first.segments) // 2]
         single = self._timed(replace(first, segments=(middle,)))
         fused = self._timed(first) if len(first.segments) > 1 else single
-        sizes = {"state": 0, "iterate": 0, "average": 0}
-        for name, size in self._store.sizes().items():
-            what = Key.parse(name).what
-            sizes[what] = max(size, sizes.get(what, 0))
-        point = max(sizes["iterate"], sizes["average"])
-        return Speed(probe, single, fused, value, point, sizes["state"], self._calls)
+        sizes = [(Key.parse(name).what, size) for name, size in self._store.sizes().items()]
+        state = max((size for what, size in sizes if what == "state"), default=0)
+        point = max((size for what, size in sizes if what in ("iterate", "average")), default=0)
+        return Speed(probe, single, fused, value, point, state, self._calls)
 
     def _timed(self, task: TrainTask) -> float:
         """Seconds of one call of a training task, from the start point.

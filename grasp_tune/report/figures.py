@@ -30,11 +30,8 @@ _FAR = 100.0  # a method whose number is so many times the median is drawn at th
 
 def result_figures(result: Result) -> dict[str, Any]:
     """Return `scores`, `curves` and `calls`; `MissingExtra` where plotly is not installed."""
-    return {
-        "scores": score_figure(result),
-        "curves": curve_figure(result),
-        "calls": call_figure(result),
-    }
+    figures = {"scores": score_figure, "curves": curve_figure, "calls": call_figure}
+    return {name: draw(result) for name, draw in figures.items()}
 
 
 def score_figure(result: Result) -> Any:
@@ -87,18 +84,15 @@ def run_scatter(
     sizes = [SMALL + (LARGE - SMALL) * math.sqrt(run.calls / most) for run in good]
     trail = [(run.value, loss) for run in good for loss in run.losses[:-1] if low <= loss <= high]
     figure = _figure(x_title, y_title)
-    for name, places, words, look in (
-        ("on the way", trail, [], {"color": OTHER, "opacity": 0.5, "size": [4] * len(trail)}),
-        (
-            "runs",
-            [(run.value, heights[run.arm]) for run in good],
-            map(run_words, good),
-            {"color": OTHER, "opacity": 0.85, "size": sizes, "line": {"width": 1, "color": EDGE}},
-        ),
-        ("diverged", [(run.value, high) for run in bad], map(run_words, bad), {**_CROSS}),
-        ("chosen", [chosen] if chosen else [], [], {"symbol": "star", "color": CHOSEN, "size": 18}),
-    ):
-        _add(figure, name, places, words, mode="markers", marker=look)
+    dots = {"color": OTHER, "opacity": 0.85, "size": sizes, "line": {"width": 1, "color": EDGE}}
+    star = {"symbol": "star", "color": CHOSEN, "size": 18}
+    places = [(run.value, heights[run.arm]) for run in good]
+    faint = {"color": OTHER, "opacity": 0.5, "size": 4}
+    _add(figure, "on the way", trail, mode="markers", marker=faint)
+    _add(figure, "runs", places, map(run_words, good), mode="markers", marker=dots)
+    lost = [(run.value, high) for run in bad]
+    _add(figure, "diverged", lost, map(run_words, bad), mode="markers", marker=_CROSS)
+    _add(figure, "chosen", [chosen] if chosen else [], mode="markers", marker=star)
     figure.update_xaxes(**_log_axis([run.value for run in runs]))
     figure.update_yaxes(**_log_axis([height for height in heights.values() if height <= high]))
     return figure
@@ -124,7 +118,7 @@ def curve_figure(result: Result, top: int = TOP) -> Any:
             line={"width": 2, "color": LOST, "dash": "dot"},
             error_y={"type": "data", "array": [error_bar(row) or 0.0 for row in rows]},
         )
-        ends = [math.log10(row.score) for row in rows if row.score > 0]
+        ends = [math.log10(row.score) for row in rows if 0 < row.score < math.inf]
         if shown := figure.layout.yaxis.range:
             figure.update_yaxes(range=[min(*shown, *ends), max(*shown, *ends)])
     return figure
@@ -175,19 +169,15 @@ def strip_figure(rows: Sequence[tuple[str, bool, Sequence[tuple[str, float]]]], 
     positive = bool(values) and min(values) > 0
     edge = _FAR * median(values) if positive else math.inf
     shown = [value for value in values if value <= edge]
-    groups: dict[str, list[tuple[float, str, str]]] = {
-        "ours": [],
-        "others": [],
-        "off the scale": [],
-    }
-    for name, ours, dots in rows:
-        for words, value in dots:
-            group = groups["off the scale" if value > edge else "ours" if ours else "others"]
-            group.append((min(value, 1.5 * max(shown)), escape(name), f"{words}: {number(value)}"))
-    for (kind, group), colour in zip(groups.items(), (CHOSEN, OTHER, LOST), strict=True):
-        look = {"color": colour, "size": 10, "opacity": 0.8}
-        look = {**_CROSS} if colour == LOST else look
-        places, told = [dot[:2] for dot in group], [dot[2] for dot in group]
+    dot = {"size": 10, "opacity": 0.8}
+    looks = {"ours": {**dot, "color": CHOSEN}, "others": {**dot, "color": OTHER}}
+    for kind, look in {**looks, "off the scale": _CROSS}.items():
+        places, told = [], []
+        for name, ours, dots in rows:
+            for words, value in dots:
+                if kind == ("off the scale" if value > edge else "ours" if ours else "others"):
+                    places.append((min(value, 1.5 * max(shown)), escape(name)))
+                    told.append(f"{words}: {number(value)}")
         _add(figure, kind, places, told, mode="markers", marker=look)
     if positive and max(shown) > 3 * min(shown):
         figure.update_xaxes(**_log_axis(shown))

@@ -120,7 +120,7 @@ def test_the_order_is_what_the_user_asks_for(tmp_path: Path) -> None:
     stored = json.loads((tmp_path / "c" / "comparison.json").read_text())
     assert stored["metric"] == "accuracy"
     first = stored["methods"][0]
-    assert first["test_metric"] == first["records"][0]["quality"]["test"]["accuracy"] > 0.5
+    assert first["metric"] == first["records"][0]["quality"]["test"]["accuracy"] > 0.5
     seconds = {item["method"]: item["seconds"] for item in stored["methods"]}
     assert order("seconds") == sorted(seconds, key=lambda name: seconds[name])
     with pytest.raises(ConfigError, match="--sort: got 'name', expected one of train_loss, test_"):
