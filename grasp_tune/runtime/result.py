@@ -256,11 +256,13 @@ class Result:
             if cell is None
             else f"run {cell.index} ({self.choice.chosen.base} {cell.value:.3g})"
         )
-        kind = "loss" if self.choice.by == "value" else "gradient norm"
+        held_out = "" if self.validation is None else "validation "
+        kind = f"{held_out}loss" if self.choice.by == "value" else "gradient norm"
         kind = kind if self.metric is None else f"1 - {self.metric}"
+        samples = self.choice.chosen.samples  # few of them are an estimate, and said to be
+        score = _number(self.score) + (f" over {samples} minibatches" if samples else "")
         partial = ", stopped early" if self.partial else ""
-        budget = self.spec["budget"]
-        return f"<Result: {what}, {kind} {_number(self.score)}, {calls} of {budget} calls{partial}>"
+        return f"<Result: {what}, {kind} {score}, {calls} of {self.spec['budget']} calls{partial}>"
 
     def _repr_html_(self) -> str:
         notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
