@@ -51,7 +51,7 @@ def run_page(finished: Finished) -> Group:
     from grasp_tune.report.advice import effort, headline, next_steps, score_label, score_words
 
     result, metadata = finished.result, finished.metadata
-    table = _lines((score_label(result), score_words(result.choice.chosen)))
+    table = _lines((score_label(result), score_words(result)))
     if (quality := metadata.quality) is not None:
         parts = {"training": quality.train, "validation": quality.validation, "test": quality.test}
         for name, part in parts.items():

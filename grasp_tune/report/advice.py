@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 
-from grasp_tune.core.choice import Candidate
 from grasp_tune.report.evaluation import Quality, RunMetadata, Scores
 from grasp_tune.report.figures import error_bar, winning_curve
 from grasp_tune.report.formatting import duration, number, percent, plural
@@ -27,8 +26,9 @@ def headline(result: Result, metadata: RunMetadata | None) -> str:
     quality = None if metadata is None else metadata.quality
     if quality is None:
         start = result.candidates[0].score
+        start = start if result.metric is None else 1.0 - start
         before = f"; it was {number(start)} at the start" if math.isfinite(start) else ""
-        return f"The model's {score_label(result)} is {score_words(result.choice.chosen)}{before}."
+        return f"The model's {score_label(result)} is {score_words(result)}{before}."
     where, held = quality.held_out
     constant = "a constant prediction gets"
     if held.metric is not None:
@@ -70,20 +70,22 @@ def score_label(result: Result) -> str:
     if result.choice.way == "exact":
         return "exact loss"
     if result.metric is not None:
-        return f"1 − {result.metric} on validation minibatches"
+        return f"{result.metric} on validation minibatches"
     if result.validation is not None:
         return "validation loss" + (f" ({result.validation:,} rows)" if result.validation else "")
     fresh = result.choice.way in ("race", "resample")
     return "loss on fresh training minibatches" if fresh else "training loss"
 
 
-def score_words(row: Candidate) -> str:
-    """A score with its error bar and its number of samples."""
+def score_words(result: Result) -> str:
+    """The score with its error bar and its number of samples; the metric where it was one."""
+    row = result.choice.chosen
+    score = number(row.score if result.metric is None else 1.0 - row.score)
     if not row.samples:
-        return number(row.score)
+        return score
     error = error_bar(row)
     bar = "" if error is None else f" ± {number(error, 2)}"
-    return f"{number(row.score)}{bar} (mean of {plural(row.samples, 'minibatch', 'es')})"
+    return f"{score}{bar} (mean of {plural(row.samples, 'minibatch', 'es')})"
 
 
 def certificate_words(result: Result) -> str | None:

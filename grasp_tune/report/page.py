@@ -182,7 +182,7 @@ def report_text(
         effort=advice.effort(result, metadata),
         steps=advice.next_steps(result, metadata),
         spent=advice.spent_calls(result),
-        score=(advice.score_label(result), advice.score_words(result.choice.chosen)),
+        score=(advice.score_label(result), advice.score_words(result)),
         certificate=advice.certificate_words(result),
         quantity=formatting.quantities(run.base for run in result.runs),
         curves=figures.curve_lines(result),

@@ -79,7 +79,13 @@ def test_the_first_sentence_says_how_good_the_model_is() -> None:
 
 def test_a_score_is_named_and_has_an_error_bar() -> None:
     assert error_bar(result().choice.chosen) == pytest.approx(0.1)
-    assert score_words(replace(result().choice.chosen, samples=1)) == "0.5 (mean of 1 minibatch)"
+    found = result(score=0.25)
+    assert score_words(found) == "0.25 ± 0.1 (mean of 2 minibatches)"
+    by_metric = replace(found, metric="f1", validation=9)  # scores are then 1 - metric
+    assert headline(by_metric, None) == (
+        "The model's f1 on validation minibatches is 0.75 ± 0.1 (mean of 2 minibatches); it was -1 "
+        "at the start."
+    )
     assert score_label(result(validation=120)) == "validation loss (120 rows)"
     assert score_label(result(validation=0)) == "validation loss"
 

@@ -69,7 +69,7 @@ def test_the_report_tells_the_story(finished: Finished) -> None:
     assert text.index(headline(result, metadata)) < text.index("oracle calls were spent")
     assert "Is it good?" in text and "Can I trust it?" in text and "What next?" in text
     assert "baseline: loss of a constant prediction" in text
-    assert score_words(result.choice.chosen) in text
+    assert score_words(result) in text
     # A bound far above the loss that it bounds says nothing.
     assert result.certificate is not None and result.certificate.text not in text
     assert metadata.quality is not None and metadata.quality.test is not None
