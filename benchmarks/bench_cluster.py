@@ -1,24 +1,33 @@
-"""What workers buy: wall-clock with many against one, time busy, and the simulator's forecast.
+"""What workers buy: wall-clock with many against one, time busy, rivals, and the simulator.
 
-    python benchmarks/bench_cluster.py ray [--budget 10000] [--pause 0.01] [--lanes 8] [--seeds 1]
-    python benchmarks/bench_cluster.py local [--budget 1200]
+    python -m benchmarks.bench_cluster ray [--budget 10000] [--pause 0.1] [--lanes 8] [--only WORDS]
+    python -m benchmarks.bench_cluster local [--budget 1200]
 
 `ray`: an oracle that sleeps, on real Ray with eight logical CPUs. For each workload and schedule:
-seconds with eight workers and with one, their quotient, the loss of both, and worker-seconds busy
-over held. `local`: a convolutional network on one and two processes of this machine, beside what
-the simulator says for them and for up to 256 workers. All figures are ratios inside one run.
+seconds with eight workers and with one, from when all of them are there, their quotient, the loss
+of both, worker-seconds busy over held, and the steps that follow each other. Then the loss of Ray's
+ASHA and PBT and of Optuna's TPE with eight processes after as much time, over learning rates from
+1e-5 to 10; they compare the loss over all data, which costs them no time. Sweeps with one worker
+run beside all that, each in a process of its own, since they sleep.
+
+`local`: a convolutional network on one and two processes of this machine, beside what the simulator
+says for them and for up to 256 workers. All figures are ratios inside one run.
 """
 
 import argparse
+import json
+import math
 import os
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -32,6 +41,8 @@ from grasp_tune.report.dry_run import Stopwatch, dry_run
 from grasp_tune.report.simulation import Costs, simulate, timed_exchange
 from grasp_tune.runtime.sweep_folder import STATE, load_search
 
+ROOT = Path(__file__).resolve().parents[1]
+RATES = 1e-5, 10.0  # that the rivals search
 WORKERS = 8
 Batch = tuple[Tensor, Tensor]
 Loss = Callable[[nn.Module, Batch], Tensor]
@@ -63,19 +74,185 @@ def sleeping(model: Callable[[], nn.Module], pause: float) -> gt.TorchProblem:
     return gt.TorchProblem(model=model, loss=loss, data=(x, y), batch_size=16, device="cpu")
 
 
-def whole_loss(result: gt.Result, problem: gt.TorchProblem) -> float:
-    """Return the loss of the chosen model over all rows."""
+def whole_loss(model: nn.Module, problem: gt.TorchProblem) -> float:
+    """Return the loss of a model over all rows."""
     x, y = problem.data  # type: ignore[misc]
     with torch.no_grad():
-        return float(functional.cross_entropy(result.model(x), y))
+        return float(functional.cross_entropy(model(x), y))
+
+
+def schedule_of(word: str, lanes: int | None) -> Any:
+    """Return a schedule by its word in the table."""
+    if word == "paper":
+        return gt.Paper()
+    return gt.Promote() if lanes is None else gt.Promote(most_lanes=lanes)
+
+
+def sweep(options: argparse.Namespace, name: str, word: str, workers: int) -> dict[str, float]:
+    """Return seconds, loss, depth and time busy of a sweep, from when its workers are there."""
+    from grasp_tune.executors.local import InProcess
+    from grasp_tune.executors.ray import RayBackend, RayExecutor
+    from grasp_tune.runtime.driver import run_sweep
+
+    begun = [0.0]
+
+    class Ready(RayExecutor):
+        def __init__(self, *rest: Any) -> None:
+            super().__init__(*rest)
+            while not self.members or not all(member.address for member in self.members):
+                list(self.poll(0.1))
+            begun[0] = time.monotonic()
+            folder = rest[1]
+            folder.usage = type(folder.usage)()
+            self._usage = folder.usage
+
+    problem = sleeping(WORKLOADS[name], options.pause)
+    spec, _ = SweepSpec.assemble(gt.NonConvex(), options.budget, schedule_of(word, options.lanes))
+    begun[0] = time.monotonic()
+    if workers == 1:
+        result = run_sweep(problem, spec, InProcess)
+    else:
+        executor = partial(Ready, RayBackend(workers=workers))
+        result = run_sweep(problem, spec, executor, shared=True)
+    seconds = time.monotonic() - begun[0]
+    busy = math.nan if result.usage is None else result.usage.share
+    loss = whole_loss(result.model, problem)
+    return {"seconds": seconds, "loss": loss, "depth": result.depth, "busy": busy}
+
+
+def steps(
+    problem: gt.TorchProblem, model: nn.Module, sgd: torch.optim.Optimizer, seed: int
+) -> Iterator[float]:
+    """Yield the loss over all rows after every tenth step of a rival's training."""
+    x, y = problem.data  # type: ignore[misc]
+    draw = torch.Generator().manual_seed(seed)
+    while True:
+        for _ in range(10):
+            rows = torch.randint(0, len(y), (problem.batch_size,), generator=draw)
+            sgd.zero_grad()
+            problem.loss(model, (x[rows], y[rows])).backward()
+            sgd.step()
+        found = whole_loss(model, problem)
+        yield found if math.isfinite(found) else 1e30
+
+
+def beginning(problem: gt.TorchProblem, rate: float) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """Return the start point, the same for all, and an optimizer."""
+    model = problem.build(0)
+    return model, torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
+
+
+def tune_rival(options: argparse.Namespace, name: str, seconds: float, kind: str) -> float:
+    """Return the best loss of Ray's ASHA or PBT after so many seconds on eight workers."""
+    from ray import tune
+    from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
+
+    from grasp_tune.ray import quiet_disk
+
+    model, pause = WORKLOADS[name], options.pause
+
+    def train(config: dict[str, Any]) -> None:
+        problem = sleeping(model, pause)
+        module, sgd = beginning(problem, config["lr"])
+        if (kept := tune.get_checkpoint()) is not None:
+            with kept.as_directory() as folder:
+                state = torch.load(Path(folder) / "state.pt", weights_only=True)
+            module.load_state_dict(state["model"])
+            sgd.load_state_dict(state["sgd"])
+            sgd.param_groups[0]["lr"] = config["lr"]
+        for at, loss in enumerate(steps(problem, module, sgd, seed=int(1e6 * config["lr"])), 1):
+            if kind == "PBT" and at % every == 0:
+                with tempfile.TemporaryDirectory() as folder:
+                    state = {"model": module.state_dict(), "sgd": sgd.state_dict()}
+                    torch.save(state, Path(folder) / "state.pt")
+                    tune.report({"loss": loss}, checkpoint=tune.Checkpoint.from_directory(folder))
+            else:
+                tune.report({"loss": loss})
+
+    longest = max(8, options.budget // 40)  # reports of ten steps: a quarter of T
+    every = max(1, longest // 16)
+    space = tune.loguniform(*RATES)
+    if kind == "ASHA":
+        scheduler: Any = ASHAScheduler(max_t=longest, grace_period=max(1, longest // 64))
+    else:
+        scheduler = PopulationBasedTraining(
+            perturbation_interval=every, hyperparam_mutations={"lr": space}
+        )
+    with tempfile.TemporaryDirectory() as folder, quiet_disk():
+        found = tune.run(
+            train,
+            config={"lr": space},
+            num_samples=-1 if kind == "ASHA" else WORKERS,
+            scheduler=scheduler,
+            metric="loss",
+            mode="min",
+            time_budget_s=seconds,
+            storage_path=folder,
+            max_concurrent_trials=WORKERS,
+            verbose=0,
+            raise_on_failed_trial=False,
+        )
+        trials = [trial.metric_analysis.get("loss", {}) for trial in found.trials]
+        return min((item["min"] for item in trials if item), default=math.nan)
+
+
+def tpe_process(
+    name: str, pause: float, budget: int, storage: str, end: float, found: Any, seed: int
+) -> None:
+    """Run trials of a study until the time is up; the best loss goes into `found`."""
+    import optuna
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    problem = sleeping(WORKLOADS[name], pause)
+
+    def objective(trial: optuna.Trial) -> float:
+        module, sgd = beginning(problem, trial.suggest_float("lr", *RATES, log=True))
+        loss = math.nan
+        for at, loss in enumerate(steps(problem, module, sgd, trial.number), 1):
+            with found.get_lock():
+                found.value = min(found.value, loss)
+            if at >= max(8, budget // 40) or time.time() > end:
+                break
+        return loss
+
+    study = optuna.create_study(
+        storage=JournalStorage(JournalFileBackend(storage)),
+        study_name="s",
+        load_if_exists=True,
+        sampler=optuna.samplers.TPESampler(seed=seed, constant_liar=True),
+    )
+    study.optimize(objective, timeout=max(0.1, end - time.time()))
+
+
+def tpe(options: argparse.Namespace, name: str, seconds: float) -> float:
+    """Return the best loss of Optuna's TPE after so many seconds with eight processes."""
+    context = get_context("spawn")
+    found, end = context.Value("d", math.inf), time.time() + seconds
+    with tempfile.TemporaryDirectory() as folder:
+        given = name, options.pause, options.budget, f"{folder}/study.journal", end, found
+        processes = [
+            context.Process(target=tpe_process, args=(*given, seed)) for seed in range(WORKERS)
+        ]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+    return float(found.value)
 
 
 def on_ray(options: argparse.Namespace) -> None:
     """Print the table of an oracle that sleeps."""
     import ray
 
-    from grasp_tune.ray import RayBackend
-
+    rows = [(name, word) for name in WORKLOADS for word in ("default", "paper")]
+    rows = [row for row in rows if options.only in " ".join(row)]
+    own = [sys.executable, "-m", "benchmarks.bench_cluster", "one", *sys.argv[2:], "--row"]
+    alone = {
+        row: subprocess.Popen([*own, "/".join(row)], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        for row in rows
+    }
     ray.init(
         address="local",
         num_cpus=WORKERS,
@@ -83,36 +260,32 @@ def on_ray(options: argparse.Namespace) -> None:
         include_dashboard=False,
         log_to_driver=False,
     )
-    print(
-        "workload | schedule | seconds 8 | 1 | times faster | loss 8 | 1 | busy/held 8", flush=True
-    )
-    default = gt.Promote() if options.lanes is None else gt.Promote(most_lanes=options.lanes)
-    schedules = {"default": default, "paper": gt.Paper()}
-    for name, model in WORKLOADS.items():
-        for word, schedule in schedules.items():
-            if options.only not in f"{name} {word}":
-                continue
-            for seed in range(options.seeds):
-                seconds, losses, share = {}, {}, 0.0
-                for workers in (WORKERS, 1):
-                    problem = sleeping(model, options.pause)
-                    how: Any = {"schedule": schedule, "fused": False, "seed": seed}
-                    begun = time.monotonic()
-                    backend = RayBackend(workers=workers)
-                    result = gt.minimize(
-                        problem, options.budget, backend=backend, progress=False, **how
-                    )
-                    seconds[workers] = time.monotonic() - begun
-                    losses[workers] = whole_loss(result, problem)
-                    if workers == WORKERS and result.usage is not None:
-                        share = result.usage.share
-                print(
-                    f"{name} | {word} | {seconds[WORKERS]:.1f} | {seconds[1]:.1f} | "
-                    f"{seconds[1] / seconds[WORKERS]:.2f} | {losses[WORKERS]:.4f} | "
-                    f"{losses[1]:.4f} | {share:.2f}",
-                    flush=True,
-                )
+    many = {row: sweep(options, *row, WORKERS) for row in rows}
+    rivals: dict[str, dict[str, float]] = {}
+    for name in dict.fromkeys(name for name, word in rows if word == "default"):
+        seconds = many[name, "default"]["seconds"]
+        rivals[name] = {kind: tune_rival(options, name, seconds, kind) for kind in ("ASHA", "PBT")}
+        rivals[name]["TPE"] = tpe(options, name, seconds)
     ray.shutdown()
+    print("workload | schedule | seconds 8 | 1 | times faster | loss 8 | 1 | busy/held 8 | depth")
+    for row, process in alone.items():
+        one, eight = json.loads(process.communicate()[0].splitlines()[-1]), many[row]
+        print(
+            f"{row[0]} | {row[1]} | {eight['seconds']:.1f} | {one['seconds']:.1f} | "
+            f"{one['seconds'] / eight['seconds']:.2f} | {eight['loss']:.4f} | {one['loss']:.4f} | "
+            f"{eight['busy']:.2f} | {eight['depth']}"
+        )
+    print("workload | default | ASHA | PBT | TPE: loss after as many seconds on eight workers")
+    for name, losses in rivals.items():
+        shown = " | ".join(f"{losses[kind]:.4f}" for kind in ("ASHA", "PBT", "TPE"))
+        print(f"{name} | {many[name, 'default']['loss']:.4f} | {shown}", flush=True)
+
+
+def alone(options: argparse.Namespace) -> None:
+    """Print a sweep with one worker as JSON."""
+    torch.set_num_threads(1)
+    name, word = options.row.split("/")
+    print(json.dumps(sweep(options, name, word, 1)))
 
 
 def cnn() -> nn.Module:
@@ -143,7 +316,7 @@ def on_cores(options: argparse.Namespace) -> None:
         batch_size=16,
         device="cpu",
     )
-    schedule = gt.Promote() if options.lanes is None else gt.Promote(most_lanes=options.lanes)
+    schedule = schedule_of("default", options.lanes)
     spec = SweepSpec(gt.NonConvex(), options.budget, schedule)
     stopwatch = Stopwatch(problem, 0, {})
     start = stopwatch.start(exact=False)
@@ -178,16 +351,16 @@ def on_cores(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Run one of the two."""
+    """Run one of them."""
     parser = argparse.ArgumentParser(description="What workers buy.")
-    parser.add_argument("where", choices=("ray", "local"))
+    parser.add_argument("where", choices=("ray", "local", "one"))
     parser.add_argument("--budget", type=int, default=10_000)
-    parser.add_argument("--pause", type=float, default=0.01, help="seconds of an oracle call")
+    parser.add_argument("--pause", type=float, default=0.1, help="seconds of an oracle call")
     parser.add_argument("--lanes", type=int, help="most_lanes of the default schedule")
-    parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--only", default="", help="a word of the workload and schedule")
+    parser.add_argument("--row", default="", help="of `one`: workload/schedule")
     options = parser.parse_args()
-    (on_ray if options.where == "ray" else on_cores)(options)
+    {"ray": on_ray, "local": on_cores, "one": alone}[options.where](options)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """What executors with several workers have in common: who runs which task, and what came of it."""
 
+import logging
 import time
 from abc import ABC, abstractmethod
 from collections import deque
@@ -12,6 +13,8 @@ from grasp_tune.engine.lane_group import GroupLost, Seat
 from grasp_tune.runtime.executor import Died, Ended
 from grasp_tune.runtime.lane_sharing import LaneSharing
 from grasp_tune.runtime.usage import UsageMeter
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
@@ -107,7 +110,8 @@ class WorkerPool(ABC, Generic[M]):
             if len(job.answers) == job.size:
                 found, seconds = job.ended(), time.monotonic() - job.since
                 if isinstance(found, TrainOutcome):
-                    self.sharing.learn(job.task.id, job.size, found.calls, seconds)
+                    self.sharing.learn(job.size, found.calls, seconds)
+                    logger.debug("%s: %d workers, %.1f s", job.task.id, job.size, seconds)
                 yield job
 
     def note(self) -> None:

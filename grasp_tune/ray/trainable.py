@@ -83,7 +83,7 @@ class GraspTrainable(FunctionTrainable):
             row = worker.perform(work, seat)
         if isinstance(work.task, TrainTask) and worker.calls:  # else it had been done before
             size, seconds = 1 if seat is None else seat.size, time.monotonic() - begun
-            _COMPANIONS.sharing.learn(work.task.id, size, work.task.calls, seconds)
+            _COMPANIONS.sharing.learn(size, work.task.calls, seconds)
         _KEPT.append((key, worker))  # not one whose task was cut off: its model may be anywhere
         trial.last(row, worker.result)
 

@@ -110,7 +110,7 @@ class CostEstimate:
             "depth": self.run.depth,
             "disk_bytes": self.disk,
             "seconds": self.seconds,
-            "seconds_on_workers": {str(count): self.seconds_on(count) for count in WORKERS},
+            "seconds_on_workers": {str(2**power): self.seconds_on(2**power) for power in range(9)},
             "start": {
                 "grad_norm": self.start.grad_norm,
                 "value": self.start.value,

@@ -80,7 +80,7 @@ def simulate(run: DryRun, costs: Costs, workers: int) -> Simulation:
                 idle -= size
                 busy += size * seconds
                 if isinstance(task, TrainTask):
-                    sharing.learn(task.id, size, task.calls, seconds)
+                    sharing.learn(size, task.calls, seconds)
             now, size = heapq.heappop(running)
             idle += size
         rounds.append(now)

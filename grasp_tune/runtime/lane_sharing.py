@@ -5,14 +5,11 @@ tried, its speed is measured, and the fastest number is kept. The result does no
 bits are the same for any number.
 """
 
-import logging
 from collections import Counter
 from collections.abc import Sequence
 
 from grasp_tune.core.tasks import Task, TrainTask
 from grasp_tune.runtime.usage import UsageMeter
-
-logger = logging.getLogger(__name__)
 
 TRIES = 2  # of a number of workers: the first may wait for one of them to load its modules
 
@@ -70,13 +67,10 @@ class LaneSharing:
                 return count
         return 1
 
-    def learn(self, task: str, size: int, calls: int, seconds: float) -> None:
+    def learn(self, size: int, calls: int, seconds: float) -> None:
         """Note how fast a task of training was with so many workers on its steps."""
         if not calls or seconds <= 0.0:
             return
-        speed = calls / seconds
-        if size not in self._speeds:
-            logger.info("%s: %d workers a step, %.1f calls a second", task, size, speed)
-        self._speeds[size] = speed
+        self._speeds[size] = speed = calls / seconds
         fewer = [each for other, each in self._speeds.items() if other < size]
         self._slow[size] += bool(fewer) and speed < max(fewer)

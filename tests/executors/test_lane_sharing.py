@@ -109,6 +109,7 @@ def test_any_number_of_workers_gives_the_same_bits(
 def test_a_model_with_batch_statistics_has_the_same_bits_too() -> None:
     shared = sweep(2, middle=lambda: nn.BatchNorm1d(8))
     assert fingerprint(shared) == fingerprint(sweep(1, middle=lambda: nn.BatchNorm1d(8)))
+    assert shared.usage is not None and 2 in dict(shared.usage.speeds)
     assert shared.calls["repeated"] == 0
 
 
@@ -203,14 +204,14 @@ def test_a_number_of_workers_that_is_slower_than_fewer_is_given_up() -> None:
     assert rule.workers(task(1), 5) == 1
     assert rule.workers(task(2), 5) == 2
     assert rule.workers(task(8), 1) == 1
-    rule.learn("alone", 1, 80, 8.0)  # calls, seconds
-    rule.learn("slow", 4, 80, 16.0)
+    rule.learn(1, 80, 8.0)  # calls, seconds
+    rule.learn(4, 80, 16.0)
     assert rule.workers(task(8), 5) == 4  # once does not count: modules may have been loaded
-    rule.learn("slow again", 4, 80, 16.0)
+    rule.learn(4, 80, 16.0)
     assert rule.workers(task(8), 5) == 3
-    rule.learn("fast", 2, 80, 2.0)
-    rule.learn("less fast", 3, 80, 4.0)
-    rule.learn("less fast", 3, 80, 4.0)
+    rule.learn(2, 80, 2.0)
+    rule.learn(3, 80, 4.0)
+    rule.learn(3, 80, 4.0)
     assert rule.workers(task(8), 5) == 2
     assert meter.reading() is None and meter.speeds == {1: 10.0, 2: 40.0, 3: 20.0, 4: 5.0}
 

@@ -50,7 +50,7 @@ def test_a_task_with_companions_has_the_bits_of_one_without(
     monkeypatch.setattr(companions, "GAIN", 0.0)
     group = Companions()
     alone = done("alone")  # nothing is known yet of its speed
-    group.sharing.learn(TASK.id, 1, TASK.calls, 100.0)
+    group.sharing.learn(1, TASK.calls, 100.0)
     assert done("shared") == alone
     assert not caplog.records
     assert done("deadly", deadly=True) == alone
