@@ -64,7 +64,14 @@ def test_only_their_bodies_load_ray_and_optuna() -> None:
     bodies = ("grasp_tune.ray", "grasp_tune.optuna", "grasp_tune.executors")
     others = [m.name for m in found if not m.name.startswith(bodies) and "__main__" not in m.name]
     assert len(others) > 50
-    assert loaded_by("\n".join(f"import {name}" for name in others), FRAMEWORKS) == []
+    # Their frameworks take ten seconds to load, and what those load is not at issue.
+    stand_in = (
+        "import sys; from types import SimpleNamespace as Module\n"
+        "sys.modules['transformers'] = Module(TrainerCallback=object)\n"
+        "sys.modules['lightning'] = sys.modules['lightning.pytorch'] = Module(Callback=object)\n"
+    )
+    lines = "\n".join(f"import {name}" for name in others)
+    assert loaded_by(stand_in + lines, FRAMEWORKS) == []
 
 
 def test_the_watch_sees_what_is_loaded() -> None:

@@ -97,15 +97,16 @@ def gradient_goes_wrong_far_away(folder: Path, methods: Methods = BOTH) -> Row:
 
 def gradient_goes_wrong_in_one_cell(folder: Path) -> Row:
     """One run alone has a gradient that is infinite: it is lost, and no other changes by a bit."""
-    others = 0
+    others, low, high = 0, 1e-3, 1e3
+    while True:  # between a distance that many runs cross and one that none does
+        far = math.sqrt(low * high)
+        crossed = sum(not run.finite for run in _paper_sweep(far, fused=True).runs)
+        if crossed == 1 or high < 1.01 * low:
+            break
+        low, high = (far, high) if crossed else (low, far)
     for fused in FUSED:
-        undisturbed = _paper_sweep(math.inf, fused)
-        # The run that goes farthest crosses first: come nearer until one has crossed.
-        for step in range(200):
-            result = _paper_sweep(1000.0 * 0.93**step, fused)
-            lost = [run.arm for run in result.runs if not run.finite]
-            if lost:
-                break
+        undisturbed, result = _paper_sweep(math.inf, fused), _paper_sweep(far, fused)
+        lost = [run.arm for run in result.runs if not run.finite]
         expect(len(lost) == 1, f"{len(lost)} runs are lost, not one: {lost}")
         for mine, theirs in zip(result.runs, undisturbed.runs, strict=True):
             expect(theirs.finite, f"run {theirs.arm} is lost anyway")

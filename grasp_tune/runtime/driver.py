@@ -298,8 +298,8 @@ def run_sweep(
             with contextlib.ExitStack() as running:
                 runner = executor(folder, make_worker)
                 running.callback(runner.cancel)
-                driver.check_loss(make_worker)
                 with contextlib.suppress(TimeUp):
+                    driver.check_loss(make_worker)
                     driver.run(runner)
             training = False  # what the choice still needs is done, whatever the time
             result = driver.result(make_worker.own(), problem)
