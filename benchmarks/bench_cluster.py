@@ -260,12 +260,16 @@ def on_ray(options: argparse.Namespace) -> None:
         include_dashboard=False,
         log_to_driver=False,
     )
-    many = {row: sweep(options, *row, WORKERS) for row in rows}
+    many: dict[tuple[str, str], dict[str, float]] = {}
     rivals: dict[str, dict[str, float]] = {}
+    for row in rows:
+        many[row] = sweep(options, *row, WORKERS)
+        print(*row, many[row], file=sys.stderr, flush=True)
     for name in dict.fromkeys(name for name, word in rows if word == "default"):
         seconds = many[name, "default"]["seconds"]
         rivals[name] = {kind: tune_rival(options, name, seconds, kind) for kind in ("ASHA", "PBT")}
         rivals[name]["TPE"] = tpe(options, name, seconds)
+        print(name, rivals[name], file=sys.stderr, flush=True)
     ray.shutdown()
     print("workload | schedule | seconds 8 | 1 | times faster | loss 8 | 1 | busy/held 8 | depth")
     for row, process in alone.items():

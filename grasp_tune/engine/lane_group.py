@@ -159,7 +159,7 @@ class LaneGroup:
         numbers.append(time.perf_counter() - self._begun)
         # All send as much as the one with the most; sixteen bytes at a time, as they are read.
         head = 16 * -(-8 * (max(map(len, shares)) + 1) // 16)
-        own = torch.zeros(
+        own = torch.empty(
             head + layout.size * max(len(_subtrees(share)) for share in shares), dtype=torch.uint8
         )
         told = torch.tensor(numbers, dtype=torch.float64).view(torch.uint8)
