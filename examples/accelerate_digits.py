@@ -1,4 +1,4 @@
-"""Accelerate: one process or many. The lines marked `grasp` are all that changes.
+"""Accelerate: one process or many. The three lines marked `grasp` are all that changes.
 
 pip install accelerate; accelerate launch examples/accelerate_digits.py
 """
@@ -18,20 +18,19 @@ def main(budget: int = 1_500) -> float:
     accelerator = Accelerator(cpu=True)
     x, y = load_digits(return_X_y=True)
     data = TensorDataset(torch.tensor(x).float() / 16, torch.tensor(y))
-    loader = DataLoader(data, batch_size=32, shuffle=True)
+    loader = accelerator.prepare(DataLoader(data, batch_size=32, shuffle=True))
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
-    grasp = gt.Grasp(model, budget=budget)  # grasp: in place of torch.optim.Adam(..., lr=?)
-    model, opt, loader = accelerator.prepare(model, grasp, loader)
+    epochs = max(1, budget // len(loader))
+    grasp = gt.Grasp(model, epochs=epochs, loader=loader)  # grasp: torch.optim.Adam(..., lr=?)
+    model, opt = accelerator.prepare(model, grasp)
 
-    while not grasp.done:
+    for _ in range(epochs):
         for inputs, labels in loader:
             opt.zero_grad()
             loss = F.cross_entropy(model(inputs), labels)
             accelerator.backward(loss)
             opt.step(loss)  # grasp: the loss is handed over
-            if grasp.done:
-                break
-    accelerator.print(grasp.finish())
+    accelerator.print(grasp.finish())  # grasp: the model holds the chosen weights
     with torch.no_grad():
         return float((model(data.tensors[0]).argmax(1) == data.tensors[1]).float().mean())
 

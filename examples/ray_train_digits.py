@@ -1,7 +1,10 @@
-"""Ray Train: a `TorchTrainer` loop over several workers. The lines marked `grasp` are the change.
+"""Ray Train: a `TorchTrainer` loop over several workers. The three lines marked `grasp` change.
 
 pip install 'grasp_tune[ray]'; python examples/ray_train_digits.py
 """
+
+import tempfile
+from pathlib import Path
 
 import ray.train
 import torch
@@ -21,19 +24,21 @@ def train(config: dict[str, int]) -> None:
     loader = prepare_data_loader(DataLoader(data, batch_size=16, shuffle=True))
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
     model = prepare_model(model)
-    opt = gt.Grasp(model, budget=config["budget"])  # grasp: all workers decide alike
-    while not opt.done:
+    epochs = max(1, config["budget"] // len(loader))
+    opt = gt.Grasp(model, epochs=epochs, loader=loader)  # grasp: all workers decide alike
+    for _ in range(epochs):
         for inputs, labels in loader:
             opt.zero_grad()
             loss = F.cross_entropy(model(inputs), labels)
             loss.backward()
-            opt.step(loss)  # grasp
-            if opt.done:
-                break
-    opt.finish()
+            opt.step(loss)  # grasp: the loss is handed over
+    opt.finish()  # grasp: the model holds the chosen weights
     with torch.no_grad():
         right = (model(data.tensors[0]).argmax(1) == data.tensors[1]).float().mean()
-    ray.train.report({"accuracy": float(right), "calls": opt.calls})
+    with tempfile.TemporaryDirectory() as folder:
+        torch.save(model.state_dict(), Path(folder) / "model.pt")
+        saved = ray.train.Checkpoint.from_directory(folder)
+        ray.train.report({"accuracy": float(right), "calls": opt.calls}, checkpoint=saved)
 
 
 def main(budget: int = 800, workers: int = 2) -> float:

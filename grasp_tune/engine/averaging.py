@@ -42,7 +42,8 @@ class Averages:
                     x.to(torch.promote_types(x.dtype, torch.float32), copy=True) for x in live
                 ]
             self._steps[gamma] += 1
-            wide = [x.to(mean.dtype) for x, mean in zip(live, means, strict=True)]
+            pairs = zip(live, means, strict=True)
+            wide = [x if x.dtype == mean.dtype else x.to(mean.dtype) for x, mean in pairs]
             torch._foreach_lerp_(means, wide, (1.0 + gamma) / (self._steps[gamma] + gamma))
 
     def candidate(self, gamma: float) -> Tensors:

@@ -24,6 +24,7 @@ from grasp_tune.engine.checkpoints import (
 from grasp_tune.engine.lane_group import LaneSum
 from grasp_tune.engine.oracle import gradient_norm
 from grasp_tune.engine.sampling import read_coordinates
+from grasp_tune.engine.step_rules import bare_step
 from grasp_tune.engine.tensor_file import Meta
 from grasp_tune.optimizers.registry import BaseOptimizer, find_optimizer
 
@@ -109,7 +110,7 @@ class TrainingRun:
 
     model: whose parameters are moved; it stands where the run begins.
     params: those of the parameters that are trained.
-    saved: the state that the run goes on from, None at x0.
+    saved: the state that the run goes on from, None at x0; or a run that is in this very state.
     """
 
     def __init__(
@@ -119,7 +120,7 @@ class TrainingRun:
         model: nn.Module,
         params: Sequence[Tensor],
         store: Store,
-        saved: Checkpoint | None,
+        saved: "Checkpoint | TrainingRun | None",
     ) -> None:
         self.segment, self.base, self.model, self._store = segment, base, model, store
         self.curve = Curve(segment)
@@ -127,9 +128,16 @@ class TrainingRun:
         self._seen: list[tuple[Tensor | float, Tensor | float]] = []  # not yet in the curve
         self._lag = 1 if params[0].device.type == "cpu" else LAG
         self._waiting = sorted({call for call in segment.keep if call < segment.stop})
-        coordinates = read_coordinates(store, segment.arm.power, params)
-        self.optimizer: Optimizer = base.build(params, dict(segment.arm.values), coordinates)
         self._entry = base.group_entry or ""
+        self.optimizer: Optimizer
+        self.averages: Averages
+        self._full: list[float | None]  # each group's step before it is annealed
+        if isinstance(saved, TrainingRun):
+            self.optimizer, self.averages, self._full = saved.optimizer, saved.averages, saved._full
+            self._set_step(1.0)
+            return
+        coordinates = read_coordinates(store, segment.arm.power, params)
+        self.optimizer = base.build(params, dict(segment.arm.values), coordinates)
         self._full = [group.get(self._entry) for group in self.optimizer.param_groups]
         self.averages = Averages(model, segment.averages)
         if saved is not None:
@@ -143,6 +151,12 @@ class TrainingRun:
         """Whether the next step does not fit any more, or the run has diverged."""
         step = self.base.calls_per_step * self.segment.lanes
         return not self.curve.finite or self.call + step > self.segment.stop
+
+    def goes_on_as(self, segment: Segment) -> bool:
+        """Return whether a segment begins with the state in which this run has ended."""
+        own = self.segment
+        saved = state_key(own.arm.index, own.stop) if own.save else None
+        return saved == segment.state and (own.arm, own.averages) == (segment.arm, segment.averages)
 
     def keep_due(self) -> None:
         """Keep the iterates that are wanted by now."""
@@ -233,7 +247,7 @@ class SegmentRunner(TrainingRun):
             before = self.call
             self.anneal(before)
             try:
-                self.optimizer.step(self._closure)  # type: ignore[arg-type]
+                bare_step(self.optimizer, self._closure)
             except _OutOfCalls:
                 break
             if self.call == before:

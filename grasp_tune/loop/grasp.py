@@ -6,10 +6,14 @@ at x0 for the probe, along a run, at a candidate for fresh samples.
 """
 
 import contextlib
+import logging
 import math
+import shutil
 import time
+import weakref
 from collections.abc import Iterator, Mapping
 from statistics import median
+from tempfile import mkdtemp
 from typing import Any, Literal
 
 import torch
@@ -20,10 +24,14 @@ from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.core.methods import Method, NonConvex
 from grasp_tune.core.search import Search, Step
 from grasp_tune.core.spec import AnySchedule, SweepSpec
+from grasp_tune.engine.checkpoints import Store
 from grasp_tune.loop.loop_optimizer import LoopOptimizer, check_spec
 from grasp_tune.loop.model_point import Groups, ModelPoint, ParkedStore, clones
 from grasp_tune.runtime.driver import Ledger
 from grasp_tune.runtime.result import Result
+from grasp_tune.runtime.store import CheckpointStore
+
+logger = logging.getLogger(__name__)
 
 FORMAT = 2
 TIMED = 12  # steps that are timed where the budget is given in minutes; the first ones warm up
@@ -57,7 +65,8 @@ class Grasp(LoopOptimizer):
     weight_decay: decoupled, as in AdamW, of parameters of two or more dimensions: every step
         multiplies them by 1 - step size * weight_decay. A group's own one comes first.
     clip: the largest norm of a training step's gradient; a larger one is scaled down.
-    park: where candidates and waiting runs are kept: `device`, with the model, or `cpu`.
+    park: where candidates and waiting runs are kept: `device`, with the model; `cpu`; or in
+        temporary `files`.
     """
 
     def __init__(
@@ -73,19 +82,23 @@ class Grasp(LoopOptimizer):
         minutes: float | None = None,
         weight_decay: float = 0.0,
         clip: float | None = None,
-        park: Literal["device", "cpu"] = "device",
+        park: Literal["device", "cpu", "files"] = "device",
     ) -> None:
-        if park not in ("device", "cpu"):
-            raise InputError(f"park: got {park!r}, expected 'device' or 'cpu'")
+        if park not in ("device", "cpu", "files"):
+            raise InputError(f"park: got {park!r}, expected 'device', 'cpu' or 'files'")
         self._clock = _Clock(minutes) if minutes is not None else None
         budget = _budget(budget, epochs, loader, minutes)
         self._setting = NonConvex() if method is None else method, schedule, seed
         check_spec(self._spec(1 if budget is None else budget))
-        store = ParkedStore("cpu" if park == "cpu" else None)
+        store: Store = ParkedStore("cpu" if park == "cpu" else None)
+        if park == "files":
+            folder = mkdtemp(prefix="grasp-tune-")
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            store = CheckpointStore(folder)
         super().__init__(ModelPoint(model, store, weight_decay, clip))
         self._ledger = None if budget is None else Ledger(Search(self._spec(budget)))
         self._task_id = ""
-        self._done = False
+        self._done, self._whole_epochs = False, epochs is not None
 
     def _spec(self, budget: int) -> SweepSpec:
         method, schedule, seed = self._setting
@@ -134,6 +147,8 @@ class Grasp(LoopOptimizer):
         """Leave the chosen weights in the model, for good."""
         self._point.place(ledger.search.leader)
         self._done = True
+        if self._whole_epochs:  # a search may end with some steps to spare
+            self._spare = ledger.search.spec.budget - self._calls
 
     def finish(self) -> Result:
         """Put the chosen weights into the model and return the result.
@@ -144,6 +159,9 @@ class Grasp(LoopOptimizer):
             raise SearchError("nothing has been run yet: the first steps only measure the time")
         if not self._point.store.exists(START):
             self._point.store.write(START, self._point.tensors(), {})
+        if not self._done:
+            text = "the loop ended after %d of %d steps: the model holds the best point so far"
+            logger.warning(text, self._calls, self._ledger.search.spec.budget)
         self._place_choice(self._ledger)
         model = self._point.model
         build = None if model is None else lambda: model
@@ -198,7 +216,7 @@ class Grasp(LoopOptimizer):
         }
         store = self._point.store
         if kept := {key: store.read(key) for key in store.keys()}:  # noqa: SIM118
-            grasp["store"] = {key: [item.tensors, item.meta] for key, item in kept.items()}
+            grasp["store"] = {key: [clones(x.tensors), x.meta] for key, x in kept.items()}
             grasp["point"] = clones(self._point.tensors())
             grasp["buffers"] = [item.clone() for item in self._point.buffers.kept]
             if self._run is not None and not self.done:

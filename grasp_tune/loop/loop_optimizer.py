@@ -42,6 +42,7 @@ class LoopOptimizer(Optimizer):
         self._point, self._calls = point, 0
         self._run: TaskRun | None = None
         self._told: set[str] = set()  # warnings that were given
+        self._spare = 0  # steps after the last one that are no mistake
         self._heard = _Heard()
         super().__init__(point.groups, {"lr": NO_RATE, "shown": NO_RATE, **DEFAULTS})
         if point.model is not None:
@@ -72,7 +73,10 @@ class LoopOptimizer(Optimizer):
             neither.
         """
         if self.done:
-            self._warn("done", "the budget is spent: this step changes nothing; stop at opt.done")
+            self._spare -= 1
+            if self._spare < 0:
+                text = "the budget is spent: this step changes nothing; stop at opt.done"
+                self._warn("done", text)
             return closure() if callable(closure) else closure
         loss = closure
         if callable(closure):
@@ -92,7 +96,7 @@ class LoopOptimizer(Optimizer):
         elif isinstance(task, ScoreTask):
             self._run = ScoreRun(task, self._point)
         else:
-            self._run = TrainRun(task, self._point)
+            self._run = TrainRun(task, self._point, self._run)
         self._point.mark()
 
     def _feed(self, loss: Tensor) -> bool:
@@ -113,10 +117,12 @@ class LoopOptimizer(Optimizer):
         if loss is None:
             raise InputError(NEEDS_LOSS)
         value = loss.detach() if isinstance(loss, Tensor) else torch.tensor(float(loss))
-        if value.numel() != 1:
-            shape = tuple(value.shape)
-            raise InputError(f"loss: got a tensor of shape {shape}, expected one number")
-        return self._agreed(value.reshape(()).float())
+        if value.ndim or value.dtype != torch.float32:
+            if value.numel() != 1:
+                shape = tuple(value.shape)
+                raise InputError(f"loss: got a tensor of shape {shape}, expected one number")
+            value = value.reshape(()).float()
+        return self._agreed(value)
 
     def _agreed(self, value: Tensor) -> Tensor:
         """Return the mean of a number over all ranks, so that they decide alike."""

@@ -15,7 +15,10 @@ from grasp_tune.engine.checkpoints import Buffers, Checkpoint, Store, Tensors
 from grasp_tune.engine.step_rules import StepRules
 from grasp_tune.engine.tensor_file import Meta
 
-Groups = nn.Module | Iterable[Tensor] | Iterable[dict[str, Any]]
+Groups = (
+    nn.Module | Iterable[Tensor] | Iterable[tuple[str, nn.Parameter]] | Iterable[dict[str, Any]]
+)
+LOOK = 64  # steps after which the parameters themselves are compared
 Many = TypeVar("Many", Tensors, list[Tensor | None])
 
 
@@ -39,10 +42,12 @@ class ParkedStore:
         self._kept[key] = Checkpoint(copies, dict(meta))
 
     def read(self, key: str) -> Checkpoint:
-        """Return a copy of what was written."""
-        if key not in self._kept:
+        """Return what was written; a model's own tensors, which nobody changes, are not copied."""
+        if (kept := self._kept.get(key)) is None:
             raise CheckpointError(f"checkpoint {key} is missing: nothing was written", key)
-        return Checkpoint(clones(self._kept[key].tensors), dict(self._kept[key].meta))
+        own = ("param.", "buffer.")
+        found = {n: x if n.startswith(own) else x.clone() for n, x in kept.tensors.items()}
+        return Checkpoint(found, dict(kept.meta))
 
     def exists(self, key: str) -> bool:
         """Whether something is kept under the key."""
@@ -82,7 +87,8 @@ class ModelPoint:
         if self.model is not None:
             names = {id(item): name for name, item in self.model.named_parameters()}
         self._names = [names.get(id(item), str(at)) for at, item in enumerate(self.trained)]
-        self._seen: list[tuple[int, int]] | None = None  # as they were when we last put them
+        self._seen: list[int] | None = None  # their versions when we last put them
+        self._marks, self._norms = 0, list[Tensor]()
         self.buffers = Buffers(self.model)
 
     # -- what checkpoints ask of a module --------------------------------------------------------
@@ -123,15 +129,25 @@ class ModelPoint:
 
     # -- watching --------------------------------------------------------------------------------
 
+    @torch.no_grad()
     def mark(self) -> None:
         """Remember that the parameters are where we want them."""
-        self._seen = [(item._version, item.data_ptr()) for item in self.trained]
+        self._seen = [item._version for item in self.trained]
+        self._marks += 1
+        # Changes of `item.data` leave no other trace. Rarely: it is a pass over the memory.
+        look = self._marks % LOOK == 0 or self._marks & (self._marks - 1) == 0
+        self._norms = list(torch._foreach_norm(self.trained)) if look else []
 
     @property
     def moved(self) -> bool:
         """Whether somebody else has changed the parameters since `mark`."""
-        now = [(item._version, item.data_ptr()) for item in self.trained]
-        return self._seen is not None and self._seen != now
+        if self._seen is None:
+            return False
+        if self._seen != [item._version for item in self.trained]:
+            return True
+        now = torch._foreach_norm(self.trained) if self._norms else []
+        pairs = zip(now, self._norms, strict=True)
+        return not all(torch.allclose(a, b, 0.0, 0.0, equal_nan=True) for a, b in pairs)
 
     def check_gradients(self) -> None:
         """Make sparse gradients dense, which every optimizer here needs; raise without any."""
@@ -156,6 +172,7 @@ def _groups(given: Groups, weight_decay: float) -> list[dict[str, Any]]:
     for item in items:
         params = item.get("params", [])
         params = [params] if isinstance(params, Tensor) else list(params)
+        params = [param[1] if isinstance(param, tuple) else param for param in params]  # named
         for param in params:
             if not isinstance(param, Tensor):
                 kind = type(param).__name__

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 
 from grasp_tune.core.checkpoint_keys import START
 from grasp_tune.core.tasks import TrainOutcome, TrainTask
-from grasp_tune.engine.checkpoints import load_optimizer, optimizer_tensors
+from grasp_tune.engine.checkpoints import Checkpoint, load_optimizer, optimizer_tensors
 from grasp_tune.engine.lane_group import LaneSum
 from grasp_tune.engine.oracle import gradient_norm
 from grasp_tune.engine.sampling import Call, State
 from grasp_tune.engine.segment import TrainingRun
+from grasp_tune.engine.step_rules import bare_step
 from grasp_tune.loop.model_point import ModelPoint, clones
 from grasp_tune.optimizers.registry import find_optimizer
 
@@ -27,14 +28,22 @@ class _Asks(Exception):
 
 
 class TrainRun(TrainingRun):
-    """One run from a checkpoint to the next, by any optimizer whose step calls its closure."""
+    """One run from a checkpoint to the next, by any optimizer whose step calls its closure.
 
-    def __init__(self, task: TrainTask, point: ModelPoint) -> None:
+    before: the task that has just ended; where this one goes on with it, nothing is copied.
+    """
+
+    def __init__(self, task: TrainTask, point: ModelPoint, before: object = None) -> None:
         (segment,) = task.segments  # `check_spec` refuses batched runs
         self._task, self._point = task, point
-        saved = point.store.read(str(segment.state or START))
-        point.put(saved.tensors)
-        base, begun = find_optimizer(segment.arm.base, {}), saved if segment.state else None
+        begun: Checkpoint | TrainingRun | None = None
+        if isinstance(before, TrainRun) and before.goes_on_as(segment):
+            begun = before
+        else:
+            saved = point.store.read(str(segment.state or START))
+            point.put(saved.tensors)
+            begun = saved if segment.state else None
+        base = find_optimizer(segment.arm.base, {})
         point.rules.check(base)
         super().__init__(segment, base, cast(nn.Module, point), point.trained, point.store, begun)
         # A step of several calls (UniXGrad) is made again from its beginning when the next
@@ -119,7 +128,7 @@ class TrainRun(TrainingRun):
             return loss
 
         try:
-            self.optimizer.step(closure)  # type: ignore[arg-type]
+            bare_step(self.optimizer, closure)
         except _Asks:
             self._point.mark()
             return False

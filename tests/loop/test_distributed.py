@@ -4,6 +4,7 @@ import os
 import socket
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed
 import torch.multiprocessing
@@ -13,25 +14,27 @@ import grasp_tune as gt
 from tests.loop.test_grasp import BUDGET, batches, network, train, whole_loss
 
 
-def _rank(rank: int, port: int, folder: str) -> None:
+def _rank(rank: int, port: int, folder: str, budget: dict[str, float]) -> None:
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
     inner = network(seed=rank)  # DDP sends rank 0's weights to all
     model = DistributedDataParallel(inner)
-    opt = gt.Grasp(model, BUDGET)
+    opt = gt.Grasp(model, **budget)  # type: ignore[arg-type]
     train(model, opt, batches(seed=rank))
     result = opt.finish()
-    torch.save([inner.state_dict(), result.score, opt.calls], Path(folder) / f"{rank}.pt")
+    kept = [inner.state_dict(), result.score, opt.calls, opt.budget]
+    torch.save(kept, Path(folder) / f"{rank}.pt")
     torch.distributed.destroy_process_group()
 
 
-def test_all_ranks_end_with_the_same_weights(tmp_path: Path) -> None:
+@pytest.mark.parametrize("budget", [{"budget": BUDGET}, {"minutes": 0.03}])
+def test_all_ranks_decide_alike(tmp_path: Path, budget: dict[str, float]) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     torch.multiprocessing.start_processes(  # type: ignore[attr-defined]
-        _rank, (port, str(tmp_path)), nprocs=2, start_method="fork"
+        _rank, (port, str(tmp_path), budget), nprocs=2, start_method="spawn"
     )
     one, other = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in (0, 1))
     weights = [name for name in one[0] if "running" not in name and "tracked" not in name]

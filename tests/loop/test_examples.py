@@ -46,3 +46,19 @@ def test_the_example_of_ray_tune_runs(
     module = example("ray_tune_digits")
     cloudpickle.register_pickle_by_value(module)  # workers cannot import it
     assert module.main(150) > 0.6
+
+
+@pytest.mark.filterwarnings("default")
+def test_the_example_of_ray_train_runs(
+    ray_session: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    module = example("ray_train_digits")
+    cloudpickle.register_pickle_by_value(module)
+    assert module.main(250) > 0.8
+
+
+@pytest.mark.parametrize("name", ["lightning_digits", "transformers_text", "accelerate_digits"])
+def test_at_most_three_lines_change(name: str) -> None:
+    text = (EXAMPLES / f"{name}.py").read_text().split("def main", 1)[-1]
+    assert 1 <= text.count("# grasp") <= 3

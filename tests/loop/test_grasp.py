@@ -339,6 +339,12 @@ def test_epochs_and_a_loader_make_a_budget() -> None:
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(X, Y), batch_size=40)
     opt = gt.Grasp(network(), epochs=7, loader=loader)
     assert opt.budget == 70
+    model = network()
+    opt = gt.Grasp(model, epochs=7, loader=loader)
+    for _ in range(7):
+        for batch in loader:
+            one_step(model, opt, batch)  # some to spare at the end are no mistake
+    assert opt.done and not opt.finish().partial
     with pytest.raises(gt.InputError, match="one of budget, epochs"):
         gt.Grasp(network())
     with pytest.raises(gt.InputError, match="one of budget, epochs"):

@@ -1,0 +1,268 @@
+"""What goes wrong in a loop, and what people put around it: one clear sentence each."""
+
+import copy
+import io
+import itertools
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import lr_scheduler
+
+import grasp_tune as gt
+from tests.loop.test_grasp import (
+    BUDGET,
+    X,
+    Y,
+    batches,
+    bits,
+    groups_of,
+    network,
+    one_step,
+    same,
+    train,
+)
+
+
+def test_an_exception_in_the_loop_costs_nothing() -> None:
+    straight, model = network(), network()
+    train(straight, gt.Grasp(straight, 120), batches())
+    opt, source = gt.Grasp(model, 120), batches()
+
+    def broken() -> Tensor:
+        raise RuntimeError("the loader's disk is gone")
+
+    while not opt.done:
+        if opt.calls % 7 == 3:
+            opt.zero_grad()
+            with pytest.raises(RuntimeError, match="disk is gone"):
+                opt.step(broken)
+        one_step(model, opt, next(source))
+    assert same(bits(model), bits(straight))
+
+
+def test_a_loader_that_ends_early_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    model = network()
+    opt = gt.Grasp(model, 90)
+    train(model, opt, batches(), most=40)
+    with caplog.at_level(logging.WARNING):
+        result = opt.finish()
+    assert "the loop ended after 40 of 90 steps: the model holds the best point so" in caplog.text
+    assert result.partial
+    assert "stopped early" in str(result)
+
+
+def test_a_step_without_gradients_is_told() -> None:
+    model = network()
+    opt = gt.Grasp(model, 60)
+    with pytest.raises(gt.InputError, match=r"no parameter has a gradient: call loss\.backward"):
+        opt.step(F.cross_entropy(model(X[:8]), Y[:8]))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: model.load_state_dict(network(seed=9).state_dict()),
+        lambda model: nn.init.zeros_(model[0].weight),
+        lambda model: model[0].weight.data.clamp_(-0.01, 0.01),  # leaves no trace in its version
+        lambda model: setattr(model[0].weight, "data", torch.zeros(12, 6)),
+    ],
+)
+def test_parameters_changed_from_outside_are_noticed(change: Callable[[Any], object]) -> None:
+    model = network()
+    opt, source = gt.Grasp(model, 200), batches()
+
+    def steps() -> None:
+        while not opt.done:
+            one_step(model, opt, next(source))
+            change(model)
+
+    with pytest.raises(gt.SearchError, match="changed since the last step"):
+        steps()
+    assert opt.calls < 4
+
+
+def test_parameters_cannot_join_later() -> None:
+    model = network()
+    opt = gt.Grasp(model[:-1], 60)
+    with pytest.raises(gt.InputError, match="parameters cannot join later"):
+        opt.add_param_group({"params": list(model[-1].parameters())})
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda opt: lr_scheduler.StepLR(opt, 1, gamma=0.5),
+        lambda opt: lr_scheduler.CosineAnnealingLR(opt, 50),
+        lambda opt: lr_scheduler.LambdaLR(opt, lambda step: 0.95**step),
+    ],
+)
+def test_a_scheduler_on_top_gets_a_warning_and_changes_nothing(make: Callable[..., Any]) -> None:
+    straight, model = network(), network()
+    train(straight, gt.Grasp(straight, 60), batches())
+    opt, source = gt.Grasp(model, 60), batches()
+    schedule = make(opt)
+
+    def steps() -> None:
+        while not opt.done:
+            one_step(model, opt, next(source))
+            schedule.step()
+
+    with pytest.warns(UserWarning, match="remove the scheduler") as told:
+        steps()
+    assert len(told) == 1
+    assert same(bits(model), bits(straight))
+
+
+def test_a_copy_of_the_model_is_the_model_alone() -> None:
+    model = network()
+    opt, source = gt.Grasp(model, 60), batches()
+    train(model, opt, source, most=30)
+    twin = copy.deepcopy(model)
+    files = io.BytesIO(), io.BytesIO()
+    torch.save(twin, files[0])
+    torch.save(network(), files[1])
+    assert files[0].tell() < files[1].tell() + 1000
+    for x, y in (next(source) for _ in range(3)):
+        F.cross_entropy(twin(x), y).backward()
+    train(model, opt, source)
+    assert opt.finish().score < 0.69
+
+
+# -- what it works with --------------------------------------------------------------------------
+
+
+def test_a_compiled_model_gives_the_same_bits() -> None:
+    straight, model = network(), network()
+    train(straight, gt.Grasp(straight, 60), batches())
+    compiled = torch.compile(model, backend="aot_eager")
+    train(compiled, gt.Grasp(compiled, 60), batches())  # type: ignore[arg-type]
+    assert same(bits(model), bits(straight))
+
+
+def test_named_parameters_will_do() -> None:
+    one, other = network(), network()
+    train(one, gt.Grasp(one.named_parameters(), 60), batches())
+    train(other, gt.Grasp(other.parameters(), 60), batches())
+    assert same(bits(one), bits(other))
+
+
+def regularised(**options: Any) -> nn.Sequential:
+    model = network()
+    train(model, gt.Grasp(model, BUDGET, **options), batches())
+    return model
+
+
+def size(model: nn.Module) -> float:
+    return float(sum(item.detach().square().sum() for item in model.parameters() if item.ndim > 1))
+
+
+def test_weight_decay_and_clipping_are_arguments() -> None:
+    plain = regularised()
+    assert size(regularised(weight_decay=3.0)) < 0.7 * size(plain)
+    assert same(bits(regularised(clip=1e9)), bits(plain))
+    assert not same(bits(regularised(clip=0.01)), bits(plain))
+    for wrong in ({"weight_decay": -1.0}, {"clip": 0.0}):
+        with pytest.raises(gt.InputError, match=f"{next(iter(wrong))}: got"):
+            gt.Grasp(network(), BUDGET, **wrong)  # type: ignore[arg-type]
+
+
+def test_a_group_s_own_decay_comes_first() -> None:
+    model = network()
+    opt = gt.Grasp(groups_of(model, weight_decay=5.0), BUDGET, weight_decay=0.5)
+    assert [group["weight_decay"] for group in opt.param_groups] == [0.5, 5.0]
+    last = list(model[-1].parameters())
+    before = float(last[0].detach().norm())
+    train(model, opt, batches())
+    assert float(last[0].detach().norm()) < before
+
+
+@pytest.mark.parametrize("method", [gt.NonConvex(base="sgd"), gt.NonConvex(base="adamw")])
+def test_clipping_by_hand_is_the_same_as_the_argument(method: gt.NonConvex) -> None:
+    one, other = network(), network()
+    train(one, gt.Grasp(one, 100, method, clip=0.5), batches())
+    opt, source = gt.Grasp(other, 100, method), batches()
+    while not opt.done:
+        x, y = next(source)
+        opt.zero_grad()
+        loss = F.cross_entropy(other(x), y)
+        loss.backward()
+        if opt.phase == "train":
+            nn.utils.clip_grad_norm_(other.parameters(), 0.5)
+        opt.step(loss)
+    assert same(bits(one), bits(other))
+
+
+class Watched(nn.Module):
+    """Notes how many minibatches its statistics have seen, forward by forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.seen = network(), list[int]()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen.append(int(self.net[1].num_batches_tracked))  # type: ignore[arg-type]
+        out: Tensor = self.net(x)
+        return out
+
+
+def test_batch_statistics_belong_to_their_point_in_every_phase() -> None:
+    model = Watched()
+    opt, source, phases = gt.Grasp(model, BUDGET), batches(), list[str]()
+    while not opt.done:
+        phases.append(opt.phase)
+        one_step(model, opt, next(source))
+    seen = {
+        kind: [n for n, p in zip(model.seen, phases, strict=True) if p == kind]
+        for kind in set(phases)
+    }
+    assert set(seen["probe"][1:]) == {1}  # the loop's first forward is before the first step
+    train_seen = seen["train"]
+    assert train_seen[0] == 1 and max(train_seen) <= len(train_seen)
+    assert all(b == a + 1 or b <= a for a, b in itertools.pairwise(train_seen))
+    assert len(set(seen["score"])) < len(seen["score"])  # samples leave a candidate's as they are
+
+
+@pytest.mark.parametrize(
+    ("method", "schedule"),
+    [(None, "promote"), (gt.Convex(d_eps=0.1, L_eps=10.0), "paper")],
+)
+def test_a_loop_saved_at_any_step_goes_on_bit_for_bit(method: Any, schedule: Any) -> None:
+    budget = 100
+
+    def dropout() -> nn.Sequential:
+        torch.manual_seed(2)
+        return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.2), nn.Linear(8, 2))
+
+    def source() -> Iterator[tuple[Tensor, Tensor]]:
+        for at, batch in enumerate(batches()):
+            torch.manual_seed(at)  # of the noise in the model
+            yield batch
+
+    model, straight = dropout(), source()
+    opt = gt.Grasp(model, budget, method, schedule)
+    states, seen = [], set()
+    while not opt.done:
+        states.append(opt.state_dict())
+        seen.add(opt.phase)
+        one_step(model, opt, next(straight))
+    assert seen == {"probe", "train", "score"}
+    for step in range(1, len(states), 5 if schedule == "promote" else 9):
+        later, data = dropout(), source()
+        resumed = gt.Grasp(later, budget, method, schedule)
+        resumed.load_state_dict(states[step])
+        for _ in range(step):
+            next(data)
+        train(later, resumed, data)
+        assert same(bits(later), bits(model)), step
+
+
+def test_states_on_the_disk_change_no_bit() -> None:
+    one, other = network(), network()
+    train(one, gt.Grasp(one, 200), batches())
+    train(other, gt.Grasp(other, 200, park="files"), batches())
+    assert same(bits(one), bits(other))
