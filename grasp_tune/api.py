@@ -1,6 +1,5 @@
 """`minimize`: one call from a problem and a budget to a trained model."""
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -81,10 +80,10 @@ def minimize(
         `local` stops when they are over, and returns the best point so far.
     strict: raise `SearchError` where a task was lost for good, instead of a line in `result.notes`.
     hard_cap: the budget also holds for work that a fault has undone, in this call or an earlier one
-        with the same `out`; where it is used up, the best point so far is returned. `local` only.
+        with the same `out`; where it is used up, the best point so far is returned. `local` and
+        `optuna` only.
     callbacks: hear how the sweep goes; see `Callback`, and `grasp_tune.report.loggers`.
     """
-    began = time.monotonic()
     checked_problem(problem)
     if workers is not None and (not isinstance(workers, int) or workers < 1 or workers is True):
         raise InputError(f"workers: got {workers!r}, expected a whole number >= 1")
@@ -92,8 +91,8 @@ def minimize(
         raise InputError(
             f"backend: got {backend!r}, expected 'local', 'ray', 'optuna' or an object with `run`"
         )
-    if hard_cap and backend != "local":
-        raise InputError("hard_cap: only the backend 'local' counts every call before it is made")
+    if hard_cap and backend not in ("local", "optuna"):
+        raise InputError("hard_cap: the backends 'local' and 'optuna' count calls as they are made")
     folder = None if out is None else Path(out)
     limits, exact = Limits(budget, steps, epochs, minutes), getattr(method, "exact", False)
     calls = limits.calls(problem, seed, folder, exact=exact)
@@ -117,12 +116,11 @@ def minimize(
             shared=size > 1,
             bases=bases,
             reporter=reporter_for(shown),
-            # Timing and loading what the sweep needs belong to the minutes, too.
-            minutes=None if minutes is None else minutes - (time.monotonic() - began) / 60,
+            minutes=minutes,
             hard_cap=hard_cap,
         )
     else:
-        body = _backend(backend, workers)
+        body = _backend(backend, workers, hard_cap)
         result = body.run(problem, spec, out=folder, bases=bases, progress=shown)
     if heard is not None:
         heard.finish(result)
@@ -131,7 +129,7 @@ def minimize(
     return result
 
 
-def _backend(given: str | Backend, workers: int | None) -> Backend:
+def _backend(given: str | Backend, workers: int | None, hard_cap: bool) -> Backend:
     """Return one of our backends, or the given one."""
     if not isinstance(given, str):
         return given
@@ -141,4 +139,4 @@ def _backend(given: str | Backend, workers: int | None) -> Backend:
         return RayBackend(workers=workers)
     from grasp_tune.optuna import OptunaBackend
 
-    return OptunaBackend(workers=workers or 1)
+    return OptunaBackend(workers=workers or 1, hard_cap=hard_cap)

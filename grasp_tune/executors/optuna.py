@@ -49,6 +49,7 @@ from grasp_tune.executors.study import (
     trials_of,
 )
 from grasp_tune.runtime.call_counter import CallCounter
+from grasp_tune.runtime.driver import TimeUp
 from grasp_tune.runtime.executor import Died, Ended, Executor
 
 logger = logging.getLogger(__name__)
@@ -283,6 +284,7 @@ class StudyExecutor:
         `study.optimize`'s.
     timing: how often a worker says that it lives, and how long a silence means that it does not.
     calls: what the heartbeat says of the task under way, and a failed trial of the calls it made.
+    cap: no task begins that may bring the calls above this number.
     """
 
     def __init__(
@@ -291,11 +293,12 @@ class StudyExecutor:
         inner: Executor | None,
         timing: Timing | None = None,
         calls: StudyCalls | None = None,
+        cap: int | None = None,
     ) -> None:
         timing = timing or Timing.of(log.study)
         self._log, self._inner = log, inner
         self._watch, self._heartbeat = Watch(timing), Heartbeat(log.study, timing, self._made)
-        self._calls, self._begun = calls, 0
+        self._calls, self._begun, self._cap = calls, 0, cap
         self._wanted: dict[str, Task] = {}  # submitted, and not ended as far as we have told
         self._turns: dict[str, int] = {}  # task id -> its turn now
         self._ours: dict[str, tuple[int, Task]] = {}  # by task id: what runs, and its trial
@@ -367,6 +370,8 @@ class StudyExecutor:
             # Not all from the front: two processes that look at once should not both want it.
             at = 0 if self._alone else random.randrange(min(len(waiting), FRONT))
             task, turn = waiting[at]
+            if not self._fits(task):
+                return
             trial_id = self._log.claim(
                 task.id,
                 turn,
@@ -378,6 +383,21 @@ class StudyExecutor:
                 self._begun = 0 if self._calls is None else self._calls.made
                 self._ours[task.id] = trial_id, task
                 self._inner.submit(task)
+
+    def _fits(self, task: Task) -> bool:
+        """Return whether the cap allows a task beside those that run; `TimeUp` where it never will.
+
+        Calls of a running task are counted twice, as made and as allowed: that resolves at its end.
+        """
+        if self._cap is None or self._calls is None:
+            return True
+        running = self._log.running()
+        held = sum(int(trial.user_attrs.get("budget", 0)) for trial in running)
+        if self._calls.total + held + task.calls <= self._cap:
+            return True
+        if not running:
+            raise TimeUp
+        return False
 
     def _run(self, timeout: float) -> bool:
         """Let our tasks go on; without one, wait for the others and look who of them is gone.

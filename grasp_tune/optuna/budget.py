@@ -26,13 +26,21 @@ _NAME = re.compile(r"grasp-candidate-(\d{9})\.safetensors")
 
 
 class Budget:
-    """Iterates over the oracle calls of one trial: 0, 1, 2, ... or every `per_step`-th."""
+    """Iterates over the oracle calls of one trial: 0, 1, 2, ... or every `per_step`-th.
+
+    With `GraspSampler(..., resume=True)` a trial may go on from an earlier one: `parent` is the
+    number of the trial whose checkpoint the objective loads, and the calls are counted from
+    `start`; `parent` is None where the trial begins at x0.
+    """
 
     def __init__(
         self, trial: optuna.Trial, cell: Cell | None, total: int, keep: tuple[int, ...], step: int
     ) -> None:
         self.trial, self.cell, self.total, self.keep = trial, cell, total, keep
-        self.spent = 0  # oracle calls, those of the step under way included
+        label = {} if cell is None else trial.user_attrs[CELL]
+        self.start: int = label.get("start", 0)
+        self.parent: int | None = label.get("parent")
+        self.spent = 0  # oracle calls of this trial, those of the step under way included
         self.done = 0  # oracle calls of the steps that are behind us
         self._step = step
         self._kept: set[int] = set()
@@ -46,7 +54,7 @@ class Budget:
             self.close()
             raise StopIteration
         self.spent += self._step
-        return self.done
+        return self.start + self.done
 
     def close(self) -> None:
         """Write on the trial what it used; the loop does so at its end, a `break` does not."""

@@ -86,11 +86,14 @@ class OptunaBackend:
         or the memory of this process where there is none.
     study: its name in the storage. Every process that runs the same sweep on it takes part.
     workers: processes on this machine.
+    hard_cap: the budget also holds for work that a fault has undone, as far as the calls of all
+        processes are known: exactly where they share the output folder.
     """
 
     storage: str | None = None
     study: str = "grasp_tune"
     workers: int = 1
+    hard_cap: bool = False
 
     def __post_init__(self) -> None:
         if self.workers < 1:
@@ -123,6 +126,7 @@ class OptunaBackend:
             bases=bases,
             out=out,
             workers=self.workers,
+            hard_cap=self.hard_cap,
             reporter=reporter_for(progress),
         )
         if out is not None:
@@ -160,6 +164,7 @@ def run_on_study(
     timing: Timing | None = None,
     out: Path | None = None,
     workers: int = 1,
+    hard_cap: bool = False,
     reporter: Reporter | None = None,
 ) -> Result:
     """Take part in the sweep on the study until it is done, and return its result."""
@@ -190,7 +195,7 @@ def run_on_study(
             if workers == 1
             else ProcessPool(workers, folder, checked_worker)
         )
-        return StudyExecutor(log, inner, timing, calls)
+        return StudyExecutor(log, inner, timing, calls, cap=spec.budget if hard_cap else None)
 
     result = run_sweep(
         problem,

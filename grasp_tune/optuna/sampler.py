@@ -33,13 +33,15 @@ class GraspSampler(StudySampler):
     """Gives each trial a step size and a number of oracle calls, and ends the study by itself.
 
     `GraspSampler(budget=10_000)` searches: very short trials over eight decades of step sizes
-    first, then finer and longer ones around the best, and the last with half of the budget. It
+    first, then finer and longer ones around the best, and the last with most of the budget. It
     needs no range and no gradient. `GraspSampler(plan)` runs the cells of the paper's plan.
 
     plan: what `NonConvex().plan(...)` and the like return, for the paper's grid; `for_problem` and
         `from_study` give one that is stored with its parameter and its seed.
     parameter: the name that the objective passes to `suggest_float`.
     budget: oracle calls over all trials, for the search; not with a plan, which has its own.
+    resume: with a budget, for an objective that keeps checkpoints: trials go on from earlier ones,
+        as `grasp_budget(trial).parent` says.
     seed: fixes the values of other parameters, and which iterates become candidates.
     independent_sampler: samples the other parameters; by default uniformly, each value a function
         of (seed, trial, name), so that it does not matter how many processes there are.
@@ -55,6 +57,7 @@ class GraspSampler(StudySampler):
         parameter: str = "lr",
         *,
         budget: int | None = None,
+        resume: bool = False,
         seed: int = 0,
         independent_sampler: BaseSampler | None = None,
         attempts: int = ATTEMPTS,
@@ -73,7 +76,7 @@ class GraspSampler(StudySampler):
         if not isinstance(attempts, int) or isinstance(attempts, bool) or attempts < 1:
             raise InputError(f"attempts: got {attempts!r}, expected a whole number >= 1")
         if not isinstance(plan, StoredPlan):
-            search = None if budget is None else StepSearch(budget)
+            search = None if budget is None else StepSearch(budget, resume)
             plan = StoredPlan(plan, search, parameter, seed)
         self.parameter, self.seed, self._stored = plan.parameter, plan.seed, plan
         self._independent, self._attempts = independent_sampler, attempts
@@ -269,6 +272,8 @@ class _CellLog(StudyLog):
             cell = task.cell
             label |= {"index": cell.index, "value": cell.value, "budget": cell.budget}
             label |= {"attempt": label["turn"] + 1, "keep": list(self._stored.kept(cell))}
+            if task.parent:
+                label |= {"start": getattr(cell, "start", 0), "parent": int(task.parent)}
         _show(self.study, trial, label)
 
     def ended(self, trial: FrozenTrial) -> Any:

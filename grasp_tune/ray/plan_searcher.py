@@ -56,6 +56,8 @@ class PlanSearcher(Searcher):
     parameter: the config's key for the cell's value, such as `lr` or `train_loop_config/lr`.
     budget: oracle calls over all trials, for a search without a plan: very short trials over eight
         decades first, then finer and longer ones around the best.
+    resume: with a budget, for a trainable that reports checkpoints: trials go on from earlier
+        ones, whose checkpoint is `config["checkpoint"]`; it is None where a trial begins at x0.
     metric, mode: what the trainable reports; where left out, those given to Tune.
     budget_key: the config's key for the cell's oracle calls.
     count: what the trainable reports its oracle calls as.
@@ -69,6 +71,7 @@ class PlanSearcher(Searcher):
         parameter: str = "lr",
         *,
         budget: int | None = None,
+        resume: bool = False,
         metric: str | None = None,
         mode: str | None = None,
         budget_key: str = "budget",
@@ -86,7 +89,9 @@ class PlanSearcher(Searcher):
             raise InputError(f"parameter, budget_key: {parameter!r}, {budget_key!r} are taken")
         self._parameter, self._budget_key, self._count = parameter, budget_key, count
         self._window, self._score = window, score
-        self._begin(CellSearch(StepSearch(budget) if plan is None else training_only(plan)))  # type: ignore[arg-type]
+        self._begin(
+            CellSearch(StepSearch(budget or 0, resume) if plan is None else training_only(plan))
+        )
         self._own: set[str] = set()  # trials of this process, whose end Tune is sure to tell
         self._met: object = None
         super().__init__(metric=metric, mode=mode or ("min" if metric else None))
@@ -126,16 +131,27 @@ class PlanSearcher(Searcher):
         if isinstance(task, Step):
             return None if task is Step.WAIT else Searcher.FINISHED
         config: dict[str, Any] = {CELL: task.cell.index}
-        for name, value in (
-            (self._parameter, task.cell.value),
-            (self._budget_key, task.cell.budget),
-        ):
+        entries = {self._parameter: task.cell.value, self._budget_key: task.cell.budget}
+        if getattr(self._cells.source, "resume", False):
+            beside = self._budget_key.rpartition("/")
+            entries["".join(beside[:2]) + "checkpoint"] = self._checkpoint(tune, task.parent)
+        for name, value in entries.items():
             *parents, last = name.split("/")
             inner = config
             for parent in parents:
                 inner = inner.setdefault(parent, {})
             inner[last] = value
         return config
+
+    @staticmethod
+    def _checkpoint(tune: TuneRun | None, trial_id: str) -> Any:
+        found = tune.checkpoint_of(trial_id) if tune is not None and trial_id else None
+        if trial_id and found is None:
+            raise InputError(
+                f"resume: trial {trial_id} left no checkpoint to go on from; report one at its "
+                "end: tune.report(metrics, checkpoint=...)"
+            )
+        return found
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         key = self._key(trial_id, result)

@@ -106,6 +106,11 @@ class TuneRun:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()
 
+    def checkpoint_of(self, trial_id: str) -> Any:
+        """Return the last checkpoint that a trial reported; None where there is none."""
+        get = getattr(self.controller, "get_trial", lambda trial_id: None)
+        return getattr(get(trial_id), "checkpoint", None)
+
     @property
     def storage(self) -> tuple[Any, str] | None:
         """The experiment's file system (pyarrow) and its folder there; None: workers say it."""

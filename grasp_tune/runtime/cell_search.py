@@ -27,6 +27,7 @@ class CellTask:
     """One cell to be trained."""
 
     cell: Cell
+    parent: str = ""  # the trial whose checkpoint it goes on from; empty: it begins at x0
 
     @property
     def id(self) -> str:
@@ -112,7 +113,9 @@ class CellSearch:
         """Return the next cell, or that others must end first, or that all have ended."""
         while self._queue:
             if not self.settled(key := self._queue.popleft()):
-                return CellTask(self.cells[key])
+                cell = self.cells[key]
+                parent = self.outcomes.get(cell_id(getattr(cell, "parent", 0)))
+                return CellTask(cell, "" if parent is None else parent.trial)
         return Step.DONE if all(map(self.settled, self.cells)) else Step.WAIT
 
     def tell(self, task: CellTask | str, outcome: CellOutcome | None, reason: str = "") -> bool:

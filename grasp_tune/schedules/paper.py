@@ -28,7 +28,13 @@ from grasp_tune.schedules.probe import parts_of, plan_after, probing
 
 @dataclass(frozen=True, slots=True)
 class Paper:
-    """The paper's algorithm to the letter; it has no options."""
+    """The paper's algorithm to the letter.
+
+    by_loss: compare losses at the end also where the paper compares the norms of mean gradients,
+        which are small at a dead network, too. No theorem is about that choice.
+    """
+
+    by_loss: bool = False
 
     name: ClassVar[str] = "paper"
     default_base: ClassVar[str | None] = None  # the optimizer that the method's theorem is about
@@ -46,29 +52,36 @@ class Paper:
         start = yield from probing(gradients, values, parts=parts, exact=exact)
         norm = start.gradient_norm if start.gradients else None
         plan = plan_after(spec, norm, start.value if start.values else None, spec.ensemble)
-        rows = [start_candidate(start, plan.score)]
+        by: Score = "value" if self.by_loss else plan.score
+        rows = [start_candidate(start, by)]
         if plan.stationary:
-            return stationary_start(rows[0], plan.score)
+            return stationary_start(rows[0], by)
 
         segments = paper_segments(spec, plan, method.base_name(self))
         norms = plan.score == "gradient"
         tasks = train_tasks("train", segments, spec.width, exact=exact, norms=norms)
         sums = tuple(part_key(part) for part in range(parts if parts > 1 else 0))
         known = yield Round(tasks, plan=plan, discard=sums)
-        rows += train_candidates(tasks, known, plan.score)
+        rows += train_candidates(tasks, known, by)
+        above = _above_start(tasks, known, start) if by == "gradient" else {}
         if spec.ensemble == "window":
-            return _choose(spec, plan, rows, "window")
+            return _choose(spec, by, rows, "window", above)
 
         rows = [rows[0], *(replace(row, score=math.nan, samples=0) for row in rows[1:])]
         alive = [row.key for row in rows[1:] if not row.note]
-        samples = uniform_samples(alive, 1 if exact else plan.samples_per_candidate)
+        count = 1 if exact else plan.samples_per_candidate
+        shared = count * len(alive) // (len(alive) + 1)
+        if by != plan.score and shared and not exact:  # x0's samples come out of the others'
+            alive, count = [START, *alive], shared
+        samples = uniform_samples(alive, count)
         tallies: dict[str, Tally] = {}
         if samples:
-            scoring = score_tasks("score", samples, plan.score, exact=exact)
+            scoring = score_tasks("score", samples, by, exact=exact)
             known = yield Round(scoring, plan=plan, leader=leader_of(tasks, known))
-            tallies = tallied(scores(scoring, known), by=plan.score)
-        rows = [rows[0], *(scored(row, tallies) for row in rows[1:])]
-        return _choose(spec, plan, rows, "exact" if exact else "resample")
+            tallies = tallied(scores(scoring, known), by=by)
+        first = scored(rows[0], tallies) if START in tallies else rows[0]
+        rows = [first, *(scored(row, tallies) for row in rows[1:])]
+        return _choose(spec, by, rows, "exact" if exact else "resample", above)
 
 
 def paper_segments(spec: SweepSpec, plan: Plan, base: str, first_arm: int = 1) -> list[Segment]:
@@ -136,7 +149,18 @@ def leader_of(tasks: tuple[TrainTask, ...], known: Known) -> Key:
     return best_key
 
 
-def _choose(spec: SweepSpec, plan: Plan, rows: list[Candidate], way: str) -> Choice:
+def _above_start(
+    tasks: tuple[TrainTask, ...], known: Known, start: ProbeOutcome
+) -> dict[int, float]:
+    """Return the losses of the runs that ended above the start point, by run."""
+    ended = [known[task.id] for task in tasks]
+    results = [item for out in ended if isinstance(out, TrainOutcome) for item in out.segments]
+    return {item.arm: item.loss for item in results if item.loss > start.value}
+
+
+def _choose(
+    spec: SweepSpec, by: Score, rows: list[Candidate], way: str, above: dict[int, float]
+) -> Choice:
     chosen = rows[best([row.score if not row.note else math.nan for row in rows])]
     notes = []
     if lost := sum(row.note == "lost" for row in rows):
@@ -145,11 +169,17 @@ def _choose(spec: SweepSpec, plan: Plan, rows: list[Candidate], way: str) -> Cho
         notes.append("no run stayed finite, so x0 is returned")
     elif chosen.key == START:
         notes.append(start_won(rows))
+    elif chosen.arm in above:
+        notes.append(
+            f"the chosen run ended with a loss of {above[chosen.arm]:.4g}, above that of x0: a "
+            "small gradient may be that of a dead network; Paper(by_loss=True) compares losses"
+        )
+    by_loss = getattr(spec.schedule, "by_loss", False)
     return Choice(
         chosen.key,
-        plan.score,
+        by,
         way,
         tuple(rows),
-        covered=spec.method.covered(spec.schedule),
+        covered=spec.method.covered(spec.schedule) and not by_loss,
         notes=tuple(notes),
     )

@@ -1,32 +1,34 @@
 """A step size searched by short trials first: for whoever can only suggest a step and a budget.
 
-Every trial starts again from x0 with the step and the calls that it is given, and says how good it
-got. Nothing has to be known beforehand: the first round spans eight decades with very short trials,
-and is moved on where its best step lies at an end. Each further round keeps the best third, adds
-steps between them at half the spacing and trains three times as long; what is left of the budget
-goes to the winner. Numbers only: whoever runs the trials feeds their values in.
+Nothing has to be known beforehand. The first round spans eight decades with very short trials, and
+is moved on where its best step lies at an end. Two further rounds look around the best, finer each
+time and four times as long; what is left, most of the budget, goes to one last trial. Numbers only:
+whoever runs the trials feeds their values in.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.plan import Cell
 
+MOVE = 4  # decades that are tried at once beyond an end of the range
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSearchOptions:
-    """How the budget of a step search is spent."""
+    """How the budget of a step search is spent; measured by benchmarks/bench_optuna_step.py."""
 
     low: float = 1e-6  # the smallest step of the first round; smaller ones follow where it wins
     high: float = 1e2  # the largest likewise
-    per_decade: int = 8  # steps of the finest grid in a decade: neighbours differ by a third
-    first_share: float = 1 / 200  # of the budget, for each trial of the first round
-    keep: float = 1 / 3  # of a round's steps go on
-    longer: int = 3  # times as many calls in the next round
-    search_share: float = 0.5  # of the budget at most before the last round
-    finalists: int = 1  # steps that share what is left
+    first_share: float = 1 / 400  # of the budget, for each trial of the first round
+    longer: int = 4  # times as many calls in the next round
+    coarse: tuple[float, ...] = (-0.5, 0.0, 0.5)  # second round: powers of ten around the best
+    fine: tuple[float, ...] = (-0.5, -0.25, 0.0, 0.25)  # third round likewise
+    last: float = -0.25  # a short run likes a larger step than the long one that follows
+    search_share: float = 0.5  # of the budget at most before the last trial
 
     def __post_init__(self) -> None:
         if not 0.0 < self.low < self.high < math.inf:
@@ -34,14 +36,38 @@ class StepSearchOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class StepCell(Cell):
+    """One trial: its step, its oracle calls, and where it begins."""
+
+    start: int = 0  # oracle calls of the trial that it goes on from
+    parent: int = 0  # the index of that trial; 0: it begins at x0
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """A step that was tried."""
+
+    cell: StepCell
+    power: float  # of ten
+    loss: float
+
+
+T = TypeVar("T")
+Rounds = Generator[list[tuple[float, int, _Mark | None]], list[_Mark], T]
+
+
+@dataclass(frozen=True, slots=True)
 class StepSearch:
     """The trials of a search with a budget, as a function of how the earlier ones ended.
 
     budget: T, oracle calls over all trials.
-    options: how they are spent.
+    resume: trials may go on from where an earlier one of the same step ended, and the last one
+        goes on from the best: for whoever keeps checkpoints. Otherwise each begins at x0.
+    options: how the calls are spent.
     """
 
     budget: int
+    resume: bool = False
     options: StepSearchOptions = StepSearchOptions()
 
     def __post_init__(self) -> None:
@@ -53,7 +79,7 @@ class StepSearch:
         """A range that holds every step that may come up: ten decades beyond both ends."""
         return self.options.low * 1e-10, self.options.high * 1e10
 
-    def trials(self, losses: Mapping[int, float | None]) -> tuple[tuple[Cell, ...], bool]:
+    def trials(self, losses: Mapping[int, float | None]) -> tuple[tuple[StepCell, ...], bool]:
         """Return all trials known so far, and whether no round follows.
 
         They are numbered from 1, round after round. The next round is known when all trials of the
@@ -61,57 +87,77 @@ class StepSearch:
 
         losses: how trials ended, by number; None or not finite where one failed for good.
         """
-        given, fine = self.options, self.options.per_decade
-        low, high = round(math.log10(given.low) * fine), round(math.log10(given.high) * fine)
-        marks, space = list(range(low, high + 1, fine)), fine  # exponents of 10, in 1/fine
-        calls = max(1, int(self.budget * given.first_share))
-        cells: list[Cell] = []
+        cells: list[StepCell] = []
+        rounds = self._rounds()
+        asked = next(rounds)
         while True:
-            marks = marks[: max(1, (self.budget - _spent(cells)) // calls)]
-            first = len(cells) + 1
-            cells += [
-                Cell(first + at, 10.0 ** (mark / fine), calls) for at, mark in enumerate(marks)
-            ]
-            if any(cell.index not in losses for cell in cells):
-                return tuple(cells), False
-            scores = [_score(losses[first + at]) for at in range(len(marks))]
-            order = sorted(range(len(marks)), key=lambda at: (scores[at], -marks[at]))
-            ranked = [marks[at] for at in order if math.isfinite(scores[at])]
-            marks, space, calls = self._next(ranked, marks, space, calls)
-            spent = _spent(cells)
-            if not marks or spent + calls * len(marks) > given.search_share * self.budget:
-                finalists = (ranked or [low])[: given.finalists]
-                return self._with_finals(cells, finalists, self.budget - spent), True
+            marks: list[_Mark] = []
+            for power, calls, parent in asked:
+                calls = min(calls, self.budget - sum(cell.budget for cell in cells))
+                begin = _length(parent), 0 if parent is None else parent.cell.index
+                cells.append(StepCell(len(cells) + 1, 10.0**power, calls, *begin))
+                loss = losses.get(cells[-1].index)
+                loss = math.inf if loss is None or math.isnan(loss) else loss
+                marks.append(_Mark(cells[-1], power, loss))
+            last = sum(cell.budget for cell in cells) == self.budget
+            if last or any(mark.cell.index not in losses for mark in marks):
+                return tuple(cells), last
+            asked = rounds.send(marks)
 
-    def _next(
-        self, ranked: list[int], marks: list[int], space: int, calls: int
-    ) -> tuple[list[int], int, int]:
-        """Return the steps of the next round, their spacing and their calls."""
-        fine, low, high = self.options.per_decade, min(marks), max(marks)
-        if space == fine and (not ranked or ranked[0] in (low, high)):
-            # The best lies beyond the range: move on, as coarsely and as briefly.
-            down = not ranked or ranked[0] == low
-            edge, way = (low, -fine) if down else (high, fine)
-            moved = [edge + way * at for at in range(0 if ranked else 1, 5)]
-            ends = [math.log10(end) * fine for end in self.range]
-            return sorted(mark for mark in moved if ends[0] <= mark <= ends[1]), space, calls
-        kept = ranked[: max(2, math.ceil(self.options.keep * len(marks)))]
-        half = max(1, space // 2)
-        found = {mark + shift for mark in kept for shift in (-half, 0, half)}
-        return sorted(found), half, calls * self.options.longer
+    def _rounds(self) -> "Rounds[None]":
+        """Yield the trials of a round as (power of ten, calls, what to go on from)."""
+        given = self.options
+        calls = max(1, int(self.budget * given.first_share))
+        tried = yield from self._first(calls)
+        best, second = (_ranked(tried) * 2)[:2]
+        for around in (given.coarse, given.fine):
+            powers = {best.power + shift for shift in around}
+            if around is given.coarse and math.isfinite(second.loss):
+                apart = abs(second.power - best.power) > 1.0  # two valleys
+                powers |= {second.power + shift for shift in (around if apart else (0.0,))}
+            calls = calls * given.longer
+            room = given.search_share * self.budget - _spent(tried)
+            if math.isinf(best.loss) or calls * len(powers) > room:
+                break
+            # The longest of a step comes last.
+            known = {m.power: m for m in tried if self.resume and math.isfinite(m.loss)}
+            parents = [(power, known.get(power)) for power in sorted(powers)]
+            ended = yield [(power, calls - _length(parent), parent) for power, parent in parents]
+            tried += ended
+            best = _ranked(ended)[0]
+        diverged = math.isinf(best.loss)
+        power = min(m.power for m in tried) if diverged else best.power + given.last
+        yield [(power, self.budget, best if self.resume and not diverged else None)]
 
-    def _with_finals(self, cells: list[Cell], marks: list[int], left: int) -> tuple[Cell, ...]:
-        share = left // max(1, len(marks))
-        if share < 1:
-            return tuple(cells)
-        first, fine = len(cells) + 1, self.options.per_decade
-        finals = [Cell(first + at, 10.0 ** (mark / fine), share) for at, mark in enumerate(marks)]
-        return (*cells, *finals)
+    def _first(self, calls: int) -> "Rounds[list[_Mark]]":
+        """Try every decade; where the best lies at an end of the range, move on."""
+        low, high = (round(math.log10(end)) for end in (self.options.low, self.options.high))
+        powers: Iterable[int] = range(low, high + 1)
+        tried: list[_Mark] = []
+        while True:
+            tried += yield [(float(power), calls, None) for power in powers]
+            best, low, high = _ranked(tried)[0], min(low, *powers), max(high, *powers)
+            if math.isinf(best.loss) or best.power == low:
+                powers = range(low - MOVE, low)
+            elif best.power == high:
+                powers = range(high + 1, high + MOVE + 1)
+            else:
+                return tried
+            ends = [math.log10(end) for end in self.range]
+            powers = [power for power in powers if ends[0] < power < ends[1]]
+            if not powers or _spent(tried) + calls * len(powers) > self.budget / 3:
+                return tried
 
 
-def _spent(cells: list[Cell]) -> int:
-    return sum(cell.budget for cell in cells)
+def _length(mark: _Mark | None) -> int:
+    """Return the oracle calls since x0."""
+    return 0 if mark is None else mark.cell.start + mark.cell.budget
 
 
-def _score(loss: float | None) -> float:
-    return math.inf if loss is None or math.isnan(loss) else loss
+def _spent(marks: list[_Mark]) -> int:
+    return sum(mark.cell.budget for mark in marks)
+
+
+def _ranked(marks: list[_Mark]) -> list[_Mark]:
+    """Return the marks, best first; of equal ones the larger step."""
+    return sorted(marks, key=lambda mark: (mark.loss, -mark.power))

@@ -1,6 +1,7 @@
 """Objectives of the user's own: the learning rate solved inside each trial."""
 
 import math
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import grasp_tune as gt
+from grasp_tune.executors import optuna as log_module
 from grasp_tune.optuna import TaskSampler, optimizer, train
 from tests.optuna.conftest import Place
 
@@ -205,3 +207,18 @@ def test_processes_share_the_search(
     result = sampler().result(study)
     assert not result.partial and sum(result.calls.values()) <= 400
     assert study.best_value == whole_loss(result.restore(nn.Linear(6, 2)))
+
+
+def test_waiting_for_the_probe_of_another_ends_with_the_timeout(
+    journal: Place, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = optuna.artifacts.FileSystemArtifactStore(folder)
+    sampler = TaskSampler(100, artifact_store=store)
+    study = optuna.create_study(storage=journal.open(), sampler=sampler)
+    with monkeypatch.context() as patch:
+        patch.setattr(log_module, "in_optimize", lambda study: True)
+        busy = study.ask()  # as another worker would, under `optimize`
+    begun = time.monotonic()
+    study.optimize(classify, timeout=0.5)
+    assert time.monotonic() - begun < 15.0  # it used to wait for the other
+    assert study.trials[busy.number].state == TrialState.RUNNING

@@ -18,8 +18,9 @@ from optuna.trial import TrialState
 
 from grasp_tune.core.plan import Plan
 from grasp_tune.executors import optuna as log_module
-from grasp_tune.executors.study import CELL, trials_of
+from grasp_tune.executors.study import CELL, Timing, trials_of
 from grasp_tune.optuna import GraspSampler, assignments
+from tests.optuna.conftest import Place
 
 pytestmark = pytest.mark.xdist_group("postgres")
 
@@ -199,3 +200,22 @@ def test_a_trial_read_while_it_was_being_written_keeps_its_rank(
     monkeypatch.setattr(log_module, "trials_of", torn)
     assert study.ask().user_attrs[CELL]["index"] == 2
     assert reads > 1
+
+
+def test_a_worker_that_is_silent_elsewhere_loses_its_cell(
+    plan: Plan, journal: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A journal has no heartbeat of Optuna's; 38 of 40 cells used to be lost without a word."""
+    quick = classmethod(lambda kind, study: Timing(0.1, 0.6))
+    monkeypatch.setattr(Timing, "of", quick)
+    study = optuna.create_study(storage=journal.open(), sampler=GraspSampler(plan, "lr"))
+    with monkeypatch.context() as patch:
+        patch.setattr(log_module, "in_optimize", lambda study: True)
+        patch.setattr(log_module, "process_name", lambda: "another-machine:1:a")
+        study.sampler = GraspSampler(plan, "lr")
+        gone = [study.ask().number for _ in range(2)]
+    study.sampler = GraspSampler(plan, "lr")
+    study.optimize(lambda trial: trial.suggest_float("lr", 1e-9, 1e9, log=True))
+    done = study.get_trials(states=(TrialState.COMPLETE,))
+    assert sorted(t.user_attrs[CELL]["index"] for t in done) == [c.index for c in plan.cells]
+    assert [study.trials[number].state for number in gone] == [TrialState.FAIL] * 2

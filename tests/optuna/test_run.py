@@ -221,6 +221,38 @@ class Dying:
         return self._loss(model, batch)
 
 
+@pytest.mark.parametrize("dies_at", [None, 60, 300])
+def test_a_hard_cap_holds_for_what_a_death_undid(
+    problem: gt.TorchProblem, folder: Path, dies_at: int | None
+) -> None:
+    counted = folder / "counted"
+    counted.touch()
+
+    def loss(model: torch.nn.Module, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        with counted.open("ab") as file:
+            file.write(b"x")
+        if counted.stat().st_size == dies_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return problem.loss(model, batch)
+
+    def sweep() -> gt.Result:
+        return gt.minimize(
+            with_loss(problem, loss), BUDGET, SEARCH, "promote", seed=4, fused=False,
+            backend="optuna", hard_cap=True, out=folder / "out", progress=False,
+        )  # fmt: skip
+
+    if dies_at is not None:
+        doomed = multiprocessing.get_context("fork").Process(target=sweep)
+        doomed.start()
+        doomed.join(120)
+        assert doomed.exitcode == -signal.SIGKILL
+    found = sweep()
+    assert counted.stat().st_size == sum(found.calls.values()) <= BUDGET
+    assert found.partial == (dies_at is not None)  # the budget does not reach for the rest
+    if dies_at is None:
+        assert_same(found, local(problem, "promote"))
+
+
 def test_a_worker_of_ours_that_dies_is_replaced_at_once(
     problem: gt.TorchProblem, folder: Path
 ) -> None:

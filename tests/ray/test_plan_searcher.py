@@ -325,7 +325,7 @@ def test_a_budget_alone_finds_the_step(tmp_path: Path) -> None:
     given = searched(found)
     assert sum(budget for _, budget in given) <= 2000
     assert given[-1][1] >= 800 and 0.005 < given[-1][0] < 0.02
-    assert found.cell.value == given[-1][0]
+    assert found.cell.value == 0.01 and found.best.score == 0.0
     assert not found.result.partial and found.result.score == found.best.score
     found.save(str(tmp_path / "searcher-state-2026.pkl"))
     assert load_result(tmp_path).score == found.result.score
@@ -355,3 +355,26 @@ def test_while_a_round_runs_others_wait() -> None:
     for at, config in enumerate(configs):
         found.on_trial_complete(f"t{at}", row(config, 1, abs(math.log10(config["lr"]) + 2.0)))
     assert isinstance(found.suggest("t9"), dict)
+
+
+def test_with_checkpoints_trials_go_on_from_earlier_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, run = GraspSearcher.for_step(4000, resume=True), FakeRun("loss", "min")
+    asked_by(run, monkeypatch)
+    kept: dict[str, tuple[float, int]] = {}  # by trial: a checkpoint is (point, calls so far)
+    monkeypatch.setattr(FakeRun, "checkpoint_of", lambda run, trial: kept.get(trial), raising=False)
+    total, at = 0, 0
+    while isinstance(config := found.suggest(f"t{at}"), dict):
+        point, calls = config["checkpoint"] or (1.0, 0)
+        for _ in range(config["budget"]):
+            point = max(min(point * (1.0 - 100.0 * config["lr"]), 1e100), -1e100)
+        kept[f"t{at}"] = (point, calls + config["budget"])
+        total += config["budget"]
+        found.on_trial_complete(f"t{at}", row(config, config["budget"], point * point))
+        at += 1
+    assert total == 4000
+    assert kept[f"t{at - 1}"][1] > 3110  # what it would have had without them
+    assert found.best.score < 1e-9
+    lost = GraspSearcher.for_step(4000, resume=True)
+    monkeypatch.setattr(FakeRun, "checkpoint_of", lambda run, trial: None)
+    with pytest.raises(gt.InputError, match="left no checkpoint to go on from"):
+        searched(lost)

@@ -150,3 +150,29 @@ def unixgrad(twin: Twin, radius: float, calls: int) -> Tensor:
         lead = project(lead - step * t * second)
         root += t**2 * float((second - first).norm()) ** 2
     return average
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+def test_a_dead_network_wins_by_gradient_with_a_note_and_loses_by_loss(held_out: bool) -> None:
+    """relu(w x) against 3 x from w = 1: a large step makes w negative, and the gradient zero."""
+    rows = torch.linspace(0.1, 1.0, 40).unsqueeze(1)
+    data = (rows, 3.0 * rows.squeeze(1))
+
+    def model() -> nn.Module:
+        made = nn.Linear(1, 1, bias=False)
+        nn.init.constant_(made.weight, 1.0)
+        return made
+
+    def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return ((torch.relu(model(batch[0])).squeeze(1) - batch[1]) ** 2).mean()
+
+    held = data if held_out else None
+    found = gt.TorchProblem(model=model, loss=loss, data=data, batch_size=8, validation=held)
+    by_norm = gt.minimize(found, 800, gt.NonConvex(), "paper", progress=False)
+    assert float(by_norm.tensors["param.weight"]) < 0.0
+    assert any("above that of x0: a small gradient" in note for note in by_norm.notes)
+    by_loss = gt.minimize(found, 800, gt.NonConvex(), gt.Paper(by_loss=True), progress=False)
+    assert abs(float(by_loss.tensors["param.weight"]) - 3.0) < 0.5
+    assert by_loss.choice.by == "value" and sum(by_loss.calls.values()) <= 800
+    assert by_loss.certificate is None or not by_loss.certificate.covered
+    assert not any("dead network" in note for note in by_loss.notes)

@@ -34,21 +34,49 @@ def quadratic(curvature: float) -> Loss:
     return loss
 
 
-def test_the_first_rounds_by_hand() -> None:
-    search = StepSearch(2000)
+def test_the_rounds_by_hand() -> None:
+    search = StepSearch(4000)
     first, last = search.trials({})
     assert not last
-    # T/200 = 10 calls each, every decade from 1e-6 to 1e2.
+    # T/400 = 10 calls each, every decade from 1e-6 to 1e2.
     assert [(cell.index, cell.budget) for cell in first] == [(at, 10) for at in range(1, 10)]
     assert [cell.value for cell in first] == pytest.approx([10.0**at for at in range(-6, 3)])
     assert search.trials({1: 0.5}) == (first, False)  # the round has not ended
-    # 1e-2 is best, then 1e-3 and 1e-1: a third of nine goes on, with half a decade between them.
-    losses = dict.fromkeys(range(1, 10), 1.0) | {4: 0.6, 5: 0.2, 6: 0.5}
+    # 1e-2 is best, then 1e-1: half a decade around the best, and the second, with 40 calls.
+    losses: dict[int, float | None] = dict.fromkeys(range(1, 10), 1.0) | {5: 0.2, 6: 0.5}
     second = search.trials(losses)[0][9:]
-    assert [cell.value for cell in second] == pytest.approx(
-        [10.0 ** (at / 2) for at in range(-7, 0)]
+    assert [cell.value for cell in second] == pytest.approx([10**-2.5, 1e-2, 10**-1.5, 1e-1])
+    assert {cell.budget for cell in second} == {40}
+    # 10^-1.5 is best: from half a decade below it to a quarter above it, with 160 calls.
+    losses |= {10: 0.3, 11: 0.1, 12: 0.05, 13: 0.4}
+    third = search.trials(losses)[0][13:]
+    assert [cell.value for cell in third] == pytest.approx(
+        [10**p for p in (-2, -1.75, -1.5, -1.25)]
     )
-    assert {cell.budget for cell in second} == {30}
+    assert {cell.budget for cell in third} == {160}
+    # All the rest for a quarter of a decade below the best: 4000 - 9 * 10 - 4 * 40 - 4 * 160.
+    losses |= {14: 0.03, 15: 0.02, 16: 0.01, 17: 0.04}
+    (final,), last = search.trials(losses)[0][17:], search.trials(losses)[1]
+    assert last and final.value == pytest.approx(10**-1.75)
+    assert (final.budget, final.start, final.parent) == (3110, 0, 0)
+
+
+def test_with_checkpoints_trials_go_on_from_earlier_ones() -> None:
+    search = StepSearch(4000, resume=True)
+    losses: dict[int, float | None] = dict.fromkeys(range(1, 10), 1.0) | {5: 0.2, 6: 0.5}
+    second = search.trials(losses)[0][9:]
+    # 1e-2 and 1e-1 have made 10 of the 40 calls in trials 5 and 6.
+    assert [(c.budget, c.start, c.parent) for c in second] == [
+        (40, 0, 0), (30, 10, 5), (40, 0, 0), (30, 10, 6),
+    ]  # fmt: skip
+    losses |= {10: 0.3, 11: 0.1, 12: 0.05, 13: 0.4} | {14: 0.03, 15: 0.02, 16: 0.01, 17: 0.04}
+    cells, last = search.trials(losses)
+    assert [(c.budget, c.start, c.parent) for c in cells[13:17]] == [
+        (120, 40, 11), (160, 0, 0), (120, 40, 12), (160, 0, 0),
+    ]  # fmt: skip
+    # The last goes on from the best, with a smaller step.
+    assert (cells[17].start, cells[17].parent) == (160, 16) and last
+    assert sum(cell.budget for cell in cells) == 4000
 
 
 @pytest.mark.parametrize("curvature", [1e-9, 1e-3, 0.3, 40.0, 1e5, 1e9])
@@ -56,8 +84,8 @@ def test_any_scale_is_found_and_most_calls_go_to_the_winner(curvature: float) ->
     ended = run(StepSearch(4000), quadratic(curvature))
     last, loss = ended[-1]
     assert loss == min(loss for _, loss in ended)
-    assert 0.3 < last.value * curvature < 2.0
-    assert last.budget >= 0.4 * 4000
+    assert 0.15 < last.value * curvature < 2.0
+    assert last.budget >= 0.5 * 4000
 
 
 def test_where_everything_diverges_it_ends() -> None:
@@ -69,7 +97,7 @@ def test_where_everything_diverges_it_ends() -> None:
 def test_whatever_comes_out_the_budget_holds_and_steps_stay_in_range(
     budget: int, draw: object
 ) -> None:
-    search = StepSearch(budget)
+    search = StepSearch(budget, draw.random() < 0.5)  # type: ignore[attr-defined]
 
     def noise(step: float, calls: int) -> float:
         return draw.choice([math.inf, math.nan, draw.random()])  # type: ignore[attr-defined]
