@@ -1,5 +1,6 @@
 """`minimize`: one call from a problem and a budget to a trained model."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -84,6 +85,7 @@ def minimize(
         `optuna` only.
     callbacks: hear how the sweep goes; see `Callback`, and `grasp_tune.report.loggers`.
     """
+    began = time.monotonic()
     checked_problem(problem)
     if workers is not None and (not isinstance(workers, int) or workers < 1 or workers is True):
         raise InputError(f"workers: got {workers!r}, expected a whole number >= 1")
@@ -116,7 +118,8 @@ def minimize(
             shared=size > 1,
             bases=bases,
             reporter=reporter_for(shown),
-            minutes=minutes,
+            # Timing and loading what the sweep needs belong to the minutes, too.
+            minutes=None if minutes is None else minutes - (time.monotonic() - began) / 60,
             hard_cap=hard_cap,
         )
     else:

@@ -15,8 +15,10 @@ from grasp_tune.engine.oracle import Oracle
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.streams import untouched_randomness
 from grasp_tune.engine.threads import task_threads
+from grasp_tune.optimizers.registry import described
 from grasp_tune.runtime.files import STATE_LIMIT, read_sealed
 from grasp_tune.runtime.sweep_folder import STATE
+from grasp_tune.schedules.promote import Promote
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +80,9 @@ class Limits:
         allowed = 60 * self.minutes
         enough = min(_TIMING[0] * allowed, _TIMING[1])
         oracle, call = Oracle(problem, seed), 0
+        # The default's optimizer: of a small model its step takes longer than the gradient.
+        base = described(Promote().default_base)
+        optimizer = base.build(oracle.parameters, {base.value: 1.0})
         with untouched_randomness(), task_threads(oracle.model):
             begun = time.perf_counter()
             while call < _WARM + _TIMED or time.perf_counter() - begun < enough:
@@ -87,6 +92,7 @@ class Limits:
                     oracle.exact(gradient=True)
                 else:
                     oracle.gradient("probe", call)
+                    optimizer.step()
                 call += 1
             each = (time.perf_counter() - begun) / (call - _WARM)
         found = max(1, int(_SHARE * allowed / each))

@@ -147,10 +147,12 @@ def outside(experiment: Experiment, folder: Path | None) -> Iterator[tuple[str, 
     home = here if folder is not None or out is None else out
     for key, mark, given in _marked(experiment):
         place = re.sub(r"\Asqlite(\+\w+)?:///", "", str(given))
+        # SQLAlchemy reads %2e as a dot and takes options behind a ?: no plain path of a file.
+        coded = place != given and ("%" in place or "?" in place)
         if key == "out":
             if folder is None and not home.resolve().is_relative_to(here.resolve()):
                 yield key, f"{home}, outside of the working directory"
-        elif mark == CONNECTS or "://" in place or place.startswith("sqlite"):
+        elif mark == CONNECTS or coded or "://" in place or place.startswith("sqlite"):
             yield key, f"{str(given).lower() if given is True else masked(place)}, a connection"
         elif not Path(place).resolve().is_relative_to(home.resolve()):
             yield key, f"{place}, a file outside of {home}"

@@ -299,6 +299,7 @@ def run_sweep(
                 runner = executor(folder, make_worker)
                 running.callback(runner.cancel)
                 with contextlib.suppress(TimeUp):
+                    driver.check_time()  # a run whose time is over makes no call
                     driver.check_loss(make_worker)
                     driver.run(runner)
             training = False  # what the choice still needs is done, whatever the time

