@@ -147,7 +147,6 @@ def linear_rates(data: tuple[Tensor, Tensor], repeats: int) -> dict[str, float]:
         "one by one": task(1, 300, "sgd"),
         "fused": task(CELLS, 60, "sgd"),
         "fused, 8 cells": task(8, 60, "sgd"),
-        "fused adam": task(CELLS, 60, "adam"),
         "fused unixgrad": task(CELLS, 60, "unixgrad"),
     }
     return rates(works, repeats)

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from grasp_tune.core.errors import CheckpointError
 from grasp_tune.engine.tensor_file import Meta
+from grasp_tune.optimizers.coordinatewise import OwnState
 
 Tensors = dict[str, Tensor]
 
@@ -178,7 +179,9 @@ def load_optimizer(
         if name.startswith("opt."):
             _, index, entry = name.split(".", 2)
             found.setdefault(int(index), {})[entry] = tensor
-    optimizer.load_state_dict({"state": found, "param_groups": state["param_groups"]})
+    # Ours would copy what it is given; here nobody else has it.
+    kind = Optimizer if isinstance(optimizer, OwnState) else type(optimizer)
+    kind.load_state_dict(optimizer, {"state": found, "param_groups": state["param_groups"]})
 
 
 def _plain(name: str, value: Any) -> Any:

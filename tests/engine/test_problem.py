@@ -75,6 +75,21 @@ def test_a_loader_is_the_same_as_its_rows_and_brings_its_batch_size() -> None:
     assert workbench.same_bits(*results)
 
 
+@pytest.mark.parametrize(
+    "held_out",
+    [
+        DataLoader(PAIRS, batch_size=50),
+        (X.double().numpy(), Y.numpy()),
+        batches,
+        DataLoader(Endless(), batch_size=8),
+    ],
+)
+def test_validation_data_come_as_training_data_do(held_out: Any) -> None:
+    given = workbench.problem(loss=nn.CrossEntropyLoss(), validation=held_out)
+    result = gt.minimize(given, 60, progress=False)
+    assert result.score < result.candidates[0].score
+
+
 def test_a_module_as_the_loss_needs_pairs() -> None:
     given = workbench.problem(loss=nn.MSELoss(), data=X)
     with pytest.raises(ProblemError, match="needs batches of two parts, input and target"):
