@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from typing import BinaryIO
 
 from optuna.artifacts._protocol import ArtifactStore
 from optuna.artifacts.exceptions import ArtifactNotFound
@@ -22,10 +21,7 @@ class ArtifactBlobs:
     """
 
     def __init__(self, artifact_store: ArtifactStore) -> None:
-        self._store = artifact_store
-
-    def write(self, name: str, content: BinaryIO) -> None:
-        self._store.write(name, content)
+        self._store, self.write = artifact_store, artifact_store.write
 
     def read(self, name: str) -> bytes:
         try:
