@@ -76,7 +76,8 @@ class Segment:
     keep_averages: bool = False  # at `stop` the averages become candidates too
     save: bool = False  # leave the state at `stop`, so that the run can go on
     anneal: tuple[int, int] | None = None  # the step falls linearly to 0 between these two calls
-    shrink: float = 0.0  # and also with this power of the run's age since the first of them
+    warmup: int = 0  # the step rises over so many calls of the run
+    ramp: bool = False  # the step doubles from call to call
     origin: Key | None = None  # the state to start from, where it is another run's
     ceiling: float | None = None  # a loss above this counts as divergence
     lanes: int = 1  # minibatches averaged in one step; a step then costs so many calls
@@ -95,17 +96,25 @@ class Segment:
         return self.stop - self.start
 
     def step_share(self, call: int) -> float:
-        r"""Return the share of the full step at an oracle call $c$.
+        r"""Return the share of the full step at an oracle call.
 
-        1 before `anneal` $= (a, b)$ begins, then $(1 - (c - a)/(b - a)) (a/c)^p$ with $p$ `shrink`:
-        a step that suited a run of $a$ calls suits one of $c$ when it is $(a/c)^{1/2}$ as large if
-        noise rules, and as large as before if it does not.
+        It rises over the warm-up, falls linearly between the two calls of `anneal`, and grows with
+        the root of the lanes: the noise of a mean falls with it.
         """
-        if self.anneal is None or call < self.anneal[0]:
-            return 1.0
-        begin, end = self.anneal
-        linear = max(0.0, (end - call) / (end - begin))
-        return linear * (begin / call) ** self.shrink if self.shrink and begin else linear
+        if self.ramp:
+            return float(2.0 ** (call - self.start))
+        share = math.sqrt(self.lanes)
+        if call < self.warmup:
+            share *= (call + 1) / self.warmup
+        if self.anneal is not None and call >= self.anneal[0]:
+            begin, end = self.anneal
+            share *= max(0.0, (end - call) / (end - begin))
+        return share
+
+    @property
+    def shaped(self) -> bool:
+        """Whether the step is not the full one at every call."""
+        return self.ramp or self.anneal is not None or self.lanes > 1 or self.start < self.warmup
 
     @property
     def state(self) -> Key | None:
@@ -254,6 +263,7 @@ class ProbeOutcome(_Ended):
     values: int
     value: float  # l0, mean of the losses (of the gradient calls too, where they give one)
     value_square: float  # mean of the squared losses
+    matrices: int = 0  # hidden matrices among the parameters
 
 
 @record
@@ -345,6 +355,7 @@ def check_answer(task: Task, outcome: Outcome) -> None:
         _check_count(where, "gradients", outcome.gradients)
         _check_count(where, "values", outcome.values)
         _check_count(where, "parameters", outcome.parameters, low=1)
+        _check_count(where, "matrices", outcome.matrices)
         for name in ("gradient_norm", "gradient_square", "value_square", "value"):
             got, low = getattr(outcome, name), -math.inf if name == "value" else 0.0
             if not isinstance(got, float) or got < low:  # NaN passes

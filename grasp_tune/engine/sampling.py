@@ -28,6 +28,7 @@ class Bench(Protocol):
 
     origin: str  # names x0
     trained: list[Tensor]  # its trainable parameters
+    matrices: frozenset[int]  # the positions of the hidden matrices among them
     buffers: Buffers
 
     @property
@@ -169,6 +170,7 @@ class ProbeRun:
             values=int(seen.numbers[0]),
             value=seen.mean,
             value_square=seen.mean_square,
+            matrices=len(self._bench.matrices),
         )
 
     def state(self) -> State:

@@ -110,6 +110,7 @@ class TrainingRun:
 
     model: whose parameters are moved; it stands where the run begins.
     params: those of the parameters that are trained.
+    matrices: the positions of the hidden matrices among them.
     saved: the state that the run goes on from, None at x0; or a run that is in this very state.
     """
 
@@ -119,6 +120,7 @@ class TrainingRun:
         base: BaseOptimizer,
         model: nn.Module,
         params: Sequence[Tensor],
+        matrices: frozenset[int],
         store: Store,
         saved: "Checkpoint | TrainingRun | None",
     ) -> None:
@@ -137,7 +139,7 @@ class TrainingRun:
             self._set_step(1.0)
             return
         coordinates = read_coordinates(store, segment.arm.power, params)
-        self.optimizer = base.build(params, dict(segment.arm.values), coordinates)
+        self.optimizer = base.build(params, dict(segment.arm.values), coordinates, matrices)
         self._full = [group.get(self._entry) for group in self.optimizer.param_groups]
         self.averages = Averages(model, segment.averages)
         if saved is not None:
@@ -200,7 +202,7 @@ class TrainingRun:
 
     def anneal(self, call: int) -> None:
         """Set the step size of an oracle call."""
-        if self.segment.anneal is not None:
+        if self.segment.shaped:
             self._set_step(self.segment.step_share(call))
 
     def _set_step(self, share: float) -> None:
@@ -237,7 +239,7 @@ class SegmentRunner(TrainingRun):
         saved = worker.place(str(segment.state or START), model)
         params: list[Tensor] = [item for item in model.parameters() if item.requires_grad]
         base = find_optimizer(segment.arm.base, worker.bases)
-        super().__init__(segment, base, model, params, worker.store, saved)
+        super().__init__(segment, base, model, params, worker.matrices, worker.store, saved)
         self.call = self.curve.call = segment.start + skip
 
     def outcome(self) -> SegmentOutcome:

@@ -76,8 +76,7 @@ class StepRules:
     def after(self, optimizer: Optimizer) -> None:
         """Let the weights decay by the size of the step that was made."""
         size = _step_size(optimizer) if self._decayed else None
-        # A distance that is only tried is no step size.
-        if size is not None and not optimizer.param_groups[0].get("seeking"):
+        if size is not None:
             for params, m, decay in self._decayed:
                 if found := [item for item in params if item.grad is not None]:
                     torch._foreach_mul_(found, max(0.0, 1.0 - size * m * decay))
@@ -102,4 +101,4 @@ def bare_step(optimizer: Optimizer, closure: Callable[[], Tensor]) -> Any:
 def _step_size(optimizer: Optimizer) -> float | None:
     """Return the step size of an optimizer, None where it has none."""
     group = optimizer.param_groups[0]
-    return group["lr"] * group.get("distance", 1.0) if "lr" in group else None
+    return float(group["lr"]) if "lr" in group else None

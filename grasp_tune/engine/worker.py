@@ -31,6 +31,7 @@ from grasp_tune.engine.segment import SegmentRunner
 from grasp_tune.engine.step_rules import StepRules
 from grasp_tune.engine.streams import untouched_randomness
 from grasp_tune.engine.threads import task_threads
+from grasp_tune.optimizers.muon import hidden_matrices
 from grasp_tune.optimizers.registry import Factory
 
 
@@ -50,6 +51,7 @@ class Worker:
         self.oracle = Oracle(problem, seed, count)
         self.model: nn.Module = self.oracle.model
         self.trained: list[Tensor] = list(self.oracle.parameters)
+        self.matrices = hidden_matrices(self.model, self.trained)
         self.buffers = Buffers(self.model)
         decay = {"weight_decay": problem.weight_decay, "weights_only": True}
         self.rules = StepRules([{"params": self.trained, **decay}], problem.clip)

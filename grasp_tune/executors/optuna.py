@@ -12,7 +12,6 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +80,6 @@ class StudyLog:
         self._outcomes: dict[int, Outcome] = {}  # by trial number: read once
         self._settled = 0  # so many of the first trials have ended: they never change
         self.recent: list[FrozenTrial] = []  # all others
-        self.ended_tasks: set[str] = set()  # of which a trial has ended, since somebody looked
         self.refresh()
 
     def refresh(self) -> None:
@@ -93,8 +91,6 @@ class StudyLog:
                 key = label["task"], label["turn"]
                 if key not in self._turns or self._turns[key].number >= trial.number:
                     self._turns[key] = trial
-                if trial.state.is_finished():
-                    self.ended_tasks.add(label["task"])
         ended = next((at for at, t in enumerate(self.recent) if not t.state.is_finished()), None)
         self._settled += len(self.recent) if ended is None else ended
         self.recent = [] if ended is None else self.recent[ended:]
@@ -105,13 +101,7 @@ class StudyLog:
 
     def running(self) -> list[FrozenTrial]:
         """Return the trials that hold a task now."""
-        found = []
-        for trial in self.recent:
-            label = label_of(trial) or {}
-            holder = self.at(str(label.get("task")), int(label.get("turn", 0)))
-            if holder is trial and not trial.state.is_finished():
-                found.append(trial)
-        return found
+        return [trial for trial in self._turns.values() if not trial.state.is_finished()]
 
     @property
     def calls(self) -> int:
@@ -310,7 +300,6 @@ class StudyExecutor:
         self._watch, self._heartbeat = Watch(timing), Heartbeat(log.study, timing, self._made)
         self._calls, self._begun, self._cap = calls, 0, cap
         self._wanted: dict[str, Task] = {}  # submitted, and not ended as far as we have told
-        self._unread: set[str] = set()  # of them, those that may have ended before
         self._turns: dict[str, int] = {}  # task id -> its turn now
         self._ours: dict[str, tuple[int, Task]] = {}  # by task id: what runs, and its trial
         self._error: Exception = SearchError("its process was stopped")
@@ -320,12 +309,11 @@ class StudyExecutor:
     @property
     def free(self) -> bool:
         """Whether it wants to know of more tasks: those that others hold cost nothing."""
-        return len(list(islice(self.unclaimed(), FRONT))) < FRONT
+        return len(self.unclaimed()) < FRONT
 
     def submit(self, task: Task) -> None:
         """Remember the task: some process on the study will run it."""
         self._wanted[task.id] = task
-        self._unread.add(task.id)
 
     def poll(self, timeout: float) -> Iterator[tuple[Task, Ended]]:
         """Run what is ours, and yield what has ended on the study since, by whoever."""
@@ -347,10 +335,10 @@ class StudyExecutor:
             self._log.write(trial_id, task, self._error, self._made())
         self._ours.clear()
 
-    def unclaimed(self) -> Iterator[tuple[Task, int]]:
-        """Yield the tasks that nobody holds, each with its turn."""
-        free = (task for task in self._wanted.values() if self._holder(task) is None)
-        return ((task, self._turns[task.id]) for task in free)
+    def unclaimed(self) -> list[tuple[Task, int]]:
+        """Return the tasks that nobody holds, each with its turn."""
+        free = [task for task in self._wanted.values() if self._holder(task) is None]
+        return [(task, self._turns[task.id]) for task in free]
 
     def heard(self, key: str) -> None:
         """The caller knows how a task ended, before it is on the study."""
@@ -370,12 +358,7 @@ class StudyExecutor:
         """Return what has ended, in the order of the trials: the same for whoever comes late."""
         self._log.refresh()
         found: dict[int, tuple[Task, Ended]] = {}
-        keys, self._unread, self._log.ended_tasks = (
-            self._unread | self._log.ended_tasks,
-            set(),
-            set(),
-        )
-        for task in [self._wanted[key] for key in keys if key in self._wanted]:
+        for task in list(self._wanted.values()):
             trial = self._holder(task)
             if trial is not None and (how := self._log.ended(trial)) is not None:
                 found[trial.number] = task, how
@@ -383,11 +366,10 @@ class StudyExecutor:
         return [found[number] for number in sorted(found)]
 
     def _claim(self) -> None:
-        while self._inner is not None and self._inner.free:
+        while self._inner is not None and self._inner.free and (waiting := self.unclaimed()):
             # Not all from the front: two processes that look at once should not both want it.
-            if not (waiting := list(islice(self.unclaimed(), 1 if self._alone else FRONT))):
-                return
-            task, turn = random.choice(waiting)
+            at = 0 if self._alone else random.randrange(min(len(waiting), FRONT))
+            task, turn = waiting[at]
             if not self._fits(task):
                 return
             trial_id = self._log.claim(

@@ -14,6 +14,7 @@ from grasp_tune.core.errors import CheckpointError, InputError
 from grasp_tune.engine.checkpoints import Buffers, Checkpoint, Store, Tensors
 from grasp_tune.engine.step_rules import StepRules
 from grasp_tune.engine.tensor_file import Meta
+from grasp_tune.optimizers.muon import hidden_matrices
 
 Groups = (
     nn.Module | Iterable[Tensor] | Iterable[tuple[str, nn.Parameter]] | Iterable[dict[str, Any]]
@@ -90,6 +91,7 @@ class ModelPoint:
         self._seen: list[int] | None = None  # their versions when we last put them
         self._marks, self._norms = 0, list[Tensor]()
         self.buffers = Buffers(self.model)
+        self.matrices = hidden_matrices(self.model, self.trained)
 
     # -- what checkpoints ask of a module --------------------------------------------------------
 

@@ -45,7 +45,8 @@ class TrainRun(TrainingRun):
             begun = saved if segment.state else None
         base = find_optimizer(segment.arm.base, {})
         point.rules.check(base)
-        super().__init__(segment, base, cast(nn.Module, point), point.trained, point.store, begun)
+        model, store = cast(nn.Module, point), point.store
+        super().__init__(segment, base, model, point.trained, point.matrices, store, begun)
         # A step of several calls (UniXGrad) is made again from its beginning when the next
         # gradient is there: where it began, and the gradients that it has been given.
         self._several = base.calls_per_step > 1
@@ -66,7 +67,7 @@ class TrainRun(TrainingRun):
         """The number that scales the optimizer's step now, NaN where it has none."""
         group = self.optimizer.param_groups[0]
         size = group.get(self.base.group_entry or "", math.nan)
-        return float(size) * float(group.get("distance", 1.0) or 1.0)
+        return float(size)
 
     def feed(self, loss: Tensor) -> None:
         """Take one gradient; make the step that it completes."""

@@ -29,56 +29,26 @@ def fresh_share(count: int) -> float:
     return count**-RAMP
 
 
-def take_in(mean: Tensor, square: Tensor, gradient: Tensor, count: int) -> None:
-    """Let both running means go on with the `count`-th gradient."""
+def take_in(mean: list[Tensor], square: list[Tensor], gradients: list[Tensor], count: int) -> None:
+    """Let the running means go on with the `count`-th gradients."""
     fresh = fresh_share(count)
-    mean.lerp_(gradient, 1.0 - FIRST)
-    square.mul_(1.0 - fresh).addcmul_(gradient, gradient, value=fresh)
+    torch._foreach_lerp_(mean, gradients, 1.0 - FIRST)
+    torch._foreach_mul_(square, 1.0 - fresh)
+    torch._foreach_addcmul_(square, gradients, gradients, fresh)
 
 
-def clipped_move(mean: Tensor, square: Tensor, count: int, out: Tensor | None = None) -> Tensor:
-    """Return the `count`-th move, from -1 to 1 per coordinate; in `out`, where that is given."""
-    first = 1.0 - FIRST**count
-    move = torch.sqrt(square, out=out).add_(TINY)
-    torch.div(mean, move, out=move)
-    if first < 1.0:
-        move.mul_(1.0 / first)
-    return move.clamp_(-1.0, 1.0)
+def clipped_moves(mean: list[Tensor], square: list[Tensor], count: int) -> list[Tensor]:
+    """Return the `count`-th moves, from -1 to 1 per coordinate."""
+    roots = torch._foreach_sqrt(square)
+    torch._foreach_add_(roots, TINY)
+    torch._foreach_mul_(roots, 1.0 - FIRST**count)
+    moves = torch._foreach_div(mean, roots)
+    torch._foreach_clamp_min_(moves, -1.0)
+    torch._foreach_clamp_max_(moves, 1.0)
+    return list(moves)
 
 
-class AdamMoves(CoordinateWise):
-    """What the optimizers whose moves are Adam's share: one tensor at a time, to save memory."""
-
-    _room: Tensor | None = None
-
-    def room(self, like: Tensor) -> Tensor:
-        """Return room for a tensor of this shape, in the place of the one returned before."""
-        room = self._room
-        if room is None or (room.device, room.dtype) != (like.device, like.dtype):
-            most = max(item.numel() for group in self.param_groups for item in group["params"])
-            room = self._room = torch.empty(most, dtype=like.dtype, device=like.device)
-        return room[: like.numel()].view(like.shape)
-
-    def clipped(self, point: Tensor, count: int) -> Tensor:
-        """Return the `count`-th move of a parameter, from -1 to 1 per coordinate, in `room`."""
-        state = self.state[point]
-        return clipped_move(state["mean"], state["square"], count, self.room(point))
-
-    def move(
-        self, points: list[Tensor], scales: list[Tensor] | None, count: int, size: float
-    ) -> None:
-        """Take in the gradients and make the `count`-th move, `size` times its direction."""
-        for at, point in enumerate(points):
-            state, gradient = self.state[point], point.grad
-            assert gradient is not None
-            take_in(state["mean"], state["square"], gradient, count)
-            moved = self.clipped(point, count)
-            if scales is not None:
-                moved.mul_(scales[at])
-            point.add_(moved, alpha=-size)
-
-
-class CoordinateAdam(AdamMoves):
+class CoordinateAdam(CoordinateWise):
     r"""Adam whose steps may also shrink with the size of each coordinate's gradients.
 
     With $m$ and $v$ the running means of $g$ (decay 0.9) and $g^2$ (decay $1 - t^{-0.8}$), and $p$
@@ -105,11 +75,17 @@ class CoordinateAdam(AdamMoves):
         for group in self.param_groups:
             group["steps"] += 1
             points = [point for point in group["params"] if point.grad is not None]
-            if not points:
-                continue
-            gradients = [point.grad for point in points]
-            self.begin(points, "mean", "square")
-            self.raise_peaks(group, points, gradients)
-            scales = self.scales(group, points)
-            self.move(points, scales, group["steps"], group["lr"])
+            if points:
+                self._move(group, points)
         return loss
+
+    def _move(self, group: dict[str, Any], points: list[Tensor]) -> None:
+        gradients = [point.grad for point in points if point.grad is not None]
+        self.begin(points, "mean", "square")
+        self.raise_peaks(group, points, gradients)
+        mean, square = self.entries(points, "mean"), self.entries(points, "square")
+        take_in(mean, square, gradients, group["steps"])
+        moves = clipped_moves(mean, square, group["steps"])
+        if (scales := self.scales(group, points)) is not None:
+            torch._foreach_mul_(moves, scales)
+        torch._foreach_add_(points, moves, alpha=-group["lr"])

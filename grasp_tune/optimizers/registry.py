@@ -6,7 +6,7 @@ entry, as a function `(params, value) -> Optimizer` that is given as `base` or a
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -50,7 +50,8 @@ class BaseOptimizer:
     name: what methods, tasks and results call it.
     make: `module:name` of a class or function, or the function itself. It is called with the
         parameters, then by keyword with the run's values, `options`, and, where `uses_power` is
-        set, `coordinates` (`preconditioner.Coordinates` or None).
+        set, `coordinates` (`preconditioner.Coordinates` or None); where `uses_matrices` is set,
+        `matrices`, the positions of the hidden matrices among the parameters.
     value: the keyword of the searched number; further values of a run keep their own names.
     quantity: what people call that number.
     from_distance: the rule from a distance to it, for schedules that search over distances.
@@ -59,8 +60,7 @@ class BaseOptimizer:
     calls_per_step: oracle calls of one step.
     changes_step: whether a run may go on with another value.
     uses_power: whether the steps can be divided by a power of each coordinate's gradient size.
-    measures_distance: whether the value is a share of a distance that the run measures itself, so
-        that there is no range to search.
+    uses_matrices: whether it is told which parameters are hidden matrices.
     batched: `module:name` of its rule for many runs in one computation, None where there is none.
     theorem: the methods, by name, whose theorem is about this optimizer.
     """
@@ -75,17 +75,25 @@ class BaseOptimizer:
     calls_per_step: int = 1
     changes_step: bool = True
     uses_power: bool = False
-    measures_distance: bool = False
+    uses_matrices: bool = False
     batched: str | None = None
     theorem: tuple[str, ...] = ()
 
-    def build(self, params: Any, values: Mapping[str, float], coordinates: Any = None) -> Any:
+    def build(
+        self,
+        params: Any,
+        values: Mapping[str, float],
+        coordinates: Any = None,
+        matrices: Collection[int] = (),
+    ) -> Any:
         """Return an optimizer of the parameters with these values, the searched one among them."""
         make = _loaded(self.make) if isinstance(self.make, str) else self.make
         keywords = {**dict(self.options), **values}
         keywords.pop("power", None)  # travels inside the coordinates
         if self.uses_power:
             keywords["coordinates"] = coordinates
+        if self.uses_matrices:
+            keywords["matrices"] = matrices
         return make(params, **keywords)
 
     def batched_rule(self) -> Callable[..., Any] | None:
@@ -145,13 +153,7 @@ for _entry in (
         make=f"{_HOME}.adam:CoordinateAdam",
         uses_power=True,
     ),
-    BaseOptimizer(
-        name="growing",
-        make=f"{_HOME}.distance_adam:DistanceAdam",
-        quantity="distance share",
-        uses_power=True,
-        measures_distance=True,
-    ),
+    BaseOptimizer(name="muon", make=f"{_HOME}.muon:MatrixAdam", uses_matrices=True),
     BaseOptimizer(
         name="momentum",
         make="torch.optim:SGD",

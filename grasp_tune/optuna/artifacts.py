@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from contextlib import suppress
+from typing import BinaryIO
 
 from optuna.artifacts._protocol import ArtifactStore
 from optuna.artifacts.exceptions import ArtifactNotFound
@@ -21,7 +22,10 @@ class ArtifactBlobs:
     """
 
     def __init__(self, artifact_store: ArtifactStore) -> None:
-        self._store, self.write = artifact_store, artifact_store.write
+        self._store = artifact_store
+
+    def write(self, name: str, content: BinaryIO) -> None:
+        self._store.write(name, content)
 
     def read(self, name: str) -> bytes:
         try:

@@ -214,21 +214,17 @@ class Assignments:
             self._board.submit(step)
         return step
 
-    def _waiting(self) -> bool:
-        """Return whether there are tasks that nobody holds, as far as is known."""
-        return next(self._board.unclaimed(), None) is not None
-
     def exhausted(self) -> bool:
         """Return whether no task waits for a trial, now or later, unless one that runs fails."""
         with self._lock:
             step = self.learn()
-            return step is Step.DONE or not (self._waiting() or self.growing)
+            return step is Step.DONE or not (self._board.unclaimed() or self.growing)
 
     def over(self, number: int) -> bool:
         """Return whether nothing is left for this process after one of its trials."""
         with self._lock:
             self._submit()
-            if self._waiting() or not self.exhausted():  # the first asks no storage
+            if self._board.unclaimed() or not self.exhausted():  # the first asks no storage
                 return False
             running = [item for item in self.log.running() if item.number != number]
         if in_memory(self.study) or not running:

@@ -5,7 +5,7 @@ Both read what is on the study, so they can be drawn by any process, during the 
 
 import json
 import math
-from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import optuna
@@ -27,9 +27,10 @@ def loss_figure(study: optuna.Study) -> Any:
     """Return the last loss of each run against its step size, sized by its oracle calls."""
     from grasp_tune.report.figures import run_scatter
 
-    (runs, chosen), stored = _runs(study), stored_plan(study)
+    runs, chosen = _runs(study), _chosen(study)
     heights = {run.arm: run.last_loss for run in runs}
     place = next(((run.value, run.last_loss) for run in runs if run.arm == chosen), None)
+    stored = stored_plan(study)
     plan = None if stored is None else stored.plan
     words = "step size, radius or distance" if plan is None else plan.quantity
     return run_scatter(runs, heights, place, words, "mean loss at the end of the run")
@@ -39,13 +40,13 @@ def rung_figure(study: optuna.Study) -> Any:
     """Return the loss of each run after each of its parts: who went on, and who won."""
     from grasp_tune.report.figures import line_figure
 
-    runs, chosen = _runs(study)
     lines = []
-    for run in runs:
+    for run in _runs(study):
         points = zip(run.stretches, run.losses, strict=True)
         lines.append((run, [(stop, loss) for (_, stop), loss in points if math.isfinite(loss)]))
+    kept = [line for line in lines if line[1]]
     axes = ("oracle calls of the run", "mean loss")
-    return line_figure([line for line in lines if line[1]], chosen, *axes, mode="lines+markers")
+    return line_figure(kept, _chosen(study), *axes, mode="lines+markers")
 
 
 def save_figures(study: optuna.Study) -> tuple[str, str]:
@@ -65,43 +66,72 @@ def cell_runs(study: optuna.Study) -> tuple[Run, ...]:
     """Return the completed trials of a sampler as runs, with what they reported on the way."""
     found: dict[int, Run] = {}
     for trial in trials_of(study):
-        cell, complete = cell_on(trial), trial.state == TrialState.COMPLETE
-        if cell is not None and complete and not trial.user_attrs[CELL].get("void"):
-            calls = int(trial.user_attrs.get(CALLS, cell.budget))
-            value = math.nan if trial.value is None else float(trial.value)
-            marks = {**trial.intermediate_values, calls: value}
-            found.setdefault(cell.index, _run(cell.index, "", cell.value, 0, marks))
+        cell = cell_on(trial)
+        void = cell is None or trial.user_attrs[CELL].get("void")
+        if cell is None or void or trial.state != TrialState.COMPLETE:
+            continue
+        calls = int(trial.user_attrs.get(CALLS, cell.budget))
+        value = math.nan if trial.value is None else float(trial.value)
+        marks = sorted({**trial.intermediate_values, calls: value}.items())
+        stops = [int(call) for call, _ in marks if call > 0]
+        run = Run(
+            arm=cell.index,
+            base="",
+            value=cell.value,
+            power=0.0,
+            calls=calls,
+            finite=math.isfinite(value),
+            stretches=tuple(zip([0, *stops], stops, strict=False)),
+            curve=tuple(
+                (int(step), float(loss), math.nan)
+                for step, loss in sorted(trial.intermediate_values.items())
+            ),
+            losses=tuple(float(loss) for call, loss in marks if call > 0),
+        )
+        found.setdefault(cell.index, run)
     return tuple(found[index] for index in sorted(found))
 
 
 def _task_runs(study: optuna.Study) -> list[Run]:
     """Return the runs of a whole sweep, put together from the trials of its tasks."""
-    begun: dict[int, tuple[str, float, int]] = {}  # by run: base, value, its first call
-    marks: dict[int, dict[int, float]] = {}  # by run: calls at the end of each part -> loss
+    parts: dict[int, dict[int, tuple[Any, ...]]] = {}  # run -> calls at its end -> the part
     for trial in trials_of(study):
         label = trial.system_attrs.get(TASK)
-        if trial.state == TrialState.COMPLETE and isinstance(label, dict) and label.get("runs"):
+        if trial.state != TrialState.COMPLETE or not isinstance(label, dict):
+            continue
+        if rows := label.get("runs"):
             outcome = outcome_from_dict(json.loads(joined(trial.system_attrs, OUTCOME)))
             assert isinstance(outcome, TrainOutcome)
-            pairs = zip(label["runs"], outcome.segments, strict=True)
-            for (arm, base, value, start, stop), item in pairs:
-                first = min(start, begun[arm][2]) if arm in begun else start
-                begun[arm] = base, value, first
-                marks.setdefault(arm, {})[stop] = item.loss if item.finite else math.nan
-    return [_run(arm, *begun[arm], marks[arm]) for arm in sorted(begun)]
+            for row, item in zip(rows, outcome.segments, strict=True):
+                parts.setdefault(row[0], {})[row[4]] = (*row, item)
+    found = []
+    for index, ends in sorted(parts.items()):
+        rows = [ends[stop] for stop in sorted(ends)]
+        losses = tuple(row[5].loss if row[5].finite else math.nan for row in rows)
+        found.append(
+            Run(
+                arm=index,
+                base=rows[0][1],
+                value=rows[0][2],
+                power=0.0,
+                calls=rows[-1][4],
+                finite=all(map(math.isfinite, losses)),
+                stretches=tuple((row[3], row[4]) for row in rows),
+                curve=(),
+                losses=losses,
+            )
+        )
+    return found
 
 
-def _run(arm: int, base: str, value: float, start: int, marks: Mapping[int, float]) -> Run:
-    """Return a run from its losses by calls."""
-    stops = sorted(int(call) for call in marks if call > 0)
-    losses = tuple(float(marks[stop]) for stop in stops)
-    parts, finite = tuple(zip([start, *stops], stops, strict=False)), math.isfinite(losses[-1])
-    return Run(arm, base, value, 0.0, stops[-1], finite, parts, curve=(), losses=losses)
-
-
-def _runs(study: optuna.Study) -> tuple[list[Run], int]:
-    """Return the runs, and which one was chosen: 0 where none was, or where x0 won."""
-    note = study_json(study, CHOICE)
-    if not (runs := [*_task_runs(study), *cell_runs(study)]):
+def _runs(study: optuna.Study) -> list[Run]:
+    runs = [*_task_runs(study), *(replace(run, curve=()) for run in cell_runs(study))]
+    if not runs:
         raise InputError(f"study {study.study_name!r} has no run of grasp_tune that has ended")
-    return runs, 0 if note is None else int(note["candidate"]["arm"])
+    return runs
+
+
+def _chosen(study: optuna.Study) -> int:
+    """Return the run that was chosen, 0 where none was, or where x0 won."""
+    note = study_json(study, CHOICE)
+    return 0 if note is None else int(note["candidate"]["arm"])

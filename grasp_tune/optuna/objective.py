@@ -185,7 +185,7 @@ class _MethodAssignments(Assignments):
                 self._missed |= {at}
                 self.search.make_again(key)
                 self.learn()
-                return next(self._board.unclaimed(), None)
+                return next(iter(self._board.unclaimed()), None)
         return (NOTHING, 0) if holder is not None else (RESULT, turn)
 
     def result(self, place: Callable[[str], Tensors]) -> Result:

@@ -79,50 +79,57 @@ def select(
     sweep = fingerprint(study.study_name, stored.mark)
     store = artifact_checkpoints(artifact_store, lambda key: uploads[key].artifact, sweep)
     worker = Worker(problem, stored.seed, store)
-    start = _start(stored, worker)
+    start, probe_calls = _start(stored, worker)
     rows = [start_candidate(start, score)]
     rows += [_candidate(study, plan, item) for item in uploads.values()]
     rows, calls = _score(plan, worker, rows, score)
     choice = _choose(study, plan, rows, score, start, uploads)
     worker.place(choice.key)
-    runs = [replace(r, stretches=((0, r.calls),), losses=r.losses[-1:]) for r in cell_runs(study)]
-    failed = [trial for trial in trials_of(study) if trial.state == TrialState.FAIL]
+    runs = tuple(
+        replace(run, stretches=((0, run.calls),), losses=run.losses[-1:])
+        for run in cell_runs(study)
+    )
     result = Result(
         spec=spec.to_dict(),
         choice=choice,
         plan=plan,
         certificate=certify(spec, choice),
         calls={
-            "probe": start.calls,
+            "probe": probe_calls,
             "train": sum(run.calls for run in runs),
             "ensemble": calls,
-            "repeated": sum(int(trial.user_attrs.get(CALLS, 0)) for trial in failed),
+            "repeated": _repeated(study),
         },
-        runs=tuple(runs),
+        runs=runs,
         tensors={name: item.cpu().clone() for name, item in model_tensors(worker.model).items()},
         build=lambda: problem.build(stored.seed),
     )
     upload = uploads.get(choice.key)
-    origin = (None, None) if upload is None else (upload.trial, upload.artifact)
-    write_choice(study, result, trial=origin[0], artifact=origin[1])
+    write_choice(
+        study,
+        result,
+        trial=None if upload is None else upload.trial,
+        artifact=None if upload is None else upload.artifact,
+    )
     return result
 
 
-def _start(stored: StoredPlan, worker: Worker) -> ProbeOutcome:
-    """Return what is known of x0: the probe of the plan, made now if need be."""
-    plan, outcome = stored.plan, stored.probe
-    if outcome is None:
-        assert plan is not None
-        gradients, values = (0, plan.probe_gradients), (0, plan.probe_values)
-        task = ProbeTask("probe", gradients, values, exact=plan.ensemble == "exact")
-        outcome = worker.run(task)  # type: ignore[assignment]
-    elif outcome.origin != worker.origin:
-        raise InputError(
-            "problem: its model starts from another point than the one that was probed; seed "
-            "whatever `model` draws, or load its weights from a file"
-        )
+def _start(stored: StoredPlan, worker: Worker) -> tuple[ProbeOutcome, int]:
+    """Return what is known of x0 and what it cost: the probe of the plan, made now if need be."""
+    if stored.probe is not None:
+        if stored.probe.origin != worker.origin:
+            raise InputError(
+                "problem: its model starts from another point than the one that was probed; seed "
+                "whatever `model` draws, or load its weights from a file"
+            )
+        return stored.probe, stored.probe.calls
+    plan = stored.plan
+    assert plan is not None
+    gradients, values = (0, plan.probe_gradients), (0, plan.probe_values)
+    task = ProbeTask("probe", gradients, values, exact=plan.ensemble == "exact")
+    outcome = worker.run(task)
     assert isinstance(outcome, ProbeOutcome)
-    return outcome
+    return outcome, outcome.calls
 
 
 def _candidate(study: optuna.Study, plan: Plan, item: Upload) -> Candidate:
@@ -195,3 +202,8 @@ def _choose(
             warnings.warn(notes[-1], stacklevel=3)
     # Whether the objective ran the paper's base optimizer is known to the user alone.
     return Choice(chosen.key, by, plan.ensemble, tuple(rows), covered=False, notes=tuple(notes))
+
+
+def _repeated(study: optuna.Study) -> int:
+    failed = [trial for trial in trials_of(study) if trial.state == TrialState.FAIL]
+    return sum(int(trial.user_attrs.get(CALLS, 0)) for trial in failed)

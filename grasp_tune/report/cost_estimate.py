@@ -12,7 +12,6 @@ from grasp_tune.config.schema import Experiment
 from grasp_tune.core.methods import Method
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import ScoreTask, TrainTask
-from grasp_tune.optimizers.registry import described
 from grasp_tune.report.dry_run import DryRun, Round, StartPoint, Stopwatch, dry_run
 from grasp_tune.report.formatting import plural, quantities
 
@@ -75,13 +74,8 @@ class CostEstimate:
 
     @property
     def range(self) -> tuple[float, float] | None:
-        """Smallest and largest value that is tried; None where nothing would be trained.
-
-        Runs that measure their distance search no range: it is the share that the last one takes.
-        """
+        """Smallest and largest value that is tried; None where nothing would be trained."""
         values = self.run.values
-        if values and all(described(base).measures_distance for base in self.run.bases):
-            values = (self.run.segments[-1].arm.value,)
         return (values[0], values[-1]) if values else None
 
     def seconds_on(self, workers: int) -> float | None:

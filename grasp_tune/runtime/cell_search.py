@@ -77,7 +77,6 @@ class CellSearch:
         self.outcomes: dict[str, CellOutcome] = {}
         self._failures: dict[str, int] = {}
         self._queue: deque[str] = deque()
-        self._settled = 0  # how many cells are
         self.cells: dict[str, Cell] = {}  # known by now
         self.grows = False  # whether further ones follow when these have ended
         self._extend()
@@ -95,9 +94,8 @@ class CellSearch:
             found, last = self.source.trials(losses)
             self.grows = not last
         for cell in found[len(self.cells) :]:
-            self.cells[key := cell_id(cell.index)] = cell
-            self._queue.append(key)
-            self._settled += self.settled(key)
+            self.cells[cell_id(cell.index)] = cell
+            self._queue.append(cell_id(cell.index))
 
     def settled(self, key: str) -> bool:
         """Return whether a cell has ended, or has failed too often."""
@@ -118,7 +116,7 @@ class CellSearch:
                 cell = self.cells[key]
                 parent = self.outcomes.get(cell_id(getattr(cell, "parent", 0)))
                 return CellTask(cell, "" if parent is None else parent.trial)
-        return Step.DONE if self._settled == len(self.cells) else Step.WAIT
+        return Step.DONE if all(map(self.settled, self.cells)) else Step.WAIT
 
     def tell(self, task: CellTask | str, outcome: CellOutcome | None, reason: str = "") -> bool:
         """Record how a cell ended; None means that it failed. Returns whether it was news."""
@@ -130,7 +128,6 @@ class CellSearch:
         else:
             self._failures[key] = self._failures.get(key, 0) + 1
             self.release(key)
-        self._settled += self.settled(key)
         self._extend()
         return True
 
@@ -181,7 +178,7 @@ class CellSearch:
             "window",
             tuple(rows),
             covered=False,
-            partial=self.grows or self._settled < len(self.cells),
+            partial=self.grows or not all(map(self.settled, self.cells)),
             notes=() if won else ("no run reported a finite metric, so x0 is returned",),
         )
         spent = sum(run.calls for run in runs)
@@ -215,7 +212,6 @@ class CellSearch:
             raise InputError("the saved sweep has another plan than this one")
         found = cls(saved)
         found._failures = {key: int(count) for key, count in state["failures"].items()}
-        found._settled = sum(map(found.settled, found.cells))
         known = [decode(CellOutcome, item) for item in state["outcomes"]]
         while True:
             found._extend()  # cells that were lost may have ended a round

@@ -1,68 +1,48 @@
 """The final run of `promote`: one run gets the rest of the budget, its step falling to zero.
 
 It is cut into parts, so that it can go on after a fault, and so that its step can follow what it
-shows (`step_control`): a part may be undone, and the run then goes on from the state before it,
-with another step, on minibatches of its own.
+shows: a part that makes the loss jump is undone, and the run goes on from the state before it with
+a smaller step; where nearly all of the loss is gone and it still falls, larger steps are tried.
+
+Where noise is what is left of the gradients, the step need not fall at first: averaging more
+minibatches a step does the same with fewer steps. A step of L lanes is the root of L times as
+large, and never larger than the run's full step.
 """
 
 import math
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
 
 from grasp_tune.core.checkpoint_keys import Key, average_key, iterate_key, state_key
 from grasp_tune.core.choice import Candidate
-from grasp_tune.core.ensemble import Tally, tallied
+from grasp_tune.core.ensemble import Tally
 from grasp_tune.core.rounds import Known, Round
-from grasp_tune.core.tasks import Arm, Segment, SegmentOutcome, TrainTask
-from grasp_tune.schedules.promote_state import PromoteState
-from grasp_tune.schedules.rungs import outcomes
-from grasp_tune.schedules.step_control import StepControl
+from grasp_tune.core.tasks import Arm, Segment, SegmentOutcome
+from grasp_tune.schedules.promote_state import PromoteState, finite_loss
+from grasp_tune.schedules.step_list import FinalStart
 
 ENDED_EARLY = "the final run ended early: it did not get better on fresh samples any more"
 EARLY = (1 / 16, 1 / 8, 1 / 4, 1 / 2)  # of the first part: looks at a run that memorizes at once
 
 
-@dataclass(frozen=True, slots=True)
-class FinalStart:
-    """Where the final run begins, and with which step."""
-
-    arm: Arm
-    owner: Arm  # the run whose state it begins from
-    state: Key | None = None  # None: x0
-    shrink: float = 0.0  # power of its age with which the step shrinks besides
-    adapts: bool = False  # whether the step follows what the run shows
-    loss: float = math.nan  # of the state, as far as it is known
-
-    @property
-    def age(self) -> int:
-        """Oracle calls that the state has had."""
-        return 0 if self.state is None else self.state.call
-
-
-def final_run(
-    state: PromoteState, start: FinalStart, *, must_improve: bool = False
-) -> Generator[Round, Known, list[Candidate]]:
-    """Yield the parts; return the candidates that they leave.
-
-    One that `must_improve` ends after its first part where that does not get below the start; it
-    then leaves no candidate and all that it did not spend.
-    """
-    options, exact = state.options, state.spec.method.exact
-    looks = _average_samples(state) if start.adapts else 0
-    stopping = _Stopping(state)
-    total = max(0, state.left - looks - (options.parts + len(EARLY)) * stopping.samples)
-    kept, good = start.owner, start.state
-    begin, end = start.age, start.age + total
-    rows = [] if good is None or must_improve else [Candidate.of(good, kept, start.loss)]
+def final_run(state: PromoteState, start: FinalStart) -> Generator[Round, Known, list[Candidate]]:
+    """Yield the parts; return the candidates that they leave."""
+    options, stopping, step = state.options, _Stopping(state), _StepSize(state, start)
+    total = max(0, state.left - (options.parts + len(EARLY)) * stopping.samples)
+    begin = start.state.call if start.state is not None else 0
+    end, call = begin + total, begin
+    rows = [] if start.state is None else [Candidate.of(start.state, start.owner, start.loss)]
+    good, kept, ends = start.state, start.owner, None
     window = math.nan  # mean loss of the last minibatches of the last part that stands
-    control, ends, discard = StepControl(state, start.arm, start.adapts), None, state.discard
     for part in range(options.parts):
-        first = begin + total * part // options.parts
-        stop = begin + total * (part + 1) // options.parts
+        first, last = call, part == options.parts - 1
+        lanes = _lanes(state, start, (end - first) / total) if total else 1
+        length = (begin + total * (part + 1) // options.parts - first) // lanes * lanes
+        stop = end if last else first + length
         if stop <= first:
             continue
-        arm, last, looked = control.arm, part == options.parts - 1, looks > 0 and part == 0
+        call, arm = stop, step.arm
         points = () if last else stopping.points(first, stop, early=part == 0)
         segment = Segment(
             arm,
@@ -70,50 +50,36 @@ def final_run(
             stop,
             keep=points or ((stop,) if last else ()),
             averages=(options.average_power,),
-            keep_averages=last or looked,
+            keep_averages=last,
             save=not last,
             anneal=(begin, end) if options.anneal else None,
-            shrink=start.shrink,
+            warmup=options.warmup,
             origin=good,
-            lanes=control.lanes,
+            lanes=lanes,
         )
-        tasks = (TrainTask(f"final{part}-run{arm.index:03d}", (segment,), exact=exact),)
-        known = yield state.round(tasks, discard)
-        items, discard = outcomes(tasks, known), ()
-        state.left -= sum(item.calls for item in items)
-        loss = items[0].loss if items and items[0].finite else math.nan
-        if must_improve and good == start.state:
-            bound = state.start.value if stop - first >= options.telling_calls else math.inf
-            if not loss < bound:
-                unseen = [iterate_key(arm.index, call) for call in points]
-                ended = () if last else (state_key(arm.index, stop), *unseen)
-                state.discard = ended if good is None else (*ended, good)
-                return []
-        if not control.accepts(loss, _median(items, options.curve_points)):
+        found, _ = yield from state.train(f"final{part}", [segment])
+        item = found.get(arm.index)
+        loss = finite_loss(item)
+        if not step.accepts(loss, _median(item, options.curve_points)):
             if not last:
-                unseen = [iterate_key(arm.index, call) for call in points]
-                discard = (state_key(arm.index, stop), *unseen)
-            control.go_back()
+                unseen = [iterate_key(arm.index, at) for at in points]
+                state.discard = (state_key(arm.index, stop), *unseen)
+            step.go_back()
             continue
-        window = items[0].window_loss
-        ends = (arm, stop) if last else None
+        assert item is not None
+        window, ends = item.window_loss, (arm, stop) if last else None
         if not last:
-            if good is not None and (must_improve or good != start.state):
-                discard = (good,)  # else the start of the final run stays: it is a candidate
+            if good is not None and good != start.state:  # the first stays: it is a candidate
+                state.discard = (good,)
             kept, good = arm, state_key(arm.index, stop)
             state.leader = good
-        if looked:
-            average = average_key(arm.index, stop, options.average_power)
-            items_there = yield from state.fresh_losses("final0-score", [average], looks)
-            control.average = tallied(items_there).get(str(average), Tally()).mean
-            discard = (*discard, average)
         if points:
             yield from stopping.look(f"final{part}-look", arm, points)
             if stopping.over:
                 state.notes.append(ENDED_EARLY)
-                state.left, state.discard = 0, discard
+                state.left = 0
                 break
-        control.go_on(part, loss)
+        step.go_on(loss)
     rows += stopping.rows()
     if ends is not None:
         winner, stop = ends
@@ -124,6 +90,59 @@ def final_run(
     elif good is not None and good != start.state:
         rows.append(Candidate.of(good, kept, window))
     return rows
+
+
+def _lanes(state: PromoteState, start: FinalStart, share: float) -> int:
+    """Return how many lanes a part has that begins with so much of the full step."""
+    if not start.noisy or state.spec.method.exact:
+        return 1
+    wanted = int(2.0 * math.log2(1.0 / max(share, 1e-9)))
+    return min(state.options.most_lanes, 1 << min(wanted, 62))
+
+
+class _StepSize:
+    """The step of the part that comes next, by what the parts so far have shown."""
+
+    def __init__(self, state: PromoteState, start: FinalStart) -> None:
+        self._state, self.arm, self._before = state, start.arm, start.loss
+        self._growth, self._grown = state.options.growth, False
+
+    def accepts(self, loss: float, middle: float | None) -> bool:
+        """Return whether a part that ended at this loss stands; any finite first one does.
+
+        middle: the loss of most of its minibatches; a mean that a few of them have raised is no
+            jump.
+        """
+        if self._grown:
+            return loss < self._before
+        before, start = self._before, self._state.start.value
+        low = loss if middle is None else min(loss, middle)
+        # A loss that may be negative has no zero to be a multiple of: it then jumps where it loses
+        # all that was gained since the start.
+        rise = (self._state.options.jump - 1.0) * before
+        return math.isfinite(loss) and low < before + (
+            rise if before > 0.0 else max(-before, start - before)
+        )
+
+    def go_on(self, loss: float) -> None:
+        """Choose the next step after a part that stands."""
+        options = self._state.options
+        falls, self._before, self._grown = loss < options.falling * self._before, loss, False
+        left = 0.0 < loss < options.solved * self._state.start.value
+        if falls and left and self._growth > options.least_growth:
+            self._change(self._growth)
+            self._grown = True
+
+    def go_back(self) -> None:
+        """Choose the next step after a part that was undone."""
+        if not self._grown:
+            self._change(1.0 / self._state.options.backoff)
+            return
+        self._change(1.0 / self._growth)
+        self._growth, self._grown = math.sqrt(self._growth), False
+
+    def _change(self, factor: float) -> None:
+        self.arm = self._state.new_arm(self.arm, self.arm.value * factor)
 
 
 class _Stopping:
@@ -145,11 +164,10 @@ class _Stopping:
 
     def look(self, name: str, arm: Arm, calls: Sequence[int]) -> Generator[Round, Known, None]:
         """Yield fresh samples at these points of a part."""
-        keys = [iterate_key(arm.index, call) for call in calls]
-        found = yield from self._state.fresh_losses(name, keys, self.samples)
-        tallies = tallied(found)
+        keys: list[Key] = [iterate_key(arm.index, call) for call in calls]
+        tallies = yield from self._state.fresh_losses(name, keys, self.samples)
         for key in keys:
-            tally = tallies.get(str(key), Tally())
+            tally = tallies.get(key, Tally())
             row = Candidate.of(key, arm, tally.mean)
             self._looks.append(replace(row, samples=tally.count, square=tally.square))
 
@@ -171,14 +189,8 @@ class _Stopping:
         ]
 
 
-def _median(items: Sequence[SegmentOutcome], least: int) -> float | None:
+def _median(item: SegmentOutcome | None, least: int) -> float | None:
     """Return the median of the later half of a part's curve, None where it has too few points."""
-    losses = [point.loss for item in items for point in item.curve]
+    losses = [point.loss for point in item.curve] if item is not None else []
     late = losses[len(losses) // 2 :]
     return median(late) if len(late) >= least else None
-
-
-def _average_samples(state: PromoteState) -> int:
-    """Return how many fresh samples tell the loss at an average; 0 where too few would."""
-    count = int(state.options.average_share * state.spec.budget)
-    return count if count >= state.options.blocks and state.samples_freely else 0

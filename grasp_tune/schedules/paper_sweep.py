@@ -61,10 +61,10 @@ def paper_choice(
     rows = [row for row in train_candidates(sweep.tasks, known, by) if not row.note]
     if rows:
         count = sweep.plan.samples_per_candidate or 1
-        samples = uniform_samples([row.key for row in rows], count)
+        samples = uniform_samples([row.key for row in rows], count, state.sampled)
         tasks = score_tasks("paper-score", samples, by, exact=exact)
         known = yield state.round(tasks)
         tallies = tallied(scores(tasks, known), by=by)
         rows = [scored(row, tallies) for row in rows]
-    state.sampled = max(state.sampled, sweep.plan.ensemble_calls)
+    state.sampled += sweep.plan.ensemble_calls
     return rows[best([row.score for row in rows])] if rows else None

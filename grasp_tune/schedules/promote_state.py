@@ -3,13 +3,13 @@
 import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 from grasp_tune.core.checkpoint_keys import X0, Key
+from grasp_tune.core.ensemble import Tally, paired_samples, tallied
 from grasp_tune.core.plan import Plan
-from grasp_tune.core.rounds import Known, Round, score_tasks
+from grasp_tune.core.rounds import Known, Round, score_tasks, scores, train_tasks
 from grasp_tune.core.spec import SweepSpec
-from grasp_tune.core.tasks import Arm, ProbeOutcome, Sample, SampleOutcome, ScoreOutcome, Task
+from grasp_tune.core.tasks import Arm, ProbeOutcome, Segment, SegmentOutcome, Task, TrainOutcome
 from grasp_tune.schedules.promote_options import PromoteOptions
 
 
@@ -25,8 +25,7 @@ class PromoteState:
     next_run: int = 1  # the first run number that nobody has used
     sampled: int = 0  # samples of the ensemble's stream used so far
     leader: Key = X0
-    begun: tuple[Key, ...] = ()  # states from which the runs of this rung began
-    discard: tuple[Key, ...] = ()
+    discard: tuple[Key, ...] = ()  # checkpoints that the next round lets go of
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -34,35 +33,58 @@ class PromoteState:
         """Whether fresh samples may be drawn before the last choice."""
         return not self.spec.method.exact and self.spec.ensemble != "window"
 
-    def ceiling(self) -> float | None:
-        """Return the loss above which a run has diverged, None where the start gives no scale."""
-        value, times = self.start.value, self.options.diverged
-        spread = self.start.value_square - value * value
-        height = (times - 1.0) * abs(value) + times * math.sqrt(max(0.0, spread))
-        return value + height if height > 0.0 and math.isfinite(height) else None
+    def height(self, deviations: float) -> float:
+        """Return the start's loss and so many standard deviations of a minibatch's above it."""
+        variance = self.start.value_square - self.start.value**2
+        found = self.start.value + deviations * math.sqrt(max(0.0, variance))
+        return found if math.isfinite(found) else self.start.value
+
+    def ceiling(self, times: float) -> float | None:
+        """Return the loss that is so many times the start's, None where that gives no scale."""
+        height = self.height(times) + (times - 1.0) * abs(self.start.value)
+        return height if self.start.value < height < math.inf else None
 
     def new_arm(self, like: Arm, value: float) -> Arm:
         """Return a run with a number of its own."""
         self.next_run += 1
         return like.with_value(self.next_run - 1, value)
 
-    def round(self, tasks: tuple[Task, ...], discard: tuple[Key, ...] = ()) -> Round:
-        """Return the next round."""
+    def round(self, tasks: tuple[Task, ...]) -> Round:
+        """Return the next round; it lets go of what was put down for discarding."""
+        discard, self.discard = self.discard, ()
         return Round(tasks, plan=self.plan, leader=self.leader, discard=discard)
 
+    def train(
+        self, name: str, segments: Sequence[Segment], extra: tuple[Task, ...] = ()
+    ) -> Generator[Round, Known, tuple[dict[int, SegmentOutcome], Known]]:
+        """Yield the segments; return how each run went, by its number, and what else is known."""
+        tasks = train_tasks(name, segments, 0, exact=self.spec.method.exact)
+        known = yield self.round((*tasks, *extra))
+        told = [known[task.id] for task in tasks]
+        runs = [item for out in told if isinstance(out, TrainOutcome) for item in out.segments]
+        self.left -= sum(item.calls for item in runs)
+        return {item.arm: item for item in runs}, known
+
     def fresh_losses(
-        self, name: str, keys: Sequence[Key], count: int, blocks: int = 1
-    ) -> Generator[Round, Known, list[SampleOutcome]]:
-        """Yield `count` fresh samples, the same ones for every point; return what each block gave.
+        self, name: str, keys: Sequence[Key], count: int
+    ) -> Generator[Round, Known, dict[Key, Tally]]:
+        """Yield `count` fresh samples, the same ones for every point; return what each gave.
 
         Points whose samples were lost are left out.
         """
-        ends = [self.sampled + count * at // blocks for at in range(blocks + 1)]
+        samples = paired_samples(map(str, keys), self.sampled, self.sampled + count)
         self.sampled += count
-        samples = [Sample(str(key), *block) for key in keys for block in pairwise(ends)]
         tasks = score_tasks(name, samples, "value")
         known = yield self.round(tasks)
-        told = [known[task.id] for task in tasks]
-        found = [out for out in told if isinstance(out, ScoreOutcome)]
-        self.left -= sum(out.calls for out in found)
-        return [item for out in found for item in out.samples]
+        found = scores(tasks, known)
+        self.left -= sum(item.count for item in found)
+        tallies = tallied(found)
+        return {key: tallies[str(key)] for key in keys if str(key) in tallies}
+
+
+def finite_loss(item: SegmentOutcome | None) -> float:
+    """Return the mean loss of a segment's later half; infinite where it was lost or diverged."""
+    if item is None or not item.finite or not math.isfinite(item.loss):
+        return math.inf
+    late = item.curve[len(item.curve) // 2 :]
+    return sum(point.loss for point in late) / len(late) if late else item.loss

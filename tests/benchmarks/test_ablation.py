@@ -29,11 +29,12 @@ def test_every_variant_changes_something(name: str) -> None:
         not in (
             "constant-step",
             "no-undo",
-            "no-calm",
             "no-bold",
-            "no-seek",
-            "seek-less",
             "no-handicap",
+            "no-mean",
+            "coordinates",
+            "one-lane",
+            "lanes-for-all",
         )
     ],
 )

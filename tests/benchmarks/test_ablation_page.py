@@ -10,15 +10,15 @@ from tests.benchmarks.test_standings import record
 def test_changes_are_measured_against_the_default() -> None:
     records = [record("mnist", "grasp-promote", 10, 0.5), record("iris", "grasp-promote", 10, 0.2)]
     variants = [
-        record("mnist", "ablation-no-calm", 10, 0.4),  # -20 %
-        record("iris", "ablation-no-calm", 10, 0.3),  # +50 %
-        record("mnist", "ablation-half", 10, math.inf),
+        record("mnist", "ablation-no-mean", 10, 0.4),  # -20 %
+        record("iris", "ablation-no-mean", 10, 0.3),  # +50 %
+        record("mnist", "ablation-short-rungs", 10, math.inf),
     ]
     text = ablation_part(variants, records)
-    calm = cells(text, "the step is never halved for noise")
-    assert calm == ["2", "+15.0", "+50.0 (iris)", "-20.0 (mnist)"]
-    assert cells(text, "half of the usual part of it")[:2] == ["1", "+1000.0"]
-    assert text.index("never halved") < text.index("half of the usual")  # best first
+    mean = cells(text, "no step between two that are as good")
+    assert mean == ["2", "+15.0", "+50.0 (iris)", "-20.0 (mnist)"]
+    assert cells(text, "rungs half as long")[:2] == ["1", "+1000.0"]
+    assert text.index("no step between") < text.index("rungs half")  # best first
 
 
 def test_losses_near_zero_are_shown_as_they_are() -> None:
@@ -43,4 +43,4 @@ def test_losses_near_zero_are_shown_as_they_are() -> None:
 
 def test_without_a_default_to_compare_with_there_is_no_table() -> None:
     assert ablation_part([], []) == ""
-    assert ablation_part([record("mnist", "ablation-half", 10, 0.4)], []) == ""
+    assert ablation_part([record("mnist", "ablation-short-rungs", 10, 0.4)], []) == ""

@@ -44,7 +44,7 @@ def test_a_step_of_lanes_is_a_step_with_their_mean_gradient(lanes: int) -> None:
             ]
         with torch.no_grad():
             for point, total in zip(oracle.parameters, parts[0], strict=True):
-                point.add_(total / lanes, alpha=-0.05)
+                point.add_(total / lanes, alpha=-0.05 * math.sqrt(lanes))
     found = bench.point(str(run.candidates[0]))
     wanted = {f"param.{n}": p.detach() for n, p in twin.worker.model.named_parameters()}
     assert same_bits({key: found[key] for key in wanted}, wanted)

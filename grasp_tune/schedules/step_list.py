@@ -1,0 +1,323 @@
+r"""Which step a long run should take: a ramp, a short geometric list, and a longer second look.
+
+1. Ramp. From x0, steps double call by call until the loss has risen: the step at which that
+   happens is the edge. It costs some fifteen calls, and units of loss and parameters do not matter.
+2. First rung. Runs from x0 on the same minibatches, their steps a factor apart below the edge; the
+   list grows beyond an end that is the best so far. Steps that are too large show early: the loss
+   rises, or falls onto a plateau that no smaller step knows.
+3. Second rung. The beginning of a run flatters large steps, so the best goes on beside the next
+   smaller one, and the next larger one where that gained nearly as much. Fresh samples at the
+   averages of their points decide: an average shows what a run will reach once its step has fallen.
+   Where two are as good, the mean of their steps is taken.
+
+An optimizer whose value cannot change in a run has no ramp: its list covers the self-bounded range
+of distances, $[d_\epsilon, |g_0| T^2 / L_\epsilon]$ (Algorithm 3, Option I).
+"""
+
+import math
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+
+from grasp_tune.core import bounds
+from grasp_tune.core.checkpoint_keys import Key, average_key, state_key
+from grasp_tune.core.rounds import Known, Round
+from grasp_tune.core.tasks import Arm, Outcome, Segment, SegmentOutcome, Task
+from grasp_tune.optimizers.registry import described
+from grasp_tune.schedules.promote_state import PromoteState, finite_loss
+
+_DEFAULT_EPS = 1e-2  # for the methods without that input
+LEAST_RAMP = 4  # calls: fewer say nothing
+TINY_STEPS = 3  # calls of a ramp before its steps can matter
+_LARGEST = 1e300  # distance; no model has numbers near it
+
+
+@dataclass(frozen=True, slots=True)
+class FinalStart:
+    """Where the final run begins, and with which step."""
+
+    arm: Arm
+    owner: Arm  # the run whose state it begins from
+    state: Key | None = None  # None: x0
+    loss: float = math.inf  # there, as far as it is known
+    noisy: bool = False  # noise is what is left of the gradients
+
+
+@dataclass
+class StepList:
+    """The runs of one kind, by their place: how many times `spacing` below the edge."""
+
+    kind: Arm
+    edge: float
+    spacing: float
+    places: tuple[int, ...]
+    arms: dict[int, Arm] = field(default_factory=dict)
+    losses: dict[int, float] = field(default_factory=dict)
+
+    def add(self, state: PromoteState, place: int) -> Arm | None:
+        """Return the run at a place, None where its value is no number to work with."""
+        value = math.exp(math.log(self.edge) - place * math.log(self.spacing))
+        if not 0.0 < value < math.inf:
+            return None
+        self.arms[place] = state.new_arm(self.kind, value)
+        return self.arms[place]
+
+    @property
+    def middle(self) -> int:
+        """The place to begin at where there is no list."""
+        return self.places[len(self.places) // 2]
+
+    @property
+    def best(self) -> int:
+        """The place of the lowest loss; of equal ones, that of the smallest step."""
+        return min(self.losses, key=lambda place: (self.losses[place], -place))
+
+    @property
+    def lowest(self) -> float:
+        """The lowest loss."""
+        return self.losses[self.best]
+
+    @property
+    def finite(self) -> bool:
+        """Whether a run stayed finite."""
+        return bool(self.losses) and math.isfinite(self.lowest)
+
+    def comes_near(self, place: int, start: float, near: float) -> bool:
+        """Return whether a run beside the best one may be better in the end.
+
+        The beginning flatters large steps, so a smaller one may always be; a larger one may where
+        it gained nearly as much.
+        """
+        loss = self.losses.get(place, math.inf)
+        gained = start - loss > near * (start - self.lowest)
+        return math.isfinite(loss) and (gained or place > self.best)
+
+    def beyond(self, most: int) -> int | None:
+        """Return the next place beyond an end of the list, where the best one is there."""
+        if not self.losses or len(self.losses) >= most:
+            return None
+        if not described(self.kind.base).changes_step:
+            return None  # the list covers the whole range
+        if not self.finite or self.best == max(self.losses):
+            return max(self.losses) + 1
+        return self.best - 1 if self.best == min(self.losses) else None
+
+
+def find_step(
+    state: PromoteState, kinds: Sequence[Arm], extra: tuple[Task, ...]
+) -> Generator[Round, Known, tuple[FinalStart | None, Known]]:
+    """Yield ramp and rungs; return how the final run begins, and what became of `extra`.
+
+    None where no run stayed finite. A budget that pays for no list begins with a single run.
+    """
+    options, budget = state.options, state.spec.budget
+    lists, known = yield from edges(state, kinds, extra)
+    length = max(options.least_length, int(options.first_length * budget**options.length_power))
+    first, lists = lists[:1], _affordable(state, lists, length)
+    if not lists:
+        arm = first[0].add(state, first[0].middle) if first else None
+        return None if arm is None else FinalStart(arm, arm), known
+    wanted = [(item, place) for item in lists for place in item.places if item.add(state, place)]
+    number = 0
+    while wanted:
+        runs = [_run(state, item.arms[place], 0, length) for item, place in wanted]
+        found, _ = yield from state.train(f"list{number}", runs)
+        for item, place in wanted:
+            item.losses[place] = finite_loss(found.get(item.arms[place].index))
+        number += 1
+        more = [(item, item.beyond(options.most_places)) for item in lists]
+        wanted = [
+            (item, place)
+            for item, place in more
+            if place is not None and length <= state.left // 4 and item.add(state, place)
+        ]
+    lists = [item for item in lists if item.finite]
+    if not lists:
+        state.notes.append("no run stayed finite")
+        return None, known
+    start = yield from _second_rung(state, lists, length)
+    return start, known
+
+
+def _run(state: PromoteState, arm: Arm, start: int, stop: int, *, judged: bool = False) -> Segment:
+    """Return a run of a rung; one that is judged leaves the average of its points."""
+    power, warmup = state.options.average_power, state.options.warmup
+    return Segment(
+        arm, start, stop, save=True, warmup=warmup, averages=(power,), keep_averages=judged
+    )
+
+
+# -- the ramp --------------------------------------------------------------------------------------
+
+
+def edges(
+    state: PromoteState, kinds: Sequence[Arm], extra: tuple[Task, ...]
+) -> Generator[Round, Known, tuple[list[StepList], Known]]:
+    """Yield the ramps; return a list for every kind that gives numbers to work with."""
+    options, known = state.options, dict[str, Outcome | None]()
+    calls = min(options.doublings, state.left // (4 * len(kinds)))
+    ceiling = state.ceiling(options.diverged)
+    steps = {kind: _first_step(state, kind) for kind in kinds if described(kind.base).changes_step}
+    ramps = {
+        kind: Segment(state.new_arm(kind, value), 0, calls, ramp=True, ceiling=ceiling)
+        for kind, value in steps.items()
+        if value is not None and calls >= LEAST_RAMP
+    }
+    found: dict[int, SegmentOutcome] = {}
+    if ramps:
+        found, told = yield from state.train("ramp", list(ramps.values()), extra)
+        known.update(told)
+    elif extra:
+        known.update((yield state.round(extra)))
+    lists = []
+    for kind in kinds:
+        if kind not in steps:
+            lists.append(_fixed_list(state, kind))
+        elif (value := steps[kind]) is not None:
+            ended = found.get(ramps[kind].arm.index) if kind in ramps else None
+            losses = [point.loss for point in ended.curve] if ended is not None else []
+            at, risen = last_doubling(losses, state.height(2.0), options.risen)
+            if not risen:  # the edge is beyond: the last step is the middle of the list
+                value *= options.spacing ** options.places[len(options.places) // 2]
+            value *= 2.0**at
+            lists.append(StepList(kind, value, options.spacing, options.places))
+    return lists, known
+
+
+def _first_step(state: PromoteState, kind: Arm) -> float | None:
+    """Return a step that could gain `first_gain` of the loss at most, to first order."""
+    start, rule = state.start, described(kind.base).from_distance
+    size = math.sqrt(start.gradient_square)  # of one minibatch's gradient
+    gain = state.options.first_gain * (abs(start.value) or 1.0)
+    distance = min(max(gain / size if size else math.inf, 1.0 / _LARGEST), _LARGEST)
+    value = rule(distance, size, start.parameters, 1) if size else 0.0
+    return value if 0.0 < value < math.inf else None
+
+
+def last_doubling(losses: Sequence[float], usual: float, risen: float) -> tuple[int, bool]:
+    """Return which doubling first made the loss rise for good; the last one, False where none did.
+
+    A loss has risen where it is above the first ones, whose steps are tiny, above what is `usual`
+    at x0 and above `risen` times the lowest so far. It has to do so twice in a row, or at the very
+    end: one minibatch may be unlucky.
+    """
+    lowest = math.inf
+    first = max(usual, *(loss for loss in losses[:TINY_STEPS] if loss < math.inf), -math.inf)
+    for at, loss in enumerate(losses):
+        bound = max(first, risen * lowest) if 0.0 < lowest < math.inf else first
+        if at and all(not value <= bound for value in losses[at : at + 2]):
+            return at - 1, True
+        if loss <= bound:
+            lowest = min(lowest, loss)
+    return max(0, len(losses) - 2), False
+
+
+def _fixed_list(state: PromoteState, kind: Arm) -> StepList:
+    """Return the list of an optimizer without a ramp: the range of distances, evenly spread."""
+    low, high = distance_range(state)
+    decades = math.log(high) - math.log(low)
+    count = math.ceil(decades / math.log(state.options.spacing))
+    count = min(max(1, count), state.options.most_places)
+    rule, start = described(kind.base).from_distance, state.start
+    top = rule(high, start.gradient_norm, start.parameters, state.spec.budget)
+    spacing = math.exp(decades / count) if decades > 0.0 else state.options.spacing
+    return StepList(kind, top, spacing, tuple(range(count)))
+
+
+def distance_range(state: PromoteState) -> tuple[float, float]:
+    r"""Return the (low, high) of the distances worth trying.
+
+    Low is $d_\epsilon$; GRASP-NC has $F_\epsilon$ instead, and no point nearer than
+    $F_\epsilon/|g_0|$ can be lower by $F_\epsilon$ to first order. High is the paper's
+    $|g_0| T^2 / L_\epsilon$ (Algorithm 3, Option I).
+    """
+    method, norm = state.spec.method, state.start.gradient_norm
+    low = getattr(method, "d_eps", None)
+    if low is None:
+        low = getattr(method, "F_eps", _DEFAULT_EPS) / norm
+    low = min(max(low, 1.0 / _LARGEST), _LARGEST)  # a norm of any size gives numbers to work with
+    smoothness = getattr(method, "L_eps", _DEFAULT_EPS)
+    high = bounds.distance_max_smooth(norm, state.spec.budget, low, smoothness)
+    return low, min(high, _LARGEST)
+
+
+# -- the rungs -------------------------------------------------------------------------------------
+
+
+def _affordable(state: PromoteState, lists: list[StepList], length: int) -> list[StepList]:
+    """Return the lists of which a first rung takes at most a third of what is left."""
+    for count in range(len(lists), 0, -1):
+        if sum(len(item.places) for item in lists[:count]) * length <= state.left // 3:
+            return lists[:count]
+    if lists and (most := state.left // 3 // length) > 1:  # every so many of the first
+        places = lists[0].places
+        lists[0].places = places[:: -(-len(places) // most)]
+        return lists[:1]
+    return []
+
+
+def _second_rung(
+    state: PromoteState, lists: list[StepList], length: int
+) -> Generator[Round, Known, FinalStart]:
+    """Yield the longer runs of the best and their fresh samples; return the winner."""
+    options, first = state.options, lists[0]
+    chosen = [item.arms[item.best] for item in lists]
+    for place in (first.best - 1, first.best + 1):
+        if first.comes_near(place, state.start.value, options.near):
+            chosen.insert(1, first.arms[place])
+    end = max(length + 1, int(options.second_length * length))
+    chosen = chosen[: max(1, state.left // 3 // (end - length))]
+    ended = [state_key(arm.index, length) for item in lists for arm in item.arms.values()]
+    kept = {state_key(arm.index, length) for arm in chosen}
+    state.discard = tuple(key for key in ended if key not in kept)
+    best = chosen[0]
+    state.leader = state_key(best.index, length)
+    if len(chosen) == 1:
+        return FinalStart(best, best, state.leader, first.lowest)
+    runs = [_run(state, arm, length, end, judged=True) for arm in chosen]
+    found, _ = yield from state.train("second", runs)
+    losses = {arm: finite_loss(found.get(arm.index)) for arm in chosen}
+    averages = {arm: average_key(arm.index, end, options.average_power) for arm in chosen}
+    alive = [arm for arm in chosen if math.isfinite(losses[arm])]
+    scores = dict(losses)
+    count = max(8, int(options.score_share * state.spec.budget))
+    if state.samples_freely and len(alive) > 1 and count * len(alive) <= state.left // 4:
+        tallies = yield from state.fresh_losses("second-score", [averages[a] for a in alive], count)
+        fresh = {arm: tallies[averages[arm]].mean for arm in alive if averages[arm] in tallies}
+        scores.update({arm: value for arm, value in fresh.items() if math.isfinite(value)})
+    winner = _winner(chosen, scores, options.clear_lead)
+    good = state_key(winner.index, end)
+    leftover = [state_key(arm.index, end) for arm in chosen if arm in alive]
+    state.discard = tuple(
+        key for key in (*kept, *leftover, *(averages[arm] for arm in alive)) if key != good
+    )
+    if not math.isfinite(scores[winner]):
+        state.discard = tuple(kept - {state.leader})
+        return FinalStart(best, best, state.leader, first.lowest)
+    state.leader = good
+    arm = _between(state, winner, [a for a in alive if a.kind == winner.kind], scores)
+    excess = losses[winner] - scores[winner]
+    noisy = state.spec.budget >= options.lanes_budget and excess > options.noisy * scores[winner]
+    return FinalStart(arm, winner, good, losses[winner], noisy)
+
+
+def _winner(arms: list[Arm], scores: dict[Arm, float], clear_lead: float) -> Arm:
+    """Return the best run of the first kind, unless one of another kind is clearly better."""
+    best = min(arms, key=lambda arm: scores[arm])
+    first = min((arm for arm in arms if arm.kind == arms[0].kind), key=lambda arm: scores[arm])
+    low, other = scores[best], scores[first]
+    ahead = low < clear_lead * other if other > 0.0 else low < other
+    return best if ahead else first
+
+
+def _between(state: PromoteState, winner: Arm, rivals: list[Arm], scores: dict[Arm, float]) -> Arm:
+    """Return the winner, or a run between it and another of its kind that is as good.
+
+    As good means: about the same loss, and about the same gain since the start.
+    """
+    options, start, low = state.options, state.start.value, scores[winner]
+    for other in rivals if described(winner.base).changes_step else ():
+        loss = scores[other]
+        alike = loss - low <= (options.close - 1.0) * abs(low)
+        if other is not winner and alike and start - loss >= options.alike * (start - low):
+            return state.new_arm(winner, math.sqrt(winner.value) * math.sqrt(other.value))
+    return winner

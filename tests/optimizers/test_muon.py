@@ -1,0 +1,89 @@
+"""Matrix-shaped steps: against a singular value decomposition, and who gets them."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from grasp_tune.optimizers.adam import CoordinateAdam
+from grasp_tune.optimizers.muon import SIZE, MatrixAdam, equalized, hidden_matrices
+
+
+@pytest.mark.parametrize("shape", [(5, 40), (40, 5), (16, 16), (2, 2)])
+def test_all_directions_get_about_the_same_size(shape: tuple[int, int]) -> None:
+    draw = torch.Generator().manual_seed(3)
+    matrix = torch.randn(shape, generator=draw)
+    sizes = torch.linalg.svdvals(equalized(matrix))
+    assert sizes.max() < 1.3 and sizes.min() > 0.3  # an iteration of five rounds is no more exact
+    u, _, v = torch.linalg.svd(matrix, full_matrices=False)
+    # The directions are those of the matrix: U V^T has the largest inner product with it.
+    assert torch.sum(equalized(matrix) * (u @ v)) > 0.8 * min(shape)
+
+
+def test_a_matrix_of_zeros_stays_where_it_is() -> None:
+    assert torch.equal(equalized(torch.zeros(3, 4)), torch.zeros(3, 4))
+
+
+def test_units_of_the_gradient_do_not_matter() -> None:
+    matrix = torch.randn(6, 9, generator=torch.Generator().manual_seed(4))
+    for unit in (2.0**-40, 2.0**40):
+        assert torch.allclose(equalized(matrix), equalized(unit * matrix), atol=1e-5)
+
+
+def test_the_first_step_by_hand() -> None:
+    # m = 0.1 g, looked ahead 0.9 * 0.1 g + 0.1 g: a multiple of g, whose U V^T is that of g.
+    point, vector = nn.Parameter(torch.zeros(2, 8)), nn.Parameter(torch.zeros(3))
+    optimizer = MatrixAdam([point, vector], lr=0.5, matrices=(0,))
+    point.grad = torch.randn(2, 8, generator=torch.Generator().manual_seed(5))
+    vector.grad = torch.tensor([2.0, -3.0, 0.0])
+    optimizer.step()
+    wanted = -0.5 * SIZE * math.sqrt(8.0) * equalized(point.grad)
+    assert torch.allclose(point.detach(), wanted, atol=1e-6)
+    assert torch.allclose(vector.detach(), torch.tensor([-0.5, 0.5, 0.0]))  # Adam's first move
+
+
+def test_without_matrices_it_is_adam() -> None:
+    points = [nn.Parameter(torch.ones(4, 3)) for _ in range(2)]
+    optimizers = [MatrixAdam(points[:1], lr=0.1), CoordinateAdam(points[1:], lr=0.1)]
+    for step in range(5):
+        gradient = torch.randn(4, 3, generator=torch.Generator().manual_seed(step))
+        for point, optimizer in zip(points, optimizers, strict=True):
+            point.grad = gradient.clone()
+            optimizer.step()
+    assert torch.equal(*points)
+
+
+def test_filters_are_rows_and_embeddings_vectors_and_linear_models_have_no_hidden_matrices() -> (
+    None
+):
+    net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Linear(8, 4), nn.Linear(4, 1))
+    # Parameters: filters, bias, scale, shift, weight, bias, row, bias.
+    assert hidden_matrices(net, net.parameters()) == {0, 4}
+    words = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 5), nn.Linear(5, 4))
+    assert hidden_matrices(words, words.parameters()) == {1, 3}
+    assert not hidden_matrices(nn.Linear(9, 4), nn.Linear(9, 4).parameters())
+    # Without the model, nobody can tell an embedding from a matrix.
+    assert hidden_matrices(None, words.parameters()) == {0, 1, 3}
+
+
+def test_it_goes_on_bit_for_bit() -> None:
+    def trained(stop: int) -> tuple[nn.Parameter, MatrixAdam]:
+        point = nn.Parameter(torch.ones(3, 4))
+        optimizer = MatrixAdam([point], lr=0.1, matrices=(0,))
+        return go_on(point, optimizer, 0, stop)
+
+    def go_on(
+        point: nn.Parameter, optimizer: MatrixAdam, start: int, stop: int
+    ) -> tuple[nn.Parameter, MatrixAdam]:
+        for step in range(start, stop):
+            point.grad = torch.randn(3, 4, generator=torch.Generator().manual_seed(step))
+            optimizer.step()
+        return point, optimizer
+
+    whole, _ = trained(6)
+    half, optimizer = trained(3)
+    other = nn.Parameter(half.detach().clone())
+    fresh = MatrixAdam([other], lr=0.1, matrices=(0,))
+    fresh.load_state_dict(optimizer.state_dict())
+    assert torch.equal(go_on(other, fresh, 3, 6)[0], whole)
