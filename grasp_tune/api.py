@@ -73,8 +73,7 @@ def minimize(
     workers: tasks at the same time; by default one, and with Ray as many as the cluster holds.
     ensemble: `resample` scores candidates on fresh samples; `window` by the last minibatches.
     challengers: further base optimizers that join the race, by name or as functions.
-    probe_parts: tasks that share the probe; by default as many as its length makes worthwhile with
-        `paper`, and one with `promote`.
+    probe_parts: tasks that share the probe; by default as many as its length makes worthwhile.
     steps: as many oracle calls as one plain training of so many steps makes.
     epochs: as many oracle calls as one plain training makes in so many passes over the rows.
     minutes: of the clock. Alone it is turned into calls by timing a few gradients. The backend

@@ -4,9 +4,9 @@ It is cut into parts, so that it can go on after a fault, and so that its step c
 shows: a part that makes the loss jump is undone, and the run goes on from the state before it with
 a smaller step; where nearly all of the loss is gone and it still falls, larger steps are tried.
 
-Where noise is what is left of the gradients, the step need not fall at first: averaging more
-minibatches a step does the same with fewer steps. A step of L lanes is the root of L times as
-large, and never larger than the run's full step.
+Where there are calls enough, a step averages several minibatches, its lanes, and more of them as it
+falls: less noise instead of less step, with a fraction of the depth. A step of L lanes is the root
+of L times as large.
 """
 
 import math
@@ -37,7 +37,7 @@ def final_run(state: PromoteState, start: FinalStart) -> Generator[Round, Known,
     window = math.nan  # mean loss of the last minibatches of the last part that stands
     for part in range(options.parts):
         first, last = call, part == options.parts - 1
-        lanes = _lanes(state, start, (end - first) / total) if total else 1
+        lanes = _lanes(state, (end - first) / total) if total else 1
         length = (begin + total * (part + 1) // options.parts - first) // lanes * lanes
         stop = end if last else first + length
         if stop <= first:
@@ -92,12 +92,12 @@ def final_run(state: PromoteState, start: FinalStart) -> Generator[Round, Known,
     return rows
 
 
-def _lanes(state: PromoteState, start: FinalStart, share: float) -> int:
+def _lanes(state: PromoteState, share: float) -> int:
     """Return how many lanes a part has that begins with so much of the full step."""
-    if not start.noisy or state.spec.method.exact:
+    if state.spec.budget < state.options.lanes_budget or state.spec.method.exact:
         return 1
     wanted = int(2.0 * math.log2(1.0 / max(share, 1e-9)))
-    return min(state.options.most_lanes, 1 << min(wanted, 62))
+    return min(state.options.most_lanes, state.options.first_lanes << min(wanted, 62))
 
 
 class _StepSize:

@@ -26,7 +26,7 @@ from grasp_tune.optimizers.registry import described
 from grasp_tune.schedules.final_run import final_run
 from grasp_tune.schedules.paper import start_candidate
 from grasp_tune.schedules.paper_sweep import paper_choice, plan_paper_sweep
-from grasp_tune.schedules.probe import plan_after, probing
+from grasp_tune.schedules.probe import parts_of, plan_after, probing
 from grasp_tune.schedules.promote_options import PromoteOptions
 from grasp_tune.schedules.promote_state import PromoteState
 from grasp_tune.schedules.race import race
@@ -50,7 +50,7 @@ class Promote(PromoteOptions):
         start = yield from probing(
             0 if method.exact else self.probe_calls(spec),
             0,
-            parts=spec.probe_parts or 1,
+            parts=spec.probe_parts or parts_of(self.probe_calls(spec)),
             moments=True,
             exact=method.exact,
         )

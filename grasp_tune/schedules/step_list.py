@@ -39,7 +39,6 @@ class FinalStart:
     owner: Arm  # the run whose state it begins from
     state: Key | None = None  # None: x0
     loss: float = math.inf  # there, as far as it is known
-    noisy: bool = False  # noise is what is left of the gradients
 
 
 @dataclass
@@ -295,9 +294,7 @@ def _second_rung(
         return FinalStart(best, best, state.leader, first.lowest)
     state.leader = good
     arm = _between(state, winner, [a for a in alive if a.kind == winner.kind], scores)
-    excess = losses[winner] - scores[winner]
-    noisy = state.spec.budget >= options.lanes_budget and excess > options.noisy * scores[winner]
-    return FinalStart(arm, winner, good, losses[winner], noisy)
+    return FinalStart(arm, winner, good, losses[winner])
 
 
 def _winner(arms: list[Arm], scores: dict[Arm, float], clear_lead: float) -> Arm:
@@ -312,12 +309,14 @@ def _winner(arms: list[Arm], scores: dict[Arm, float], clear_lead: float) -> Arm
 def _between(state: PromoteState, winner: Arm, rivals: list[Arm], scores: dict[Arm, float]) -> Arm:
     """Return the winner, or a run between it and another of its kind that is as good.
 
-    As good means: about the same loss, and about the same gain since the start.
+    As good means: about the same loss, and about the same gain since the start. A larger step need
+    not come as close as a smaller one: a long run can use it.
     """
     options, start, low = state.options, state.start.value, scores[winner]
     for other in rivals if described(winner.base).changes_step else ():
         loss = scores[other]
-        alike = loss - low <= (options.close - 1.0) * abs(low)
+        close = options.close if other.value > winner.value else options.close_below
+        alike = loss - low <= (close - 1.0) * abs(low)
         if other is not winner and alike and start - loss >= options.alike * (start - low):
             return state.new_arm(winner, math.sqrt(winner.value) * math.sqrt(other.value))
     return winner

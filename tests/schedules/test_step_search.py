@@ -43,7 +43,7 @@ def test_the_rounds_by_hand() -> None:
     assert [cell.value for cell in first] == pytest.approx([10.0**at for at in range(-6, 3)])
     assert search.trials({1: 0.5}) == (first, False)  # the round has not ended
     # 1e-2 is best, then 1e-1: half a decade around the best, and the second, with 40 calls.
-    losses: dict[int, float | None] = dict.fromkeys(range(1, 10), 1.0) | {5: 0.2, 6: 0.5}
+    losses: dict[int, float | None] = {**dict.fromkeys(range(1, 10), 1.0), 5: 0.2, 6: 0.5}
     second = search.trials(losses)[0][9:]
     assert [cell.value for cell in second] == pytest.approx([10**-2.5, 1e-2, 10**-1.5, 1e-1])
     assert {cell.budget for cell in second} == {40}
@@ -63,7 +63,7 @@ def test_the_rounds_by_hand() -> None:
 
 def test_with_checkpoints_trials_go_on_from_earlier_ones() -> None:
     search = StepSearch(4000, resume=True)
-    losses: dict[int, float | None] = dict.fromkeys(range(1, 10), 1.0) | {5: 0.2, 6: 0.5}
+    losses: dict[int, float | None] = {**dict.fromkeys(range(1, 10), 1.0), 5: 0.2, 6: 0.5}
     second = search.trials(losses)[0][9:]
     # 1e-2 and 1e-1 have made 10 of the 40 calls in trials 5 and 6.
     assert [(c.budget, c.start, c.parent) for c in second] == [
