@@ -89,7 +89,7 @@ def checkpoints_damaged_while_running(folder: Path, workers: int = 1, seed: int 
 
     class Decaying(CheckpointStore):
         def read(self, key: str) -> Checkpoint:
-            if key not in done and chance.random() < 0.2 and self.exists(key):
+            if key not in done and chance.random() < 0.5 and self.exists(key):
                 done.add(key)
                 DAMAGES[chance.choice(sorted(DAMAGES))](self.path(key))
             return super().read(key)
@@ -100,7 +100,7 @@ def checkpoints_damaged_while_running(folder: Path, workers: int = 1, seed: int 
     found = {"print": sweep.print_of(result), "calls": result.calls}
     same(sweep, found)
     expect(result.calls["repeated"] > 0, "nothing was made again: was anything damaged?")
-    return row("one checkpoint in five damaged between rounds", sweep, found)
+    return row("one checkpoint in two damaged between rounds", sweep, found)
 
 
 def chosen_checkpoint_damaged(folder: Path) -> Row:

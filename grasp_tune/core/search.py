@@ -264,7 +264,9 @@ class Search:
             raise InputError(f"repeated: got {repeated!r}, expected a whole number >= 0")
         search.replay({key: outcome_from_dict(item) for key, item in outcomes.items()}, failures)
         search.repeated = repeated
-        search.notes = [str(note) for note in state.get("notes") or ()]
+        if not isinstance(notes := state.get("notes", []), list):
+            raise InputError(f"notes: got {notes!r}, expected a list")
+        search.notes = [str(note) for note in notes]
         return search
 
     def replay(

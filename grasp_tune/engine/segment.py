@@ -244,12 +244,13 @@ class SegmentRunner(TrainingRun):
 
     def outcome(self) -> SegmentOutcome:
         """Train, write what was asked for, and return how it went."""
+        step = bare_step(self.optimizer)
         while not self.over:
             self.keep_due()
             before = self.call
             self.anneal(before)
             try:
-                bare_step(self.optimizer, self._closure)
+                step(self._closure)
             except _OutOfCalls:
                 break
             if self.call == before:

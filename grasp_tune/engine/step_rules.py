@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -58,7 +59,7 @@ class StepRules:
             torch._foreach_div_(params, m**root)
             if found := [item.grad for item in params if item.grad is not None]:
                 torch._foreach_mul_(found, m**root)
-        bare_step(optimizer, lambda: loss)
+        bare_step(optimizer)(lambda: loss)
         for params, m in self._scaled:
             torch._foreach_mul_(params, m**root)
         self.after(optimizer)
@@ -90,12 +91,12 @@ class StepRules:
             )
 
 
-def bare_step(optimizer: Optimizer, closure: Callable[[], Tensor]) -> Any:
-    """Make a step without the profiler's record around it, which costs as much as a small layer."""
+def bare_step(optimizer: Optimizer) -> Callable[[Callable[[], Tensor]], Any]:
+    """Return its step without the profiler's record, which costs as much as a small layer."""
     step: Any = type(optimizer).step
     if getattr(step, "hooked", False) and type(optimizer).__module__.startswith(_HOMES):
-        return step.__wrapped__(optimizer, closure)
-    return optimizer.step(closure)  # type: ignore[arg-type]
+        return partial(step.__wrapped__, optimizer)
+    return optimizer.step  # type: ignore[return-value]
 
 
 def _step_size(optimizer: Optimizer) -> float | None:

@@ -129,7 +129,7 @@ class TrainRun(TrainingRun):
             return loss
 
         try:
-            bare_step(self.optimizer, closure)
+            bare_step(self.optimizer)(closure)
         except _Asks:
             self._point.mark()
             return False

@@ -35,7 +35,7 @@ class PromoteState:
 
     def height(self, deviations: float) -> float:
         """Return the start's loss and so many standard deviations of a minibatch's above it."""
-        variance = self.start.value_square - self.start.value**2
+        variance = self.start.value_square - self.start.value * self.start.value
         found = self.start.value + deviations * math.sqrt(max(0.0, variance))
         return found if math.isfinite(found) else self.start.value
 

@@ -13,15 +13,18 @@ from grasp_tune.core.methods import Convex, NonConvex
 from grasp_tune.core.search import ATTEMPTS, Search, Step
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import ProbeOutcome, ProbeTask, Task, TrainOutcome, TrainTask
+from grasp_tune.schedules.promote import Promote
 from tests.core.simulation import answer
 
 
 def started() -> tuple[Search, list[Task]]:
-    """A search whose first rung is under way."""
-    search = Search(SweepSpec(NonConvex(base="adam"), 4000))
-    probe = search.ask()
-    assert isinstance(probe, ProbeTask)
-    search.tell(probe, answer(probe))
+    """A search whose first rung, a long list, is under way."""
+    schedule = Promote(places=tuple(range(1, 9)), powers=(0.5,))
+    search = Search(SweepSpec(NonConvex(base="adam"), 4000, schedule, probe_parts=1))
+    for _ in range(2):  # the probe and the ramp
+        first = search.ask()
+        assert isinstance(first, ProbeTask | TrainTask)
+        search.tell(first, answer(first))
     running = []
     while not isinstance(step := search.ask(), Step):
         running.append(step)
