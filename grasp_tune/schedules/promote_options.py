@@ -54,8 +54,8 @@ class PromoteOptions:
     parts: int = 8  # those of a tiny budget that would be empty are left out
     anneal: bool = True  # whether steps fall to zero
     most_lanes: int = 8  # minibatches averaged in a step, at most
-    # With which the final run begins; more as its step falls. Eight workloads at T = 10,000 ended
-    # 2 % lower to 1 % higher than with one lane, and sparse words 15 % higher.
+    # With which the final run begins; more as its step falls. Five of six workloads at T = 10,000
+    # ended 0 to 9 % lower than with one lane, sparse words 15 % higher (docs/limits.md).
     first_lanes: int = 4
     lanes_budget: int = 4_000  # below it steps are too few to do with fewer
     average_power: float = 8.0  # exponent of the running average
