@@ -132,11 +132,11 @@ def reply_with(edge: float, best: float, matrices: int = 0) -> Callable[[Task], 
     return watching
 
 
-@given(best=st.floats(1e-5, 10.0), budget=st.integers(1_000, 20_000))
+@given(best=st.floats(1e-4, 10.0), budget=st.integers(1_000, 20_000))
 def test_the_final_step_is_within_a_factor_of_the_best(best: float, budget: int) -> None:
-    search, tasks = checked_run(SweepSpec(NonConvex(), budget), reply_with(1e3, best))
+    search, tasks = checked_run(SweepSpec(NonConvex(), budget), reply_with(64.0 * best, best))
     final = segments(tasks, "final")
-    assert max(final[0].arm.value / best, best / final[0].arm.value) <= 8.0 or best < 1e-4
+    assert max(final[0].arm.value / best, best / final[0].arm.value) <= 8.0
     assert sum(search.calls.values()) <= budget
     assert final[0].state is not None  # it goes on from where its run was
 
