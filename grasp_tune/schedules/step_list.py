@@ -186,9 +186,10 @@ def _first_step(state: PromoteState, kind: Arm) -> float | None:
     """Return a step that could gain `first_gain` of the loss at most, to first order."""
     start, rule = state.start, described(kind.base).from_distance
     size = math.sqrt(start.gradient_square)  # of one minibatch's gradient
-    gain = state.options.first_gain * (abs(start.value) or 1.0)
-    distance = min(max(gain / size if size else math.inf, 1.0 / _LARGEST), _LARGEST)
-    value = rule(distance, size, start.parameters, 1) if size else 0.0
+    if not size:
+        return None
+    distance = state.options.first_gain * (abs(start.value) or 1.0) / size
+    value = rule(min(max(distance, 1.0 / _LARGEST), _LARGEST), size, start.parameters, 1)
     return value if 0.0 < value < math.inf else None
 
 
