@@ -113,7 +113,7 @@ def sweep(options: argparse.Namespace, name: str, word: str, workers: int) -> di
         result = run_sweep(problem, spec, InProcess)
     else:
         executor = partial(Ready, RayBackend(workers=workers))
-        result = run_sweep(problem, spec, executor, shared=True)
+        result = run_sweep(problem, spec, executor)
     seconds = time.monotonic() - begun[0]
     busy = math.nan if result.usage is None else result.usage.share
     loss = whole_loss(result.model, problem)

@@ -30,7 +30,7 @@ from grasp_tune.core.ensemble import (
 )
 from grasp_tune.core.tasks import Arm, Sample, ScoreOutcome, ScoreTask, Segment, TrainTask
 from grasp_tune.engine.worker import Worker
-from grasp_tune.runtime.store import MemoryStore
+from grasp_tune.runtime.store import TemporaryStore
 
 CELLS, BATCH = 32, 64
 Work = Callable[[], int]  # does something, returns how many oracle calls that took
@@ -114,7 +114,7 @@ def cnn_rates(repeats: int) -> dict[str, float]:
     problem = gt.TorchProblem(
         model=cnn, loss=cross_entropy, data=data, batch_size=BATCH, device="cpu"
     )
-    worker = Worker(problem, 0, MemoryStore())
+    worker = Worker(problem, 0, TemporaryStore())
 
     def one() -> int:
         return worker.run(TrainTask("one", runs(1, 30))).calls
@@ -137,7 +137,7 @@ def linear_rates(data: tuple[Tensor, Tensor], repeats: int) -> dict[str, float]:
         batch_size=BATCH,
         device="cpu",
     )
-    worker = Worker(problem, 0, MemoryStore())
+    worker = Worker(problem, 0, TemporaryStore())
 
     def task(count: int, steps: int, base: str) -> Work:
         return lambda: worker.run(TrainTask("task", runs(count, steps, base))).calls
@@ -164,7 +164,7 @@ class Choosing:
             batch_size=BATCH,
             device="cpu",
         )
-        self._worker = Worker(problem, seed, MemoryStore())
+        self._worker = Worker(problem, seed, TemporaryStore())
         segments = tuple(
             Segment(Arm.of(at + 1, "adam", 1e-4 * 1.5**at), 0, 150, keep=(150,)) for at in range(24)
         )

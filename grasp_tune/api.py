@@ -114,7 +114,6 @@ def minimize(
             spec,
             InProcess if size == 1 else partial(ProcessPool, size),
             out=folder,
-            shared=size > 1,
             bases=bases,
             reporter=reporter_for(shown),
             # Timing and loading what the sweep needs belong to the minutes, too.

@@ -76,7 +76,7 @@ _TAIL = """
 - With `gt.minimize(..., out=...)` and the command line, a sweep through Ray is saved and resumed
   like a local one. Through Ray Tune, what had ended is found in the experiment's storage.
 - Memory holds one running vector for the candidate being scored. Without an output folder,
-  checkpoints beyond 64 MB go to a temporary folder.
+  checkpoints are in a temporary one.
 
 ## What is not covered
 

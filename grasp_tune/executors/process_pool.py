@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 import signal
-import tempfile
 import threading
 import time
 import uuid
@@ -59,8 +58,7 @@ class ProcessPool(WorkerPool[_Process]):
         if torch.cuda.is_initialized():
             raise SearchError("CUDA was used in this process before the workers; use Ray for GPUs")
         super().__init__(folder.usage)
-        # Where the workers of a step meet: anywhere on this machine will do.
-        self._make_worker, self._place = make_worker, folder.path or Path(tempfile.gettempdir())
+        self._make_worker, self._place = make_worker, folder.path
         self.members = [self._start() for _ in range(size)]
 
     def cancel(self) -> None:

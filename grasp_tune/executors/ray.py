@@ -101,7 +101,7 @@ class RayBackend:
         out = None if out is None else out.absolute()  # workers may be in another folder
         store = None
         if self.storage is not None:
-            from grasp_tune.runtime.remote_store import sweep_store  # pyarrow, which Tune brings
+            from grasp_tune.runtime.shared_storage import sweep_store  # pyarrow, which Tune brings
 
             store = sweep_store(self.storage, spec, out)
         result = run_sweep(
@@ -109,7 +109,6 @@ class RayBackend:
             spec,
             partial(RayExecutor, self),
             out=out,
-            shared=True,
             store=store,
             bases=bases,
             reporter=reporter_for(progress),
@@ -190,7 +189,6 @@ class RayExecutor(WorkerPool[_Actor]):
     """
 
     def __init__(self, backend: RayBackend, folder: SweepFolder, make_worker: MakeWorker) -> None:
-        assert folder.path is not None
         super().__init__(folder.usage)
         self._backend, self._store, self._count = backend, folder.store, folder.calls.counter()
         self._session = contextlib.ExitStack()

@@ -11,8 +11,7 @@ from typing import Generic, TypeVar
 from grasp_tune.core.tasks import Task, TrainOutcome
 from grasp_tune.engine.lane_group import GroupLost, Seat
 from grasp_tune.runtime.executor import Died, Ended
-from grasp_tune.runtime.lane_sharing import LaneSharing
-from grasp_tune.runtime.usage import UsageMeter
+from grasp_tune.runtime.lane_sharing import LaneSharing, UsageMeter
 
 logger = logging.getLogger(__name__)
 

@@ -8,12 +8,9 @@ at x0 for the probe, along a run, at a candidate for fresh samples.
 import contextlib
 import logging
 import math
-import shutil
 import time
-import weakref
 from collections.abc import Iterator, Mapping
 from statistics import median
-from tempfile import mkdtemp
 from typing import Any, Literal
 
 import torch
@@ -29,7 +26,7 @@ from grasp_tune.loop.loop_optimizer import LoopOptimizer, check_spec
 from grasp_tune.loop.model_point import Groups, ModelPoint, ParkedStore, clones
 from grasp_tune.runtime.driver import Ledger
 from grasp_tune.runtime.result import Result
-from grasp_tune.runtime.store import CheckpointStore
+from grasp_tune.runtime.store import TemporaryStore
 
 logger = logging.getLogger(__name__)
 
@@ -92,9 +89,7 @@ class Grasp(LoopOptimizer):
         check_spec(self._spec(1 if budget is None else budget))
         store: Store = ParkedStore("cpu" if park == "cpu" else None)
         if park == "files":
-            folder = mkdtemp(prefix="grasp-tune-")
-            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-            store = CheckpointStore(folder)
+            store = TemporaryStore()
         super().__init__(ModelPoint(model, store, weight_decay, clip))
         self._ledger = None if budget is None else Ledger(Search(self._spec(budget)))
         self._task_id = ""

@@ -1,5 +1,6 @@
 """Checkpoints in an Optuna artifact store: what workers share besides the storage."""
 
+import io
 import re
 from collections.abc import Callable
 from contextlib import suppress
@@ -9,7 +10,8 @@ from optuna.artifacts._protocol import ArtifactStore
 from optuna.artifacts.exceptions import ArtifactNotFound
 
 from grasp_tune.core.errors import CheckpointError
-from grasp_tune.runtime.store import BlobStore
+from grasp_tune.engine.tensor_file import Content
+from grasp_tune.runtime.store import BlobStore, spooled
 
 _ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 
@@ -24,13 +26,14 @@ class ArtifactBlobs:
     def __init__(self, artifact_store: ArtifactStore) -> None:
         self._store = artifact_store
 
-    def write(self, name: str, content: BinaryIO) -> None:
-        self._store.write(name, content)
+    def write(self, name: str, content: Content) -> None:
+        with spooled(content) as file:
+            self._store.write(name, file)
 
-    def read(self, name: str) -> bytes:
+    def open(self, name: str) -> BinaryIO:
         try:
             with self._store.open_reader(name) as file:
-                return file.read()
+                return io.BytesIO(file.read())
         except ArtifactNotFound:
             raise FileNotFoundError(name) from None
 

@@ -90,10 +90,10 @@ def probed_plan(
     """Return the paper's plan for the problem, made from the probe that the paper asks for."""
     from grasp_tune.engine.problem import checked_problem
     from grasp_tune.engine.worker import Worker
-    from grasp_tune.runtime.store import MemoryStore
+    from grasp_tune.runtime.store import TemporaryStore
 
     spec, _ = SweepSpec.assemble(method, budget, "paper", seed)
-    search, worker = Search(spec), Worker(checked_problem(problem), seed, MemoryStore())
+    search, worker = Search(spec), Worker(checked_problem(problem), seed, TemporaryStore())
     outcome = None
     while isinstance(task := search.ask(), ProbeTask):  # its parts, and what puts them together
         outcome = worker.run(task)

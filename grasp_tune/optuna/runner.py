@@ -44,7 +44,7 @@ from grasp_tune.runtime.callbacks import Reporter, reporter_for
 from grasp_tune.runtime.driver import MakeWorker, run_sweep
 from grasp_tune.runtime.executor import Executor
 from grasp_tune.runtime.result import Result
-from grasp_tune.runtime.store import MemoryStore
+from grasp_tune.runtime.store import TemporaryStore
 from grasp_tune.runtime.sweep_folder import SweepFolder
 
 
@@ -201,7 +201,6 @@ def run_on_study(
         problem,
         spec,
         executor,
-        shared=workers > 1 and out is None,
         store=store,
         calls=calls if workers == 1 or out is not None else None,
         bases=bases,
@@ -229,7 +228,7 @@ def sweep_on(
         )
     sweep = fingerprint(spec.to_dict(), study.study_name)
     if artifact_store is None:
-        return sweep, MemoryStore()
+        return sweep, TemporaryStore()
     name = f"grasp-{sweep}-{{}}".format
     return sweep, artifact_checkpoints(artifact_store, name, sweep)
 

@@ -29,10 +29,9 @@ from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.executors.ray import load_compiler, room_for, start_actor
 from grasp_tune.ray.trial import HEARTBEAT, KEY, TuneTrial
 from grasp_tune.ray.tune_internals import sweep_storage
-from grasp_tune.runtime.lane_sharing import LaneSharing, lanes_of
+from grasp_tune.runtime.lane_sharing import LaneSharing, UsageMeter, lanes_of
 from grasp_tune.runtime.shared_sweep import Work
 from grasp_tune.runtime.shared_worker import SharedWorker
-from grasp_tune.runtime.usage import UsageMeter
 
 logger = logging.getLogger(__name__)
 

@@ -181,14 +181,14 @@ class Speed:
 
 
 class Stopwatch:
-    """The problem at its start point, in the memory of this process."""
+    """The problem at its start point, in this process."""
 
     def __init__(self, problem: TorchProblem, seed: int, bases: Mapping[str, Factory]) -> None:
         from grasp_tune.engine.worker import Worker  # a plan without it loads no torch
-        from grasp_tune.runtime.store import MemoryStore
+        from grasp_tune.runtime.store import TemporaryStore
 
         self._calls = 0
-        self._store = MemoryStore()
+        self._store = TemporaryStore()
         self._worker = Worker(problem, seed, self._store, bases, self._count)
 
     def start(self, *, exact: bool) -> StartPoint:
@@ -215,7 +215,8 @@ class Stopwatch:
         middle = first.segments[len(first.segments) // 2]
         single = self._timed(replace(first, segments=(middle,)))
         fused = self._timed(first) if len(first.segments) > 1 else single
-        sizes = [(Key.parse(name).what, size) for name, size in self._store.sizes().items()]
+        files, path = self._store.keys(), self._store.path
+        sizes = [(Key.parse(key).what, path(key).stat().st_size) for key in files]
         state = max((size for what, size in sizes if what == "state"), default=0)
         point = max((size for what, size in sizes if what in ("iterate", "average")), default=0)
         return Speed(probe, single, fused, value, point, state, self._calls)

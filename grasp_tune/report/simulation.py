@@ -18,8 +18,7 @@ import torch
 from grasp_tune.core.tasks import Task, TrainTask
 from grasp_tune.engine.lane_group import LaneGroup, LaneSum, Seat
 from grasp_tune.report.dry_run import DryRun, Speed
-from grasp_tune.runtime.lane_sharing import LaneSharing, lanes_of
-from grasp_tune.runtime.usage import UsageMeter
+from grasp_tune.runtime.lane_sharing import LaneSharing, UsageMeter, lanes_of
 
 EXCHANGES = 20  # that are timed
 

@@ -11,8 +11,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from grasp_tune.core.errors import CheckpointError
-from grasp_tune.runtime.files import read_bytes, retried, write_fault
+from grasp_tune.runtime.files import in_words, read_bytes, retried
 
 NAMES = "[0-9a-f]" * 32  # of the files, as a pattern
 _COUNT = struct.Struct("<q")
@@ -35,14 +34,12 @@ class CallCounter:
             return self._add
         self._check()
         path = folder / uuid.uuid4().hex
-        try:
+        with in_words(path, needed=_COUNT.size):
             retried(lambda: folder.mkdir(parents=True, exist_ok=True))
             with open(path, "x+b") as file:
                 file.write(_COUNT.pack(0))  # no holes: a full disk shows here, not in the mapping
                 file.flush()
                 memory = mmap.mmap(file.fileno(), _COUNT.size)
-        except OSError as fault:
-            raise CheckpointError(write_fault(path, fault, _COUNT.size)) from fault
 
         def add(calls: int) -> None:
             _COUNT.pack_into(memory, 0, _COUNT.unpack_from(memory)[0] + calls)

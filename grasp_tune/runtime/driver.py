@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 SAVE_EVERY = 1.0  # seconds between two writes of the state: what a crash may have to repeat
 SAVE_SHARE = 0.01  # of the time at most; a long run's state is large
 POLL = 0.5  # seconds to wait for a task to end before looking around
+ORPHANS = 0.5  # seconds within which the workers of a driver that died are gone
 SHOW = 0.1  # seconds between two looks at the progress
 
 MakeWorker = Callable[[], Worker]
@@ -259,7 +260,6 @@ def run_sweep(
     executor: Callable[[SweepFolder, MakeWorker], Executor],
     *,
     out: Path | None = None,
-    shared: bool = False,
     store: Store | None = None,
     calls: CallCounter | None = None,
     bases: Mapping[str, Factory] | None = None,
@@ -270,7 +270,6 @@ def run_sweep(
     """Run a whole sweep with an executor and return its result; with `out`, go on from there.
 
     executor: makes the executor from the sweep's folder and a function that makes workers.
-    shared: the executor has other processes, which need a folder to share checkpoints.
     store: where checkpoints go, if not into `out`.
     calls: counts oracle calls, if not in `out`.
     minutes: of the clock, after which the sweep ends with its best point so far.
@@ -280,8 +279,10 @@ def run_sweep(
     with contextlib.ExitStack() as stack:
         if reporter is not None:
             stack.callback(reporter.close)
-        folder = stack.enter_context(open_folder(out, shared=shared, store=store, calls=calls))
+        folder = stack.enter_context(open_folder(out, store, calls))
         stack.enter_context(_stop_on_sigterm())
+        if hard_cap and folder.lock.crashed:
+            time.sleep(ORPHANS)
         deadline = stack.enter_context(folder.deadline(minutes))
         driver = Driver(spec, folder, reporter, deadline, hard_cap)
         training, own = True, threading.get_ident()
@@ -309,7 +310,7 @@ def run_sweep(
                 folder.clear()
             raise
         if out is not None:
-            folder.check()
+            folder.lock.check()
             result.save(out)
         return result
 

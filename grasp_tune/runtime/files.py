@@ -6,6 +6,7 @@ what a killed process left can be told from what a living one is writing. No lin
 and what is no regular file is neither read nor replaced.
 """
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -15,7 +16,7 @@ import re
 import socket
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -56,25 +57,51 @@ def retried(action: Callable[[], Result], sleep: Callable[[float], None] = time.
     return action()
 
 
-def replace_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
+@contextlib.contextmanager
+def in_words(
+    what: object, doing: str = "written", needed: int = 0, key: str | None = None
+) -> Iterator[None]:
+    """Turn an `OSError` inside the block into a `CheckpointError` of one sentence.
+
+    what: the file. doing: what cannot be done to it. needed: its size in bytes.
+    key: the checkpoint that it holds, where that can be made again.
+    """
+    try:
+        yield
+    except OSError as fault:
+        why = "it is a link" if fault.errno == errno.ELOOP else fault.strerror or str(fault)
+        if fault.errno in (errno.ENOSPC, errno.EDQUOT):
+            why = f"it needs {needed} bytes and the disk is full"
+        raise CheckpointError(f"{what} cannot be {doing}: {why}", key) from fault
+
+
+def replace_atomically(
+    path: Path, write: Callable[[BinaryIO], object], *, durable: bool = True
+) -> None:
     """Put what `write` writes in the place of `path`, whole, and on the disk before it returns.
 
     Whatever goes wrong, an interrupt included, `path` keeps its old content and the temporary file
     is removed.
+
+    durable: False leaves it to the system when the content reaches the disk.
     """
     with suppress(FileNotFoundError):
         _check_regular(os.lstat(path))
-    temporary = _temporary(path)
+    token = os.urandom(8).hex()  # two threads may write the same path
+    temporary = path.with_name(f".{path.name}.{_HOST}.{os.getpid()}.{token}.tmp")
     try:
         with open(temporary, "xb") as file:
             write(file)
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
         with suppress(OSError):
             temporary.unlink()
         raise
+    if not durable:
+        return
     handle = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(handle)  # the renaming itself
@@ -83,11 +110,6 @@ def replace_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
             raise
     finally:
         os.close(handle)
-
-
-def _temporary(path: Path) -> Path:
-    token = os.urandom(8).hex()  # two threads may write the same path
-    return path.with_name(f".{path.name}.{_HOST}.{os.getpid()}.{token}.tmp")
 
 
 def remove_stale(folder: Path, *, alone: bool = False) -> int:
@@ -124,13 +146,13 @@ def write_json_atomic(
 
     def write() -> None:
         if spare:
-            _keep_previous(path)
+            with suppress(OSError):  # some file systems know no links: then there is none
+                previous(path).unlink(missing_ok=True)
+                os.link(path, previous(path))
         replace_atomically(path, lambda file: file.write(content))
 
-    try:
+    with in_words(path, needed=len(content)):
         retried(write)
-    except OSError as fault:
-        raise CheckpointError(write_fault(path, fault, len(content))) from fault
 
 
 def read_json(path: Path | str, limit: int, *, seal: bool = False) -> Any:
@@ -142,8 +164,7 @@ def read_json(path: Path | str, limit: int, *, seal: bool = False) -> Any:
     Raises `CheckpointError` where it is missing, too long, or not JSON. A value takes some 60 bytes
     of memory, so a file of nothing but brackets is refused by their number.
     """
-    path = Path(path)
-    content = read_bytes(path, limit)
+    content = read_bytes(Path(path), limit)
     if seal:
         digest = content[len(_SEAL) : len(_SEAL) + _DIGEST]
         body = b"{" + content[len(_SEAL) + _DIGEST + len(_SEALED) :]
@@ -172,31 +193,17 @@ def read_sealed(path: Path, limit: int) -> Any:
     try:
         return read_json(path, limit, seal=True)
     except DamagedState as damaged:
-        before = previous(path)
         try:
-            found = read_json(before, limit, seal=True)
+            found = read_json(previous(path), limit, seal=True)
         except CheckpointError:
             raise damaged from None
-        logger.warning("%s; going on from %s, which was saved just before", damaged, before.name)
+        logger.warning("%s; going on from %s, saved just before", damaged, previous(path).name)
         return found
 
 
 def previous(path: Path) -> Path:
     """Return where `write_sealed` keeps the file before the last."""
     return path.with_name(f"{path.stem}.previous{path.suffix}")
-
-
-def _keep_previous(path: Path) -> None:
-    """Give the file a second name, so that it outlives its replacement.
-
-    Where the file system knows no links there is no spare, and nothing else changes.
-    """
-    spare = _temporary(path)
-    with suppress(OSError):
-        os.link(path, spare)
-        os.replace(spare, previous(path))
-    with suppress(OSError):
-        spare.unlink()  # still there where both names meant the same file already
 
 
 def _digest(body: bytes) -> bytes:
@@ -228,12 +235,11 @@ def read_bytes(path: Path, limit: int) -> bytes:
         with open(open_regular(path), "rb") as file:
             return file.read(limit + 1)  # the size may lie, or change: the reading is bounded
 
-    try:
-        content = retried(read)
-    except FileNotFoundError:
-        raise CheckpointError(f"{path}: there is no such file") from None
-    except OSError as fault:
-        raise CheckpointError(f"{path} cannot be read: {reason(fault)}") from fault
+    with in_words(path, "read"):
+        try:
+            content = retried(read)
+        except FileNotFoundError:
+            raise CheckpointError(f"{path}: there is no such file") from None
     if len(content) > limit:
         raise CheckpointError(f"{path} has more than {limit} bytes, which is no file of ours")
     return content
@@ -241,22 +247,8 @@ def read_bytes(path: Path, limit: int) -> bytes:
 
 def remove(path: Path) -> None:
     """Remove a file, if there is one; `CheckpointError` where that fails."""
-    try:
+    with in_words(path, "removed"):
         retried(lambda: path.unlink(missing_ok=True))
-    except OSError as fault:
-        raise CheckpointError(f"{path} cannot be removed: {reason(fault)}") from fault
-
-
-def reason(fault: OSError) -> str:
-    """Return why the system refused, in its words or better ones."""
-    return "it is a link" if fault.errno == errno.ELOOP else fault.strerror or str(fault)
-
-
-def write_fault(path: Path, fault: OSError, needed: int) -> str:
-    """Return the sentence for a write that failed; `needed` is the size of the file in bytes."""
-    if fault.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"{path} cannot be written: it needs {needed} bytes and the disk is full"
-    return f"{path} cannot be written: {reason(fault)}"
 
 
 def alive(process: int) -> bool:

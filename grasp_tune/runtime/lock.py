@@ -1,9 +1,9 @@
 """Whose folder it is: a marker file that owns it, names its sweep, and is locked while it is used.
 
-The lock is the kernel's: it goes with the process and the workers that it forked, so one left by a
-crash is never in the way. The text in the file holds the sweep's name, and tells people who holds
-the lock. The library `filelock` knows neither the holder nor whether the file that it locked is
-still the one in the folder, which is why this is not it.
+The lock is the kernel's and goes with the process: one left by a crash is never in the way. The
+text in the file holds the sweep's name, and tells people who holds the lock. The library `filelock`
+empties the file that it locks, and knows neither its holder nor whether it is still the one in the
+folder, which is why this is not it.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grasp_tune.core.errors import CheckpointError, InputError, LockedError
-from grasp_tune.runtime.files import alive, open_regular, replace_atomically, write_fault
+from grasp_tune.runtime.files import in_words, open_regular
 
 NAME = ".grasp_tune.json"
 # What a sweep or a saved result writes. In a folder without the marker they are somebody else's.
@@ -31,10 +31,9 @@ OURS = (
     "result.json",
     "model.safetensors",
 )
-LOOKS = 30  # at a lock whose holder is gone or not yet named, before it is taken over
-PAUSE = 0.1  # seconds between two looks
 _SIZE = 256  # bytes of the marker: always as many, so that rewriting it needs no room on the disk
 _HOST = socket.gethostname()[:80]
+_OPEN: set[int] = set()  # the markers that this process has locked
 
 Identity = tuple[int, int] | None  # device and inode of a file; None: there is none
 
@@ -46,6 +45,7 @@ class FolderLock:
     folder: Path
     sweep: str
     identity: Identity  # of the marker, which stays open: no other file can have it
+    crashed: bool = False  # whoever held it before died: its workers may live for another moment
 
     def __reduce__(self) -> tuple[object, ...]:
         return _sent, (self.folder, self.sweep, self.identity, _HOST)
@@ -72,37 +72,43 @@ def folder_lock(folder: Path) -> Iterator[FolderLock]:
     """
     path = folder / NAME
     while True:
-        _claim(folder)
-        try:
+        with in_words(path, needed=_SIZE):
+            _claim(folder)
             file = open_regular(path, os.O_RDWR)
-        except OSError as fault:
-            raise CheckpointError(write_fault(path, fault, _SIZE)) from fault
+        _OPEN.add(file)
         try:
-            if _acquire(file, path) and _identity(path) == _identity(file):
-                break
-        except BaseException:
-            os.close(file)
-            raise
-        os.close(file)  # it was replaced meanwhile, or its holder is gone: there is another now
-    try:
-        sweep = str(_read(file).get("sweep") or os.urandom(16).hex())
-        with contextlib.suppress(OSError):  # the lock holds without its text
-            os.pwrite(file, _record(sweep, os.getpid()), 0)
-        yield FolderLock(folder, sweep, _identity(file))
-        with contextlib.suppress(OSError):
-            os.pwrite(file, _record(sweep, 0), 0)
-    finally:
-        os.close(file)
+            _acquire(file, folder)
+            if (identity := _identity(file)) != _identity(path):
+                continue  # it was replaced meanwhile: there is another now
+            held = _read(file)
+            sweep = str(held.get("sweep") or os.urandom(16).hex())
+            with contextlib.suppress(OSError):  # the lock holds without its text
+                os.pwrite(file, _record(sweep, os.getpid()), 0)
+            yield FolderLock(folder, sweep, identity, bool(held.get("pid")))
+            with contextlib.suppress(OSError):
+                os.pwrite(file, _record(sweep, 0), 0)
+            return
+        finally:
+            if file in _OPEN:  # else this is a forked process by now
+                _OPEN.remove(file)
+                os.close(file)
+
+
+def _let_go() -> None:
+    """Close the markers in a forked process: one that outlives the driver would hold them."""
+    while _OPEN:
+        os.close(_OPEN.pop())
+
+
+os.register_at_fork(after_in_child=_let_go)
 
 
 def is_held(folder: Path) -> bool:
     """Return whether a process holds the folder now: a run is under way."""
     try:
         file = open_regular(folder / NAME)
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True
+    except OSError as fault:
+        return not isinstance(fault, FileNotFoundError)
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
@@ -114,53 +120,28 @@ def is_held(folder: Path) -> bool:
 
 def _claim(folder: Path) -> None:
     """Mark the folder as ours; `InputError` where it holds files of our names without a mark."""
-    path = folder / NAME
-    if os.path.lexists(path):
+    if os.path.lexists(folder / NAME):
         return
     if names := [name for name in OURS if os.path.lexists(folder / name)]:
         raise InputError(
             f"out: {folder} holds {', '.join(names)}, but no {NAME}: they may be somebody else's "
             "and would be overwritten; use an empty or new folder"
         )
+    with contextlib.suppress(FileExistsError), open(folder / NAME, "xb") as file:
+        file.write(_record(os.urandom(16).hex(), 0))
+
+
+def _acquire(file: int, folder: Path) -> None:
     try:
-        with open(path, "xb") as file:
-            file.write(_record(os.urandom(16).hex(), 0))
-    except FileExistsError:
-        pass  # another process was faster
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        held = _read(file)
+        who = f"process {held.get('pid') or '?'} on {str(held.get('host'))[:80]}"
+        raise LockedError(f"{folder} is in use by {who}; wait for it to end") from None
     except OSError as fault:
-        raise CheckpointError(write_fault(path, fault, _SIZE)) from fault
-
-
-def _acquire(file: int, path: Path) -> bool:
-    """Take the lock; False where it is held by what a dead process left, and was set aside.
-
-    The workers of a dead driver end within a second. What lives on holds a marker that is no
-    longer the folder's, and writes nothing more.
-    """
-    for _ in range(LOOKS):
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            held = _read(file)
-            process, host = held.get("pid"), held.get("host")
-            dead = host == _HOST and isinstance(process, int) and not alive(process)
-            if process and not dead:
-                raise LockedError(
-                    f"{path.parent} is in use by process {process} on {str(host)[:80]}; wait for "
-                    "it to end"
-                ) from None
-        except OSError as fault:
-            raise LockedError(
-                f"{path} cannot be locked ({fault.strerror}); use a folder on a file system with "
-                "locks"
-            ) from None
-        time.sleep(PAUSE)
-    if not process:
-        raise LockedError(f"{path.parent} is in use by a process that has not said its name")
-    if _identity(path) == _identity(file):  # else another process was faster
-        replace_atomically(path, lambda fresh: fresh.write(_record(str(held.get("sweep")), 0)))
-    return False
+        raise LockedError(
+            f"{folder} cannot be locked ({fault.strerror}); use one on a file system with locks"
+        ) from None
 
 
 def _identity(file: Path | int) -> Identity:

@@ -20,9 +20,9 @@ from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import Segment, SegmentOutcome, TrainOutcome, TrainTask
 from grasp_tune.engine.checkpoints import Tensors, digest, load_model
 from grasp_tune.runtime.files import STATE_LIMIT, read_json, write_json_atomic
+from grasp_tune.runtime.lane_sharing import Usage
 from grasp_tune.runtime.lock import NAME as MARKER
-from grasp_tune.runtime.store import SUFFIX, CheckpointStore, read_checkpoint
-from grasp_tune.runtime.usage import Usage
+from grasp_tune.runtime.store import SUFFIX, CheckpointStore
 
 RESULT, MODEL = "result.json", "model"  # in the folder of a saved result; a file, a checkpoint
 LOST = "lost: "  # how the note on a lost task begins; on work that came out differently:
@@ -238,7 +238,7 @@ class Result:
             raise InputError(f"{path}: calls must be whole numbers by purpose")
         found = decode(_Saved, {name: data.get(name) for name in _FIELDS})
         file = path.with_name(f"{MODEL}{SUFFIX}")
-        tensors = read_checkpoint(file, MODEL).tensors
+        tensors = CheckpointStore(path.parent, clean=False).read(MODEL).tensors
         if data.get("model") != digest(tensors):
             raise CheckpointError(f"{file} is not the model of {path.name}: their digests differ")
         return cls(

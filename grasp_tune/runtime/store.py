@@ -1,16 +1,16 @@
-"""Where checkpoints are kept: a folder of files, the memory of this process, or a store of blobs.
+"""Where checkpoints are kept: a folder of files, or whatever else keeps bytes by name.
 
 A checkpoint is named tensors and a few numbers or words, never an object: reading one cannot run
 code. Which checkpoints are written and how long they stay is decided elsewhere.
 """
 
-import io
-import logging
-import math
+import contextlib
 import os
 import re
+import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -20,17 +20,13 @@ from grasp_tune.core.errors import CheckpointError, InputError
 from grasp_tune.engine.checkpoints import Checkpoint
 from grasp_tune.engine.tensor_file import Content, DamagedFile, Meta, read_tensors
 from grasp_tune.runtime.files import (
+    in_words,
     open_regular,
-    reason,
-    remove,
     remove_stale,
     replace_atomically,
     retried,
-    write_fault,
 )
 from grasp_tune.runtime.lock import FolderLock
-
-logger = logging.getLogger(__name__)
 
 SUFFIX = ".safetensors"
 SPOOL = 64 * 2**20  # bytes of a checkpoint that are kept in memory on their way to a blob
@@ -39,181 +35,161 @@ SPOOL = 64 * 2**20  # bytes of a checkpoint that are kept in memory on their way
 _KEY = re.compile(r"[a-z0-9_-][a-z0-9._-]{0,119}")
 
 
-class CheckpointStore:
-    """A store in a folder: one safetensors file per key, whole or not there at all.
-
-    Faults of the file system that pass are tried again; the others raise `CheckpointError`. The
-    folder is made with the first checkpoint. Opening it removes what killed writers left.
-
-    folder: where the files are.
-    lock: the sweep's folder. Every file then carries the sweep's name, files of other sweeps are
-        refused, and nothing is written once the folder is another's.
-    """
-
-    def __init__(self, folder: Path | str, lock: FolderLock | None = None) -> None:
-        self.folder, self._lock = Path(folder), lock
-        self._sweep = "" if lock is None else lock.sweep
-        if self.folder.is_dir():
-            remove_stale(self.folder)
-
-    def write(self, key: str, tensors: Mapping[str, Tensor], meta: Meta) -> None:
-        """Replace the file of the key atomically; on the disk when this returns."""
-        path, content = self.path(key), Content.of(tensors, meta, key, self._sweep)
-        if self._lock is not None:
-            self._lock.check()
-        try:
-            retried(lambda: self.folder.mkdir(parents=True, exist_ok=True))
-            retried(lambda: replace_atomically(path, content.write))
-        except OSError as fault:
-            # Without the key: there is nothing to make again.
-            sentence = f"checkpoint {key}: {write_fault(path, fault, content.size)}"
-            raise CheckpointError(sentence) from fault
-
-    def read(self, key: str) -> Checkpoint:
-        return read_checkpoint(self.path(key), key, self._sweep)
-
-    def exists(self, key: str) -> bool:
-        return self.path(key).is_file()
-
-    def delete(self, key: str) -> None:
-        remove(self.path(key))
-
-    def keys(self) -> tuple[str, ...]:
-        return _keys(path.name for path in self.folder.glob(f"*{SUFFIX}"))
-
-    def path(self, key: str) -> Path:
-        """Return the file of the key, there or not."""
-        return self.folder / file_name(key)
-
-
-def read_checkpoint(path: Path, key: str, sweep: str = "") -> Checkpoint:
-    """Return what a store wrote to this file under this key, for this sweep."""
-
-    def load() -> Checkpoint:
-        with open(open_regular(path), "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            return Checkpoint(*read_tensors(file, size, key, sweep))
-
-    return _loaded(load, key, f"{path}")
-
-
-class MemoryStore:
-    """A store in the memory of this process, for runs that keep nothing.
-
-    limit: bytes to hold in memory. A sweep may leave a thousand candidates; those beyond the limit
-        go to a temporary folder, which `close` removes.
-    """
-
-    def __init__(self, limit: float = math.inf) -> None:
-        self._limit = limit
-        self._kept: dict[str, tuple[int, Checkpoint]] = {}  # with its size as a file
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self._files: CheckpointStore | None = None
-
-    def write(self, key: str, tensors: Mapping[str, Tensor], meta: Meta) -> None:
-        self.delete(key)
-        size = Content.of(tensors, meta, key).size  # refuses what a file could not hold
-        if sum(self.sizes().values()) + size <= self._limit:
-            self._kept[key] = size, _copy(tensors, meta)
-            return
-        if self._files is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="grasp-tune-")
-            self._files = CheckpointStore(self._folder.name)
-            logger.info("checkpoints beyond %g bytes go to %s", self._limit, self._folder.name)
-        self._files.write(key, tensors, meta)
-
-    def read(self, key: str) -> Checkpoint:
-        if key in self._kept:
-            kept = self._kept[key][1]
-            return _copy(kept.tensors, kept.meta)
-        file_name(key)
-        if self._files is None:
-            raise CheckpointError(f"checkpoint {key} is missing: nothing was written", key)
-        return self._files.read(key)
-
-    def exists(self, key: str) -> bool:
-        file_name(key)
-        return key in self.keys()
-
-    def delete(self, key: str) -> None:
-        file_name(key)
-        if self._kept.pop(key, None) is None and self._files is not None:
-            self._files.delete(key)
-
-    def keys(self) -> tuple[str, ...]:
-        return tuple(sorted((*self._kept, *(self._files.keys() if self._files else ()))))
-
-    def sizes(self) -> dict[str, int]:
-        """Return the bytes that each checkpoint in memory would take as a file."""
-        return {key: size for key, (size, _) in self._kept.items()}
-
-    def close(self) -> None:
-        """Remove the files."""
-        if self._folder is not None:
-            self._folder.cleanup()
-
-
 class Blobs(Protocol):
-    """Whoever keeps bytes by name and shows an upload when it is complete, such as a bucket."""
+    """Whoever keeps bytes by name and shows what is written when it is complete."""
 
-    def write(self, name: str, content: BinaryIO) -> None:
-        """Keep the bytes; `OSError` where that fails."""
+    def write(self, name: str, content: Content) -> None:
+        """Keep what the content writes; `OSError` where that fails."""
 
-    def read(self, name: str) -> bytes:
+    def open(self, name: str) -> BinaryIO:
         """Return the bytes; `FileNotFoundError` where there are none, else `OSError`."""
 
     def exists(self, name: str) -> bool:
         """Return whether there are bytes of this name."""
 
     def remove(self, name: str) -> None:
-        """Remove the bytes of a name that exists."""
+        """Remove the bytes, if there are any."""
 
     def names(self) -> Iterable[str]:
         """Return the names, as far as they can be listed."""
 
 
 class BlobStore:
-    """A store over blobs: the same bytes as `CheckpointStore` writes, one blob per key.
+    """Checkpoints as blobs, one for each key, in the format of `engine.tensor_file`.
+
+    Faults that pass are tried again; the others raise `CheckpointError`.
 
     blobs: where they are.
-    name: the name of a key's blob.
+    name: the name of a key's blob; by default that of a file.
     sweep: whose checkpoints these are; those of another sweep are refused.
+    where: the place in words, in front of the name.
     """
 
     def __init__(
-        self, blobs: Blobs, name: Callable[[str], str] | None = None, sweep: str = ""
+        self,
+        blobs: Blobs,
+        name: Callable[[str], str] | None = None,
+        sweep: str = "",
+        where: str = "",
     ) -> None:
         self._blobs, self._name, self._sweep = blobs, name or file_name, sweep
+        self._where = where
 
     def write(self, key: str, tensors: Mapping[str, Tensor], meta: Meta) -> None:
-        name = self._name(key)
-        with tempfile.SpooledTemporaryFile(max_size=SPOOL) as file:
-            Content.of(tensors, meta, key, self._sweep).write(file)  # type: ignore[arg-type]
-            file.seek(0)
-            try:
-                self._blobs.write(name, file)  # type: ignore[arg-type]
-            except OSError as fault:  # without the key, as above
-                sentence = f"checkpoint {key}: {name} cannot be written: {fault}"
-                raise CheckpointError(sentence) from fault
+        """Replace the blob of the key; kept for good when this returns."""
+        name, content = self._name(key), Content.of(tensors, meta, key, self._sweep)
+        # The error is without the key: there is nothing to make again.
+        with in_words(f"checkpoint {key}: {self._where}{name}", needed=content.size):
+            retried(lambda: self._blobs.write(name, content))
 
     def read(self, key: str) -> Checkpoint:
         name = self._name(key)
 
         def load() -> Checkpoint:
-            content = self._blobs.read(name)  # streams have no size: all of it is read at once
-            return Checkpoint(*read_tensors(io.BytesIO(content), len(content), key, self._sweep))
+            with self._blobs.open(name) as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(0)
+                return Checkpoint(*read_tensors(file, size, key, self._sweep))
 
-        return _loaded(load, key, name)
+        what = f"{self._where}{name}"
+        with in_words(f"checkpoint {key}: {what}", "read", key=key):
+            try:
+                return retried(load)
+            except FileNotFoundError:
+                missing = f"checkpoint {key} is missing: there is no {what}"
+                raise CheckpointError(missing, key) from None
+            except DamagedFile as fault:
+                raise CheckpointError(f"checkpoint {key}: {what} {fault}", key) from None
 
     def exists(self, key: str) -> bool:
         return self._blobs.exists(self._name(key))
 
     def delete(self, key: str) -> None:
-        if self.exists(key):
-            self._blobs.remove(self._name(key))
+        name = self._name(key)
+        with in_words(f"checkpoint {key}: {self._where}{name}", "removed"):
+            retried(lambda: self._blobs.remove(name))
 
     def keys(self) -> tuple[str, ...]:
-        return _keys(self._blobs.names())
+        names = (name for name in self._blobs.names() if name.endswith(SUFFIX))
+        found = (name.removesuffix(SUFFIX) for name in names)
+        return tuple(sorted(key for key in found if _KEY.fullmatch(key)))
+
+
+@contextlib.contextmanager
+def spooled(content: Content) -> Iterator[BinaryIO]:
+    """Give the content's bytes as a file to upload, of which few are held in memory."""
+    with tempfile.SpooledTemporaryFile(max_size=SPOOL) as file:
+        content.write(file)  # type: ignore[arg-type]
+        file.seek(0)
+        yield file  # type: ignore[misc]
+
+
+class FolderBlobs:
+    """Files of a folder, which is made with the first of them; see `CheckpointStore`."""
+
+    def __init__(self, folder: Path, lock: FolderLock | None, durable: bool) -> None:
+        self._folder, self._lock, self._durable = folder, lock, durable
+
+    def write(self, name: str, content: Content) -> None:
+        if self._lock is not None:
+            self._lock.check()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        replace_atomically(self._folder / name, content.write, durable=self._durable)
+
+    def open(self, name: str) -> BinaryIO:
+        return open(open_regular(self._folder / name), "rb")
+
+    def exists(self, name: str) -> bool:
+        return (self._folder / name).is_file()
+
+    def remove(self, name: str) -> None:
+        (self._folder / name).unlink(missing_ok=True)
+
+    def names(self) -> Iterable[str]:
+        return (path.name for path in self._folder.glob(f"*{SUFFIX}"))
+
+
+class CheckpointStore(BlobStore):
+    """A store in a folder: one safetensors file per key, whole or not there at all.
+
+    folder: where the files are; made with the first checkpoint.
+    lock: the sweep's folder. Every file then carries the sweep's name, files of other sweeps are
+        refused, and nothing is written once the folder is another's.
+    durable: whether checkpoints must outlive the machine's going down.
+    clean: whether to remove what killed writers left; not by those who only read.
+    """
+
+    def __init__(
+        self,
+        folder: Path | str,
+        lock: FolderLock | None = None,
+        *,
+        durable: bool = True,
+        clean: bool = True,
+    ) -> None:
+        self.folder, sweep = Path(folder), "" if lock is None else lock.sweep
+        blobs = FolderBlobs(self.folder, lock, durable)
+        super().__init__(blobs, sweep=sweep, where=f"{self.folder}/")
+        if clean and self.folder.is_dir():
+            remove_stale(self.folder)
+
+    def path(self, key: str) -> Path:
+        """Return the file of the key, there or not."""
+        return self.folder / file_name(key)
+
+
+class TemporaryStore(CheckpointStore):
+    """A store for runs that keep nothing: its folder goes with it, or with this process."""
+
+    def __init__(self) -> None:
+        folder, process = tempfile.mkdtemp(prefix="grasp-tune-"), os.getpid()
+        super().__init__(folder, durable=False)
+        self.close = weakref.finalize(self, _remove_own, folder, process)
+
+
+def _remove_own(folder: str, process: int) -> None:
+    if os.getpid() == process:  # else it was forked
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def file_name(key: str) -> str:
@@ -224,30 +200,3 @@ def file_name(key: str) -> str:
             "dot in front"
         )
     return f"{key}{SUFFIX}"
-
-
-def _keys(names: Iterable[str]) -> tuple[str, ...]:
-    found = (name.removesuffix(SUFFIX) for name in names if name.endswith(SUFFIX))
-    return tuple(sorted(key for key in found if _KEY.fullmatch(key)))
-
-
-def _loaded(load: Callable[[], Checkpoint], key: str, where: str) -> Checkpoint:
-    """Return what `load` reads; what goes wrong is a sentence that names the key and the place."""
-    try:
-        return retried(load)
-    except FileNotFoundError:
-        raise CheckpointError(f"checkpoint {key} is missing: there is no {where}", key) from None
-    except OSError as fault:
-        sentence = f"checkpoint {key}: {where} cannot be read: {reason(fault)}"
-        raise CheckpointError(sentence, key) from fault
-    except DamagedFile as fault:
-        raise CheckpointError(f"checkpoint {key}: {where} {fault}", key) from None
-
-
-def _copy(tensors: Mapping[str, Tensor], meta: Meta) -> Checkpoint:
-    # Contiguous and in main memory, as they would come from a file.
-    own = {
-        name: tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().clone()
-        for name, tensor in sorted(tensors.items())
-    }
-    return Checkpoint(own, dict(meta))

@@ -6,8 +6,7 @@
     calls/          oracle calls as they happen, one small file a process
     clock.json      the seconds that were spent, where minutes are limited
 
-Without a path everything is held in memory, or in a temporary folder where checkpoints are many
-or several processes share them.
+Without a path it is a temporary folder without a state.
 """
 
 import contextlib
@@ -28,25 +27,24 @@ from grasp_tune.engine.checkpoints import Store
 from grasp_tune.runtime.call_counter import NAMES, CallCounter
 from grasp_tune.runtime.files import (
     STATE_LIMIT,
+    in_words,
     previous,
     read_json,
     read_sealed,
     remove,
     remove_stale,
     retried,
-    write_fault,
     write_json_atomic,
     write_sealed,
 )
+from grasp_tune.runtime.lane_sharing import UsageMeter
 from grasp_tune.runtime.lock import NAME as MARKER
 from grasp_tune.runtime.lock import FolderLock, folder_lock
-from grasp_tune.runtime.store import CheckpointStore, MemoryStore
-from grasp_tune.runtime.usage import UsageMeter
+from grasp_tune.runtime.store import CheckpointStore
 
 logger = logging.getLogger(__name__)
 
 STATE, CHECKPOINTS, CALLS, CLOCK = "state.json", "checkpoints", "calls", "clock.json"
-IN_MEMORY = 64 * 2**20  # bytes of checkpoints, where there is no folder
 USUAL_BYTES, LEAST_BYTES = 4, 2  # of one number; the least in half precision
 
 
@@ -61,34 +59,29 @@ def load_search(path: Path, spec: SweepSpec | None = None) -> Search:
 class SweepFolder:
     """Where one sweep keeps what it knows; made by `open_folder`.
 
-    path: the folder, None for memory.
-    store, calls: where checkpoints go and oracle calls are counted, if not in the folder.
     lock: the folder's, held by this process.
+    store, calls: where checkpoints go and oracle calls are counted, if not in the folder.
     made: the folder did not exist before.
+    kept: somebody may go on from it later.
     """
 
     def __init__(
         self,
-        path: Path | None,
-        store: Store | None = None,
-        calls: CallCounter | None = None,
-        lock: FolderLock | None = None,
+        lock: FolderLock,
+        store: Store | None,
+        calls: CallCounter | None,
         *,
-        made: bool = False,
+        made: bool,
+        kept: bool,
     ) -> None:
-        self.path, self._lock, self._made = path, lock, made
-        self._fresh = path is None or not (path / STATE).exists()  # no sweep had begun in it
+        self.path, self.lock, self._made, self._kept = lock.folder, lock, made, kept
+        self._state = self.path / STATE
+        self._fresh = not self._state.exists()  # no sweep had begun in it
         self._checked = 0  # rounds whose need for disk was looked at
         self.usage = UsageMeter()
-        self.store: Store = store or (
-            MemoryStore(IN_MEMORY) if path is None else CheckpointStore(path / CHECKPOINTS, lock)
-        )
-        self.calls = calls or CallCounter(None if path is None else path / CALLS, self.check)
-
-    def check(self) -> None:
-        """Raise `CheckpointError` where the folder was removed, or taken over by another run."""
-        if self._lock is not None:
-            self._lock.check()
+        place = self.path / CHECKPOINTS
+        self.store: Store = store or CheckpointStore(place, lock, durable=kept)
+        self.calls = calls or CallCounter(self.path / CALLS, lock.check)
 
     def search(self, spec: SweepSpec) -> Search:
         """Return the search as an earlier run left it, or a new one.
@@ -96,32 +89,28 @@ class SweepFolder:
         A state of which nothing can be used is put aside: its work is done again, to the same
         result, and shows among the repeated calls.
         """
-        if self.path is None:
-            return Search(spec)
-        path = self.path / STATE
-        if path.exists():
+        if self._state.exists():
             try:
-                search = load_search(path, spec)
+                search = load_search(self._state, spec)
+                logger.info("going on from %s", self.path)
+                return search
             except DamagedState as damaged:
-                aside = path.with_name("state.damaged.json")
+                aside = self._state.with_name("state.damaged.json")
                 with suppress(OSError):  # else it is replaced by the first state of the new run
-                    path.replace(aside)
+                    self._state.replace(aside)
                 logger.warning(
                     "%s; it is kept as %s, and the run starts again from x0", damaged, aside.name
                 )
-            else:
-                logger.info("going on from %s", self.path)
-                return search
-        remove(previous(path))  # of another run, whose folder was cleared
+        remove(previous(self._state))  # of another run, whose folder was cleared
         search = Search(spec)
         self.save(search)
         return search
 
     def save(self, search: Search) -> None:
-        """Replace the state file, where there is a folder."""
-        if self.path is not None:
-            self.check()
-            write_sealed(self.path / STATE, search.state())
+        """Replace the state file, where somebody may want it."""
+        if self._kept:
+            self.lock.check()
+            write_sealed(self._state, search.state())
 
     @contextlib.contextmanager
     def deadline(self, minutes: float | None) -> Iterator[float]:
@@ -129,11 +118,11 @@ class SweepFolder:
 
         Time that an earlier process spent in the same folder counts, unless it was killed.
         """
-        file, spent, begun = self.path and self.path / CLOCK, 0.0, time.monotonic()
+        file, spent, begun = self.path / CLOCK, 0.0, time.monotonic()
         if minutes is None:
             yield math.inf
             return
-        if file is not None and file.exists():
+        if file.exists():
             found = read_json(file, 2**12)
             spent = found.get("seconds", -1.0) if isinstance(found, dict) else -1.0
             if not isinstance(spent, (int, float)) or not 0 <= spent < math.inf:
@@ -141,10 +130,9 @@ class SweepFolder:
         try:
             yield begun + 60 * minutes - spent
         finally:
-            if file is not None and file.parent.is_dir():
-                with suppress(CheckpointError):
-                    self.check()
-                    write_json_atomic(file, {"seconds": spent + time.monotonic() - begun})
+            with suppress(CheckpointError):
+                self.lock.check()
+                write_json_atomic(file, {"seconds": spent + time.monotonic() - begun})
 
     def discard(self, keys: tuple[str, ...]) -> None:
         """Remove checkpoints that nobody will read again."""
@@ -156,7 +144,7 @@ class SweepFolder:
 
     def check_room(self, search: Search) -> None:
         """Look, once a round, whether the disk can hold what the round will leave."""
-        if self.path is None or self._checked == search.rounds:
+        if self._checked == search.rounds:
             return
         self._checked = search.rounds
         sizes = [o.parameters for o in search.outcomes.values() if isinstance(o, ProbeOutcome)]
@@ -166,16 +154,15 @@ class SweepFolder:
 
     def clear(self) -> None:
         """Remove what a run that never got anywhere has written, and nothing else."""
-        if not self._fresh or self.path is None:
+        if not self._fresh:
             return
-        state = self.path / STATE
-        ours = [state, previous(state), self.path / MARKER, *(self.path / CALLS).glob(NAMES)]
         keys = self.store.keys()
         for key in keys:
             with suppress(CheckpointError):  # not of this sweep
                 self.store.read(key)
                 self.store.delete(key)
-        for file in ours:
+        ours = [self._state, previous(self._state), self.path / MARKER]
+        for file in (*ours, *(self.path / CALLS).glob(NAMES)):
             file.unlink(missing_ok=True)
         for folder in (self.path / CHECKPOINTS, self.path / CALLS, *[self.path] * self._made):
             with suppress(OSError):  # somebody else has put something there, or it was never made
@@ -184,39 +171,28 @@ class SweepFolder:
 
 @contextlib.contextmanager
 def open_folder(
-    path: Path | None,
-    *,
-    shared: bool = False,
-    store: Store | None = None,
-    calls: CallCounter | None = None,
+    path: Path | None, store: Store | None = None, calls: CallCounter | None = None
 ) -> Iterator[SweepFolder]:
-    """Hold the folder of a sweep, made where it is missing.
+    """Hold the folder of a sweep, made where it is missing; None: a temporary one.
 
-    shared: several processes will use it, so that memory does not do in place of a folder.
     store, calls: as `SweepFolder` takes them.
     """
     with contextlib.ExitStack() as stack:
-        if path is None and shared:
-            temporary = tempfile.TemporaryDirectory(prefix="grasp-tune-")
-            path = Path(stack.enter_context(temporary))
-        if path is None:
-            folder = SweepFolder(None, store, calls)
-            if isinstance(folder.store, MemoryStore):
-                stack.callback(folder.store.close)
-            yield folder
-            return
-        made = not path.exists()
-        try:
+        kept, made = path is not None, path is not None and not path.exists()
+        with in_words(path or tempfile.gettempdir(), needed=1):
+            if path is None:
+                temporary = tempfile.TemporaryDirectory(
+                    prefix="grasp-tune-", ignore_cleanup_errors=True
+                )
+                path = Path(stack.enter_context(temporary))
             retried(lambda: path.mkdir(parents=True, exist_ok=True))
-        except OSError as fault:
-            raise CheckpointError(write_fault(path, fault, 1)) from fault
         lock = stack.enter_context(folder_lock(path))
         for place in (path / CHECKPOINTS, path / CALLS):
             if place.is_symlink():  # what is behind it may be somebody else's
                 raise CheckpointError(f"{place} is a link, expected a folder of the sweep's own")
         for place in (path, path / CHECKPOINTS):  # what a killed run was writing
             remove_stale(place, alone=True)
-        yield SweepFolder(path, store, calls, lock, made=made)
+        yield SweepFolder(lock, store, calls, made=made, kept=kept)
 
 
 def check_room(folder: Path, checkpoints: int, numbers: int) -> None:
@@ -231,7 +207,6 @@ def check_room(folder: Path, checkpoints: int, numbers: int) -> None:
         f"{count * USUAL_BYTES / 1e9:.2g} GB, are to be written, and {free / 1e9:.2g} GB are free"
     )
     if count * LEAST_BYTES > free:
-        hint = "make room and go on, or use another folder"
-        raise CheckpointError(f"{folder} lacks {lack}; {hint}")
+        raise CheckpointError(f"{folder} lacks {lack}; make room and go on, or use another folder")
     if count * USUAL_BYTES > free:
         logger.warning("%s may lack %s", folder, lack)

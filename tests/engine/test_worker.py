@@ -33,7 +33,7 @@ from grasp_tune.core.tasks import (
 )
 from grasp_tune.engine.checkpoints import model_tensors
 from grasp_tune.engine.worker import Worker
-from grasp_tune.runtime.store import CheckpointStore, MemoryStore
+from grasp_tune.runtime.store import CheckpointStore, TemporaryStore
 from tests.engine import workbench
 from tests.engine.workbench import Bench, same_bits
 
@@ -302,7 +302,7 @@ def test_the_wrong_base_says_so() -> None:
         (nothing, "mine returned NoneType, expected a torch Optimizer"),
         (lambda params, value: Deaf(params, lr=value), "Deaf.step never called the closure"),
     ):
-        worker = Worker(workbench.problem(), 0, MemoryStore(), {"mine": base})
+        worker = Worker(workbench.problem(), 0, TemporaryStore(), {"mine": base})
         with pytest.raises(InputError, match=words):
             worker.run(TrainTask("train", (run,)))
     with pytest.raises(InputError, match="base: got 'other', expected one of ada"):
@@ -317,7 +317,7 @@ def test_an_optimizer_that_asks_more_than_once_gets_no_more_calls_than_there_are
         nonlocal calls
         calls += number
 
-    worker = Worker(workbench.problem(), 0, MemoryStore(), bases, count)
+    worker = Worker(workbench.problem(), 0, TemporaryStore(), bases, count)
     outcome = worker.run(TrainTask("train", (Segment(Arm.of(1, "lbfgs", 0.1), 0, 11),)))
     assert outcome.calls == calls == 11
 

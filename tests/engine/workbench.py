@@ -11,7 +11,7 @@ from grasp_tune.core.tasks import Arm, Outcome, ProbeTask, Segment, Task, TrainT
 from grasp_tune.engine.checkpoints import Store, model_tensors
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.worker import Worker
-from grasp_tune.runtime.store import MemoryStore
+from grasp_tune.runtime.store import TemporaryStore
 
 FEATURES, CLASSES, ROWS = 12, 4, 200
 
@@ -74,7 +74,7 @@ class Bench:
     """A worker with a store of its own, and the count of its oracle calls."""
 
     def __init__(self, given: TorchProblem, seed: int = 0, store: Store | None = None) -> None:
-        self.store: Store = MemoryStore() if store is None else store
+        self.store: Store = TemporaryStore() if store is None else store
         self.calls = 0
         self.worker = Worker(given, seed, self.store, count=self._count)
 

@@ -50,7 +50,7 @@ class Case:
         **rest: object,
     ) -> gt.Result:
         """The result of the sweep with this executor."""
-        return run_sweep(problem, spec, self.make, out=out, shared=self.processes, **rest)  # type: ignore[arg-type]
+        return run_sweep(problem, spec, self.make, out=out, **rest)  # type: ignore[arg-type]
 
     def out_of_order(self, seed: int) -> "Case":
         """The same executor, whose tasks end late and in another order."""

@@ -24,8 +24,7 @@ from grasp_tune.core.tasks import Arm, Segment, TrainTask
 from grasp_tune.engine.lane_group import LaneGroup, LaneSum, Seat, Shares
 from grasp_tune.executors.ray import RayBackend, RayExecutor
 from grasp_tune.runtime.driver import run_sweep
-from grasp_tune.runtime.lane_sharing import LaneSharing
-from grasp_tune.runtime.usage import UsageMeter
+from grasp_tune.runtime.lane_sharing import LaneSharing, UsageMeter
 from grasp_tune.schedules.paper import start_candidate, train_candidates
 from grasp_tune.schedules.probe import probing
 from tests.executors.contract import CountedCalls
@@ -153,7 +152,7 @@ def test_ray_actors_share_lanes_and_go_on_without_one_that_dies(
 
     executor = partial(AllReady, RayBackend(workers=2, cpus_per_task=0.5))
     spec = SweepSpec.from_dict(alone.spec)
-    result = run_sweep(problem(before), spec, executor, out=tmp_path / "out", shared=True)
+    result = run_sweep(problem(before), spec, executor, out=tmp_path / "out")
     assert fingerprint(result) == fingerprint(alone)
     assert once.exists() and result.calls["repeated"] > 0
     usage = gt.Result.load(tmp_path / "out").usage

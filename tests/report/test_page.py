@@ -30,9 +30,9 @@ from grasp_tune.report.page import (
     write_page,
     write_report,
 )
+from grasp_tune.runtime.lane_sharing import Usage
 from grasp_tune.runtime.lock import folder_lock
 from grasp_tune.runtime.result import Result
-from grasp_tune.runtime.usage import Usage
 from tests.engine import workbench
 from tests.report.browser import look
 

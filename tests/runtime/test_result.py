@@ -16,7 +16,7 @@ from grasp_tune.core.spec import SweepSpec
 from grasp_tune.engine.checkpoints import model_tensors
 from grasp_tune.engine.worker import Worker
 from grasp_tune.runtime.result import Result
-from grasp_tune.runtime.store import MemoryStore
+from grasp_tune.runtime.store import TemporaryStore
 from tests.engine import workbench
 
 METHOD = gt.NonConvex(L_eps=1.0, F_eps=1.0, delta=0.3, base="adam")  # a search, many runs
@@ -113,7 +113,7 @@ def test_a_foreign_file_is_refused(content: str, tmp_path: Path) -> None:
 def test_a_search_stopped_early_gives_its_leader_and_says_so() -> None:
     problem = workbench.problem(workbench.mlp)
     search = Search(SweepSpec(method=METHOD, budget=600, seed=2))
-    worker = Worker(problem, 2, MemoryStore())
+    worker = Worker(problem, 2, TemporaryStore())
     while not any(run.startswith("run") for run in (search.leader,)):
         task = search.ask()
         assert not isinstance(task, Step)

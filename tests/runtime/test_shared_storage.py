@@ -2,10 +2,13 @@
 
 from pathlib import Path
 
+import pytest
+import torch
 from pyarrow import fs as arrow
 
+from grasp_tune.core.errors import CheckpointError, InputError
 from grasp_tune.core.tasks import ProbeOutcome, ProbeTask
-from grasp_tune.runtime.shared_storage import SharedStorage
+from grasp_tune.runtime.shared_storage import SharedStorage, store_on
 
 TASK = ProbeTask("probe", (0, 7))
 OUTCOME = ProbeOutcome(7, "feed", 7, 1.25, 2.0, 12, 7, 0.5, float("nan"))
@@ -50,3 +53,34 @@ def test_calls_of_all_processes_are_added_up(tmp_path: Path) -> None:
     first(1)
     assert storage.calls.total == 9
     assert storages(tmp_path)[0].calls.total == 9
+
+
+def test_a_remote_store_keeps_what_a_folder_keeps(tmp_path: Path) -> None:
+    store = store_on(remote(tmp_path), "deep/checkpoints")
+    assert store.keys() == ()
+    tensors = {"param.a": torch.arange(6.0).reshape(2, 3), "buffer.n": torch.tensor(4)}
+    store.write("x0", tensors, {"count": 3})
+    found = store.read("x0")
+    assert found.meta == {"count": 3}
+    assert all(torch.equal(found.tensors[name], tensors[name]) for name in tensors)
+    assert store.keys() == ("x0",)
+    assert store.exists("x0")
+    assert (tmp_path / "deep/checkpoints/x0.safetensors").is_file()
+    store.delete("x0")
+    store.delete("x0")
+    assert not store.exists("x0")
+    with pytest.raises(CheckpointError, match="checkpoint x0 is missing") as error:
+        store.read("x0")
+    assert error.value.key == "x0"
+    with pytest.raises(InputError, match="checkpoint key"):
+        store.read("../x0")
+
+
+def test_a_damaged_remote_checkpoint_is_named(tmp_path: Path) -> None:
+    store = store_on(remote(tmp_path), "checkpoints")
+    store.write("x0", {"a": torch.ones(3)}, {})
+    path = tmp_path / "checkpoints/x0.safetensors"
+    path.write_bytes(path.read_bytes()[:-2])
+    with pytest.raises(CheckpointError, match="truncated") as error:
+        store.read("x0")
+    assert error.value.key == "x0"
