@@ -10,8 +10,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from grasp_tune.report.cost_estimate import WORKERS, CostEstimate
-from grasp_tune.report.formatting import duration, number, percent, plural, size
+from grasp_tune.report.cost_estimate import CostEstimate
+from grasp_tune.report.formatting import WORKERS, duration, number, percent, plural, size
 
 if TYPE_CHECKING:
     from grasp_tune.config.run import Finished
@@ -58,7 +58,8 @@ def run_page(finished: Finished) -> Group:
             if part is not None:
                 words = f"loss {number(part.loss)}"
                 words += "" if part.accuracy is None else f", {percent(part.accuracy)} right"
-                words += "" if part.metric is None else f", {quality.metric} {number(part.metric)}"
+                if part.metric is not None and quality.metric != "accuracy":
+                    words += f", {quality.metric} {number(part.metric)}"
                 table.add_row(f"{part.rows:,} {name} rows", words)
     table.add_row("time", duration(metadata.seconds))
     for note in result.notes:
@@ -116,7 +117,7 @@ def plan_page(estimate: CostEstimate) -> Group:
     tail = _lines(("time", _time(estimate)), ("workers", _workers(estimate)))
     if estimate.disk is not None:
         tail.add_row("disk", f"at most {size(estimate.disk)} of checkpoints at a time")
-    for note in estimate.notes:
+    for note in estimate.experiment.notes():
         tail.add_row("note", note)
     title = Text(experiment.title or "An experiment", style="bold")
     return Group(title, Text(), head, Text(), phases, *_cells(estimate), Text(), tail)

@@ -17,7 +17,7 @@ from grasp_tune.config.build import Built, build_parts, settled
 from grasp_tune.config.errors import ConfigError
 from grasp_tune.config.models import ModelFactory, default_model
 from grasp_tune.config.options import Local
-from grasp_tune.config.run_folder import REPORT, claim, masked_config, release, saved_config
+from grasp_tune.config.run_folder import REPORT, claim, release, saved_config
 from grasp_tune.config.schema import Experiment
 from grasp_tune.core.errors import GraspError
 from grasp_tune.core.records import encode
@@ -29,7 +29,7 @@ from grasp_tune.report.evaluation import (
     read_metadata,
     write_metadata,
 )
-from grasp_tune.report.page import LiveReport, write_report
+from grasp_tune.report.page import LiveReport, write_folder_report
 from grasp_tune.runtime.result import Result
 
 
@@ -96,11 +96,11 @@ class Prepared:
         trained = sum(item.numel() for item in self.model.parameters() if item.requires_grad)
         metadata = describe(self.built, trained, quality, started, seconds)
         if (earlier := read_metadata(self.folder)) is not None:
-            kept = replace(metadata, started=earlier.started, seconds=earlier.seconds)
-            # Nothing was left to do: keep the times of the run that did it.
-            metadata = earlier if kept == earlier else metadata
+            kept = replace(earlier, started=started, seconds=seconds, quality=quality)
+            # Nothing was left to do: keep the times of the run that did it, and AdamW's scores.
+            metadata = earlier if kept == metadata else metadata
         write_metadata(self.folder, metadata)
-        write_report(self.folder, result, metadata, masked_config(self.experiment))
+        write_folder_report(self.folder)
         return Finished(result, metadata, self.folder)
 
 

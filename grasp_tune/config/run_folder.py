@@ -31,7 +31,6 @@ _OURS = (
         REPORT,
         "clock.json",
         "run.json",
-        "adamw.json",
         "comparison.json",
         "comparison.html",
     ),

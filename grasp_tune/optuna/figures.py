@@ -27,13 +27,12 @@ def loss_figure(study: optuna.Study) -> Any:
     """Return the last loss of each run against its step size, sized by its oracle calls."""
     from grasp_tune.report.figures import run_scatter
 
-    runs, chosen = _runs(study), _chosen(study)
+    runs = _runs(study)
     heights = {run.arm: run.last_loss for run in runs}
-    place = next(((run.value, run.last_loss) for run in runs if run.arm == chosen), None)
     stored = stored_plan(study)
     plan = None if stored is None else stored.plan
     words = "step size, radius or distance" if plan is None else plan.quantity
-    return run_scatter(runs, heights, place, words, "mean loss at the end of the run")
+    return run_scatter(runs, heights, _chosen(study), words, "mean loss at the end of the run")
 
 
 def rung_figure(study: optuna.Study) -> Any:

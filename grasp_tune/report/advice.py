@@ -13,7 +13,6 @@ from grasp_tune.runtime.result import Result
 from grasp_tune.schedules.final_run import ENDED_EARLY
 
 MEMORIZES = 2.0  # a held-out loss above so many times the training loss is told
-WORKERS = (1, 2, 4, 8, 16)  # for which a time is told
 _WORTH = 0.05  # what twice the budget must promise, as a share of the loss, to be worth a word
 _LEAST = 8  # points of a curve for a slope
 
@@ -23,29 +22,31 @@ def headline(result: Result, metadata: RunMetadata | None) -> str:
     if result.cell is None:
         tried = plural(len(result.runs), "run")
         return f"None of {tried} beat the start point, which is returned as it was."
-    quality = None if metadata is None else metadata.quality
-    if quality is None:
+    if metadata is None or (quality := metadata.quality) is None:
         start = result.candidates[0].score
         start = start if result.metric is None else 1.0 - start
         before = f"; it was {number(start)} at the start" if math.isfinite(start) else ""
         return f"The model's {score_label(result)} is {score_words(result)}{before}."
-    where, held = quality.held_out
-    constant = "a constant prediction gets"
-    if held.metric is not None:
-        text = f"The model reaches {quality.metric} {number(held.metric)} on {where}"
-    elif held.accuracy is not None:
+    (where, held), constant = quality.held_out, "a constant prediction"
+    shares = held.accuracy is not None and quality.metric in (None, "accuracy")
+    if shares:
         text = f"The model gets {percent(held.accuracy)} of {where} right"
-        constant = "always naming the most common class gets"
+        constant = "always naming the most common class"
+    elif held.metric is not None:
+        text = f"The model reaches {quality.metric} {number(held.metric)} on {where}"
+    elif metadata.loss == "mse":
+        text = f"The model's mean squared error on {where} is {number(held.loss)}"
+        constant = "always predicting the mean"
     else:
         text = f"Its loss over {where} is {number(held.loss)}"
 
     def told(scores: Scores) -> str:
-        if held.metric is None and held.accuracy is not None:
+        if shares:
             return percent(scores.accuracy)
         return number(scores.loss if held.metric is None else scores.metric)
 
     if quality.baseline is not None:
-        text += f"; {constant} {told(quality.baseline)}"
+        text += f"; {constant} gets {told(quality.baseline)}"
     if quality.adamw is not None:
         text += f", AdamW at its defaults {told(quality.adamw)} with as many calls"
     return f"{text}."
@@ -80,32 +81,30 @@ def score_label(result: Result) -> str:
 def score_words(result: Result) -> str:
     """The score with its error bar and its number of samples; the metric where it was one."""
     row = result.choice.chosen
-    score = number(row.score if result.metric is None else 1.0 - row.score)
-    if not row.samples:
-        return score
-    error = error_bar(row)
+    score, error = number(row.score if result.metric is None else 1.0 - row.score), error_bar(row)
     bar = "" if error is None else f" ± {number(error, 2)}"
-    return f"{score}{bar} (mean of {plural(row.samples, 'minibatch', 'es')})"
+    few = f"{bar} (mean of {plural(row.samples, 'minibatch', 'es')})"
+    return score + few if row.samples else score
 
 
 def certificate_words(result: Result) -> str | None:
     """The certificate, where its bound is no larger than what it bounds."""
     certificate = result.certificate
-    bound = None if certificate is None else certificate.bound
-    if certificate is None or bound is None or result.metric is not None:
+    if certificate is None or certificate.bound is None or result.metric is not None:
         return None
     quality = result.score**2 if result.choice.by == "gradient" else result.score
-    return certificate.text if bound.additive <= abs(quality) else None
+    return certificate.text if certificate.bound.additive <= abs(quality) else None
 
 
 def expected_gain(result: Result) -> float | None:
     """The share by which twice the calls would lower the training loss, by the curve's slope.
 
-    The slope of log loss against log call over the last three quarters of the chosen run.
+    The slope of log loss against log call over the last three quarters of the way to the choice.
     """
-    curve = winning_curve(result)
+    chosen = result.choice.chosen
+    curve = [(call, loss) for call, loss, _ in winning_curve(result) if call <= chosen.call]
     last = curve[-1][0] if curve else 0
-    late = [(call, loss) for call, loss, _ in curve if call >= last / 4 and 0 < loss < math.inf]
+    late = [(call, loss) for call, loss in curve if call >= last / 4 and 0 < loss < math.inf]
     if len(late) < _LEAST:
         return None
     calls, losses = np.log(np.array(late)).T
@@ -114,21 +113,23 @@ def expected_gain(result: Result) -> float | None:
 
 def memorizes(result: Result, quality: Quality | None) -> str | None:
     """The sentence that says so where the loss on held-out data is far above the training loss."""
+    row, ends = result.choice.chosen, [run.last_loss for run in result.runs]
+    lowest = min((loss for loss in ends if math.isfinite(loss)), default=math.nan)
+    found: list[tuple[str, float, float, float]] = []  # where, its loss, in training, its error
     if quality is not None:
-        train, parts = quality.train.loss, {"test": quality.test, "validation": quality.validation}
-        pairs = [(f"{name} rows", item.loss, 0.0) for name, item in parts.items() if item]
-    elif result.choice.by == "value" and result.metric is None and result.choice.chosen.samples:
-        ends = [run.last_loss for run in result.runs if math.isfinite(run.last_loss)]
-        train, row = min(ends, default=math.nan), result.choice.chosen
+        parts = {"test": quality.test, "validation": quality.validation}
+        train = quality.train.loss
+        found = [(f"{name} rows", item.loss, train, 0.0) for name, item in parts.items() if item]
+    scored = result.choice.by == "value" and result.metric is None and row.samples
+    if scored and (quality is None or result.validation is not None):
         kind = "held-back minibatches" if result.validation is None else "validation data"
-        pairs = [(kind, row.score, 3.0 * (error_bar(row) or math.inf))]
-    else:
-        return None
-    for where, loss, margin in pairs:
-        if loss > MEMORIZES * train and loss > train + margin:
+        found.append((kind, row.score, lowest, error_bar(row) or math.inf))
+    for where, loss, train, error in found:
+        if loss > MEMORIZES * train and loss > train + 3.0 * error:
+            best = "the lowest" if train == lowest else "that"
             return (
-                f"The loss on {where} ({number(loss)}) is far above that on training data "
-                f"({number(train)}): the model memorizes."
+                f"The loss on {where} ({number(loss, 3)}) is far above {best} on training data "
+                f"({number(train, 2)}): the model memorizes."
             )
     return None
 
@@ -160,9 +161,10 @@ def next_steps(result: Result, metadata: RunMetadata | None) -> list[str]:
             "problem.augment or problem.weight_decay may."
         )
     elif gain is not None and gain > _WORTH:
+        much = "half or more" if gain > 0.5 else f"about {percent(gain)}"
         steps.append(
-            f"More budget would help: if the curve goes on as it went, twice the calls lower the "
-            f"training loss by about {percent(gain)}."
+            "More budget would help: if the curve goes on as it went, twice the calls lower the "
+            f"training loss by {much}."
         )
     elif gain is not None:
         steps.append(
@@ -176,21 +178,18 @@ def next_steps(result: Result, metadata: RunMetadata | None) -> list[str]:
     return steps
 
 
-def worker_times(result: Result, seconds: float | None, workers: int) -> list[tuple[str, ...]]:
-    """Workers, times faster than one, and the time: at most depth + (calls - depth) / workers."""
+def worker_words(result: Result) -> str:
+    """What more workers would buy: a sweep takes at least depth + (calls - depth) / workers."""
     calls, depth = spent_calls(result), result.depth
     if not depth or not calls:
-        return []
-
-    def speedup(count: int) -> float:
-        return calls / (depth + max(0, calls - depth) / count)
-
-    alone = math.nan if seconds is None else seconds * speedup(workers)
-    return [
-        (
-            str(count),
-            f"{speedup(count):.1f}",
-            "–" if seconds is None else duration(alone / speedup(count)),
-        )
-        for count in WORKERS
-    ]
+        return ""
+    fast = {count: calls / (depth + max(0, calls - depth) / count) for count in (4, 16)}
+    told = " and ".join(f"{fast[count]:.1f} times with {count}" for count in fast)
+    held = result.usage and (
+        f" {plural(result.usage.workers, 'worker')} were held, and busy "
+        f"{percent(result.usage.share)} of the time."
+    )
+    return (
+        f"{plural(depth, 'step')} of {calls:,} oracle calls must follow each other: it would be at "
+        f"most {told} workers as fast as with one.{held or ''}"
+    )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -27,23 +27,20 @@ from grasp_tune.core.records import decode, encode
 from grasp_tune.engine.checkpoints import load_model
 from grasp_tune.engine.metrics import find_metric
 from grasp_tune.engine.problem import TorchProblem
-from grasp_tune.engine.threads import task_threads
 from grasp_tune.extras import missing_extra
+from grasp_tune.limits import Limits
 from grasp_tune.peers.registry import PEERS, find_peer, installed_peers
-from grasp_tune.peers.session import Session
-from grasp_tune.peers.tuned import Trial
 from grasp_tune.report.advice import spent_calls
-from grasp_tune.report.evaluation import ADAMW, Quality, evaluate
+from grasp_tune.report.evaluation import FILE, Quality, evaluate, read_metadata, write_metadata
 from grasp_tune.report.figures import strip_figure
 from grasp_tune.report.formatting import duration, number, percent, plural
-from grasp_tune.report.page import plotly_library, render, write_page
+from grasp_tune.report.page import render, write_page
 from grasp_tune.runtime.files import read_json, write_json_atomic
 from grasp_tune.runtime.result import Result
 
 OURS = {"grasp-promote": "GRASP, promote", "grasp-paper": "GRASP, the paper's"}
 SORTS = ("train_loss", "test_loss", "metric", "seconds")
 _LIMIT = 2**20  # bytes of a record
-_TIMED = 10  # oracle calls for the estimate of the time
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +57,10 @@ class Record:
 
     def value(self, key: str) -> float:
         """A number that methods are sorted by, NaN where there is none."""
-        if key == "seconds":
-            return self.seconds
         found = self.quality
         part = None if found is None else found.train if key == "train_loss" else found.test
-        if found is None or part is None:
-            return math.nan
+        if key == "seconds" or found is None or part is None:
+            return self.seconds if key == "seconds" else math.nan
         right = part.accuracy if found.metric is None else part.metric
         return part.loss if key != "metric" else math.nan if right is None else right
 
@@ -112,10 +107,10 @@ class Comparison:
     sort: str  # one of `SORTS`
 
     @property
-    def label(self) -> str:
-        """The name of what the methods are sorted by."""
+    def labels(self) -> dict[str, str]:
+        """The names of what methods may be sorted by."""
         names = ("training loss", "test loss", f"test {self.metric}", "time")
-        return dict(zip(SORTS, names, strict=True))[self.sort]
+        return dict(zip(SORTS, names, strict=True))
 
     def show(self, key: str, value: float | None) -> str:
         """A number for people."""
@@ -126,15 +121,11 @@ class Comparison:
 
     def to_dict(self) -> dict[str, object]:
         """The comparison as JSON values."""
-        return {
-            "budget": self.experiment.budget,
-            "left_out": list(self.left_out),
-            "metric": self.metric,
-            "methods": [
-                {**encode(item), **{key: item.typical(key) for key in SORTS}}
-                for item in self.methods
-            ],
-        }
+        rows = [
+            {**encode(item), **{key: item.typical(key) for key in SORTS}} for item in self.methods
+        ]
+        left_out, budget = list(self.left_out), self.experiment.budget
+        return {"budget": budget, "left_out": left_out, "metric": self.metric, "methods": rows}
 
 
 def chosen_methods(names: Sequence[str]) -> tuple[str, ...]:
@@ -185,11 +176,11 @@ def compare(
     claim(folder, experiment, fresh=fresh)
     # Seed by seed, so that a comparison that is stopped has something to say of every method.
     pairs = [(experiment.seed + at, name) for at in range(seeds) for name in names]
-    paths = {(seed, name): folder / "records" / f"{name}-{seed}.json" for seed, name in pairs}
-    if left := sum(not path.exists() for path in paths.values()):
+    paths = [folder / "records" / f"{name}-{seed}.json" for seed, name in pairs]
+    if left := sum(not path.exists() for path in paths):
         tell(_time_words(left, experiment, built.problem))
     found: dict[str, list[Record]] = {name: [] for name in names}
-    for count, ((seed, name), path) in enumerate(paths.items(), start=1):
+    for count, ((seed, name), path) in enumerate(zip(pairs, paths, strict=True), start=1):
         if path.exists():
             record = decode(Record, read_json(path, _LIMIT))
         else:
@@ -202,28 +193,18 @@ def compare(
             tell(f"[{count}/{len(pairs)}] {words}")
         found[name].append(record)
     summaries = [MethodSummary(name, title_of(name), tuple(items)) for name, items in found.items()]
-    metric = built.problem.metric
-    comparison = Comparison(
-        experiment,
-        folder,
-        tuple(sorted(summaries, key=lambda item: item.rank(sort))),
-        () if methods else tuple(peer.title for peer in PEERS.values() if not peer.installed),
-        "accuracy" if metric is None else find_metric(metric)[0],
-        sort,
-    )
+    ordered = tuple(sorted(summaries, key=lambda item: item.rank(sort)))
+    absent = tuple(peer.title for peer in PEERS.values() if not methods and not peer.installed)
+    metric = "accuracy" if (asked := built.problem.metric) is None else find_metric(asked)[0]
+    comparison = Comparison(experiment, folder, ordered, absent, metric, sort)
     write_json_atomic(folder / "comparison.json", comparison.to_dict())
     return comparison
 
 
 def _time_words(runs: int, experiment: Experiment, problem: TorchProblem) -> str:
-    """How long so many runs will take, from a few timed calls."""
-    trial = Trial.at(Session(problem, _TIMED + 1, experiment.seed), 0.0)
-    with task_threads(trial.run.oracle.model):
-        trial.advance(1)  # sets things up
-        clock = time.perf_counter()
-        trial.advance(_TIMED)
-        each = (time.perf_counter() - clock) / _TIMED
-    total = duration(runs * experiment.budget * each)
+    """How long so many runs will take, from how many calls fit into a minute."""
+    fitting = Limits(minutes=1).calls(problem, experiment.seed)
+    total = duration(60 * runs * experiment.budget / fitting)
     return f"{plural(runs, 'run')} of {experiment.budget:,} calls each: about {total}"
 
 
@@ -259,26 +240,24 @@ def run_method(experiment: Experiment, built: Built, name: str, seed: int) -> Re
 
 
 def train_adamw(folder: Path, experiment: Experiment) -> None:
-    """Train AdamW at its defaults with the calls of a run, and leave how it did in its folder."""
-    built = build_parts(experiment)
+    """Train AdamW at its defaults with the calls of a run, and note in its folder how it did."""
+    metadata = read_metadata(folder)
+    if metadata is None or metadata.quality is None:
+        raise ConfigError(str(folder), "", f"no {FILE}", "the folder of a finished run")
     budget = int(Result.load(folder).spec["budget"])
     experiment = experiment.model_copy(update={"budget": budget})
-    record = run_method(experiment, built, "adamw", experiment.seed)
+    record = run_method(experiment, build_parts(experiment), "adamw", experiment.seed)
     assert record.quality is not None
-    write_json_atomic(folder / ADAMW, encode(record.quality.held_out[1]))
+    quality = replace(metadata.quality, adamw=record.quality.held_out[1])
+    write_metadata(folder, replace(metadata, quality=quality))
 
 
 def write_comparison(comparison: Comparison) -> Path:
     """Write the page into the comparison's folder; return its path."""
-    return write_page(comparison.folder / "comparison.html", comparison_text(comparison))
-
-
-def comparison_text(comparison: Comparison) -> str:
-    """The comparison as HTML."""
-    return render(
+    text = render(
         "comparison.html",
-        comparison.experiment.title or "A comparison",
-        {} if plotly_library() is None else {"methods": method_figure(comparison)},
+        {"methods": lambda: method_figure(comparison)},
+        title=comparison.experiment.title or "A comparison",
         comparison=comparison,
         headline=headline(comparison),
         seeds=max((len(item.records) for item in comparison.methods), default=0),
@@ -287,13 +266,14 @@ def comparison_text(comparison: Comparison) -> str:
         marks=[item.method in OURS for item in comparison.methods],
         config=yaml_text(masked_config(comparison.experiment)),
     )
+    return write_page(comparison.folder / "comparison.html", text)
 
 
 def headline(comparison: Comparison) -> str:
     """One sentence: where the best of ours stands, and beside whom."""
     sort, methods = comparison.sort, comparison.methods
     words = [f"{item.title}: {comparison.show(sort, item.typical(sort))}." for item in methods]
-    best = f"Best {comparison.label} of {plural(len(words), 'method')}: {words[0]}"
+    best = f"Best {comparison.labels[sort]} of {plural(len(words), 'method')}: {words[0]}"
     at = next((at for at, item in enumerate(methods) if item.method in OURS), 0)
     if at:
         return f"{best} The best of ours is number {at + 1}, {words[at]}"
@@ -302,17 +282,8 @@ def headline(comparison: Comparison) -> str:
 
 def head(comparison: Comparison) -> tuple[str, ...]:
     """The columns of the table; a space at the end marks words, which are set to the left."""
-    metric = f"test {comparison.metric}"
-    return (
-        "method ",
-        "training loss",
-        "from … to",
-        "test loss",
-        metric,
-        "calls",
-        "time",
-        "remark ",
-    )
+    train, test, metric, time = comparison.labels.values()
+    return ("method ", train, "from … to", test, metric, "calls", time, "remark ")
 
 
 def row(item: MethodSummary, comparison: Comparison) -> tuple[str, ...]:
@@ -326,10 +297,9 @@ def row(item: MethodSummary, comparison: Comparison) -> tuple[str, ...]:
 
 def method_figure(comparison: Comparison) -> Any:
     """A dot per method and seed at what the methods are sorted by."""
-    key, rows = comparison.sort, []
+    rows = []
     for item in comparison.methods:
-        names = [f"{item.title}, seed {record.seed}" for record in item.records]
-        values = [record.value(key) for record in item.records]
-        dots = [dot for dot in zip(names, values, strict=True) if math.isfinite(dot[1])]
+        values = [(record.seed, record.value(comparison.sort)) for record in item.records]
+        dots = [(f"{item.title}, seed {seed}", x) for seed, x in values if math.isfinite(x)]
         rows.append((item.title, item.method in OURS, dots))
-    return strip_figure(rows, comparison.label)
+    return strip_figure(rows, comparison.labels[comparison.sort])

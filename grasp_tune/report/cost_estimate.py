@@ -11,7 +11,7 @@ from grasp_tune.config.arguments import sweep_arguments
 from grasp_tune.config.schema import Experiment
 from grasp_tune.core.methods import Method
 from grasp_tune.core.spec import SweepSpec
-from grasp_tune.core.tasks import ScoreTask, TrainTask
+from grasp_tune.core.tasks import ScoreTask
 from grasp_tune.report.dry_run import DryRun, Round, StartPoint, Stopwatch, dry_run
 from grasp_tune.report.formatting import plural, quantities
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from grasp_tune.config.build import Built
     from grasp_tune.report.simulation import Costs, Simulation
 
-WORKERS = (1, 2, 4, 8, 16)  # for which a time is told
 # Seconds to start workers and between two tasks, on a machine with nothing else to do.
 OVERHEAD = {"local": (0.0, 0.0), "ray": (8.0, 0.02), "optuna": (2.0, 0.02)}
 
@@ -52,11 +51,6 @@ class CostEstimate:
         return quantities(self.run.bases)
 
     @property
-    def notes(self) -> tuple[str, ...]:
-        """What the config makes worth knowing."""
-        return self.experiment.notes()
-
-    @property
     def seconds(self) -> float | None:
         """How long the sweep would take here."""
         return None if self.costs is None else sum(item.seconds or 0.0 for item in self.phases)
@@ -66,11 +60,9 @@ class CostEstimate:
         """Bytes of checkpoints, at most, and of the model that is returned."""
         if self.costs is None:
             return None
-        state, point = self.costs.speed.state, self.costs.speed.point
-        rounds = self.run.rounds
-        return point + max(
-            (r.states * (state - point) + r.stored * point for r in rounds), default=0
-        )
+        point, more = self.costs.speed.point, self.costs.speed.state - self.costs.speed.point
+        kept = [item.states * more + item.stored * point for item in self.run.rounds]
+        return point + max(kept, default=0)
 
     @property
     def range(self) -> tuple[float, float] | None:
@@ -90,13 +82,14 @@ class CostEstimate:
             cells.setdefault(item.arm.index, cell)["budget"] += item.calls
         purposes = {"probe": "probe", "train": "train", "ensemble": "score"}
         calls = {name: self.run.calls_of(phase) for name, phase in purposes.items()}
+        start = {"grad_norm": self.start.grad_norm, "value": self.start.value}
         return {
             "title": self.experiment.title,
             "method": self.experiment.method.name,
             "schedule": self.experiment.schedule,
             "base": list(self.run.bases),
             "quantity": self.quantity,
-            "range": None if self.range is None else list(self.range),
+            "range": self.range and list(self.range),
             "budget": self.experiment.budget,
             "cells": list(cells.values()),
             "phases": [asdict(phase) for phase in self.phases],
@@ -105,14 +98,10 @@ class CostEstimate:
             "disk_bytes": self.disk,
             "seconds": self.seconds,
             "seconds_on_workers": {str(2**power): self.seconds_on(2**power) for power in range(9)},
-            "start": {
-                "grad_norm": self.start.grad_norm,
-                "value": self.start.value,
-                "measured": self.measured,
-            },
+            "start": {**start, "measured": self.measured},
             "timed_calls": 0 if self.costs is None else self.costs.speed.steps,
-            "paper_plan": None if self.run.plan is None else self.run.plan.to_dict(),
-            "notes": list(self.notes),
+            "paper_plan": self.run.plan and self.run.plan.to_dict(),
+            "notes": list(self.experiment.notes()),
         }
 
 
@@ -126,7 +115,7 @@ def estimate_cost(
     """
     given = sweep_arguments(experiment)
     method: Method = given["method"]
-    built, width = None, 0
+    built, costs, width = None, None, 0
     if grad_norm is None:  # what follows needs torch; without it a plan takes no time
         from grasp_tune.config.build import build_parts, settled
         from grasp_tune.engine.fused import fusion_width
@@ -144,7 +133,6 @@ def estimate_cost(
         width=width,
         challengers=given["challengers"],
     )
-    costs: Costs | None = None
     if built is None:
         assert grad_norm is not None
         start = StartPoint(grad_norm, value)
@@ -174,38 +162,35 @@ def _phases(run: DryRun, costs: Costs | None, workers: int) -> tuple[Phase, ...]
 
     groups = [list(group) for _, group in groupby(run.rounds, runs)]
     times = iter([] if costs is None else _simulated(run, costs, workers).rounds)
-    trains = sum(group[0].phase == "train" for group in groups)
+    trains = [group for group in groups if group[0].phase == "train"]
     found: list[Phase] = []
-    rung = 0
     for group in groups:
-        if group[0].phase == "probe":
-            name, words = "probe", "samples at the start point"
-        elif group[0].phase == "score":
+        name, words = "probe", "samples at the start point"
+        if group[0].phase == "score":
             name, words = "choose", _scoring_words(group)
-        else:
-            rung += 1
-            name, words = "train" if trains == 1 else f"rung {rung}", _training_words(group)
+        elif group in trains:
+            name = "train" if len(trains) == 1 else f"rung {trains.index(group) + 1}"
+            words = _training_words(group)
         seconds = None if costs is None else sum(next(times) for _ in group)
         found.append(Phase(name, words, sum(item.calls for item in group), seconds))
     return tuple(found)
 
 
 def _training_words(group: list[Round]) -> str:
+    segments = [segment for item in group for segment in item.segments]
     calls: Counter[int] = Counter()
-    for segment in (segment for item in group for segment in item.segments):
+    for segment in segments:
         calls[segment.arm.index] += segment.calls
     low, high = min(calls.values()), max(calls.values())
-    tasks = [task for item in group for task in item.tasks if isinstance(task, TrainTask)]
     words = f"{plural(len(calls), 'run')}, {low:,}" + (f" to {high:,}" if low < high else "")
     words += " calls each" if len(calls) > 1 else " calls"
-    words += "" if tasks[0].segments[0].start == 0 else ", going on"
+    words += ", going on" * (segments[0].start > 0)
     words += f", in {len(group)} parts" if len(group) > 1 else ""
-    return words + (", side by side" if any(len(task.segments) > 1 for task in tasks) else "")
+    return words + ", side by side" * (len(segments) > sum(len(item.tasks) for item in group))
 
 
-def _scoring_words(scoring: list[Round]) -> str:
-    tasks = [task for item in scoring for task in item.tasks if isinstance(task, ScoreTask)]
+def _scoring_words(group: list[Round]) -> str:
+    tasks = [task for item in group for task in item.tasks if isinstance(task, ScoreTask)]
     count = len({sample.key for task in tasks for sample in task.samples})
     how = "exact values" if any(task.exact for task in tasks) else "fresh samples"
-    rounds = "" if len(scoring) == 1 else f", {len(scoring)} rounds"
-    return f"{plural(count, 'candidate')} on {how}{rounds}"
+    return f"{plural(count, 'candidate')} on {how}" + f", {len(group)} rounds" * (len(group) > 1)

@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from grasp_tune.core.checkpoint_keys import Key
 from grasp_tune.core.plan import Plan
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from grasp_tune.engine.problem import TorchProblem
 
 _ORIGIN = "dry run"
-SAMPLES = 8  # minibatch gradients at the start point
-STEPS = 10  # oracle calls that are timed
+_SAMPLES = 8  # minibatch gradients at the start point
+_STEPS = 10  # oracle calls that are timed
 _SHORT = 2  # calls of the run that is compared with
 _SLOW = 1.0  # seconds of a step that needs no longer run
 
@@ -79,11 +79,11 @@ class DryRun:
     @property
     def calls(self) -> int:
         """Oracle calls in all."""
-        return self.calls_of("probe", "train", "score")
+        return sum(item.calls for item in self.rounds)
 
-    def calls_of(self, *phases: str) -> int:
-        """Oracle calls of some phases."""
-        return sum(item.calls for item in self.rounds if item.phase in phases)
+    def calls_of(self, phase: str) -> int:
+        """Oracle calls of a phase."""
+        return sum(item.calls for item in self.rounds if item.phase == phase)
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -104,15 +104,11 @@ class DryRun:
 def dry_run(
     spec: SweepSpec, start: StartPoint, known: Mapping[str, Outcome] | None = None
 ) -> DryRun:
-    """The rounds of a sweep from a start point; raises what the search raises, such as
-    BudgetTooSmall.
+    """The rounds of a sweep from a start point; raises what the search raises (BudgetTooSmall).
 
     known: outcomes of a sweep that was run, by task; only those that are missing are made up.
     """
-    told = known or {}
-    search = Search(spec)
-    rounds: list[Round] = []
-    kept: set[str] = set()
+    search, told, rounds, kept = Search(spec), known or {}, list[Round](), set[str]()
     while tasks := search.round_tasks:
         kept.update(key for task in tasks for key in task.writes)
         states = sum(key.endswith("-state") for key in kept)
@@ -128,32 +124,27 @@ def dry_run(
 
 def _made_up(task: Task, start: StartPoint, middle: float) -> Outcome:
     """An outcome of the task; `middle` is the logarithm of the value that does best."""
+    norm, value = start.grad_norm, start.value
     if isinstance(task, ProbeTask):
         gradients = max(1, task.gradients[1] - task.gradients[0])
-        values = task.values[1] - task.values[0] or gradients
-        return ProbeOutcome(
-            calls=task.calls,
-            origin=_ORIGIN,
-            gradients=gradients,
-            gradient_norm=start.grad_norm,
-            gradient_square=start.grad_norm**2,
-            parameters=start.parameters,
-            values=values,
-            value=start.value,
-            value_square=start.value**2,
-        )
+        sampled = {"gradients": gradients, "values": task.values[1] - task.values[0] or gradients}
+        means = {"gradient_norm": norm, "gradient_square": norm**2, "parameters": start.parameters}
+        means |= {"value": value, "value_square": value**2}
+        return ProbeOutcome(calls=task.calls, origin=_ORIGIN, **sampled, **means)  # type: ignore[arg-type]
     if isinstance(task, TrainTask):
         results = []
         for part in task.segments:
             away = 1.0 - 0.5 * math.exp(-abs(math.log(part.arm.value) - middle))
-            loss, norm = start.value * away / (1.0 + part.stop) ** 0.1, start.grad_norm * away
-            results.append(SegmentOutcome(part.arm.index, part.calls, True, loss, loss, norm))
+            loss = value * away / (1.0 + part.stop) ** 0.1
+            results.append(
+                SegmentOutcome(part.arm.index, part.calls, True, loss, loss, norm * away)
+            )
         return TrainOutcome(task.calls, _ORIGIN, tuple(results))
     samples = []
     for item in task.samples:
         age = Key.parse(item.key).call if "look" in task.id else 0  # a run that gets better goes on
-        value = start.value / 2 / (1.0 + age) ** 0.1
-        samples.append(SampleOutcome(item.key, item.stop - item.start, value, start.value**2))
+        mean = value / 2 / (1.0 + age) ** 0.1
+        samples.append(SampleOutcome(item.key, item.stop - item.start, mean, value**2))
     return ScoreOutcome(task.calls, _ORIGIN, tuple(samples))
 
 
@@ -187,39 +178,35 @@ class Stopwatch:
         from grasp_tune.engine.worker import Worker  # a plan without it loads no torch
         from grasp_tune.runtime.store import TemporaryStore
 
-        self._calls = 0
+        self._calls: list[int] = []
         self._store = TemporaryStore()
-        self._worker = Worker(problem, seed, self._store, bases, self._count)
+        self._worker = Worker(problem, seed, self._store, bases, self._calls.append)
 
     def start(self, *, exact: bool) -> StartPoint:
         """The start point as a few samples show it."""
-        task = ProbeTask("probe", (0, SAMPLES), (0, 0), moments=not exact, exact=exact)
+        task = ProbeTask("probe", (0, _SAMPLES), (0, 0), moments=not exact, exact=exact)
         outcome = self._worker.run(task)
         assert isinstance(outcome, ProbeOutcome)
         return StartPoint(outcome.gradient_norm, outcome.value, outcome.parameters)
 
     def speed(self, run: DryRun, spec: SweepSpec) -> Speed:
         """The speed of what the sweep would do."""
-        steps, oracle = 1 if spec.method.exact else STEPS, self._worker.oracle
-        task = ProbeTask("probe", (0, steps), exact=spec.method.exact)
-        probe = value = self._seconds(lambda: self._worker.run(task)) / steps
-        if not spec.method.exact:
+        exact, oracle = spec.method.exact, self._worker.oracle
+        steps = range(1 if exact else _STEPS)
+        task = ProbeTask("probe", (0, len(steps)), exact=exact)
+        probe = value = single = fused = _seconds(lambda: self._worker.run(task)) / len(steps)
+        if not exact:
             oracle.value("probe", 0)  # sets things up
-            value = (
-                self._seconds(lambda: [oracle.value("probe", at) for at in range(steps)]) / steps
-            )
+            value = _seconds(lambda: [oracle.value("probe", at) for at in steps]) / len(steps)
         trains = [t for item in run.rounds for t in item.tasks if isinstance(t, TrainTask)]
-        if not trains:
-            return Speed(probe, probe, probe, value, 0, 0, self._calls)
-        first = trains[0]
-        middle = first.segments[len(first.segments) // 2]
-        single = self._timed(replace(first, segments=(middle,)))
-        fused = self._timed(first) if len(first.segments) > 1 else single
-        files, path = self._store.keys(), self._store.path
-        sizes = [(Key.parse(key).what, path(key).stat().st_size) for key in files]
-        state = max((size for what, size in sizes if what == "state"), default=0)
-        point = max((size for what, size in sizes if what in ("iterate", "average")), default=0)
-        return Speed(probe, single, fused, value, point, state, self._calls)
+        if trains:
+            parts = trains[0].segments
+            single = self._timed(replace(trains[0], segments=(parts[len(parts) // 2],)))
+            fused = self._timed(trains[0]) if len(parts) > 1 else single
+        keys, path = self._store.keys(), self._store.path
+        sizes = {Key.parse(key).what: path(key).stat().st_size for key in keys}
+        point = max(sizes.get("iterate", 0), sizes.get("average", 0))
+        return Speed(probe, single, fused, value, point, sizes.get("state", 0), sum(self._calls))
 
     def _timed(self, task: TrainTask) -> float:
         """Seconds of one call of a training task, from the start point.
@@ -231,7 +218,7 @@ class Stopwatch:
         short, fewer = self._run(task, _SHORT)
         if short > _SLOW * _SHORT:
             return short / fewer  # slow enough to be told from a few calls
-        long, more = self._run(task, _SHORT + STEPS)
+        long, more = self._run(task, _SHORT + _STEPS)
         if more <= fewer:  # every run ended at once
             return short / fewer
         # On a busy machine the difference may be all noise; no call is ten times the others.
@@ -239,17 +226,14 @@ class Stopwatch:
 
     def _run(self, task: TrainTask, stop: int) -> tuple[float, int]:
         """Seconds and oracle calls of a task that ends after a few calls of each run."""
-        change = {"start": 0, "stop": stop, "keep": (stop,), "save": True, "anneal": None}
-        segments = tuple(replace(item, **change) for item in task.segments)  # type: ignore[arg-type]
-        before = self._calls
-        seconds = self._seconds(lambda: self._worker.run(replace(task, segments=segments)))
-        return seconds, max(1, self._calls - before)
+        change: dict[str, Any] = {"stop": stop, "keep": (stop,), "save": True, "anneal": None}
+        segments = tuple(replace(item, start=0, **change) for item in task.segments)
+        before = sum(self._calls)
+        seconds = _seconds(lambda: self._worker.run(replace(task, segments=segments)))
+        return seconds, max(1, sum(self._calls) - before)
 
-    def _count(self, calls: int) -> None:
-        self._calls += calls
 
-    @staticmethod
-    def _seconds(action: Callable[[], object]) -> float:
-        clock = time.perf_counter()
-        action()
-        return time.perf_counter() - clock
+def _seconds(action: Callable[[], object]) -> float:
+    clock = time.perf_counter()
+    action()
+    return time.perf_counter() - clock

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 import platform
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,9 +27,8 @@ from grasp_tune.data.data import DataSpec
 from grasp_tune.engine.metrics import accuracy, classes_of, find_metric
 from grasp_tune.runtime.files import read_json, write_json_atomic
 
-FILE, ADAMW = "run.json", "adamw.json"
-_Kind = TypeVar("_Kind")
-_LIMIT = 2**20  # bytes
+FILE = "run.json"
+_LIMIT = 2**20  # bytes of a file
 _CHUNK = 1024  # rows at a time
 _NAMED = ("cross_entropy", "logistic", "mse")  # losses that a constant prediction makes sense for
 
@@ -57,10 +57,9 @@ class Quality:
     @property
     def held_out(self) -> tuple[str, Scores]:
         """What counts most: test rows, else validation rows, else those it was trained on."""
-        if self.test is not None:
-            return f"{self.test.rows:,} test rows", self.test
-        if self.validation is not None:
-            return f"{self.validation.rows:,} validation rows", self.validation
+        for name, part in (("test", self.test), ("validation", self.validation)):
+            if part is not None:
+                return f"{part.rows:,} {name} rows", part
         return "all training rows", self.train
 
 
@@ -85,57 +84,47 @@ class RunMetadata:
 def evaluate(model: nn.Module, built: Built) -> Quality:
     """The quality of the model in evaluation mode, in which it is left."""
     data, problem = built.data, built.problem
+    model.eval()
     parts: dict[str, Any] = {"train": problem.data, "validation": problem.validation}
     parts["test"] = None if data.x_test is None else (data.x_test, data.y_test)
     parts = {name: rows for name, rows in parts.items() if isinstance(rows, tuple)}
     last = list(parts.values())[-1]
+    named = built.loss in _NAMED
     return Quality(
-        **{name: _evaluate_rows(model, built, *rows) for name, rows in parts.items()},
-        baseline=_evaluate_rows(_Constant(built), built, *last) if built.loss in _NAMED else None,
+        **{name: _scores(model, built, *rows) for name, rows in parts.items()},
+        baseline=_scores(_constant(built), built, *last) if named else None,
         metric=None if problem.metric is None else find_metric(problem.metric)[0],
     )
 
 
-class _Constant(nn.Module):
+def _constant(built: Built) -> Callable[[Tensor], Tensor]:
     """The best prediction that looks at no input: class frequencies, or the mean."""
-
-    def __init__(self, built: Built) -> None:
-        super().__init__()
-        y = built.data.y
-        if built.data.labels is None:
-            value = y.mean(dim=0).reshape(-1)
-        else:
-            share = torch.bincount(y, minlength=len(built.data.labels)).double() / len(y)
-            value = share.clamp_min(1e-12).log().float()
-            value = value[1:] - value[:1] if built.outputs == 1 else value
-        self.value = nn.Parameter(value.to(built.problem.chosen_device))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.value.expand(len(x), -1)
+    y, labels = built.data.y, built.data.labels
+    if labels is None:
+        value = y.mean(dim=0).reshape(-1)
+    else:
+        share = torch.bincount(y, minlength=len(labels)).double() / len(y)
+        value = share.clamp_min(1e-12).log().float()
+        value = value[1:] - value[:1] if built.outputs == 1 else value
+    return lambda x: value.to(x.device).expand(len(x), -1)
 
 
 @torch.no_grad()
-def _evaluate_rows(model: nn.Module, built: Built, x: Tensor, y: Tensor) -> Scores:
+def _scores(model: Any, built: Built, x: Tensor, y: Tensor) -> Scores:
     """Mean loss and metrics; accuracy is None where outputs do not name a class."""
-    model.eval()
-    device = next(model.parameters()).device
+    device, metric = built.problem.chosen_device, built.problem.metric
     loss, outputs = 0.0, []
-    for start in range(0, len(x), _CHUNK):
-        rows, labels = x[start : start + _CHUNK].to(device), y[start : start + _CHUNK].to(device)
-        loss += float(built.problem.loss(model, (rows, labels))) * len(rows)
-        outputs.append(model(rows))
+    for rows, labels in zip(x.split(_CHUNK), y.split(_CHUNK), strict=True):
+        batch = rows.to(device), labels.to(device)
+        loss += float(built.problem.loss(model, batch)) * len(rows)
+        outputs.append(model(batch[0]))
     mean = loss / len(x) if math.isfinite(loss) else math.nan
     if not all(isinstance(item, Tensor) for item in outputs):
         return Scores(len(x), mean)
     whole, right = torch.cat(outputs).cpu(), y.cpu()
     classes = built.data.labels is not None and classes_of(whole) is not None
-    metric = built.problem.metric
-    return Scores(
-        len(x),
-        mean,
-        accuracy(whole, right) if classes else None,
-        None if metric is None else float(find_metric(metric)[1](whole, right)),
-    )
+    asked = None if metric is None else float(find_metric(metric)[1](whole, right))
+    return Scores(len(x), mean, accuracy(whole, right) if classes else None, asked)
 
 
 def describe(
@@ -169,21 +158,9 @@ def write_metadata(folder: Path, metadata: RunMetadata) -> None:
 
 def read_metadata(folder: Path) -> RunMetadata | None:
     """The metadata in a folder, None where there is none."""
-    return _read(RunMetadata, folder / FILE)
-
-
-def with_adamw(folder: Path, metadata: RunMetadata) -> RunMetadata:
-    """The metadata with AdamW's scores, where `report --adamw` has left them in the folder."""
-    scores = _read(Scores, folder / ADAMW)
-    if metadata.quality is None or scores is None:
-        return metadata
-    return replace(metadata, quality=replace(metadata.quality, adamw=scores))
-
-
-def _read(kind: type[_Kind], path: Path) -> _Kind | None:
-    if not path.exists():
+    if not (path := folder / FILE).exists():
         return None
     try:
-        return decode(kind, read_json(path, _LIMIT))
+        return decode(RunMetadata, read_json(path, _LIMIT))
     except InputError as error:
         raise InputError(f"{path}: {error}") from None

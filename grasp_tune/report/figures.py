@@ -1,7 +1,6 @@
 """The figures of a sweep: one set of plotly figures for reports, notebooks and dashboards.
 
-Plotly is loaded when a figure is wanted, not before: training needs none of it. `curve_lines` is
-the same picture of the curves as plain numbers, for a report without plotly.
+Plotly is loaded when a figure is wanted, not before: training needs none of it.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ CHOSEN, OTHER, LOST, EDGE = "#0b6e75", "#8fa1b3", "#b4532a", "#ffffff"
 _CROSS = {"color": LOST, "symbol": "x-thin-open", "size": 9}
 _CLIP = 4.0  # losses above so many times the start's are drawn at the edge
 _FAR = 100.0  # a method whose number is so many times the median is drawn at the edge
+_DEEP = 1e-3  # of the lowest validation loss: training losses below it are not drawn beside it
 
 
 def result_figures(result: Result) -> dict[str, Any]:
@@ -41,60 +41,49 @@ def score_figure(result: Result) -> Any:
     and the others at their last mean loss. Where validation data scored them, all stand at their
     training loss, so that like is compared with like.
     """
-    chosen, start = result.choice.chosen, result.candidates[0].score
     losses = result.choice.by == "value"
     trained = losses and result.validation is not None
     heights = {run.arm: run.last_loss if losses else math.nan for run in result.runs}
     for row in () if trained else sorted(result.candidates, key=lambda row: -row.score):
         if math.isfinite(row.score):
-            heights[row.arm] = row.score  # the lowest of its scores comes last
-    height = heights.get(chosen.arm, math.nan)
-    figure = run_scatter(
-        result.runs,
-        heights,
-        (chosen.value, height) if chosen.arm and math.isfinite(height) else None,
-        quantities(run.base for run in result.runs),
-        "norm of the mean gradient" if not losses else f"mean {'training ' * trained}loss",
-    )
-    if math.isfinite(start) and not trained:
-        figure.add_hline(y=start, line_dash="dot", line_color=OTHER, annotation_text="start point")
-        low, high = axis_ends(list(heights.values()), result.runs)
-        if figure.layout.yaxis.type == "log":  # the words at the line would stretch it
-            figure.update_yaxes(range=[math.log10(low), math.log10(high) + 0.2])
+            heights[row.arm] = row.score  # the lowest of its scores comes last; x0 is run 0
+    axes = quantities(run.base for run in result.runs), f"mean {'training ' * trained}loss"
+    axes = axes if losses else (axes[0], "norm of the mean gradient")
+    figure = run_scatter(result.runs, heights, result.choice.chosen.arm, *axes)
+    values = [run.value for run in result.runs]
+    ends = [(value, heights[0]) for value in (min(values), max(values)) if 0 in heights]
+    _add(figure, "start point", ends, mode="lines", line={"dash": "dot", "color": OTHER})
     return figure
 
 
 def run_scatter(
-    runs: Sequence[Run],
-    heights: Mapping[int, float],
-    chosen: tuple[float, float] | None,
-    x_title: str,
-    y_title: str,
+    runs: Sequence[Run], heights: Mapping[int, float], chosen: int, x_title: str, y_title: str
 ) -> Any:
     """Return a marker for each run at its value, the larger the more calls it was given.
 
     heights: where each run stands, by its number; NaN leaves it out. A run that diverged, or one
         far above the losses that runs begin with, is a cross at the upper edge.
-    chosen: where the choice stands.
+    chosen: the number of the run that was chosen.
     """
-    low, high = axis_ends(list(heights.values()), runs)
+    low, high = axis_ends([heights[run.arm] for run in runs], runs)
     good = [run for run in runs if heights[run.arm] <= high]
     bad = [run for run in runs if not run.finite or heights[run.arm] > high]
     most = max((run.calls for run in runs), default=1)
     sizes = [SMALL + (LARGE - SMALL) * math.sqrt(run.calls / most) for run in good]
     trail = [(run.value, loss) for run in good for loss in run.losses[:-1] if low <= loss <= high]
-    figure = _figure(x_title, y_title)
-    dots = {"color": OTHER, "opacity": 0.85, "size": sizes, "line": {"width": 1, "color": EDGE}}
-    star = {"symbol": "star", "color": CHOSEN, "size": 18}
     places = [(run.value, heights[run.arm]) for run in good]
+    star = [(run.value, heights[run.arm]) for run in good if run.arm == chosen]
+    lost = [(run.value, high) for run in bad]
+    dots = {"color": OTHER, "opacity": 0.85, "size": sizes, "line": {"width": 1, "color": EDGE}}
     faint = {"color": OTHER, "opacity": 0.5, "size": 4}
+    figure = _figure(x_title, y_title)
     _add(figure, "on the way", trail, mode="markers", marker=faint)
     _add(figure, "runs", places, map(run_words, good), mode="markers", marker=dots)
-    lost = [(run.value, high) for run in bad]
     _add(figure, "diverged", lost, map(run_words, bad), mode="markers", marker=_CROSS)
-    _add(figure, "chosen", [chosen] if chosen else [], mode="markers", marker=star)
+    look = {"symbol": "star", "color": CHOSEN, "size": 18}
+    _add(figure, "chosen", star, mode="markers", marker=look)
     figure.update_xaxes(**_log_axis([run.value for run in runs]))
-    figure.update_yaxes(**_log_axis([height for height in heights.values() if height <= high]))
+    figure.update_yaxes(**_log_axis([height for _, height in places]))
     return figure
 
 
@@ -106,21 +95,23 @@ def curve_figure(result: Result, top: int = TOP) -> Any:
     """
     winner = result.choice.chosen.arm
     ended = [run for run in result.runs if run.curve and math.isfinite(run.last_loss)]
-    best = sorted(ended, key=lambda run: (run.arm != winner, run.last_loss))[:top]
-    lines = [(run, [(call, loss) for call, loss, _ in curve_of(result, run)]) for run in best]
+    lines = []
+    for run in sorted(ended, key=lambda run: (run.arm != winner, run.last_loss))[:top]:
+        curve = winning_curve(result) if run.arm == winner else run.curve
+        lines.append((run, [(call, loss) for call, loss, _ in curve]))
     figure = line_figure(lines, winner, "oracle calls of the run", "mean loss")
-    if rows := validation_looks(result):
-        _add(
-            figure,
-            "validation loss" if result.metric is None else f"validation: 1 − {result.metric}",
-            [(max(1, row.call), row.score) for row in rows],  # a logarithmic axis has no zero
-            mode="lines+markers",
-            line={"width": 2, "color": LOST, "dash": "dot"},
-            error_y={"type": "data", "array": [error_bar(row) or 0.0 for row in rows]},
-        )
-        ends = [math.log10(row.score) for row in rows if 0 < row.score < math.inf]
-        if shown := figure.layout.yaxis.range:
-            figure.update_yaxes(range=[min(*shown, *ends), max(*shown, *ends)])
+    rows, named = validation_looks(result), "validation loss"
+    named = named if result.metric is None else f"validation: 1 − {result.metric}"
+    held: dict[str, Any] = {"showlegend": True, "line": {"width": 2, "color": LOST, "dash": "dot"}}
+    others = [row for row in result.candidates if rows and row.samples and row not in rows]
+    for name, mode, seen in (named, "lines+markers", rows), (f"{named}, others", "markers", others):
+        points = [(max(1, row.call), row.score) for row in seen]  # a log axis has no zero
+        bars = {"type": "data", "array": [error_bar(row) or 0.0 for row in seen]}
+        _add(figure, name, points, mode=mode, error_y=bars, **held)
+    ends = [math.log10(row.score) for row in rows if 0 < row.score < math.inf]
+    if (shown := figure.layout.yaxis.range) and ends:
+        low = max(shown[0], min(ends) + math.log10(_DEEP))
+        figure.update_yaxes(range=[min(low, *ends), max(shown[1], *ends)])
     return figure
 
 
@@ -143,8 +134,8 @@ def line_figure(
     figure.update_xaxes(**_log_axis([call for _, points in lines for call, _ in points]))
     figure.update_yaxes(**_log_axis(losses))
     if losses and min(losses) >= 0.0:
-        low, high = axis_ends(losses, [run for run, _ in lines])
-        figure.update_yaxes(range=[math.log10(low), math.log10(high)])
+        ends = axis_ends(losses, [run for run, _ in lines])
+        figure.update_yaxes(range=[math.log10(end) for end in ends])
     return figure
 
 
@@ -155,8 +146,7 @@ def call_figure(result: Result) -> Any:
         marker = {"color": colours.get(kind, OTHER), "opacity": 0.4 if kind in "be" else 1}
         figure.add_bar(y=[row], x=[calls], name=words, orientation="h", marker=marker)
     figure.update_layout(barmode="stack")
-    figure.update_yaxes(autorange="reversed")
-    return figure
+    return figure.update_yaxes(autorange="reversed")
 
 
 def strip_figure(rows: Sequence[tuple[str, bool, Sequence[tuple[str, float]]]], title: str) -> Any:
@@ -172,20 +162,20 @@ def strip_figure(rows: Sequence[tuple[str, bool, Sequence[tuple[str, float]]]], 
     dot = {"size": 10, "opacity": 0.8}
     looks = {"ours": {**dot, "color": CHOSEN}, "others": {**dot, "color": OTHER}}
     for kind, look in {**looks, "off the scale": _CROSS}.items():
-        places, told = [], []
-        for name, ours, dots in rows:
-            for words, value in dots:
-                if kind == ("off the scale" if value > edge else "ours" if ours else "others"):
-                    places.append((min(value, 1.5 * max(shown)), escape(name)))
-                    told.append(f"{words}: {number(value)}")
+        found = [
+            ((min(value, 1.5 * max(shown)), escape(name)), f"{words}: {number(value)}")
+            for name, ours, dots in rows
+            for words, value in dots
+            if kind == ("off the scale" if value > edge else "ours" if ours else "others")
+        ]
+        places, told = [place for place, _ in found], [words for _, words in found]
         _add(figure, kind, places, told, mode="markers", marker=look)
     if positive and max(shown) > 3 * min(shown):
         figure.update_xaxes(**_log_axis(shown))
     names = [escape(name) for name, _, _ in rows]  # every one, also of those without a dot
     axis = {"categoryorder": "array", "categoryarray": names, "tickvals": names}
     figure.update_yaxes(autorange="reversed", **axis)
-    figure.update_layout(height=110 + 22 * len(names))
-    return figure
+    return figure.update_layout(height=110 + 22 * len(names))
 
 
 def call_parts(result: Result) -> list[tuple[str, str, int, str]]:
@@ -195,16 +185,15 @@ def call_parts(result: Result) -> list[tuple[str, str, int, str]]:
     # A run whose step changes has a new number from there on; its calls are counted from x0.
     winner = sum(run.calls + (run.stretches[0][0] if run.stretches else 0) for run in won)
     others = sum(run.calls for run in result.runs) - winner
+    used = calls.get("probe", 0), others, winner, calls.get("ensemble", 0)
     parts = [
-        ("probe", "looking at the start point", calls.get("probe", 0), "a"),
+        ("probe", "looking at the start point", used[0], "a"),
         ("train", "training the runs that lost", others, "b"),
         ("train", "training the run that won", winner, "c"),
-        ("ensemble", "choosing, on fresh samples", calls.get("ensemble", 0), "d"),
+        ("ensemble", "choosing, on fresh samples", used[3], "d"),
+        ("not used", "not needed", int(result.spec["budget"]) - sum(used), "e"),
+        ("repeated", "repeated after a fault, not counted", calls.get("repeated", 0), "f"),
     ]
-    rest = int(result.spec["budget"]) - sum(amount for _, _, amount, _ in parts)
-    parts.append(("not used", "not needed", max(0, rest), "e"))
-    words = "repeated after a fault, not counted"
-    parts.append(("repeated", words, calls.get("repeated", 0), "f"))
     return [part for part in parts if part[2] > 0]
 
 
@@ -213,14 +202,8 @@ def winning_curve(result: Result) -> list[tuple[int, float, float]]:
 
     Where its step changed it went on from another run's state, with a number of its own.
     """
-    return [
-        point for run, stop in reversed(lineage(result)) for point in run.curve if point[0] <= stop
-    ]
-
-
-def curve_of(result: Result, run: Run) -> Sequence[tuple[int, float, float]]:
-    """The curve of a run, the chosen one's from the start point on."""
-    return winning_curve(result) if run.arm == result.choice.chosen.arm else run.curve
+    parts = reversed(lineage(result))
+    return [point for run, stop in parts for point in run.curve if point[0] <= stop]
 
 
 def validation_looks(result: Result) -> list[Candidate]:
@@ -241,30 +224,6 @@ def lineage(result: Result) -> list[tuple[Run, float]]:
         stop = run.stretches[0][0] if run.stretches else 0
         run = runs.get(run.parent) if stop else None
     return found
-
-
-def curve_lines(result: Result, width: int = 720, height: int = 380) -> dict[str, Any] | None:
-    """The curves of all runs as places in a drawing, for SVG; None where there is none."""
-    chosen = result.choice.chosen.arm
-    runs = sorted(result.runs, key=lambda run: run.arm == chosen)
-    points = [point for run in runs for point in curve_of(result, run)]
-    if not points:
-        return None
-    last = max(call for call, _, _ in points)
-    low, high = axis_ends([loss for _, loss, _ in points], result.runs)
-
-    def place(call: int, loss: float) -> str:
-        x = 64 + (width - 80) * math.log(max(call, 1)) / math.log(max(last, 2))
-        y = math.log(high / min(max(loss, low), high)) / math.log(high / low)
-        return f"{x:.1f},{16 + (height - 68) * y:.1f}"
-
-    lines = []
-    for run in runs:
-        seen = [place(at, loss) for at, loss, _ in curve_of(result, run) if 0 < loss < math.inf]
-        kind = "chosen" if run.arm == chosen else "" if run.finite else "lost"
-        lines.append({"kind": kind, "points": " ".join(seen), "title": run_words(run)})
-    ends = {"low": number(low, 2), "high": number(high, 2), "last": f"{last:,}"}
-    return {"width": width, "height": height, "lines": lines, **ends}
 
 
 def run_words(run: Run) -> str:
@@ -295,17 +254,16 @@ def axis_ends(losses: Sequence[float], runs: Sequence[Run]) -> tuple[float, floa
 
 
 def _figure(x_title: str, y_title: str) -> Any:
-    return need("plotly.graph_objects", "report", "a figure").Figure(
-        layout={
-            "template": "plotly_white",
-            "margin": {"l": 60, "r": 20, "t": 20, "b": 50},
-            "xaxis": {"title": {"text": x_title}},
-            "yaxis": {"title": {"text": y_title}},
-            "hovermode": "closest",
-            "showlegend": True,
-            "legend": {"orientation": "h", "yanchor": "bottom", "y": 1.0},
-        }
-    )
+    layout = {
+        "template": "plotly_white",
+        "margin": {"l": 60, "r": 20, "t": 20, "b": 50},
+        "xaxis": {"title": {"text": x_title}},
+        "yaxis": {"title": {"text": y_title}},
+        "hovermode": "closest",
+        "showlegend": True,
+        "legend": {"orientation": "h", "yanchor": "bottom", "y": 1.0},
+    }
+    return need("plotly.graph_objects", "report", "a figure").Figure(layout=layout)
 
 
 def _add(

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 
 from grasp_tune.optimizers.registry import quantity
 
+WORKERS = (1, 2, 4, 8, 16)  # for which a speed is told
+
 
 def number(value: float | None, digits: int = 4) -> str:
     """A number with a few digits; a dash where there is none or it is not finite."""

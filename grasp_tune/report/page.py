@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
@@ -24,7 +24,7 @@ from grasp_tune.config.errors import ConfigError
 from grasp_tune.config.loader import CONFIG
 from grasp_tune.config.run_folder import REPORT, saved_config, yaml_text
 from grasp_tune.report import advice, figures, formatting
-from grasp_tune.report.evaluation import RunMetadata, read_metadata, with_adamw
+from grasp_tune.report.evaluation import RunMetadata, read_metadata
 from grasp_tune.runtime.callbacks import Callback
 from grasp_tune.runtime.files import replace_atomically
 from grasp_tune.runtime.lock import is_held
@@ -36,25 +36,28 @@ _SHOWN = 12  # rows of a table before the rest is folded away
 _CURVES = 40  # curves in the figure, the best ones
 
 
-def render(template: str, title: str, drawn: Mapping[str, Any], **values: Any) -> str:
+def render(template: str, drawn: Mapping[str, Callable[[], Any]], **values: Any) -> str:
     """Return the page as HTML.
 
     template: a file of the folder `templates` that extends `page.html`.
-    drawn: plotly figures by the names by which the template places them.
-    values: whatever else the template shows.
+    drawn: draws the plotly figures, by the names by which the template places them; without plotly
+        none is drawn.
+    values: the `title`, and whatever else the template shows.
     """
     library = plotly_library() if drawn else None
     draw = (files("grasp_tune.report") / "templates" / "draw.js").read_text("utf-8")
     scripts = [] if library is None else [library, draw]
     # Of the text as a browser hands it to the check: line ends are single line feeds by then.
     sums = [base64.b64encode(sha256(text.encode()).digest()).decode() for text in scripts]
-    page = _environment().get_template(template)
-    return page.render(
-        title=title,
-        figures={name: _inert(figure) for name, figure in drawn.items()},
-        scripts=[Markup(text) for text in scripts],
-        digests=Markup(" ".join(f"'sha256-{item}'" for item in sums) or "'none'"),
-        **{"refresh": None, **values},
+    return (
+        _environment()
+        .get_template(template)
+        .render(
+            figures={name: _inert(make()) for name, make in drawn.items() if scripts},
+            scripts=[Markup(text) for text in scripts],
+            digests=Markup(" ".join(f"'sha256-{item}'" for item in sums) or "'none'"),
+            **{"refresh": None, **values},
+        )
     )
 
 
@@ -77,17 +80,15 @@ def plotly_library() -> str | None:
 
 @cache
 def _environment() -> Environment:
-    loader = PackageLoader("grasp_tune.report")
     made = Environment(
-        loader=loader,
+        loader=PackageLoader("grasp_tune.report"),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    made.filters |= {
-        name: getattr(formatting, name) for name in ("number", "percent", "duration", "plural")
-    }
+    names = ("number", "percent", "duration", "plural")
+    made.filters |= {name: getattr(formatting, name) for name in names}
     made.filters["error_bar"] = figures.error_bar
     made.tests["finite"] = math.isfinite
     return made
@@ -99,13 +100,6 @@ def _inert(figure: Any) -> Markup:
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return Markup(text)
-
-
-def write_report(
-    folder: Path, result: Result, metadata: RunMetadata | None, config: Mapping[str, Any]
-) -> Path:
-    """Write `report.html` into the folder; return its path. `config` is shown as it is given."""
-    return write_page(folder / REPORT, report_text(folder, result, metadata, config))
 
 
 def write_result_report(path: Path, result: Result) -> Path:
@@ -120,16 +114,17 @@ def write_folder_report(folder: Path) -> Path:
     if not (folder / CONFIG).exists():
         got = f"a folder without {CONFIG}" if folder.is_dir() else "no such folder"
         raise ConfigError(str(folder), "", got, "the folder of a run, as given to --out")
-    config = saved_config(folder)
+    refresh = None
     if (folder / "result.json").exists():
-        return write_report(folder, Result.load(folder), read_metadata(folder), config)
-    if not (folder / "state.json").exists():
-        raise ConfigError(
-            str(folder), "", "a run without any outcome yet", "one that has done its first task"
-        )
-    unfinished = Result.of(load_search(folder / "state.json"), {})
-    refresh = REFRESH if is_held(folder) else None
-    return write_page(folder / REPORT, report_text(folder, unfinished, None, config, refresh))
+        result, metadata = Result.load(folder), read_metadata(folder)
+    elif (folder / "state.json").exists():
+        result, metadata = Result.of(load_search(folder / "state.json"), {}), None
+        refresh = REFRESH if is_held(folder) else None
+    else:
+        wanted = "one that has done its first task"
+        raise ConfigError(str(folder), "", "a run without any outcome yet", wanted)
+    text = report_text(folder, result, metadata, saved_config(folder), refresh)
+    return write_page(folder / REPORT, text)
 
 
 class LiveReport(Callback):
@@ -160,37 +155,24 @@ def report_text(
     config: as it is shown, secrets masked; `title` is the page's title.
     refresh: seconds after which the page loads itself again, for a run that is under way.
     """
-    if folder is not None and metadata is not None:
-        metadata = with_adamw(folder, metadata)
-    drawn: dict[str, Any] = {}
-    if plotly_library() is not None and result.runs:
-        drawn["scores"] = figures.score_figure(result)
-        drawn["curves"] = figures.curve_figure(result, _CURVES)
-    backend = config.get("backend")
-    workers = backend.get("workers") if isinstance(backend, Mapping) else None
-    seconds = None if metadata is None else metadata.seconds
-    name = "" if folder is None else folder.name
+    drawn = {
+        "curves": lambda: figures.curve_figure(result, _CURVES),
+        "scores": lambda: figures.score_figure(result),
+    }
     return render(
         "report.html",
-        str(config.get("title") or name or "A run of grasp_tune"),
-        drawn,
+        drawn if result.runs else {},
+        title=str(config.get("title") or (folder and folder.name) or "A run of grasp_tune"),
         refresh=refresh,
         result=result,
         metadata=metadata,
-        quality=None if metadata is None else metadata.quality,
-        headline=advice.headline(result, metadata),
-        effort=advice.effort(result, metadata),
-        steps=advice.next_steps(result, metadata),
-        spent=advice.spent_calls(result),
-        score=(advice.score_label(result), advice.score_words(result)),
-        certificate=advice.certificate_words(result),
+        quality=metadata and metadata.quality,
+        advice=advice,
         quantity=formatting.quantities(run.base for run in result.runs),
-        curves=figures.curve_lines(result),
         parts=figures.call_parts(result),
-        times=advice.worker_times(result, seconds, int(workers or 1)),
         candidates=sorted(result.candidates, key=lambda row: (math.isnan(row.score), row.score)),
         runs=sorted(result.runs, key=lambda run: (-run.calls, run.value)),
         shown=_SHOWN,
-        folder=None if folder is None else str(folder),
+        folder=folder and str(folder),
         config=yaml_text(dict(config)) if config else "",
     )

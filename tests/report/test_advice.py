@@ -19,7 +19,7 @@ from grasp_tune.report.advice import (
     next_steps,
     score_label,
     score_words,
-    worker_times,
+    worker_words,
 )
 from grasp_tune.report.evaluation import Quality, RunMetadata, Scores
 from grasp_tune.report.figures import error_bar
@@ -126,14 +126,38 @@ def test_a_model_no_better_than_a_constant_is_told() -> None:
     assert next_steps(result(-0.01), metadata(quality))[0].startswith("It does no better than a")
 
 
-def test_times_on_workers_follow_from_depth_and_calls() -> None:
+def test_what_workers_buy_follows_from_depth_and_calls() -> None:
     # 1,000 calls of which 200 follow each other: on 4 workers 200 + 800 / 4 = 400 calls' time.
-    deep = replace(result(), calls={"train": 1000}, depth=200)
-    times = worker_times(deep, 60.0, 1)
-    assert [row[0] for row in times] == ["1", "2", "4", "8", "16"]
-    assert times[2] == ("4", "2.5", "24 s")
-    # Timed on two workers, where it is 1000 / 600 times as fast: 100 s alone.
-    assert worker_times(deep, 60.0, 2)[0] == ("1", "1.0", "2 min")
+    words = worker_words(replace(result(), calls={"train": 1000}, depth=200))
+    assert words == (
+        "200 steps of 1,000 oracle calls must follow each other: it would be at most 2.5 times "
+        "with 4 and 4.0 times with 16 workers as fast as with one."
+    )
+
+
+def test_runs_that_went_on_and_memorized_are_told() -> None:
+    # The choice was made after 20 calls, by validation: 0.5 ± 0.1; training went on to 0.001.
+    quality = Quality(Scores(99, 0.4, 0.9), validation=Scores(50, 0.5, 0.9))
+    found = result(-1.0, validation=50)
+    (words,) = next_steps(found, metadata(quality))
+    assert "validation data (0.5) is far above the lowest on training data (0.001)" in words
+
+
+def test_a_steep_curve_promises_no_more_than_half() -> None:
+    steep = result(-2.0, score=1e-6)
+    assert "twice the calls lower the training loss by half or more" in next_steps(steep, None)[0]
+
+
+def test_accuracy_and_squared_error_are_told_in_the_usual_words() -> None:
+    held = Scores(50, 0.3, 0.9, 0.9)
+    quality = Quality(Scores(99, 0.2, 0.9, 0.9), validation=held, metric="accuracy")
+    assert headline(result(), metadata(quality)) == (
+        "The model gets 90.0 % of 50 validation rows right."
+    )
+    quality = Quality(Scores(20, 0.2), Scores(30, 0.25), baseline=Scores(30, 4.0))
+    assert headline(result(), replace(metadata(quality), loss="mse")) == (
+        "The model's mean squared error on 30 test rows is 0.25; always predicting the mean gets 4."
+    )
 
 
 def test_labels_without_a_pattern_are_seen_to_be_memorized() -> None:

@@ -20,7 +20,6 @@ from grasp_tune.report.compare import (
     Record,
     chosen_methods,
     compare,
-    comparison_text,
     headline,
     method_figure,
     run_method,
@@ -74,7 +73,7 @@ def test_a_budget_too_small_for_the_paper_is_a_remark(tmp_path: Path) -> None:
     assert paper.records[0].quality is None
     assert paper.remark.startswith("needs a budget of ")
     assert found.methods[-1] is paper  # last: it has no loss
-    assert "needs a budget of" in comparison_text(found)
+    assert "needs a budget of" in write_comparison(found).read_text("utf-8")
 
 
 def test_all_that_is_installed_takes_part_unless_named() -> None:
@@ -137,7 +136,7 @@ def test_a_metric_of_the_config_is_shown_and_sorted_by(tmp_path: Path) -> None:
     assert quality.test is not None and quality.test.metric is not None
     assert quality.baseline is not None
     assert quality.test.metric > (quality.baseline.metric or 0.0)
-    assert "test f1" in comparison_text(found)
+    assert "test f1" in write_comparison(found).read_text("utf-8")
 
 
 def test_all_methods_get_the_same_number_of_threads(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from grasp_tune.report.figures import (
     call_figure,
     call_parts,
     curve_figure,
-    curve_lines,
     score_figure,
     strip_figure,
     winning_curve,
@@ -47,7 +46,7 @@ def test_a_result_has_three_figures(result: Result) -> None:
 def test_runs_stand_at_their_step_sizes_with_their_calls_as_size(result: Result) -> None:
     figure = score_figure(result)
     assert figure.layout.xaxis.type == "log"
-    runs = [trace for trace in figure.data if trace.name != "chosen"]
+    runs = [trace for trace in figure.data if trace.name not in ("chosen", "start point")]
     values = {run.value for run in result.runs}
     assert all(set(trace.x) <= values for trace in runs)
     assert all(math.isfinite(height) for trace in figure.data for height in trace.y)
@@ -167,17 +166,13 @@ def test_the_chosen_curve_goes_back_to_the_start_point() -> None:
     assert [call for call, _, _ in winning_curve(result)] == list(range(10, 101, 10))
     (chosen,) = [trace for trace in curve_figure(result).data if trace.line.color == CHOSEN]
     assert list(chosen.x) == list(range(10, 101, 10))
-    lines = {line["title"]: line for line in curve_lines(result)["lines"]}  # type: ignore[index]
-    assert len(lines) == 4
-    (ours,) = [line for line in lines.values() if line["kind"] == "chosen"]
-    assert len(ours["points"].split()) == 10
+    assert len(curve_figure(result).data) == 4
 
 
 def test_a_loss_of_zero_leaves_the_axis_logarithmic() -> None:
     run = replace(run_of(1, 0, 50, first_loss=2.0), curve=((1, 2.0, 1.0), (50, 0.0, 0.0)))
     result = result_of(run, chosen=1)
     assert curve_figure(result).layout.yaxis.type == "log"
-    assert len(curve_lines(result)["lines"][0]["points"].split()) == 1  # type: ignore[index]
 
 
 def test_the_chosen_run_is_drawn_on_validation_data() -> None:
@@ -195,13 +190,14 @@ def test_the_chosen_run_is_drawn_on_validation_data() -> None:
     result = Result(spec, Choice("a", "value", "race", tuple(rows)), None, None, {}, runs, {})
     names = ["run 2: adam 0.2", "run 1: adam 0.1 (chosen)"]
     assert [trace.name for trace in curve_figure(result).data] == names  # no validation data
-    *_, training, held_out = curve_figure(replace(result, validation=50)).data
+    *_, training, held_out, others = curve_figure(replace(result, validation=50)).data
+    assert others.name == "validation loss, others" and list(others.y) == [3.0]
     assert list(training.y) == [1.5, 0.5] and held_out.name == "validation loss"
     # From the start point on, at call 1: a logarithmic axis has no zero.
     assert list(held_out.x) == [1, 10, 20] and list(held_out.y) == [2.0, 1.0, 1.5]
     # Four samples: 4/3 (1.16 - 1) / 4 is 0.0533; nine: 9/8 (4.5 - 4) / 9 is 0.0625.
     assert list(held_out.error_y.array) == pytest.approx([0.25, math.sqrt(0.16 / 3), 0.0])
-    *_, by_metric = curve_figure(replace(result, validation=50, metric="f1")).data
+    *_, by_metric, _ = curve_figure(replace(result, validation=50, metric="f1")).data
     assert by_metric.name == "validation: 1 − f1"
 
 
@@ -211,8 +207,8 @@ def test_runs_that_validation_data_scored_are_compared_by_training_loss() -> Non
     result = replace(result_of(run, chosen=1), choice=Choice("a", "value", "race", (row,)))
     for validation, height, title in ((None, 0.75, "mean loss"), (9, 0.5, "mean training loss")):
         figure = score_figure(replace(result, validation=validation))
-        star = figure.data[-1]
-        assert star.name == "chosen" and list(star.y) == [height]
+        (star,) = [trace for trace in figure.data if trace.name == "chosen"]
+        assert list(star.y) == [height]
         assert figure.layout.yaxis.title.text == title
 
 

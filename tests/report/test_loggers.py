@@ -157,4 +157,4 @@ def test_ray_tells_loggers_too_and_its_result_has_a_report(
     result = gt.minimize(workbench.problem(), 200, method, callbacks=[heard], **how)
     assert heard.runs == {run.arm for run in result.runs} and 150 < heard.calls <= 200
     text = result.report(tmp_path).read_text("utf-8")
-    assert "On more workers" in text and "data-figure" in text
+    assert "must follow each other" in text and "data-figure" in text

@@ -1,4 +1,4 @@
-// Draws the figures whose data are in the page; what is already there stays if it cannot.
+// Draws the figures whose data are in the page.
 (() => {
   // The colours of the figures, by the names that the page's light and dark style has for them.
   const names = ["ink", "soft", "line", "card", "accent", "mark", "warm"];
@@ -12,7 +12,6 @@
       const figure = JSON.parse(source.textContent, (key, value) =>
         colour[used[value]] ?? value);
       const plot = box.querySelector(".plot");
-      box.classList.add("live");
       if (figure.layout.height) plot.style.height = figure.layout.height + "px";
       const narrow = plot.clientWidth < 480;
       const layout = Object.assign({}, figure.layout, {
@@ -33,13 +32,8 @@
           if (narrow && key[0] === "x" && layout[key].dtick === "D1") layout[key].dtick = "D2";
         }
       }
-      try {
-        Plotly.react(plot, figure.data, layout,
-          { responsive: true, displaylogo: false, displayModeBar: false });
-      } catch (error) {
-        box.classList.remove("live");
-        console.error(error);
-      }
+      Plotly.react(plot, figure.data, layout,
+        { responsive: true, displaylogo: false, displayModeBar: false });
     }
   };
   draw();
