@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from html import escape
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -32,7 +33,7 @@ from grasp_tune.limits import Limits
 from grasp_tune.peers.registry import PEERS, find_peer, installed_peers
 from grasp_tune.report.advice import spent_calls
 from grasp_tune.report.evaluation import FILE, Quality, evaluate, read_metadata, write_metadata
-from grasp_tune.report.figures import strip_figure
+from grasp_tune.report.figures import CHOSEN, CROSS, OTHER, add_trace, log_axis, new_figure
 from grasp_tune.report.formatting import duration, number, percent, plural
 from grasp_tune.report.page import render, write_page
 from grasp_tune.runtime.files import read_json, write_json_atomic
@@ -41,6 +42,7 @@ from grasp_tune.runtime.result import Result
 OURS = {"grasp-promote": "GRASP, promote", "grasp-paper": "GRASP, the paper's"}
 SORTS = ("train_loss", "test_loss", "metric", "seconds")
 _LIMIT = 2**20  # bytes of a record
+_FAR = 100.0  # a number so many times the median is drawn at the edge
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,10 +298,32 @@ def row(item: MethodSummary, comparison: Comparison) -> tuple[str, ...]:
 
 
 def method_figure(comparison: Comparison) -> Any:
-    """A dot per method and seed at what the methods are sorted by."""
-    rows = []
-    for item in comparison.methods:
-        values = [(record.seed, record.value(comparison.sort)) for record in item.records]
-        dots = [(f"{item.title}, seed {seed}", x) for seed, x in values if math.isfinite(x)]
-        rows.append((item.title, item.method in OURS, dots))
-    return strip_figure(rows, comparison.labels[comparison.sort])
+    """A dot per method and seed at what the methods are sorted by.
+
+    A number far above the others is a cross at the right edge: it would squeeze them into a line.
+    """
+    names, sort = [escape(item.title) for item in comparison.methods], comparison.sort
+    rows = [
+        (value, escape(item.title), f"{item.title}, seed {record.seed}", item.method in OURS)
+        for item in comparison.methods
+        for record in item.records
+        if math.isfinite(value := record.value(sort))
+    ]
+    values = [row[0] for row in rows]
+    edge = _FAR * median(values) if values and min(values) > 0 else math.inf
+    shown = [value for value in values if value <= edge]
+    figure, dot = new_figure(comparison.labels[sort], ""), {"size": 10, "opacity": 0.8}
+    looks = {"ours": {**dot, "color": CHOSEN}, "others": {**dot, "color": OTHER}}
+    for kind, look in {**looks, "off the scale": CROSS}.items():
+        places, told = [], []
+        for value, name, words, ours in rows:
+            if kind == ("off the scale" if value > edge else "ours" if ours else "others"):
+                places.append((min(value, 1.5 * max(shown)), name))
+                told.append(f"{words}: {number(value)}")
+        add_trace(figure, kind, places, told, mode="markers", marker=look)
+    if edge < math.inf and max(shown) > 3 * min(shown):
+        figure.update_xaxes(**log_axis(shown))
+    # Every method has its name beside its line, also one without a dot.
+    axis = {"categoryorder": "array", "categoryarray": names, "tickvals": names}
+    figure.update_yaxes(autorange="reversed", **axis)
+    return figure.update_layout(height=110 + 22 * len(names))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from grasp_tune.core.ensemble import Tally
@@ -22,9 +21,8 @@ if TYPE_CHECKING:
 TOP = 8  # curves in one figure of a notebook; more cannot be told apart
 SMALL, LARGE = 7.0, 26.0  # pixels: the markers of the shortest and the longest run
 CHOSEN, OTHER, LOST, EDGE = "#0b6e75", "#8fa1b3", "#b4532a", "#ffffff"
-_CROSS = {"color": LOST, "symbol": "x-thin-open", "size": 9}
+CROSS = {"color": LOST, "symbol": "x-thin-open", "size": 9}
 _CLIP = 4.0  # losses above so many times the start's are drawn at the edge
-_FAR = 100.0  # a method whose number is so many times the median is drawn at the edge
 _DEEP = 1e-3  # of the lowest validation loss: training losses below it are not drawn beside it
 
 
@@ -52,7 +50,7 @@ def score_figure(result: Result) -> Any:
     figure = run_scatter(result.runs, heights, result.choice.chosen.arm, *axes)
     values = [run.value for run in result.runs]
     ends = [(value, heights[0]) for value in (min(values), max(values)) if 0 in heights]
-    _add(figure, "start point", ends, mode="lines", line={"dash": "dot", "color": OTHER})
+    add_trace(figure, "start point", ends, mode="lines", line={"dash": "dot", "color": OTHER})
     return figure
 
 
@@ -76,14 +74,14 @@ def run_scatter(
     lost = [(run.value, high) for run in bad]
     dots = {"color": OTHER, "opacity": 0.85, "size": sizes, "line": {"width": 1, "color": EDGE}}
     faint = {"color": OTHER, "opacity": 0.5, "size": 4}
-    figure = _figure(x_title, y_title)
-    _add(figure, "on the way", trail, mode="markers", marker=faint)
-    _add(figure, "runs", places, map(run_words, good), mode="markers", marker=dots)
-    _add(figure, "diverged", lost, map(run_words, bad), mode="markers", marker=_CROSS)
+    figure = new_figure(x_title, y_title)
+    add_trace(figure, "on the way", trail, mode="markers", marker=faint)
+    add_trace(figure, "runs", places, map(run_words, good), mode="markers", marker=dots)
+    add_trace(figure, "diverged", lost, map(run_words, bad), mode="markers", marker=CROSS)
     look = {"symbol": "star", "color": CHOSEN, "size": 18}
-    _add(figure, "chosen", star, mode="markers", marker=look)
-    figure.update_xaxes(**_log_axis([run.value for run in runs]))
-    figure.update_yaxes(**_log_axis([height for _, height in places]))
+    add_trace(figure, "chosen", star, mode="markers", marker=look)
+    figure.update_xaxes(**log_axis([run.value for run in runs]))
+    figure.update_yaxes(**log_axis([height for _, height in places]))
     return figure
 
 
@@ -107,7 +105,7 @@ def curve_figure(result: Result, top: int = TOP) -> Any:
     for name, mode, seen in (named, "lines+markers", rows), (f"{named}, others", "markers", others):
         points = [(max(1, row.call), row.score) for row in seen]  # a log axis has no zero
         bars = {"type": "data", "array": [error_bar(row) or 0.0 for row in seen]}
-        _add(figure, name, points, mode=mode, error_y=bars, **held)
+        add_trace(figure, name, points, mode=mode, error_y=bars, **held)
     ends = [math.log10(row.score) for row in rows if 0 < row.score < math.inf]
     if (shown := figure.layout.yaxis.range) and ends:
         low = max(shown[0], min(ends) + math.log10(_DEEP))
@@ -123,16 +121,18 @@ def line_figure(
     mode: str = "lines",
 ) -> Any:
     """Return a line for each run through its points (calls, loss), the winner's on top."""
-    figure = _figure(x_title, y_title)
+    figure = new_figure(x_title, y_title)
     for run, points in sorted(lines, key=lambda line: line[0].arm == winner):
         won = run.arm == winner
         look = {"width": 3, "color": CHOSEN} if won else {"width": 1.5, "color": OTHER}
         name = f"run {run.arm}: {run.base} {run.value:.3g}" + " (chosen)" * won
         faint = 1.0 if won else 0.6
-        _add(figure, escape(name), points, (), mode=mode, line=look, opacity=faint, showlegend=won)
+        add_trace(
+            figure, escape(name), points, (), mode=mode, line=look, opacity=faint, showlegend=won
+        )
     losses = [loss for _, points in lines for _, loss in points]
-    figure.update_xaxes(**_log_axis([call for _, points in lines for call, _ in points]))
-    figure.update_yaxes(**_log_axis(losses))
+    figure.update_xaxes(**log_axis([call for _, points in lines for call, _ in points]))
+    figure.update_yaxes(**log_axis(losses))
     if losses and min(losses) >= 0.0:
         ends = axis_ends(losses, [run for run, _ in lines])
         figure.update_yaxes(range=[math.log10(end) for end in ends])
@@ -141,41 +141,12 @@ def line_figure(
 
 def call_figure(result: Result) -> Any:
     """Return where the oracle calls went: a bar for each purpose, training cut by its use."""
-    colours, figure = {"c": CHOSEN, "f": LOST}, _figure("oracle calls", "")
+    colours, figure = {"c": CHOSEN, "f": LOST}, new_figure("oracle calls", "")
     for row, words, calls, kind in call_parts(result):
         marker = {"color": colours.get(kind, OTHER), "opacity": 0.4 if kind in "be" else 1}
         figure.add_bar(y=[row], x=[calls], name=words, orientation="h", marker=marker)
     figure.update_layout(barmode="stack")
     return figure.update_yaxes(autorange="reversed")
-
-
-def strip_figure(rows: Sequence[tuple[str, bool, Sequence[tuple[str, float]]]], title: str) -> Any:
-    """Return a line of dots for each method: (name, whether it is ours, its (words, number)s).
-
-    A number far above the others is a cross at the right edge: it would squeeze them into a line.
-    """
-    figure = _figure(title, "")
-    values = [value for _, _, dots in rows for _, value in dots]
-    positive = bool(values) and min(values) > 0
-    edge = _FAR * median(values) if positive else math.inf
-    shown = [value for value in values if value <= edge]
-    dot = {"size": 10, "opacity": 0.8}
-    looks = {"ours": {**dot, "color": CHOSEN}, "others": {**dot, "color": OTHER}}
-    for kind, look in {**looks, "off the scale": _CROSS}.items():
-        found = [
-            ((min(value, 1.5 * max(shown)), escape(name)), f"{words}: {number(value)}")
-            for name, ours, dots in rows
-            for words, value in dots
-            if kind == ("off the scale" if value > edge else "ours" if ours else "others")
-        ]
-        places, told = [place for place, _ in found], [words for _, words in found]
-        _add(figure, kind, places, told, mode="markers", marker=look)
-    if positive and max(shown) > 3 * min(shown):
-        figure.update_xaxes(**_log_axis(shown))
-    names = [escape(name) for name, _, _ in rows]  # every one, also of those without a dot
-    axis = {"categoryorder": "array", "categoryarray": names, "tickvals": names}
-    figure.update_yaxes(autorange="reversed", **axis)
-    return figure.update_layout(height=110 + 22 * len(names))
 
 
 def call_parts(result: Result) -> list[tuple[str, str, int, str]]:
@@ -253,7 +224,8 @@ def axis_ends(losses: Sequence[float], runs: Sequence[Run]) -> tuple[float, floa
     return min(shown) / room, max(shown) * room
 
 
-def _figure(x_title: str, y_title: str) -> Any:
+def new_figure(x_title: str, y_title: str) -> Any:
+    """A figure without data."""
     layout = {
         "template": "plotly_white",
         "margin": {"l": 60, "r": 20, "t": 20, "b": 50},
@@ -266,7 +238,7 @@ def _figure(x_title: str, y_title: str) -> Any:
     return need("plotly.graph_objects", "report", "a figure").Figure(layout=layout)
 
 
-def _add(
+def add_trace(
     figure: Any,
     name: str,
     points: Sequence[tuple[float, Any]],
@@ -282,8 +254,8 @@ def _add(
         figure.add_scatter(x=x, y=y, name=name, text=told or None, hovertemplate=hover, **look)
 
 
-def _log_axis(values: Sequence[float]) -> dict[str, Any]:
-    """Return a logarithmic axis, with as many powers of ten as fit; a plain one for values < 0."""
+def log_axis(values: Sequence[float]) -> dict[str, Any]:
+    """A logarithmic axis, with as many powers of ten as fit; a plain one for values < 0."""
     known = [value for value in values if 0.0 < value < math.inf]
     if not known or any(value < 0.0 for value in values):
         return {}

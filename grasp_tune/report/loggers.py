@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import math
 import tempfile
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from grasp_tune.extras import need
+from grasp_tune.report.advice import spent_calls
 from grasp_tune.report.figures import validation_looks
 from grasp_tune.runtime.callbacks import Callback
 from grasp_tune.runtime.result import Result
 
 
-class _Logger(Callback, ABC):
+class _Logger(Callback):
     """What the loggers have in common; each says how numbers are written, and the end."""
 
     def on_progress(self, calls: int, best: float) -> None:
@@ -38,23 +38,20 @@ class _Logger(Callback, ABC):
         """Write what validation data said, the score, the settings and the report, and close."""
         chosen = result.choice.chosen
         spec = {key: result.spec[key] for key in ("budget", "schedule", "seed")}
-        spent = sum(result.calls.values()) - result.calls.get("repeated", 0)
         for row in validation_looks(result):  # scores by a metric are 1 - metric
             value = row.score if result.metric is None else 1.0 - row.score
             self._number(f"validation/{result.metric or 'loss'}", value, row.call)
         if math.isfinite(result.score):
-            self._number("score", result.score, spent)
+            self._number("score", result.score, spent_calls(result))
         with tempfile.TemporaryDirectory() as folder:
             report = result.report(Path(folder) / "report.html")
             self._close({**spec, "optimizer": chosen.base, "value": chosen.value}, report)
 
-    @abstractmethod
     def _number(self, name: str, value: float, step: int) -> None:
-        """Write a number."""
+        raise NotImplementedError
 
-    @abstractmethod
     def _close(self, settings: Mapping[str, Any], report: Path) -> None:
-        """Write the settings and the report, and close."""
+        raise NotImplementedError
 
 
 class TensorBoard(_Logger):
@@ -81,22 +78,21 @@ class TensorBoard(_Logger):
 class MLflow(_Logger):
     """A run of MLflow.
 
-    experiment: its name; MLflow's default without one.
+    experiment: its name; MLflow's own is Default.
     tracking_uri: where MLflow keeps its runs; its own setting without one.
     run_name: a name for this run.
     """
 
     def __init__(
         self,
-        experiment: str | None = None,
+        experiment: str = "Default",
         *,
         tracking_uri: str | None = None,
         run_name: str | None = None,
     ) -> None:
         self._client = client = need("mlflow", "mlflow", "this logger").MlflowClient(tracking_uri)
-        found = None if experiment is None else client.get_experiment_by_name(experiment)
-        number = "0" if experiment is None else found and found.experiment_id
-        number = number or client.create_experiment(experiment)
+        found = client.get_experiment_by_name(experiment)
+        number = found.experiment_id if found else client.create_experiment(experiment)
         self._run = client.create_run(number, run_name=run_name).info.run_id
 
     def _number(self, name: str, value: float, step: int) -> None:

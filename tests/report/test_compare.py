@@ -161,11 +161,13 @@ def test_all_methods_get_the_same_number_of_threads(tmp_path: Path) -> None:
     assert counts["grasp-promote"] == counts["adamw"] == counts["tpe"] == {1}
 
 
-def test_the_first_sentence_says_where_ours_stands(tmp_path: Path) -> None:
-    def summary(name: str, *losses: float) -> MethodSummary:
-        records = [Record(name, 0, 9, 1.0, False, "", Quality(Scores(8, loss))) for loss in losses]
-        return MethodSummary(name, title_of(name), tuple(records))
+def summary(name: str, *losses: float) -> MethodSummary:
+    found = enumerate(losses)
+    records = [Record(name, at, 9, 1.0, False, "", Quality(Scores(8, loss))) for at, loss in found]
+    return MethodSummary(name, title_of(name), tuple(records))
 
+
+def test_the_first_sentence_says_where_ours_stands(tmp_path: Path) -> None:
     ours, other = summary("grasp-promote", 0.25, 0.5), summary("sgd", 0.125)
     found = Comparison(experiment(), tmp_path, (ours, other), (), "accuracy", "train_loss")
     assert headline(found) == (
@@ -173,3 +175,19 @@ def test_the_first_sentence_says_where_ours_stands(tmp_path: Path) -> None:
     )
     found = replace(found, methods=(other, ours))
     assert headline(found).endswith("The best of ours is number 2, GRASP, promote: 0.375.")
+
+
+def test_a_method_far_off_does_not_squeeze_the_others(tmp_path: Path) -> None:
+    found = (summary("grasp-promote", 0.1), summary("sgd", 0.2, 0.4), summary("adamw", 1e12))
+    methods = (*found, summary("dog"))
+    comparison = Comparison(experiment(), tmp_path, methods, (), "accuracy", "train_loss")
+    figure = method_figure(comparison)
+    assert {trace.name: list(trace.x) for trace in figure.data} == {
+        "ours": [0.1],
+        "others": [0.2, 0.4],
+        "off the scale": [pytest.approx(0.6)],
+    }
+    assert "1e+12" in figure.data[2].text[0]
+    # Every method has its name beside its line, and the figure is high enough for all.
+    assert list(figure.layout.yaxis.tickvals) == [item.title for item in methods]
+    assert figure.layout.height >= 4 * 20

@@ -20,7 +20,6 @@ from grasp_tune.report.figures import (
     call_parts,
     curve_figure,
     score_figure,
-    strip_figure,
     winning_curve,
 )
 from grasp_tune.runtime.result import Result, Run
@@ -99,7 +98,7 @@ def test_training_loads_no_plotly_and_its_absence_names_the_extra() -> None:
         "assert 'plotly' not in sys.modules\n"
         "sys.modules['plotly'] = None\n"
         "from grasp_tune.core.errors import MissingExtra\n"
-        "try: figures._figure('', '')\n"
+        "try: figures.new_figure('', '')\n"
         "except MissingExtra as error: print(error)\n"
     )
     out = subprocess.run(
@@ -210,17 +209,3 @@ def test_runs_that_validation_data_scored_are_compared_by_training_loss() -> Non
         (star,) = [trace for trace in figure.data if trace.name == "chosen"]
         assert list(star.y) == [height]
         assert figure.layout.yaxis.title.text == title
-
-
-def test_a_method_far_off_does_not_squeeze_the_others() -> None:
-    rows = [("ours", True, [("seed 0", 0.1)]), ("sgd", False, [("seed 0", 0.2), ("seed 1", 0.4)])]
-    figure = strip_figure([*rows, ("lost", False, [("seed 0", 1e12)]), ("none", False, [])], "loss")
-    assert {trace.name: list(trace.x) for trace in figure.data} == {
-        "ours": [0.1],
-        "others": [0.2, 0.4],
-        "off the scale": [pytest.approx(0.6)],
-    }
-    assert "1e+12" in figure.data[2].text[0]
-    # Every method has its name beside its line, and the figure is high enough for all.
-    assert list(figure.layout.yaxis.tickvals) == ["ours", "sgd", "lost", "none"]
-    assert figure.layout.height >= 4 * 20
