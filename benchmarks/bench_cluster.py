@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
@@ -147,8 +148,6 @@ def tune_rival(options: argparse.Namespace, name: str, seconds: float, kind: str
     from ray import tune
     from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
 
-    from grasp_tune.ray import quiet_disk
-
     model, pause = WORKLOADS[name], options.pause
 
     def train(config: dict[str, Any]) -> None:
@@ -178,7 +177,7 @@ def tune_rival(options: argparse.Namespace, name: str, seconds: float, kind: str
         scheduler = PopulationBasedTraining(
             perturbation_interval=every, hyperparam_mutations={"lr": space}
         )
-    with tempfile.TemporaryDirectory() as folder, quiet_disk():
+    with tempfile.TemporaryDirectory() as folder:
         found = tune.run(
             train,
             config={"lr": space},

@@ -78,6 +78,9 @@ class Search:
         self._enter(next(self._schedule))
         self._advance()
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return Search.from_state, (self.state(), self.spec)  # a generator cannot be pickled
+
     # -- ask and tell ---------------------------------------------------------------------------
 
     def ask(self) -> Task | Step:

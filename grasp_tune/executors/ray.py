@@ -33,6 +33,7 @@ from grasp_tune.runtime.call_counter import CallCounter
 from grasp_tune.runtime.callbacks import reporter_for
 from grasp_tune.runtime.driver import MakeWorker, run_sweep
 from grasp_tune.runtime.executor import Died, Ended, portable
+from grasp_tune.runtime.lane_sharing import LaneSharing, UsageMeter, lanes_of
 from grasp_tune.runtime.lock import NAME as LOCK
 from grasp_tune.runtime.result import Result
 from grasp_tune.runtime.sweep_folder import SweepFolder
@@ -46,6 +47,7 @@ logger = logging.getLogger(__name__)
 
 LOOK = 2.0  # seconds between two looks at the size of the cluster
 PATIENCE = 60.0  # seconds without any worker before a warning says what is waited for
+GAIN = 20.0  # seconds that companions must save: they first have to start
 SHARED = (
     "with several machines, the output folder or `storage` must be a shared folder (NFS) or a "
     "bucket (s3://..., gs://...) that all of them can reach"
@@ -74,8 +76,6 @@ class RayBackend:
     def __post_init__(self) -> None:
         if self.workers is not None and self.workers < 1:
             raise InputError(f"workers: got {self.workers!r}, expected a whole number >= 1")
-        if self.max_failures < 0:
-            raise InputError(f"max_failures: got {self.max_failures!r}, expected >= 0")
         shares = self.cpus_per_task, self.gpus_per_task
         if min(shares) < 0.0 or not any(shares):
             raise InputError(
@@ -181,12 +181,7 @@ class _Actor(Member):
 
 
 class RayExecutor(WorkerPool[_Actor]):
-    """An executor whose workers are Ray actors; one that dies is replaced.
-
-    backend: the options.
-    folder: the sweep's; actors on other machines must see it or its store.
-    make_worker: sent to the actors.
-    """
+    """An executor whose workers are Ray actors, which see the folder; one that dies is replaced."""
 
     def __init__(self, backend: RayBackend, folder: SweepFolder, make_worker: MakeWorker) -> None:
         super().__init__(folder.usage)
@@ -225,7 +220,6 @@ class RayExecutor(WorkerPool[_Actor]):
         member.waits = member.actor.run.remote(job.task, job.seat(member.rank))
 
     def poll(self, timeout: float) -> Iterator[tuple[Task, Ended]]:
-        """Yield the tasks that ended, waiting a little for the first."""
         self.hand_out([item for item in self.members if item.address and item.job is None])
         self._grow()
         waiting = {member.waits: member for member in self.members if member.waits is not None}
@@ -239,7 +233,6 @@ class RayExecutor(WorkerPool[_Actor]):
         self.note()
 
     def cancel(self) -> None:
-        """End all workers."""
         with self._session:
             for member in self.members:
                 ray.kill(member.actor)
@@ -257,49 +250,87 @@ class RayExecutor(WorkerPool[_Actor]):
             self.members.append(_Actor(actor=actor, waits=actor.ready.remote()))
 
     def _hear(self, member: _Actor) -> Iterator[tuple[Task, Ended]]:
+        ended: Ended
         try:
-            answer = ray.get(member.waits)
+            answer, member.waits = ray.get(member.waits), None
         except ray.exceptions.RayTaskError as error:  # it could not even say what went wrong
             raise SearchError(f"a worker failed: {error}") from error
         except ray.exceptions.RayError as error:
             self.members.remove(member)
-            answer = self._died(member, str(error).strip().splitlines()), 0
+            reason = str(error).strip().splitlines()[0 if member.address else -1]
+            logger.warning("a worker died: %s", reason)
+            self._stillborn += not member.address
+            if self._stillborn >= ATTEMPTS:
+                raise SearchError(f"no worker process could be started: {reason}") from None
+            ended = Died(f"its worker died: {reason}")
         else:
-            member.waits = None
             if not member.address:
                 member.address, self._stillborn = answer, 0
                 return
-        ended, calls = answer
-        self._count(calls)
+            ended, calls = answer
+            self._count(calls)
         for job in self.answered(member, ended):
-            ended, task = job.ended(), job.task
-            if isinstance(ended, Died):
-                self._deaths[task.id] += 1
-                if self._deaths[task.id] <= self._backend.max_failures:
-                    self.waiting.appendleft(task)
-                    continue
+            task, ended = job.task, job.ended()
+            self._deaths[task.id] += isinstance(ended, Died)
+            if isinstance(ended, Died) and self._deaths[task.id] <= self._backend.max_failures:
+                self.waiting.appendleft(task)
+            else:
                 del self._deaths[task.id]
-            yield task, ended
-
-    def _died(self, member: _Actor, reasons: list[str]) -> Died:
-        reason = reasons[0 if member.address else -1]
-        logger.warning("a worker died: %s", reason)
-        if not member.address:
-            self._stillborn += 1
-            if self._stillborn >= ATTEMPTS:
-                raise SearchError(f"no worker process could be started: {reason}")
-        return Died(f"its worker died: {reason}")
+                yield task, ended
 
     def _warn(self) -> None:
         if time.monotonic() - self._since > PATIENCE:
-            self._since = time.monotonic()
-            needs, there = self._backend.needs, ray.cluster_resources()
-            logger.warning(
-                "waiting for a machine with %g free CPUs and %g free GPUs; the cluster has %s",
-                needs["CPU"],
-                needs["GPU"],
-                {kind: there.get(kind, 0.0) for kind in needs},
-            )
+            self._since, there = time.monotonic(), ray.cluster_resources()
+            found = {kind: there.get(kind, 0.0) for kind in self._backend.needs}
+            needs = " and ".join(f"{n:g} free {kind}s" for kind, n in self._backend.needs.items())
+            logger.warning("waiting for a machine with %s; the cluster has %s", needs, found)
+
+
+class Companions:
+    """Actors beside a task that somebody else has started, such as a trial of Tune.
+
+    Such a task looks for what is free in the cluster, and lets go of it when it ends.
+    """
+
+    def __init__(self) -> None:
+        self._usage = UsageMeter()
+        self.sharing = LaneSharing(self._usage)
+
+    @contextlib.contextmanager
+    def seat(
+        self, task: Any, needs: Mapping[str, float], make: Callable[[], Any]
+    ) -> Iterator[Seat | None]:
+        """Give this process's place among its companions while the block runs; None: it is alone.
+
+        needs: resources of one worker, such as `{"CPU": 1}`.
+        make: makes a worker in another process.
+        """
+        with contextlib.ExitStack() as stack:
+            waiting = {}
+            for _ in range(self._size(task, needs) - 1):
+                actor = start_actor(needs, make)
+                stack.callback(ray.kill, actor)
+                waiting[actor.ready.remote()] = actor
+            # Fewer where somebody else was faster; one that died is missed when the group meets.
+            refs = list(waiting)
+            ready = ray.wait(refs, num_returns=len(refs), timeout=PATIENCE)[0] if refs else refs
+            size = self.sharing.workers(task, 1 + len(ready))
+            if size == 1:
+                yield None
+                return
+            logger.info("%s: %d workers a step", task.id, size)
+            address, _server = meeting_place(ray.util.get_node_ip_address())
+            seats = [Seat(rank, size, f"{address}/0") for rank in range(size)]
+            for ref, seat in zip(ready, seats[1:], strict=False):
+                waiting[ref].run.remote(task, seat)
+            yield seats[0]
+
+    def _size(self, task: Any, needs: Mapping[str, float]) -> int:
+        alone = self._usage.speeds.get(1)
+        if alone is None or lanes_of(task) == 1 or not ray.is_initialized():
+            return 1
+        size = self.sharing.workers(task, 1 + room_for(needs, ray.available_resources()))
+        return size if task.calls / alone * (1.0 - 1.0 / size) > GAIN else 1
 
 
 def load_compiler() -> None:

@@ -5,12 +5,12 @@ checkpoint. Nothing here decides anything: see `runtime.shared_sweep`.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pyarrow import fs as arrow
-from ray.tune.search import Searcher
+from ray import tune
 from ray.tune.trainable import FunctionTrainable
 
 from grasp_tune.core.errors import CheckpointError, GraspError, InputError, SearchError
@@ -20,12 +20,14 @@ from grasp_tune.core.search import Progress, Step
 from grasp_tune.core.spec import AnySchedule, EnsembleName, SweepSpec
 from grasp_tune.engine.fused import WIDTH
 from grasp_tune.loop.loop_optimizer import check_spec
-from grasp_tune.ray.trainable import GraspTrainable
-from grasp_tune.ray.trial import to_config, trial_name, work_in
-from grasp_tune.ray.tune_internals import FOLDER, TuneRun, settled, sweep_folder
+from grasp_tune.ray.trial import KEY, GraspTrainable, to_config, trial_name, work_in
+from grasp_tune.ray.tune_internals import FOLDER, TuneRun, TuneSearcher, drawn, storage_of
+from grasp_tune.runtime.callbacks import Reporter, reporter_for
+from grasp_tune.runtime.cell_search import CellSearch
 from grasp_tune.runtime.files import STATE_LIMIT, read_json, write_json_atomic
 from grasp_tune.runtime.result import Result
-from grasp_tune.runtime.shared_sweep import SharedSweep
+from grasp_tune.runtime.shared_storage import SharedStorage
+from grasp_tune.runtime.shared_sweep import SELECT, SharedSweep
 
 if TYPE_CHECKING:
     from torch import nn
@@ -44,7 +46,7 @@ STOPPED = (
 )
 
 
-class GraspSearcher(Searcher):
+class GraspSearcher(TuneSearcher):
     """A whole sweep as a Ray Tune searcher; see `grasp_trainable` and `optimizer`.
 
     method: `NonConvex()` by default; `Convex`, `ConvexFree` or `Deterministic`.
@@ -81,7 +83,12 @@ class GraspSearcher(Searcher):
         spec, bases = SweepSpec.assemble(
             method, budget, schedule, seed, ensemble, width, probe_parts, challengers
         )
-        self._begin(SharedSweep(spec, bases, width_known=fused != "auto"))
+        self._sweep = SharedSweep(spec, bases, width_known=fused != "auto")
+        self._failure: Exception | None = None  # raised by the next `suggest`
+        self._function = False  # whether the trainable is a function of the user's own
+        self._drawn: dict[str, Any] = {}  # constants of the sweep, from a search space
+        self._build: Callable[[], nn.Module] | None = None
+        self.own = set()
         super().__init__(metric=metric, mode=mode)
 
     @staticmethod
@@ -104,45 +111,59 @@ class GraspSearcher(Searcher):
 
         return PlanSearcher(plan, parameter, **options)
 
-    def _begin(self, sweep: SharedSweep) -> None:
-        self._sweep = sweep
-        self._own: set[str] = set()  # trials of this process, whose end Tune is sure to tell
-        self._failure: Exception | None = None  # raised by the next `suggest`
-        self._torn: CheckpointError | None = None  # the saved state cannot be read
-        self._met: object = None  # the run that was set up
-        self._function = False  # whether the trainable is a function of the user's own
-        self._drawn: dict[str, Any] = {}  # constants of the sweep, from a search space
-        self._build: Callable[[], nn.Module] | None = None
-
-    def _draw(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the config with a search space's constants, the same in every process."""
-        found = settled(config, self.spec.seed)
-        self._drawn = {key: found[key] for key in config if found[key] is not config[key]}
-        return dict(found)
-
     # -- what Tune asks -------------------------------------------------------------------------
 
     def set_search_properties(
         self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any
     ) -> bool:
         """Take what Tune knows before the run; draw the sweep's constants from a search space."""
-        self._draw(config)
+        self._drawn = drawn(config, self.spec.seed)
         self._metric, self._mode = metric or self._metric, mode or self._mode
         return True
 
-    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:  # type: ignore[override]
-        """Return the next task as a config, None to be asked again later, or that all is done."""
+    def meet(self, run: TuneRun) -> None:
+        run.set_up(trial_name)
+        trainable, config = run.trainable or GraspTrainable, run.spec.get("config") or {}
+        self._drawn = drawn(config, self.spec.seed)
+        if issubclass(trainable, GraspTrainable):
+            metric, mode = run.metric or self._metric, run.mode or self._mode
+            if metric not in METRICS or mode != "min":
+                raise InputError(
+                    f"metric, mode: got {metric!r}, {mode!r}, expected 'score' or 'loss' and "
+                    "'min': only the last trial, which holds the chosen model, reports them as "
+                    "numbers"
+                )
+            # One with parameters needs them: its model can be built in its own processes only.
+            if "setup" not in vars(trainable):
+                make, constants, seed = trainable.problem, {**config, **self._drawn}, self.spec.seed
+                self._build = lambda: make(constants, {}).build(seed)
+        elif issubclass(trainable, FunctionTrainable):
+            self._function = True
+            self._sweep.one_probe()
+            check_spec(self.spec, self._sweep.bases)
+            self._metric, self._mode = run.metric, run.mode  # it reports what it likes
+        else:
+            raise InputError(
+                f"trainable: got {trainable.__name__}, expected a function that calls "
+                "grasp_tune.ray.optimizer(model), or grasp_trainable(make_problem)"
+            )
+        found = storage_of(run.spec.get("storage"))
+        if found is not None:
+            # Killed while Tune copied the state: what had ended is in the storage all the same.
+            if isinstance(self._failure, CheckpointError) and self._sweep.adopt(_runs(*found)):
+                self._failure = None
+            self._sweep.storage = SharedStorage(found[0], f"{found[1]}/{self._sweep.run}")
+
+    def follow(self, live: Mapping[str, Mapping[str, Any]]) -> None:
+        works = {trial: work_in(config) for trial, config in live.items()}
+        self._sweep.follow(works, self.own)
+
+    def next(self, trial_id: str, run: TuneRun | None) -> dict[str, Any] | Step:
         if self._failure is not None:
             raise self._failure
-        if (tune := TuneRun.asking()) is not None:
-            self._meet(tune)
-            if (live := tune.live()) is not None:
-                works = {trial: work_in(config) for trial, config in live.items()}
-                self._sweep.follow(works, self._own)
-        self._own.add(trial_id)
         work = self._sweep.next(trial_id)
         if isinstance(work, Step):
-            return None if work is Step.WAIT else Searcher.FINISHED
+            return work
         return {**self._drawn, **to_config(work, self._metric if self._function else None)}
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
@@ -159,8 +180,8 @@ class GraspSearcher(Searcher):
                 if (task := self._sweep.task_of(trial_id)) is not None:
                     advice = FUNCTION_ENDED if self._function else STOPPED
                     raise InputError(advice.format(task=task, trial=trial_id))
-            tune = TuneRun.asking()
-            reason = "it failed" if tune is None else tune.error_of(trial_id)
+            run = TuneRun.asking()
+            reason = "it failed" if run is None else run.error_of(trial_id)
             last = reason.strip().splitlines()[-1]
             if "failed to import on the worker" in reason:
                 raise SearchError(f"the trainable cannot be loaded in a worker process: {last}")
@@ -174,47 +195,7 @@ class GraspSearcher(Searcher):
         except Exception as error:
             self._failure = error
 
-    def _meet(self, tune: TuneRun) -> None:
-        """Set the run up for a sweep, when it asks for the first time."""
-        if self._met is tune.generator:
-            return
-        tune.set_up(trial_name)
-        trainable, constants = tune.trainable or GraspTrainable, self._draw(tune.constants)
-        if issubclass(trainable, GraspTrainable):
-            metric, mode = tune.metric or self._metric, tune.mode or self._mode
-            if metric not in METRICS or mode != "min":
-                raise InputError(
-                    f"metric, mode: got {metric!r}, {mode!r}, expected 'score' or 'loss' and "
-                    "'min': only the last trial, which holds the chosen model, reports them as "
-                    "numbers"
-                )
-            # One with parameters needs them: its model can be built in its own processes only.
-            if "setup" not in vars(trainable):
-                make, seed = trainable.problem, self.spec.seed
-                self._build = lambda: make(constants, {}).build(seed)
-        elif issubclass(trainable, FunctionTrainable):
-            self._function = True
-            self._sweep.one_probe()
-            check_spec(self.spec, self._sweep.bases)
-            self._metric, self._mode = tune.metric, tune.mode  # it reports what it likes
-        else:
-            raise InputError(
-                f"trainable: got {trainable.__name__}, expected a function that calls "
-                "grasp_tune.ray.optimizer(model), or grasp_trainable(make_problem)"
-            )
-        found = tune.storage
-        if self._torn is not None and (found is None or not self._sweep.adopt(_runs(*found))):
-            raise self._torn
-        if found is not None:
-            self._sweep.storage = sweep_folder(*found, self.run)
-        self._met = tune.generator
-
     # -- what users ask -------------------------------------------------------------------------
-
-    @property
-    def run(self) -> str:
-        """The sweep's own name: its folder below `grasp/` in the experiment's storage."""
-        return self._sweep.run
 
     @property
     def spec(self) -> SweepSpec:
@@ -232,11 +213,6 @@ class GraspSearcher(Searcher):
         return self._sweep.search.plan
 
     @property
-    def failure(self) -> Exception | None:
-        """What ended the run, if it was ended by an error that this searcher raised."""
-        return self._failure
-
-    @property
     def result(self) -> Result:
         """The result; the best so far, marked partial, where the run was stopped early."""
         if self._failure is not None:
@@ -252,26 +228,57 @@ class GraspSearcher(Searcher):
         """Go on from a state; one of another sweep ends the run with a sentence about it."""
         try:
             self._sweep.load(read_json(checkpoint_path, STATE_LIMIT))
-        except CheckpointError as error:  # the driver was killed while Tune copied the file
-            self._torn = error
         except GraspError as error:
             # Raised here, Tune would log it and start the sweep again from its beginning.
             self._failure = error
 
-    def __getstate__(self) -> dict[str, Any]:
-        state, sweep = self._sweep.state(), self._sweep
-        own = {"metric": self._metric, "mode": self._mode, "state": state}
-        return {**own, "spec": sweep.search.spec, "bases": sweep.bases}
-
-    def __setstate__(self, kept: dict[str, Any]) -> None:
-        state = kept["state"]
-        sweep = SharedSweep(kept["spec"], kept["bases"], width_known=state["width_known"])
-        self._begin(sweep)
-        Searcher.__init__(self, metric=kept["metric"], mode=kept["mode"])
-        sweep.load(state)
-
 
 def _runs(filesystem: arrow.FileSystem, path: str) -> list[str]:
-    """The names of the sweeps in an experiment's storage, the latest last."""
-    found = filesystem.get_file_info(arrow.FileSelector(f"{path}/{FOLDER}", allow_not_found=True))
+    """The names of the sweeps in a folder, the latest last."""
+    found = filesystem.get_file_info(arrow.FileSelector(path, allow_not_found=True))
     return [item.base_name for item in sorted(found, key=lambda item: item.mtime_ns or 0)]
+
+
+class GraspProgress(tune.Callback):
+    """Shows phase, oracle calls and best loss: a bar on a terminal, lines in the log elsewhere.
+
+    searcher: the `search_alg` of the same run.
+    """
+
+    def __init__(self, searcher: GraspSearcher) -> None:
+        self._searcher = searcher
+        self._reporter: Reporter | None = None
+
+    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        self._reporter = self._reporter or reporter_for(True)
+        if self._reporter is not None:
+            self._reporter.update(found := self._searcher.progress, found.calls)
+
+    def on_experiment_end(self, trials: list[Any], **info: Any) -> None:
+        self.on_step_end(0, trials)
+        if self._reporter is not None:
+            self._reporter.close()
+
+
+def load_result(experiment: Any) -> Result:
+    """Return the result of a finished experiment: a `ResultGrid`, an analysis, or a local folder.
+
+    It has no model: put its weights into one of yours with `result.restore(model)`.
+    """
+    rows: Any = experiment if isinstance(experiment, tune.ResultGrid) else None
+    for item in rows or getattr(experiment, "trials", None) or ():
+        if item.checkpoint and (item.config or {}).get(KEY, {}).get("task") == SELECT:
+            with item.checkpoint.as_directory() as folder:
+                return Result.load(folder)
+    path = Path(str(getattr(experiment, "experiment_path", experiment)))
+    if (last := _newest(path.glob(f"{FOLDER}/*/result.json"))) is not None:
+        return Result.load(last.parent)
+    state = _newest(path.glob("searcher-state-*"))
+    saved = {} if state is None else read_json(state, STATE_LIMIT)
+    if "plan" not in saved:
+        raise SearchError(f"{path}: there is no result in it; was it stopped before its end?")
+    return CellSearch.from_state(saved).result()  # of cells for the user's own trainable
+
+
+def _newest(paths: Iterable[Path]) -> Path | None:
+    return max(paths, key=lambda path: path.stat().st_mtime, default=None)

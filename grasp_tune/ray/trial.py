@@ -5,103 +5,96 @@ gets another id, and does the same work.
 """
 
 import contextlib
+import inspect
 import math
 import re
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NoReturn
+from functools import partial
+from typing import Any, ClassVar, NoReturn
 
+import torch
 from ray import tune
 from ray.tune.experiment import Trial
+from ray.tune.trainable import FunctionTrainable
 
 from grasp_tune.core.errors import CheckpointError, GraspError, InputError
 from grasp_tune.core.tasks import Outcome, Task, TrainTask
 from grasp_tune.engine.checkpoints import Store, Tensors
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.executors.in_trial import train_in_trial
+from grasp_tune.executors.ray import Companions, load_compiler
 from grasp_tune.loop.model_point import Groups
 from grasp_tune.loop.task_optimizer import TaskOptimizer
 from grasp_tune.ray.tune_internals import config_around, sweep_storage
 from grasp_tune.runtime.result import Result
 from grasp_tune.runtime.shared_sweep import SELECT, Selection, Work
-from grasp_tune.runtime.shared_worker import ended_row, refusal, select_model
+from grasp_tune.runtime.shared_worker import SharedWorker, ended_row, refusal, select_model
 
 KEY = "grasp"  # the one key in a trial's config that is ours
 HEARTBEAT = 30.0  # seconds between two reports of a task under way
 
 
 def to_config(work: Work, metric: str | None = None) -> dict[str, Any]:
-    """Return the config of the trial that does this work.
+    """Return the config of the trial that does this work, with words for people.
 
     metric: what a function of the user's own reports; Tune wants it in every row.
     """
-    words = {**_describe(work.task), "run": work.run, "attempt": work.attempt, "work": work}
-    return {KEY: words if metric is None else {**words, "metric": metric}}
+    task = work.task
+    words: dict[str, Any] = {"task": task.id, "phase": SELECT, "budget": 0}
+    if not isinstance(task, Selection):
+        words |= {"phase": task.phase, "budget": task.calls}
+    if isinstance(task, TrainTask):
+        arms = [segment.arm for segment in task.segments]
+        words["base"] = "+".join(dict.fromkeys(arm.base.rpartition(".")[2] for arm in arms))
+        words["cell"] = _span([f"{index}" for index in sorted(arm.index for arm in arms)])
+        words["value"] = _span([f"{value:.3g}" for value in sorted(arm.value for arm in arms)])
+    own = {"run": work.run, "attempt": work.attempt, "work": work, "metric": metric}
+    return {KEY: {**words, **own}}
+
+
+def _span(names: list[str]) -> str:
+    return names[0] if names[0] == names[-1] else f"{names[0]}to{names[-1]}"
 
 
 def work_in(config: Mapping[str, Any]) -> Work:
     """Return the work that `to_config` wrote."""
-    own = config.get(KEY)
-    if not isinstance(own, Mapping) or not isinstance(own.get("work"), Work):
-        raise InputError(
-            f"config: there is no {KEY!r} in it; run this trainable with "
-            "search_alg=GraspSearcher(...)"
-        )
-    return own["work"]
-
-
-def _describe(task: Task | Selection) -> dict[str, Any]:
-    """Return what a person wants to know of a task: phase, cell, value, budget."""
-    if isinstance(task, Selection):
-        return {"task": task.id, "phase": SELECT, "budget": 0}
-    words: dict[str, Any] = {"task": task.id, "phase": task.phase, "budget": task.calls}
-    if isinstance(task, TrainTask):
-        arms = [segment.arm for segment in task.segments]
-        words["base"] = "+".join(dict.fromkeys(arm.base.rpartition(".")[2] for arm in arms))
-        words["cell"] = _span([arm.index for arm in arms], "d")
-        words["value"] = _span([arm.value for arm in arms], ".3g")
-    return words
-
-
-def _span(values: list[Any], form: str) -> str:
-    low, high = min(values), max(values)
-    return f"{low:{form}}" if low == high else f"{low:{form}}to{high:{form}}"
+    work = config.get(KEY, {}).get("work")
+    if not isinstance(work, Work):
+        raise InputError(f"config: it has no {KEY!r}; run it with search_alg=GraspSearcher(...)")
+    return work
 
 
 def trial_name(trial: Trial) -> str:
     """Return what Tune calls a trial and its folder: `train-run007_sgd_0.012_120calls_2b9c1f04`."""
-    words = trial.config.get(KEY)
-    if not isinstance(words, Mapping):
-        return f"{trial.trainable_name}_{trial.trial_id}"
-    calls = f"{words['budget']}calls" if words.get("budget") else None
-    parts = [words.get("task"), words.get("base"), words.get("value"), calls, trial.trial_id]
-    return folder_name("_".join(str(part) for part in parts if part))
+    words = trial.config[KEY]
+    calls = f"{words['budget']}calls" if words["budget"] else None
+    parts = [words["task"], words.get("base"), words.get("value"), calls, trial.trial_id]
+    # An optimizer of the user's may be called anything.
+    return re.sub(r"[^A-Za-z0-9_.+-]", "-", "_".join(filter(None, parts)))[:200]
 
 
-def folder_name(name: str) -> str:
-    """Return a name that a folder may have; an optimizer of the user's may be called anything."""
-    return re.sub(r"[^A-Za-z0-9_.+-]", "-", name)[:200]
-
-
-def report_model(row: dict[str, Any], result: Result) -> None:
-    """Report to Tune, with the chosen model as a checkpoint."""
+def report(row: dict[str, Any], result: Result | None = None) -> None:
+    """Report to Tune, with the chosen model as a checkpoint where there is a result."""
     with tempfile.TemporaryDirectory() as folder:
-        result.save(folder)
-        tune.report(row, checkpoint=tune.Checkpoint.from_directory(folder))
+        if result is not None:
+            result.save(folder)
+        kept = None if result is None else tune.Checkpoint.from_directory(folder)
+        tune.report(row, checkpoint=kept)
 
 
 class TuneTrial:
-    """The trial of Tune in which this process works; see `loop.task_optimizer.TaskTrial`.
+    """The trial of Tune in which this process works; see `loop.task_optimizer.TaskTrial`."""
 
-    config: what Tune gave it.
-    heartbeat: seconds between two reports of a task under way.
-    """
-
-    def __init__(self, config: Mapping[str, Any], heartbeat: float = HEARTBEAT) -> None:
-        self.work, self._heartbeat = work_in(config), heartbeat
-        metric = config[KEY].get("metric")  # known when the function itself reports it
-        self._blank = {} if metric is None else {metric: math.nan}
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self.work, words = work_in(config), config[KEY]
+        # Every row has every column. `score` and `loss` are numbers in the last trial only, so that
+        # Tune's best trial by either of them is the chosen model, never a training run.
+        columns = ("score", "loss", "train_loss", "gradient_norm", words["metric"] or "score")
+        names = {name: words[name] for name in ("task", "phase", "run", "attempt")}
+        self._blank = {**names, "oracle_calls": 0, **dict.fromkeys(columns, math.nan)}
         with self.faults():
             self.storage = sweep_storage(tune.get_context().get_storage(), self.work.run)
         task, self.seed = self.work.task, self.work.spec.seed
@@ -114,30 +107,27 @@ class TuneTrial:
         self._count = self.storage.calls.counter()
         self._reported = -math.inf  # the first call is told: where a loop ends early, Tune knows
         fresh = self.task if not self.work.attempt else None
-        known = None if fresh is None else self.storage.read_outcome(fresh)
-        if known is not None:
+        if fresh is not None and (known := self.storage.read_outcome(fresh)) is not None:
             self.last(ended_row(self.storage, known[0]))
         return self
 
     def select(self, place: Callable[[str], Tensors]) -> Result:
         """Leave the chosen model as a checkpoint of Tune; the function goes on."""
         result, row = select_model(self.storage, self.work, place)
-        report_model(self._row(row), result)
+        report({**self._blank, **row}, result)
         return result
 
     def called(self, calls: int) -> None:
-        """Count, and report now and then."""
         self._count(1)
         self.beat(calls)
 
     def beat(self, calls: int) -> None:
         """Report now and then how many calls were made."""
-        if time.monotonic() - self._reported > self._heartbeat:
+        if time.monotonic() - self._reported > HEARTBEAT:
             self._reported = time.monotonic()
-            tune.report(self._row({"status": "running", "oracle_calls": calls}))
+            report({**self._blank, "status": "running", "oracle_calls": calls})
 
     def end(self, outcome: Outcome) -> NoReturn:
-        """Write the outcome where the driver finds it, and report."""
         assert self.task is not None
         self.storage.write_outcome(self.task, outcome, 0)
         self.last(ended_row(self.storage, outcome))
@@ -156,24 +146,92 @@ class TuneTrial:
 
     def last(self, row: Mapping[str, Any], result: Result | None = None) -> NoReturn:
         """Report, and end the function the way Tune does: it leaves `report` by SystemExit."""
-        found = {**self._row(row), "done": True}
-        if result is None:
-            tune.report(found)
-        else:
-            report_model(found, result)
+        report({**self._blank, **row, "done": True}, result)
         raise SystemExit(0)
 
-    def _row(self, found: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a result row as Tune wants it: every row has every column.
 
-        `score` and `loss` are numbers in the last trial only, so that whoever asks Tune for the
-        best trial by either of them is given the chosen model, never a training run.
-        """
-        work, words = self.work, _describe(self.work.task)
-        columns = dict.fromkeys(("score", "loss", "train_loss", "gradient_norm"), math.nan)
-        names = {"task": words["task"], "phase": words["phase"], "oracle_calls": 0}
-        own = {"run": work.run, "attempt": work.attempt}
-        return {**self._blank, **names, **columns, **own, **found}
+# One problem a process: an actor runs one trial at a time, and the next is of the same kind.
+_KEPT: list[tuple[object, SharedWorker]] = []
+_COMPANIONS = Companions()
+
+
+class GraspTrainable(FunctionTrainable):
+    """Runs one task of a sweep; made by `grasp_trainable`."""
+
+    token: ClassVar[str]  # one per trainable, the same in every process
+    make_problem: ClassVar[Callable[..., TorchProblem]]
+
+    @classmethod
+    def problem(cls, constants: Mapping[str, Any], given: Mapping[str, Any]) -> TorchProblem:
+        """Return a fresh problem; `given` are the parameters of `tune.with_parameters`."""
+        config: list[dict[str, Any]] = []
+        with contextlib.suppress(ValueError):  # a callable without a signature
+            try:
+                inspect.signature(cls.make_problem).bind(**given)
+            except TypeError:  # it wants more than that
+                config = [dict(constants)]
+        problem = cls.make_problem(*config, **given)
+        if not isinstance(problem, TorchProblem):
+            kind = type(problem).__name__
+            raise InputError(f"make_problem: it returned {kind}, expected a TorchProblem")
+        return problem
+
+    def setup(self, config: dict[str, Any], **given: Any) -> None:
+        self._given = given  # by `tune.with_parameters`
+        load_compiler()
+        super().setup(config)
+
+    def _trainable_func(self, config: dict[str, Any]) -> None:
+        trial, reserved = TuneTrial(config), self.trial_resources
+        constants = {key: value for key, value in config.items() if key != KEY}
+        needs = reserved.bundles[0] if reserved is not None and reserved.bundles else {"CPU": 1.0}
+        torch.set_num_threads(max(1, int(needs.get("CPU", 1))))
+        work, key = trial.work, (self.token, constants, trial.storage.path, trial.seed)
+        worker = next((worker for known, worker in _KEPT if known == key), None)
+        _KEPT.clear()
+        make = partial(
+            _companion, type(self), (constants, self._given), tune.get_context().get_storage(), work
+        )
+        with trial.faults():
+            if worker is None:
+                problem = self.problem(constants, self._given)
+                worker = SharedWorker(problem, trial.storage, work)
+            worker.beat = trial.beat
+            with _COMPANIONS.seat(work.task, needs, make) as seat:
+                begun = time.monotonic()
+                row = worker.perform(work, seat)
+        if isinstance(work.task, TrainTask) and worker.calls:  # else it had been done before
+            size, seconds = 1 if seat is None else seat.size, time.monotonic() - begun
+            _COMPANIONS.sharing.learn(size, work.task.calls, seconds)
+        _KEPT.append((key, worker))  # not one whose task was cut off: its model may be anywhere
+        trial.last(row, worker.result)
+
+
+def _companion(
+    kind: type[GraspTrainable], source: tuple[Any, Any], context: Any, work: Work
+) -> tuple[SharedWorker, None]:
+    """Return a worker in another process than the trial's."""
+    return SharedWorker(kind.problem(*source), sweep_storage(context, work.run), work), None
+
+
+def grasp_trainable(
+    make_problem: Callable[..., TorchProblem], *, cpus: float = 1.0, gpus: float = 0.0
+) -> type[GraspTrainable]:
+    """Return a trainable for `GraspSearcher` that trains the problem which `make_problem` builds.
+
+    make_problem: called once in every worker process, without arguments, or with the constants of
+        the config where it takes one. Load large data in it, or share them by `ray.put` or
+        `tune.with_parameters(grasp_trainable(make_problem), data=...)`.
+    cpus, gpus: what a task reserves; fractions let tasks share. `tune.with_resources` takes a
+        function, too, which may look at `config["grasp"]["phase"]`.
+    """
+    if isinstance(make_problem, TorchProblem) or not callable(make_problem):
+        kind = type(make_problem).__name__
+        raise InputError(f"make_problem: got {kind}, expected a function that returns the problem")
+    own = {"token": uuid.uuid4().hex, "make_problem": staticmethod(make_problem)}
+    trainable = type("grasp", (GraspTrainable,), {**own, "__module__": __name__})
+    given = {"cpu": cpus, "gpu": gpus}
+    return trainable if given == {"cpu": 1, "gpu": 0} else tune.with_resources(trainable, given)
 
 
 def optimizer(model: Groups, config: Mapping[str, Any] | None = None) -> TaskOptimizer:
@@ -214,7 +272,7 @@ def train(problem: TorchProblem, budget: int, **how: Any) -> float:
     """
     blank = {"oracle_calls": 0, "step": math.nan}
     result, found = train_in_trial(
-        problem, budget, lambda part, best: tune.report({"loss": best, **blank}), **how
+        problem, budget, lambda part, best: report({"loss": best, **blank}), **how
     )
-    report_model(found, result)
+    report(found, result)
     return found["loss"]

@@ -6,22 +6,27 @@ The run is found among the callers of `suggest`. Where Tune has changed inside, 
 warning names the public option to pass by hand.
 """
 
+import contextlib
+import copy
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import ray
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler
-from ray.tune.search import SearchGenerator
-from ray.tune.search.sample import Domain, Function
+from ray.tune.search import Searcher, SearchGenerator
+from ray.tune.search.variant_generator import assign_value, parse_spec_vars
 from ray.tune.trainable import FunctionTrainable
 
 from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.core.random_streams import words
+from grasp_tune.core.search import Step
+from grasp_tune.executors.ray import SHARED
 from grasp_tune.runtime.shared_storage import SharedStorage
 
 logger = logging.getLogger(__name__)
@@ -29,7 +34,6 @@ logger = logging.getLogger(__name__)
 FOLDER = "grasp"  # of all sweeps, below the experiment's folder
 TRIALS = 1_000_000  # more than any sweep has; Tune prints the number, so not the largest integer
 PENDING = 64  # trials queued ahead at most: enough to fill a cluster, few enough to stay cheap
-_DEPTH = 32  # callers looked at; a limiter around the searcher is a few of them
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,9 +48,8 @@ class TuneRun:
     @classmethod
     def asking(cls) -> "TuneRun | None":
         """Return the run that called; None where nobody from Tune did."""
-        generator, controller, given = None, None, {}
-        frame: Any = sys._getframe(1)
-        for _ in range(_DEPTH):
+        generator, controller = None, None
+        for frame in _callers():
             owner = frame.f_locals.get("self")
             if isinstance(owner, SearchGenerator):
                 generator = owner
@@ -54,14 +57,10 @@ class TuneRun:
                 controller = owner
             elif generator is not None and frame.f_globals.get("__name__") == "ray.tune.tune":
                 given = frame.f_locals
-                break
-            if (frame := frame.f_back) is None:
-                break
-        if generator is None:
-            return None
-        return cls(generator, controller, given.get("metric"), given.get("mode"))
+                return cls(generator, controller, given.get("metric"), given.get("mode"))
+        return None if generator is None else cls(generator, controller)
 
-    def set_up(self, name: Callable[[Trial], str]) -> None:
+    def set_up(self, name: Callable[[Trial], str] | None = None) -> None:
         """Have the whole sweep run, in processes that are reused, under names that say what it is.
 
         name: what trials and their folders are called, unless the user has decided.
@@ -71,8 +70,7 @@ class TuneRun:
         if scheduler is not None and type(scheduler) is not FIFOScheduler:
             raise InputError(
                 f"scheduler: got {type(scheduler).__name__}, which stops or pauses trials and so "
-                "breaks the plan's budgets; leave `scheduler` out (schedule='promote' already "
-                "stops weak runs early)"
+                "breaks the plan's budgets; leave `scheduler` out"
             )
         if self.generator.total_samples < TRIALS:
             _set(self.generator, "_total_samples", TRIALS, "num_samples=-1, or the sweep is cut")
@@ -83,10 +81,9 @@ class TuneRun:
             cpus = int(ray.cluster_resources().get("CPU", 1.0))
             now = getattr(self.controller, "_max_pending_trials", 1)
             grow(max(now, min(PENDING, 2 * cpus)))  # without it the cluster fills up one by one
-        if spec := self._spec:  # otherwise trials keep Tune's own names
+        if spec := self.spec:  # otherwise trials keep Tune's own names
             for key in ("trial_name_creator", "trial_dirname_creator"):
-                if spec.get(key) is None:
-                    spec[key] = name
+                spec[key] = spec.get(key) or name
             if (storage := getattr(self.controller, "_storage", None)) is not None:
                 spec["storage"] = storage  # a restored experiment may have been moved
 
@@ -97,43 +94,36 @@ class TuneRun:
         over, trials = (Trial.TERMINATED, Trial.ERROR), self.controller.get_trials()
         return {item.trial_id: item.config for item in trials if item.status not in over}
 
+    def trial(self, trial_id: str) -> Any:
+        """Return Tune's record of a trial; None if unknown."""
+        return getattr(self.controller, "get_trial", lambda trial_id: None)(trial_id)
+
     def error_of(self, trial_id: str) -> str:
         """Return what a trial died of, as far as it is known."""
-        get = getattr(self.controller, "get_trial", lambda trial_id: None)
-        path = getattr(get(trial_id), "error_file", None)
-        if path is None or not os.path.exists(path):
-            return f"trial {trial_id} ended with an error"
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-
-    def checkpoint_of(self, trial_id: str) -> Any:
-        """Return the last checkpoint that a trial reported; None where there is none."""
-        get = getattr(self.controller, "get_trial", lambda trial_id: None)
-        return getattr(get(trial_id), "checkpoint", None)
+        path = Path(getattr(self.trial(trial_id), "error_file", None) or "-")
+        known = path.is_file()
+        return path.read_text(errors="replace") if known else "the trial ended with an error"
 
     @property
-    def storage(self) -> tuple[Any, str] | None:
-        """The experiment's file system (pyarrow) and its folder there; None: workers say it."""
-        return storage_of(self._spec.get("storage"))
+    def spec(self) -> dict[str, Any]:
+        """What Tune was told: trainable (`run`), `config`, `storage`; empty if unknown."""
+        return getattr(getattr(self.generator, "_experiment", None), "spec", {})
 
     @property
     def trainable(self) -> type | None:
         """The trainable's class; None if unknown."""
-        try:
+        with contextlib.suppress(ImportError):  # else another kind is not refused beforehand
             from ray.tune.registry import get_trainable_cls
-        except ImportError:  # a trainable of another kind is then not refused beforehand
-            return None
-        name = self._spec.get("run")
-        return get_trainable_cls(name) if isinstance(name, str) else None
 
-    @property
-    def constants(self) -> dict[str, Any]:
-        """What the user put into the config."""
-        return dict(self._spec.get("config") or {})
+            if isinstance(name := self.spec.get("run"), str):
+                return get_trainable_cls(name)
+        return None
 
-    @property
-    def _spec(self) -> dict[str, Any]:
-        return getattr(getattr(self.generator, "_experiment", None), "spec", {})
+
+def _callers() -> Iterator[Any]:
+    frame = sys._getframe(1)
+    while frame := frame.f_back:  # type: ignore[assignment]
+        yield frame
 
 
 def _set(owner: object, field: str, value: object, advice: str) -> None:
@@ -143,12 +133,37 @@ def _set(owner: object, field: str, value: object, advice: str) -> None:
         logger.warning("Ray %s is not known here inside: pass %s", ray.__version__, advice)
 
 
+class TuneSearcher(Searcher):
+    """A searcher that knows the run which asks it."""
+
+    meet: Callable[[TuneRun], None]  # sets a run up that asks for the first time
+    follow: Callable[[Mapping[str, Any]], None]  # is told the configs of the trials that live
+    next: Callable[[str, TuneRun | None], dict[str, Any] | Step]  # gives a trial its config
+    own: set[str]  # trials of this process, whose end Tune is sure to tell
+    _met: object = None  # the run that was set up
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_met": None}  # it belongs to this process
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:  # type: ignore[override]
+        """Return the next config, None to be asked again later, or that all is done."""
+        if (run := TuneRun.asking()) is not None:
+            if self._met is not run.generator:
+                self.meet(run)
+                self._met = run.generator
+            if (live := run.live()) is not None:
+                self.follow(live)
+        self.own.add(trial_id)
+        found = self.next(trial_id, run)
+        if isinstance(found, Step):
+            return None if found is Step.WAIT else Searcher.FINISHED
+        return found
+
+
 def storage_of(context: Any) -> tuple[Any, str] | None:
-    """Return file system and folder of Tune's own record of an experiment's storage."""
-    try:
-        return context.storage_filesystem, context.experiment_fs_path
-    except AttributeError:
-        return None
+    """Return file system (pyarrow) and folder of all sweeps in an experiment's storage."""
+    path = getattr(context, "experiment_fs_path", None)
+    return None if path is None else (context.storage_filesystem, f"{path}/{FOLDER}")
 
 
 def sweep_storage(context: Any, run: str) -> SharedStorage:
@@ -158,54 +173,37 @@ def sweep_storage(context: Any, run: str) -> SharedStorage:
     try:
         getattr(context, "_check_validation_file", lambda: None)()
     except RuntimeError:
-        raise SearchError(
-            f"{ray.util.get_node_ip_address()} does not see the {found[1]} of the driver: with "
-            "several machines, storage_path must be a shared folder (NFS) or a bucket "
-            "(s3://..., gs://...) that all of them can reach"
-        ) from None
-    return sweep_folder(*found, run)
-
-
-def sweep_folder(filesystem: Any, path: str, run: str) -> SharedStorage:
-    """Return a sweep's folder below that of its experiment."""
-    return SharedStorage(filesystem, f"{path}/{FOLDER}/{run}")
+        host = ray.util.get_node_ip_address()
+        raise SearchError(f"{host} does not see the {found[1]} of the driver: {SHARED}") from None
+    return SharedStorage(found[0], f"{found[1]}/{run}")
 
 
 def config_around() -> Mapping[str, Any]:
     """Return the config of the function that Tune runs in this thread."""
-    frame: Any = sys._getframe(1)
-    while frame is not None:
+    for frame in _callers():
         if isinstance(owner := frame.f_locals.get("self"), FunctionTrainable):
             return dict(owner.config)
-        frame = frame.f_back
     raise InputError(
         "no function of Ray Tune runs in this thread: call it inside train(config), or hand it "
         "the config: optimizer(model, config)"
     )
 
 
-def settled(config: Any, seed: int | None, path: str = "") -> Any:
-    """Return the config with everything drawn that is to be sampled: constants of a whole sweep.
+def drawn(config: Mapping[str, Any], seed: int | None) -> dict[str, Any]:
+    """Return the entries of a config that are to be sampled, as constants of a whole sweep.
 
-    Each value is a function of the seed and its key; what holds none is returned as it is. Raises,
-    naming the key, where there is no seed, and for a grid or a function of the trial.
+    Each value is a function of the seed and its key. Raises, naming the key, where there is no
+    seed, and for a grid or a function of the trial.
     """
-    domain = isinstance(config, Domain)
-    if domain and seed is not None and not isinstance(config, Function):
-        (word,) = words(seed, "constant", path, count=1).tolist()
-        return config.sample(random_state=word >> 32)
-    grid = isinstance(config, Mapping) and set(config) in ({"grid_search"}, {"eval"})
-    if domain or grid:
-        shown = f"{type(config).__name__} {config.domain_str}" if domain else repr(config)
-        raise InputError(
-            f"config[{path!r}]: got {shown}, which differs from trial to trial, but all trials "
-            "train one model; give it a fixed value"
-        )
-    rows = dict(enumerate(config)) if isinstance(config, list | tuple) else config
-    if not isinstance(rows, Mapping):
-        return config
-    at = f"{path}/" if path else ""
-    found = {key: settled(value, seed, f"{at}{key}") for key, value in rows.items()}
-    if all(found[key] is rows[key] for key in rows):
-        return config
-    return found if rows is config else type(config)(found.values())
+    _, domains, grids = parse_spec_vars(dict(config))
+    found = copy.deepcopy({path[0]: config[path[0]] for path, _ in domains})
+    for path, domain in [*grids, *domains]:
+        name = "/".join(map(str, path))
+        if domain.is_grid() or domain.is_function() or seed is None:
+            raise InputError(
+                f"config[{name!r}]: got {type(domain).__name__} {domain.domain_str}, which differs "
+                "from trial to trial, but all trials train one model; give it a fixed value"
+            )
+        (word,) = words(seed, "constant", name, count=1).tolist()
+        assign_value(found, path, domain.sample(random_state=word >> 32))
+    return found

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from grasp_tune.core.checkpoint_keys import START
-from grasp_tune.core.errors import CheckpointError, GraspError
+from grasp_tune.core.errors import GraspError
 from grasp_tune.core.search import Search
 from grasp_tune.core.tasks import Outcome, ProbeOutcome, ProbeTask, Task, TrainOutcome
 from grasp_tune.engine.checkpoints import Tensors, model_tensors
@@ -50,17 +50,10 @@ class SharedWorker:
         seat: the place among those that share the task's lanes.
         """
         self.calls, self.result, task = 0, None, work.task
-        try:
-            if isinstance(task, Selection):
-                self.result, row = select_model(self._storage, work, self._place)
-                return row
-            return ended_row(self._storage, self._run(work, task, seat))
-        except CheckpointError as error:
-            if error.key not in work.reads:
-                raise  # a full disk: another try, elsewhere perhaps
-            return {"status": "lost checkpoint", "checkpoint": error.key}
-        except GraspError as error:
-            return refusal(error)
+        if isinstance(task, Selection):
+            self.result, row = select_model(self._storage, work, self._place)
+            return row
+        return ended_row(self._storage, self._run(work, task, seat))
 
     def _run(self, work: Work, task: Task, seat: Seat | None) -> Outcome:
         storage, known = self._storage, None

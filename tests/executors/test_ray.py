@@ -180,7 +180,6 @@ def test_a_second_driver_on_the_same_folder_is_refused(tmp_path: Path) -> None:
     ("options", "words"),
     [
         ({"workers": 0}, "workers: got 0"),
-        ({"max_failures": -1}, "max_failures: got -1"),
         ({"cpus_per_task": 0.0}, "cpus_per_task, gpus_per_task: got 0.0, 0.0"),
     ],
 )

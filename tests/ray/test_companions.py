@@ -11,8 +11,8 @@ from pyarrow import fs as arrow
 import grasp_tune as gt
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import Arm, Segment, TrainTask
-from grasp_tune.ray import trainable
-from grasp_tune.ray.trainable import Companions
+from grasp_tune.executors import ray as executor
+from grasp_tune.executors.ray import Companions
 from grasp_tune.runtime.shared_storage import SharedStorage
 from grasp_tune.runtime.shared_sweep import Work
 from grasp_tune.runtime.shared_worker import SharedWorker
@@ -47,7 +47,7 @@ def test_a_task_with_companions_has_the_bits_of_one_without(
         saved = next((tmp_path / name / "checkpoints").glob("run001*")).read_bytes()
         return {key: row[key] for key in ("status", "train_loss")}, saved
 
-    monkeypatch.setattr(trainable, "GAIN", 0.0)
+    monkeypatch.setattr(executor, "GAIN", 0.0)
     group = Companions()
     alone = done("alone")  # nothing is known yet of its speed
     group.sharing.learn(1, TASK.calls, 100.0)

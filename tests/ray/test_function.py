@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import grasp_tune as gt
 import grasp_tune.ray
-from grasp_tune.ray import GraspSearcher, load_result, optimizer, quiet_disk
+from grasp_tune.ray import GraspSearcher, load_result, optimizer
 from tests.ray.shop import ShopStorage, linear_problem
 
 BUDGET = 150
@@ -154,15 +154,14 @@ def test_a_problem_is_trained_in_one_line_and_reported(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_function_runs_the_whole_method_in_tune(tmp_path: Path) -> None:
     searcher = GraspSearcher(budget=BUDGET)
-    with quiet_disk():
-        analysis = tune.run(
-            train,
-            search_alg=searcher,
-            metric="whole",
-            mode="min",
-            storage_path=str(tmp_path),
-            verbose=0,
-        )
+    analysis = tune.run(
+        train,
+        search_alg=searcher,
+        metric="whole",
+        mode="min",
+        storage_path=str(tmp_path),
+        verbose=0,
+    )
     result, best = searcher.result, analysis.best_trial
     assert not result.partial
     assert best.config["grasp"]["task"] == "select"  # by what the function itself reports

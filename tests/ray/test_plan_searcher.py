@@ -10,8 +10,7 @@ from ray import cloudpickle, tune
 from ray.tune.search import ConcurrencyLimiter, Searcher
 
 import grasp_tune as gt
-from grasp_tune.ray import BudgetStopper, GraspSearcher, PlanSearcher, load_result, quiet_disk
-from grasp_tune.ray.plan_searcher import _folder
+from grasp_tune.ray import GraspSearcher, PlanSearcher, load_result
 from grasp_tune.ray.tune_internals import TuneRun
 from grasp_tune.runtime.cell_search import training_only
 
@@ -82,12 +81,6 @@ def test_what_is_not_finite_never_wins_and_the_largest_wins_where_asked() -> Non
     assert found.best.cell == indices[2]
 
 
-def test_a_scoring_function_of_the_user_s_decides() -> None:
-    found = searcher(score=lambda last: abs(math.log(last["config/lr"] / PLAN.cells[2].value)))
-    finish(found, {})
-    assert found.best.cell == PLAN.cells[2].index
-
-
 def test_failures_unknown_trials_and_restoring_are_harmless(tmp_path: Path) -> None:
     found = searcher()
     first = found.suggest("t0")
@@ -124,11 +117,10 @@ def test_a_cell_that_always_fails_is_lost() -> None:
 
 
 def test_the_stopper_ends_a_trial_at_its_budget() -> None:
-    stopper = BudgetStopper("budget", "oracle_calls")
+    stopper = searcher(count="oracle_calls").stopper
     config = {"config": {"budget": 70}}
     assert [stopper("t", {**config, "oracle_calls": n}) for n in (69, 70)] == [False, True]
-    assert not stopper("t", {"oracle_calls": 10**9})  # not one of ours
-    assert not stopper.stop_all()
+    assert not stopper("t", config)
 
 
 @pytest.mark.parametrize(
@@ -158,17 +150,16 @@ def test_a_trainable_of_the_user_s_own_through_tune(tmp_path: Path) -> None:
     plan = found.plan
     assert plan is not None
     assert plan.training_calls > 300 - len(plan.cells)  # all of the budget, but for rounding
-    with quiet_disk():
-        analysis = tune.run(
-            train,
-            search_alg=found,
-            stop=found.stopper,
-            metric="loss",
-            mode="min",
-            storage_path=str(tmp_path),
-            reuse_actors=True,
-            verbose=0,
-        )
+    analysis = tune.run(
+        train,
+        search_alg=found,
+        stop=found.stopper,
+        metric="loss",
+        mode="min",
+        storage_path=str(tmp_path),
+        reuse_actors=True,
+        verbose=0,
+    )
     spent = {trial.config["cell"]: trial.last_result for trial in analysis.trials}
     assert {key: item["training_iteration"] for key, item in spent.items()} == {
         cell.index: cell.budget for cell in plan.cells
@@ -177,10 +168,6 @@ def test_a_trainable_of_the_user_s_own_through_tune(tmp_path: Path) -> None:
     best = min(plan.cells, key=lambda cell: abs(1.0 - cell.value))
     assert found.cell == best
     assert found.best.trial == analysis.best_trial.trial_id
-    first = next(trial for trial in analysis.trials if trial.config["cell"] == plan.cells[0].index)
-    cell = plan.cells[0]
-    name = f"cell{cell.index:02d}_lr_{cell.value:.3g}_{cell.budget}calls_{first.trial_id}"
-    assert first.relative_logdir == name
 
 
 # -- what used to give a wrong cell, or no answer ----------------------------------------------
@@ -281,9 +268,6 @@ def test_a_nested_parameter_is_written_where_it_belongs() -> None:
     config, cell = found.suggest("t0"), PLAN.cells[0]
     inner = {"lr": cell.value, "budget": cell.budget}
     assert config == {"cell": cell.index, "train_loop_config": inner}
-    trial: Any = SimpleNamespace(config=config, trial_id="2b9c1f04")
-    name = _folder("train_loop_config/lr", "train_loop_config/budget", trial)
-    assert name.startswith(f"cell{cell.index:02d}_train_loop_config-lr_{cell.value:.3g}_")
     assert found.stopper("t0", {"config": config, "training_iteration": cell.budget})
     assert not found.stopper("t0", {"config": config, "training_iteration": cell.budget - 1})
 
@@ -361,7 +345,11 @@ def test_with_checkpoints_trials_go_on_from_earlier_ones(monkeypatch: pytest.Mon
     found, run = GraspSearcher.for_step(4000, resume=True), FakeRun("loss", "min")
     asked_by(run, monkeypatch)
     kept: dict[str, tuple[float, int]] = {}  # by trial: a checkpoint is (point, calls so far)
-    monkeypatch.setattr(FakeRun, "checkpoint_of", lambda run, trial: kept.get(trial), raising=False)
+
+    def trial(run: FakeRun, trial_id: str) -> Any:
+        return SimpleNamespace(checkpoint=kept.get(trial_id))
+
+    monkeypatch.setattr(FakeRun, "trial", trial, raising=False)
     total, at = 0, 0
     while isinstance(config := found.suggest(f"t{at}"), dict):
         point, calls = config["checkpoint"] or (1.0, 0)
@@ -375,6 +363,6 @@ def test_with_checkpoints_trials_go_on_from_earlier_ones(monkeypatch: pytest.Mon
     assert kept[f"t{at - 1}"][1] > 3110  # what it would have had without them
     assert found.best.score < 1e-9
     lost = GraspSearcher.for_step(4000, resume=True)
-    monkeypatch.setattr(FakeRun, "checkpoint_of", lambda run, trial: None)
+    kept.clear()
     with pytest.raises(gt.InputError, match="left no checkpoint to go on from"):
         searched(lost)

@@ -15,7 +15,7 @@ from ray import tune
 from torch.utils.data import DataLoader
 
 import grasp_tune as gt
-from grasp_tune.ray import GraspSearcher, grasp_trainable, load_result, optimizer, quiet_disk
+from grasp_tune.ray import GraspSearcher, grasp_trainable, load_result, optimizer
 from tests.ray.shop import linear_problem, same, spent
 from tests.ray.test_function import BUDGET, rows, shop, whole_loss
 
@@ -39,22 +39,21 @@ import sys
 import ray
 from ray import tune
 from tests.ray.test_restore import BUDGET, FEW, own_function, slow
-from grasp_tune.ray import GraspSearcher, grasp_trainable, quiet_disk
+from grasp_tune.ray import GraspSearcher, grasp_trainable
 
 folder, way = sys.argv[1:3]
 ray.init(address=sys.argv[3], log_to_driver=False)
 trainable, searcher = grasp_trainable(slow(folder)), GraspSearcher(**FEW)
 if way == "function":
     trainable, searcher = own_function(folder), GraspSearcher(budget=BUDGET)
-with quiet_disk():
-    if way != "run":
-        tune.Tuner(
-            trainable,
-            tune_config=tune.TuneConfig(search_alg=searcher),
-            run_config=tune.RunConfig(storage_path=folder, name="killed", verbose=0),
-        ).fit()
-    else:
-        tune.run(trainable, search_alg=searcher, storage_path=folder, name="killed", verbose=0)
+if way != "run":
+    tune.Tuner(
+        trainable,
+        tune_config=tune.TuneConfig(search_alg=searcher),
+        run_config=tune.RunConfig(storage_path=folder, name="killed", verbose=0),
+    ).fit()
+else:
+    tune.run(trainable, search_alg=searcher, storage_path=folder, name="killed", verbose=0)
 """
 
 
@@ -120,29 +119,28 @@ def kill_in_the_middle(folder: Path, way: str) -> dict[Path, int]:
 def test_a_killed_driver_is_resumed_to_the_same_choice(tmp_path: Path, way: str) -> None:
     before = kill_in_the_middle(tmp_path, way)
     trainable = grasp_trainable(slow(str(tmp_path)))
-    with quiet_disk():
-        if way == "tuner":
-            home = tmp_path / "moved" / "elsewhere"
-            home.parent.mkdir()
-            (tmp_path / "killed").rename(home)  # the experiment's folder may move in between
-            saved = list(home.rglob("searcher-state-*"))
-            assert saved
-            for item in saved:
-                item.write_bytes(b"")  # killed while Tune copied it
-            grid = tune.Tuner.restore(str(home), trainable=trainable).fit()
-            result = load_result(grid)
-        else:
-            home = tmp_path / "killed"
-            searcher = GraspSearcher(**FEW)
-            tune.run(
-                trainable,
-                search_alg=searcher,
-                storage_path=str(tmp_path),
-                name="killed",
-                resume="AUTO",
-                verbose=0,
-            )
-            result = searcher.result
+    if way == "tuner":
+        home = tmp_path / "moved" / "elsewhere"
+        home.parent.mkdir()
+        (tmp_path / "killed").rename(home)  # the experiment's folder may move in between
+        saved = list(home.rglob("searcher-state-*"))
+        assert saved
+        for item in saved:
+            item.write_bytes(b"")  # killed while Tune copied it
+        grid = tune.Tuner.restore(str(home), trainable=trainable).fit()
+        result = load_result(grid)
+    else:
+        home = tmp_path / "killed"
+        searcher = GraspSearcher(**FEW)
+        tune.run(
+            trainable,
+            search_alg=searcher,
+            storage_path=str(tmp_path),
+            name="killed",
+            resume="AUTO",
+            verbose=0,
+        )
+        result = searcher.result
     wanted = gt.minimize(linear_problem()(), progress=False, **FEW)
     assert same(result, wanted)
     # What had ended was not run again: its outcomes are the very files of before.
@@ -157,9 +155,8 @@ def test_a_killed_driver_is_resumed_to_the_same_choice(tmp_path: Path, way: str)
 def test_a_killed_driver_of_a_user_s_own_function_is_resumed(tmp_path: Path) -> None:
     before = kill_in_the_middle(tmp_path, "function")
     home = tmp_path / "killed"
-    with quiet_disk():
-        function = own_function(str(tmp_path))
-        result = load_result(tune.Tuner.restore(str(home), trainable=function).fit())
+    function = own_function(str(tmp_path))
+    result = load_result(tune.Tuner.restore(str(home), trainable=function).fit())
     wanted, _ = shop(tmp_path / "undisturbed", own_function(""))
     assert same(result, wanted.result)
     assert {item: (home / item).stat().st_mtime_ns for item in before} == before
@@ -180,16 +177,15 @@ def test_an_experiment_that_ended_in_errors_is_restarted(tmp_path: Path) -> None
             raise RuntimeError("the network is down")
 
     trainable = grasp_trainable(linear_problem(on_call))
-    with quiet_disk():
-        tuner = tune.Tuner(
-            trainable,
-            tune_config=tune.TuneConfig(search_alg=GraspSearcher(**FEW)),
-            run_config=tune.RunConfig(storage_path=str(tmp_path), name="errors", verbose=0),
-        )
-        with pytest.raises(gt.SearchError, match=r"probe failed 3 times.*the network is down"):
-            tuner.fit()
-        down.unlink()
-        grid = tune.Tuner.restore(
-            str(tmp_path / "errors"), trainable=trainable, restart_errored=True
-        ).fit()
+    tuner = tune.Tuner(
+        trainable,
+        tune_config=tune.TuneConfig(search_alg=GraspSearcher(**FEW)),
+        run_config=tune.RunConfig(storage_path=str(tmp_path), name="errors", verbose=0),
+    )
+    with pytest.raises(gt.SearchError, match=r"probe failed 3 times.*the network is down"):
+        tuner.fit()
+    down.unlink()
+    grid = tune.Tuner.restore(
+        str(tmp_path / "errors"), trainable=trainable, restart_errored=True
+    ).fit()
     assert same(load_result(grid), gt.minimize(linear_problem()(), progress=False, **FEW))

@@ -1,6 +1,7 @@
 """Whole sweeps through Ray Tune, each against the same sweep in this process."""
 
 import json
+import logging
 import math
 import sys
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from ray.tune.schedulers import ASHAScheduler
 from ray.tune.search import ConcurrencyLimiter
 
 import grasp_tune as gt
-from grasp_tune.ray import GraspProgress, GraspSearcher, grasp_trainable, load_result, quiet_disk
+from grasp_tune.ray import GraspProgress, GraspSearcher, grasp_trainable, load_result
 from tests.ray.shop import linear_problem, same, spent
 
 pytestmark = [
@@ -51,21 +52,23 @@ def counting(folder: Path) -> Callable[[], gt.TorchProblem]:
     return linear_problem(on_call)
 
 
-def test_one_call_does_everything(tmp_path: Path) -> None:
+def test_one_call_does_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     calls = tmp_path / "calls"
     calls.mkdir()
     searcher = GraspSearcher(budget=400, fused=False)
-    progress = tmp_path / "progress.txt"
-    with progress.open("w") as stream:
-        analysis = tune.run(
-            grasp_trainable(counting(calls)),
-            search_alg=searcher,
-            storage_path=str(tmp_path),
-            metric="score",
-            mode="min",
-            verbose=0,
-            callbacks=[GraspProgress(searcher, every=0.0, stream=stream)],
-        )
+    monkeypatch.delenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS")
+    caplog.set_level(logging.INFO, logger="grasp_tune")
+    analysis = tune.run(
+        grasp_trainable(counting(calls)),
+        search_alg=searcher,
+        storage_path=str(tmp_path),
+        metric="score",
+        mode="min",
+        verbose=0,
+        callbacks=[GraspProgress(searcher)],
+    )
     result, wanted = searcher.result, local(budget=400, fused=False)
     assert same(result, wanted)
     assert result.calls == wanted.calls
@@ -94,9 +97,8 @@ def test_one_call_does_everything(tmp_path: Path) -> None:
     rows = (folder / "result.json").read_text().splitlines()
     assert json.loads(rows[-1])["oracle_calls"] == words["budget"]
     assert list(folder.glob("events.out.tfevents*"))  # TensorBoard
-    lines = progress.read_text().splitlines()
-    assert lines[0].startswith("grasp: probe, 0 of 400 oracle calls")
-    assert lines[-1].startswith(f"grasp: done, {spent(result)} of 400 oracle calls")
+    assert "probe: 0 of 400 calls" in caplog.text
+    assert f"done: {spent(result)} of 400 calls" in caplog.text
 
 
 def test_a_tuner_with_constants_a_split_probe_a_stopper_and_fractions_of_cpus(
@@ -106,24 +108,23 @@ def test_a_tuner_with_constants_a_split_probe_a_stopper_and_fractions_of_cpus(
         return linear_problem(rows=config["rows"])()
 
     searcher = GraspSearcher(budget=400, probe_parts=3)
-    with quiet_disk():
-        grid = tune.Tuner(
-            grasp_trainable(make_problem, cpus=0.5, heartbeat=300.0),
-            param_space={"rows": tune.choice([96])},
-            tune_config=tune.TuneConfig(
-                search_alg=searcher,
-                num_samples=2,
-                max_concurrent_trials=2,
-                metric="loss",
-                mode="min",
-            ),
-            run_config=tune.RunConfig(
-                storage_path=str(tmp_path),
-                name="tuned",
-                verbose=0,
-                stop={"training_iteration": 1},  # which every task reaches with its last report
-            ),
-        ).fit()
+    grid = tune.Tuner(
+        grasp_trainable(make_problem, cpus=0.5),
+        param_space={"rows": tune.choice([96])},
+        tune_config=tune.TuneConfig(
+            search_alg=searcher,
+            num_samples=2,
+            max_concurrent_trials=2,
+            metric="loss",
+            mode="min",
+        ),
+        run_config=tune.RunConfig(
+            storage_path=str(tmp_path),
+            name="tuned",
+            verbose=0,
+            stop={"training_iteration": 1},  # which every task reaches with its last report
+        ),
+    ).fit()
     wanted = local(budget=400, probe_parts=3)
     assert wanted.spec["width"] > 0  # by the shape of the model, here as there
     assert same(searcher.result, wanted)
@@ -145,15 +146,14 @@ def test_a_limiter_with_batches_resources_by_phase_and_a_storage_that_is_no_fold
 
     trainable = grasp_trainable(lambda rows: linear_problem(rows=rows)())
     searcher = GraspSearcher(**FEW, ensemble="window")
-    with quiet_disk():
-        analysis = tune.run(
-            tune.with_resources(tune.with_parameters(trainable, rows=96), resources),
-            search_alg=ConcurrencyLimiter(searcher, max_concurrent=2, batch=True),
-            num_samples=100,
-            storage_path="bucket",
-            storage_filesystem=arrow.SubTreeFileSystem(str(tmp_path), arrow.LocalFileSystem()),
-            verbose=0,
-        )
+    analysis = tune.run(
+        tune.with_resources(tune.with_parameters(trainable, rows=96), resources),
+        search_alg=ConcurrencyLimiter(searcher, max_concurrent=2, batch=True),
+        num_samples=100,
+        storage_path="bucket",
+        storage_filesystem=arrow.SubTreeFileSystem(str(tmp_path), arrow.LocalFileSystem()),
+        verbose=0,
+    )
     wanted = local(**FEW, ensemble="window")
     assert len(wanted.runs) > 3
     assert same(searcher.result, wanted)
@@ -180,15 +180,14 @@ class StopWhen(tune.Stopper):
 
 def test_a_stop_of_everything_leaves_the_best_so_far(tmp_path: Path) -> None:
     searcher = GraspSearcher(**FEW)
-    with quiet_disk():
-        tune.run(
-            grasp_trainable(linear_problem()),
-            search_alg=searcher,
-            storage_path=str(tmp_path),
-            stop=StopWhen(lambda: searcher.progress.phase == "score"),
-            time_budget_s=600,
-            verbose=0,
-        )
+    tune.run(
+        grasp_trainable(linear_problem()),
+        search_alg=searcher,
+        storage_path=str(tmp_path),
+        stop=StopWhen(lambda: searcher.progress.phase == "score"),
+        time_budget_s=600,
+        verbose=0,
+    )
     result = searcher.result
     assert result.partial
     assert "stopped before the end" in result.notes[0]
@@ -212,12 +211,11 @@ def test_a_trial_that_fails_is_tried_again(
                 raise RuntimeError("the network is down")
 
     searcher = GraspSearcher(**FEW, ensemble="window")
-    with quiet_disk():
-        grid = tune.Tuner(
-            grasp_trainable(linear_problem(fail_once)),
-            tune_config=tune.TuneConfig(search_alg=searcher, num_samples=-1),
-            run_config=tune.RunConfig(storage_path=str(tmp_path), verbose=0),
-        ).fit()
+    grid = tune.Tuner(
+        grasp_trainable(linear_problem(fail_once)),
+        tune_config=tune.TuneConfig(search_alg=searcher, num_samples=-1),
+        run_config=tune.RunConfig(storage_path=str(tmp_path), verbose=0),
+    ).fit()
     assert same(searcher.result, local(**FEW, ensemble="window"))
     assert len(grid.errors) == 1
     told = [
@@ -271,7 +269,7 @@ def test_a_trainable_that_cannot_be_imported_ends_the_run_at_once(
         return make()
 
     searcher = GraspSearcher(**FEW)
-    with quiet_disk(), pytest.raises(gt.SearchError, match="module_of_the_driver"):
+    with pytest.raises(gt.SearchError, match="module_of_the_driver"):
         tune.run(
             grasp_trainable(make_problem),
             search_alg=searcher,

@@ -28,7 +28,7 @@ def test_a_tune_that_is_built_otherwise_is_told_by_hand(
     assert "pass num_samples=-1" in told[0]
     assert "pass reuse_actors=True" in told[1]
     assert not hasattr(generator, "_total_samples")
-    assert (run.trainable, run.storage, run.constants) == (None, None, {})
+    assert (run.trainable, run.spec) == (None, {})
     assert "ended with an error" in run.error_of("t0")
     assert TuneRun(generator, None).live() is None
     caplog.clear()
