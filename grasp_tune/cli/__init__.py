@@ -16,8 +16,7 @@ from typing import Annotated
 import typer
 
 import grasp_tune
-from grasp_tune.cli.commands import compare, init, plan, report, resume, run, watch
-from grasp_tune.cli.options import say
+from grasp_tune.cli.commands import compare, init, plan, report, resume, run, say, watch
 from grasp_tune.config.errors import ConfigError, DataError, EntryPointError, MissingDataError
 from grasp_tune.core.errors import GraspError, InputError, MissingExtra
 

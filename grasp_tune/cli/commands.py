@@ -5,41 +5,106 @@ What they need is imported inside of them, so that `--help` and a wrong config a
 
 from __future__ import annotations
 
+import json
 import math
 import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grasp_tune.cli.options import (
-    AllowOutside,
-    Budget,
-    Config,
-    Epochs,
-    Folder,
-    Format,
-    Minutes,
-    Quiet,
-    Set,
-    Shown,
-    Steps,
-    check_reach,
-    load_config,
-    print_json,
-    say,
-    with_limits,
-)
-
 if TYPE_CHECKING:
-    from grasp_tune.config import Experiment
+    from grasp_tune.config.schema import Experiment
 
 INTERRUPTED, TERMINATED = 130, 143
+
+
+class Format(StrEnum):
+    """How results are printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+Config = Annotated[
+    Path,
+    typer.Argument(
+        metavar="CONFIG", help="The experiment, a YAML file; `grasp-tune init` writes a first one."
+    ),
+]
+Folder = Annotated[
+    Path, typer.Argument(metavar="DIR", help="The folder of a run, as it was given to --out.")
+]
+_SET = "Override a key of the config, such as problem.batch_size=32. May be repeated."
+Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=_SET)]
+_FORMAT = "A table for people, or JSON for programs."
+Shown = Annotated[Format, typer.Option("--format", help=_FORMAT)]
+_OUTSIDE = "Let the config write files outside of the run's folder and open connections."
+AllowOutside = Annotated[bool, typer.Option("--allow-outside", help=_OUTSIDE)]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Open = Annotated[bool, typer.Option("--open", help="Open the report in the browser.")]
+_BUDGET = (
+    "Oracle calls in all. This and the next three replace what the config says of length; of "
+    "several that are given, the smallest counts."
+)
+Budget = Annotated[int | None, typer.Option(help=_BUDGET)]
+_STEPS = "As many calls as a training of so many steps."
+Steps = Annotated[int | None, typer.Option(help=_STEPS)]
+_EPOCHS = "As many calls as so many passes over the rows."
+Epochs = Annotated[float | None, typer.Option(help=_EPOCHS)]
+Minutes = Annotated[float | None, typer.Option(help="Of the clock.")]
+
+
+def _experiment(
+    config: Path, typed: list[str], out: Path | None, allow_outside: bool
+) -> Experiment:
+    """The experiment in a config; ConfigError where it reaches further than it may."""
+    from grasp_tune.config.loader import load_experiment
+    from grasp_tune.config.run_folder import check_reach
+
+    experiment = load_experiment(config, overrides=typed)
+    if not allow_outside:
+        check_reach(experiment, config, typed, out)
+    return experiment
+
+
+def _typed(changes: list[str] | None, **limits: float | None) -> list[str]:
+    """What was typed with --set, and the limits that replace those of the config."""
+    found = list(changes or ())
+    if any(value is not None for value in limits.values()):
+        from grasp_tune.config.schema import UNLIMITED
+
+        limits["budget"] = UNLIMITED if limits["budget"] is None else limits["budget"]
+        found += [f"{key}={'~' if value is None else value}" for key, value in limits.items()]
+    return found
+
+
+def say(text: str) -> None:
+    """A line on standard error."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+def _unheard(text: str) -> None:
+    """What is told where nobody listens."""
+
+
+def _output(values: dict[str, Any], shown: Format, page: Callable[[Any], Any] | None) -> None:
+    """Print the values as JSON, or the page that is made of them."""
+    if shown is Format.JSON or page is None:
+        sys.stdout.write(json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+    else:
+        from grasp_tune.cli import pages
+
+        pages.show(page(pages))
+
+
+_SCHEMA = "Print the JSON schema of a config instead, for editors that complete and check YAML."
 
 
 def init(
@@ -47,14 +112,7 @@ def init(
         "experiment.yaml"
     ),
     force: Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")] = False,
-    schema: Annotated[
-        bool,
-        typer.Option(
-            "--schema",
-            help="Print the JSON schema of a config instead, for editors that complete and check "
-            "YAML.",
-        ),
-    ] = False,
+    schema: Annotated[bool, typer.Option("--schema", help=_SCHEMA)] = False,
 ) -> None:
     """Write a commented config to start from.
 
@@ -62,24 +120,30 @@ def init(
 
     Example: grasp-tune init mine.yaml
     """
-    from grasp_tune.config import ConfigError, starter
+    from grasp_tune.config.errors import ConfigError
+    from grasp_tune.config.loader import starter
 
     if schema:
-        from grasp_tune.config.schema import json_schema
+        from grasp_tune.config.schema import Experiment
 
-        print_json(json_schema())
+        values = Experiment.model_json_schema()
+        values["properties"]["include"] = {"description": "Files that this one is laid over."}
+        _output(values, Format.JSON, None)
         return
     try:
         with file.open("w" if force else "x", encoding="utf-8") as target:
             target.write(starter(str(file)))
-    except FileExistsError:
-        wanted = "a new name, or --force to replace it"
-        raise ConfigError(str(file), "", "a file that exists", wanted) from None
     except OSError as error:
-        reason = error.strerror or "an error"
-        raise ConfigError(str(file), "", reason, "a place that can be written") from None
+        there = isinstance(error, FileExistsError)
+        got = "a file that exists" if there else error.strerror or "an error"
+        wanted = "a new name, or --force to replace it" if there else "a place that can be written"
+        raise ConfigError(str(file), "", got, wanted) from None
     typer.echo(str(file))
     say(f"next: grasp-tune plan {file}")
+
+
+_NORM = "Norm of the gradient at the start point. When given, no data are read or steps timed."
+_VALUE = "Loss at the start point, for use with --grad-norm."
 
 
 def plan(
@@ -89,17 +153,8 @@ def plan(
     steps: Steps = None,
     epochs: Epochs = None,
     minutes: Minutes = None,
-    grad_norm: Annotated[
-        float | None,
-        typer.Option(
-            min=0.0,
-            help="Norm of the gradient at the start point. When given, no data are read and "
-            "nothing is timed.",
-        ),
-    ] = None,
-    value: Annotated[
-        float, typer.Option(help="Loss at the start point, for use with --grad-norm.")
-    ] = 1.0,
+    grad_norm: Annotated[float | None, typer.Option(min=0.0, help=_NORM)] = None,
+    value: Annotated[float, typer.Option(help=_VALUE)] = 1.0,
     shown: Shown = Format.TABLE,
     allow_outside: AllowOutside = False,
 ) -> None:
@@ -111,14 +166,12 @@ def plan(
 
     Example: grasp-tune plan configs/quickstart.yaml
     """
-    from grasp_tune.config import ConfigError, load_experiment
-    from grasp_tune.config.schema import UNLIMITED
+    typed = _typed(changes, budget=budget, steps=steps, epochs=epochs, minutes=minutes)
+    experiment = _experiment(config, typed, None, allow_outside or grad_norm is not None)
+    if grad_norm is not None:
+        from grasp_tune.config.errors import ConfigError
+        from grasp_tune.config.schema import UNLIMITED
 
-    typed = with_limits(changes, budget=budget, steps=steps, epochs=epochs, minutes=minutes)
-    if grad_norm is None:
-        experiment = load_config(config, typed, None, allow_outside=allow_outside)
-    else:
-        experiment = load_experiment(config, overrides=typed)
         calls = min(experiment.budget, experiment.steps or UNLIMITED)
         if calls == UNLIMITED:
             wanted = "budget or steps; or no --grad-norm, so that the data are read"
@@ -130,24 +183,19 @@ def plan(
     _output(estimate.to_dict(), shown, lambda pages: pages.plan_page(estimate))
 
 
+_OUT = "Folder for all that the run writes; a folder of this same run is gone on with."
+_FRESH = "Remove an earlier run from DIR first and start over."
+
+
 def run(
     config: Config,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Folder for everything that the run writes; a folder of this same run is gone on "
-            "with.",
-        ),
-    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help=_OUT)] = None,
     changes: Set = None,
     budget: Budget = None,
     steps: Steps = None,
     epochs: Epochs = None,
     minutes: Minutes = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Remove an earlier run from DIR first and start over.")
-    ] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help=_FRESH)] = False,
     quiet: Quiet = False,
     shown: Shown = Format.TABLE,
     allow_outside: AllowOutside = False,
@@ -160,8 +208,8 @@ def run(
 
     Example: grasp-tune run configs/quickstart.yaml --out runs/quickstart --epochs 10
     """
-    typed = with_limits(changes, budget=budget, steps=steps, epochs=epochs, minutes=minutes)
-    experiment = load_config(config, typed, out, allow_outside=allow_outside)
+    typed = _typed(changes, budget=budget, steps=steps, epochs=epochs, minutes=minutes)
+    experiment = _experiment(config, typed, out, allow_outside)
     _run(experiment, out, fresh, quiet, shown, allow_outside)
 
 
@@ -179,17 +227,18 @@ def resume(
 
     Example: grasp-tune resume runs/quickstart
     """
-    experiment = _saved(folder, changes, allow_outside)
+    experiment = _saved(folder, changes or [], allow_outside)
     _run(experiment, folder, False, quiet, shown, allow_outside)
 
 
-def _saved(folder: Path, changes: list[str] | None, allow_outside: bool) -> Experiment:
+def _saved(folder: Path, changes: list[str], allow_outside: bool) -> Experiment:
     """The experiment of a run's folder, if it may do what it wants."""
     from grasp_tune.config.loader import CONFIG
-    from grasp_tune.config.run_folder import saved_experiment
+    from grasp_tune.config.run_folder import check_reach, saved_experiment
 
-    experiment = saved_experiment(folder, tuple(changes or ()))
-    check_reach(experiment, folder / CONFIG, changes or [], folder, allow_outside=allow_outside)
+    experiment = saved_experiment(folder, tuple(changes))
+    if not allow_outside:
+        check_reach(experiment, folder / CONFIG, changes, folder)
     return experiment
 
 
@@ -201,29 +250,14 @@ def _run(
     shown: Format,
     allow_outside: bool,
 ) -> None:
-    from grasp_tune.config.run import prepare
+    from grasp_tune.config.run import run_experiment
 
-    prepared = prepare(experiment, out, fresh=fresh)
-    notes = () if quiet else (*prepared.built.data.notes, *_own_code(experiment))
-    for note in (*experiment.notes(), *notes):
-        say(f"note: {note}")
-    again = f"grasp-tune resume {shlex.quote(str(prepared.folder))}"
-    with _resumable(again + " --allow-outside" * allow_outside):
-        finished = prepared.run(progress=not quiet)
+    folder = (out or Path(experiment.out or "")).expanduser().absolute()
+    flag = " --allow-outside" * allow_outside
+    tell = _unheard if quiet else lambda text: say(f"note: {text}")
+    with _resumable(f"grasp-tune resume {shlex.quote(str(folder))}{flag}"):
+        finished = run_experiment(experiment, out, progress=not quiet, fresh=fresh, tell=tell)
     _output(finished.to_dict(), shown, lambda pages: pages.run_page(finished))
-
-
-def _own_code(experiment: Experiment) -> list[str]:
-    """A line for the functions that a config names, and that were therefore imported."""
-    from grasp_tune.config.section import is_entry_point
-
-    problem = experiment.problem
-    named = [problem.dataset.name, problem.model and problem.model.name, problem.loss]
-    named += [problem.metric, *problem.augment]
-    named += [experiment.method.base, *experiment.challengers]
-    if own := sorted({name for name in named if name and is_entry_point(name)}):
-        return [f"The config runs code of its own: {', '.join(own)}."]
-    return []
 
 
 @contextmanager
@@ -260,7 +294,7 @@ def report(
     if adamw:
         from grasp_tune.report.compare import train_adamw
 
-        train_adamw(folder, _saved(folder, None, allow_outside))
+        train_adamw(folder, _saved(folder, [], allow_outside))
     path = write_folder_report(folder)
     typer.echo(str(path))
     if show and typer.launch(path.as_uri()) != 0:
@@ -305,37 +339,26 @@ def watch(
     typer.echo(f"report: {path}")
 
 
+_TO = "Folder for the results; the same folder again goes on with it."
+_METHODS = (
+    "Which methods, such as grasp-promote,grasp-paper,adamw,dog; by default ours and every peer "
+    "that is installed (pip install 'grasp_tune[bench]' brings most)."
+)
+_SORT = "What comes first: train_loss, test_loss, metric or seconds."
+
+
 def compare(
     config: Config,
-    out: Annotated[
-        Path,
-        typer.Option(
-            metavar="DIR", help="Folder for the results; the same folder again goes on with it."
-        ),
-    ],
+    out: Annotated[Path, typer.Option(metavar="DIR", help=_TO)],
     changes: Set = None,
     budget: Budget = None,
     steps: Steps = None,
     epochs: Epochs = None,
     minutes: Minutes = None,
-    methods: Annotated[
-        str,
-        typer.Option(
-            metavar="A,B,...",
-            help="Which methods, such as grasp-promote,grasp-paper,adamw,dog; by default ours and "
-            "every peer that is installed (pip install 'grasp_tune[bench]' brings most).",
-        ),
-    ] = "",
+    methods: Annotated[str, typer.Option(metavar="A,B,...", help=_METHODS)] = "",
     seeds: Annotated[int, typer.Option(min=1, max=1000, help="Runs of each method.")] = 3,
-    sort: Annotated[
-        str,
-        typer.Option(
-            metavar="KEY", help="What comes first: train_loss, test_loss, metric or seconds."
-        ),
-    ] = "train_loss",
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Remove an earlier comparison from DIR first.")
-    ] = False,
+    sort: Annotated[str, typer.Option(metavar="KEY", help=_SORT)] = "train_loss",
+    fresh: Annotated[bool, typer.Option("--fresh", help=_FRESH)] = False,
     quiet: Quiet = False,
     shown: Shown = Format.TABLE,
     allow_outside: AllowOutside = False,
@@ -349,16 +372,14 @@ def compare(
 
     Example: grasp-tune compare configs/quickstart.yaml --out runs/compare --seeds 2
     """
-    typed = with_limits(changes, budget=budget, steps=steps, epochs=epochs, minutes=minutes)
-    experiment = load_config(config, typed, out, allow_outside=allow_outside)
+    typed = _typed(changes, budget=budget, steps=steps, epochs=epochs, minutes=minutes)
+    experiment = _experiment(config, typed, out, allow_outside)
     from grasp_tune.report import compare as contest
 
     names = tuple(name.strip() for name in methods.split(",") if name.strip())
-    again = ["grasp-tune", "compare", str(config), "--out", str(out), "--seeds", str(seeds)]
-    again += [word for change in typed for word in ("--set", change)]
-    again += ["--methods", methods] if methods else []
-    again += ["--sort", sort] if sort != "train_loss" else []
-    with _resumable(shlex.join(again)):
+    # The command that goes on is the one that was typed, without --fresh.
+    again = shlex.join(["grasp-tune", *(word for word in sys.argv[1:] if word != "--fresh")])
+    with _resumable(again):
         comparison = contest.compare(
             experiment,
             out,
@@ -366,17 +387,7 @@ def compare(
             seeds=seeds,
             fresh=fresh,
             sort=sort,
-            tell=(lambda line: None) if quiet else say,
+            tell=_unheard if quiet else say,
         )
     path = contest.write_comparison(comparison)
     _output(comparison.to_dict(), shown, lambda pages: pages.comparison_page(comparison, path))
-
-
-def _output(values: dict[str, Any], shown: Format, page: Callable[[Any], Any]) -> None:
-    """Print the values as JSON, or the page that is made of them."""
-    if shown is Format.JSON:
-        print_json(values)
-    else:
-        from grasp_tune.cli import pages
-
-        pages.show(page(pages))

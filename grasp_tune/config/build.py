@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grasp_tune.config.arguments import own_or_name
+from grasp_tune.config.entry_point import own_or_name
 from grasp_tune.config.losses import settle_loss
 from grasp_tune.config.models import ModelFactory, default_model
 from grasp_tune.config.options import Backbone, Model
@@ -34,11 +34,6 @@ class Built:
     model: Model  # options, the default filled in
     loss: str
     outputs: int
-
-
-def build_problem(experiment: Experiment) -> TorchProblem:
-    """The problem that an experiment describes; data is read and modules are imported here."""
-    return build_parts(experiment).problem
 
 
 def build_parts(experiment: Experiment) -> Built:
@@ -110,8 +105,7 @@ def _split(data: Data, share: float) -> tuple[Part, Part | None]:
     if share == 0.0:
         return (data.x, data.y), None
     count = len(data.x)
-    held = max(1, round(share * count))
-    if held >= count:
+    if (held := max(1, round(share * count))) >= count:
         raise ProblemError(
             f"problem.validation: got {share:g}, which leaves none of the {count} rows to train on"
         )

@@ -4,34 +4,45 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
-from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
 from grasp_tune.config.errors import EntryPointError, shown
 
+_WORDS = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
+_ENTRY_POINT = re.compile(rf"{_WORDS}:{_WORDS}\Z", re.ASCII)
 
-def load_entry_point(name: str, key: str) -> Callable[..., Any]:
+
+def is_entry_point(text: object) -> bool:
+    """Whether the text has the form `module:function`."""
+    return isinstance(text, str) and _ENTRY_POINT.match(text) is not None
+
+
+def load_entry_point(name: str, key: str) -> Any:
     """The function that `name` stands for; `key` is where the config names it.
 
     Modules in the working directory are found too, after all installed ones.
     """
     module, _, attribute = name.partition(":")
-    here = os.getcwd()
+    here, fault = os.getcwd(), ""
     if here not in sys.path and "" not in sys.path:
         sys.path.append(here)  # last: no file lying here can stand in for an installed package
+    target: Any = None
     try:
-        target: Any = reduce(getattr, attribute.split("."), importlib.import_module(module))
+        target = reduce(getattr, attribute.split("."), importlib.import_module(module))
     except ImportError as error:
-        raise EntryPointError(
-            f"{key}: got {name}, whose module cannot be imported ({error}); expected a module that "
-            f"is installed or lies in {here}"
-        ) from error
+        fault = f"whose module cannot be imported ({error}); expected one installed or in {here}"
     except AttributeError:
-        raise EntryPointError(
-            f"{key}: got {name}, but {module} has no {shown(attribute)}"
-        ) from None
-    if not callable(target):
-        raise EntryPointError(f"{key}: got {name}, a {type(target).__name__}, expected a function")
+        fault = f"but {module} has no {shown(attribute)}"
+    if not fault and not callable(target):
+        fault = f"a {type(target).__name__}, expected a function"
+    if fault:
+        raise EntryPointError(f"{key}: got {name}, {fault}")
     return target
+
+
+def own_or_name(name: str | None, key: str) -> Any:
+    """The function that `module:function` stands for; every other name as it is."""
+    return load_entry_point(str(name), key) if is_entry_point(name) else name

@@ -10,8 +10,8 @@ class ConfigError(GraspError, ValueError):
 
     def __init__(self, source: str, key: str, got: str, expected: str) -> None:
         self.source, self.key, self.got, self.expected = source, key, got, expected
-        where = f"{source}: {key}" if key else source
-        self.line = _one_line(f"{where}: got {got}, expected {expected}")
+        where = [source, f"{key[:117]}..." if len(key) > 120 else key]
+        self.line = _one_line(f"{': '.join(filter(None, where))}: got {got}, expected {expected}")
         super().__init__(self.line)
 
     def __reduce__(self) -> tuple[type[ConfigError], tuple[str, str, str, str]]:

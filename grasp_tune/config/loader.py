@@ -22,13 +22,7 @@ from pydantic import ValidationError
 from grasp_tune.config.errors import ConfigError, shown
 from grasp_tune.config.explain import explained
 from grasp_tune.config.schema import KINDS, SECTIONS, Experiment
-from grasp_tune.config.yaml_text import (
-    MAX_BYTES,
-    MAX_DEPTH,
-    parse_scalar,
-    parse_yaml,
-    shown_key,
-)
+from grasp_tune.config.yaml_text import MAX_BYTES, MAX_DEPTH, parse_scalar, parse_yaml
 
 CONFIG = "config.yaml"  # in the folder of a run
 ENVIRONMENT_PREFIX = "GRASP_TUNE__"
@@ -50,70 +44,57 @@ def load_experiment(
     overrides: Iterable[str] = (),
     environment: Mapping[str, str] | None = None,
 ) -> Experiment:
-    """The checked experiment in a YAML file.
+    """The checked experiment in a YAML file; ConfigError, whose `line` says all, if it has a fault.
 
-    `overrides` are texts `a.b=value`; `environment` is os.environ unless given. Raises ConfigError
-    whose `line` is the whole message.
+    `overrides` are texts `a.b=value`; `environment` is os.environ unless given.
     """
     root = Path(os.path.realpath(path)).parent
+    given = _files(Path(path), root, [])
     variables = os.environ if environment is None else environment
-    return _checked(_files(Path(path), root, (), []), overrides, variables, str(path))
+    return _checked([*given, *_environment(variables), *_assignments(overrides)], str(path))
 
 
-def experiment_from(
-    mapping: Mapping[str, Any],
-    *,
-    source: str = "config",
-    overrides: Iterable[str] = (),
-    environment: Mapping[str, str] | None = None,
-) -> Experiment:
-    """The checked experiment in a mapping, for use from Python; includes are not followed.
-
-    The environment is only looked at when it is given.
-    """
-    return _checked([(mapping, source)], overrides, environment or {}, source)
+def experiment_from(mapping: Mapping[str, Any], *, source: str = "config") -> Experiment:
+    """The checked experiment in a mapping, for use from Python; nothing else is looked at."""
+    return _checked([(mapping, source)], source)
 
 
-def _checked(
-    given: Iterable[Layer], overrides: Iterable[str], environment: Mapping[str, str], top: str
-) -> Experiment:
+def _checked(layers: list[Layer], top: str) -> Experiment:
+    def source_of(path: Keys) -> str:
+        """What set a key, or the section that it would be in."""
+        for end in range(len(path), 0, -1):
+            for layer, source in reversed(layers):
+                if _holds(layer, path[:end]):
+                    return source
+        return top
+
     values: dict[str, Any] = {}
-    sources: dict[Keys, str] = {(): top}  # what set each key
-    for layer, source in (*given, *_environment(environment), *_assignments(overrides)):
-        _merge(values, layer, source, (), sources)
+    for layer, _ in layers:
+        values = _merged(values, layer)
     try:
         return Experiment.model_validate(values)
     except ValidationError as error:
-        raise explained(
-            error,
-            lambda path: next(
-                sources[path[:end]] for end in range(len(path), -1, -1) if path[:end] in sources
-            ),
-        ) from None
+        raise explained(error, source_of) from None
 
 
-def _merge(
-    below: dict[str, Any], above: Mapping[str, Any], source: str, at: Keys, sources: dict[Keys, str]
-) -> None:
+def _holds(value: Any, path: Keys) -> bool:
+    there = isinstance(value, Mapping) and path[0] in value
+    return there and (len(path) == 1 or _holds(value[path[0]], path[1:]))
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any], at: Keys = ()) -> dict[str, Any]:
+    found = dict(below)
     for key, value in above.items():
         path = (*at, key)
-        kinds = KINDS.get(path)
-        old: Any = below.get(key)
-        if kinds is not None:
+        old: Any = found.get(key)
+        if kinds := KINDS.get(path):
             old = kinds.opened(old)
         same = isinstance(value, Mapping) and isinstance(old, Mapping)
-        if same and kinds is not None:
+        if same and kinds:
             same = value.get(kinds.key, old.get(kinds.key)) == old.get(kinds.key)
-        if not same:
-            for stale in [known for known in sources if known[: len(path)] == path]:
-                del sources[stale]
-        sources.setdefault(path, source)
-        below[key] = value
-        if isinstance(value, Mapping):
-            below[key] = dict(old) if same else {}
-            _merge(below[key], value, source, path, sources)
-        else:
-            sources[path] = source
+        mapping = isinstance(value, Mapping)
+        found[key] = _merged(old if same else {}, value, path) if mapping else value
+    return found
 
 
 def _environment(environment: Mapping[str, str]) -> Iterator[Layer]:
@@ -131,7 +112,7 @@ def _environment(environment: Mapping[str, str]) -> Iterator[Layer]:
             yield _nested(path, environment[name], name), name
 
 
-def _assignments(texts: Iterable[str]) -> Iterator[Layer]:
+def _assignments(texts: Iterable[str]) -> list[Layer]:
     """One layer per `a.b=value` of `--set`; those that choose a kind come first.
 
     So `backend.workers=4 backend.kind=ray` means the same in either order.
@@ -144,45 +125,46 @@ def _assignments(texts: Iterable[str]) -> Iterator[Layer]:
             raise ConfigError("--set", "", shown(text), "key=value, such as problem.batch_size=32")
         chooses = path[-1] in ("name", "kind") or path in KINDS
         found.append((not chooses, _nested(path, value.strip(), "--set")))
-    return ((layer, "--set") for _, layer in sorted(found, key=lambda item: item[0]))
+    return [(layer, "--set") for _, layer in sorted(found, key=lambda item: item[0])]
 
 
 def _nested(path: Keys, text: str, source: str) -> dict[str, Any]:
     """`{a: {b: value}}`; the value is a scalar, or a list or mapping when it looks like one."""
     key = ".".join(path)
     if not all(path) or len(path) > MAX_DEPTH:
-        raise ConfigError(source, shown_key(key), "an empty or endless key", "words between dots")
-    value: Any
-    if text[:1] in ("[", "{", '"', "'"):
-        value = parse_yaml(text, f"{source}: {shown_key(key)}")
-    else:
-        value = parse_scalar(text, source, key)
-    layer: dict[str, Any] = {path[-1]: value}
-    for part in reversed(path[:-1]):
-        layer = {part: layer}
-    return layer
+        raise ConfigError(source, key, "an empty or endless key", "words between dots")
+    whole = text[:1] in ("[", "{", '"', "'")
+    value: Any = parse_yaml(text, f"{source}: {key}") if whole else parse_scalar(text, source, key)
+    for part in reversed(path):
+        value = {part: value}
+    return dict(value)
 
 
-def _files(path: Path, root: Path, parents: tuple[Path, ...], seen: list[Path]) -> Iterator[Layer]:
+def _files(path: Path, root: Path, seen: list[Path]) -> Iterator[Layer]:
     """A file and what it includes, with their names, the included before the includer.
 
-    root: the folder that no included file may leave. seen: every file so far, to bound them.
+    root: the folder that no included file may leave. seen: every file so far, to bound them, also
+    where they include each other.
     """
-    real, source = Path(os.path.realpath(path)), str(path)
-    if real in parents:
-        chain = " -> ".join(parent.name for parent in (*parents, real))
-        raise ConfigError(source, "include", f"a circle, {chain}", "files that end somewhere")
+    source = str(path)
     seen.append(path)
     if len(seen) > _MAX_FILES:
         raise ConfigError(source, "include", "more files", f"at most {_MAX_FILES}")
-    mapping = parse_yaml(_content(path), source) or {}
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)  # one more than allowed is enough to know
+    except FileNotFoundError:
+        raise ConfigError(source, "", "no such file", "a YAML file") from None
+    except OSError as error:
+        raise ConfigError(source, "", error.strerror or "an error", "a readable file") from None
+    mapping = parse_yaml(content, source) or {}
     if not isinstance(mapping, dict):
         raise ConfigError(source, "", shown(mapping), "keys and values, such as budget: 10000")
     names = mapping.pop("include", None) or []
     for name in names if isinstance(names, list) else [names]:
         if wanted := _wrong_include(path, root, name):
             raise ConfigError(source, "include", shown(name), wanted)
-        yield from _files(path.parent / name, root, (*parents, real), seen)
+        yield from _files(path.parent / name, root, seen)
     yield mapping, source
 
 
@@ -194,14 +176,3 @@ def _wrong_include(includer: Path, root: Path, name: object) -> str:
     if os.path.isabs(name) or not real.is_relative_to(root):
         return f"a file in {root} or below it"
     return "" if real.suffix in (".yaml", ".yml") else "a .yaml or .yml file"
-
-
-def _content(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            # One byte more than allowed is enough to know; the rest is never read.
-            return file.read(MAX_BYTES + 1)
-    except FileNotFoundError:
-        raise ConfigError(str(path), "", "no such file", "a YAML file") from None
-    except OSError as error:
-        raise ConfigError(str(path), "", error.strerror or "an error", "a readable file") from None

@@ -50,8 +50,7 @@ def hinge(model: nn.Module, batch: Batch) -> Tensor:
         return F.relu(1 - _signs(y) * scores.squeeze(-1)).mean()
     right = scores.gather(1, y.unsqueeze(1))
     # The right class itself gives 0, so that the maximum is never below it.
-    margins = (1 + scores - right).scatter(1, y.unsqueeze(1), 0.0)
-    return margins.amax(dim=1).mean()
+    return (1 + scores - right).scatter(1, y.unsqueeze(1), 0.0).amax(dim=1).mean()
 
 
 def _signs(y: Tensor) -> Tensor:
@@ -62,32 +61,26 @@ _BY_NAME = {function.__name__: function for function in (cross_entropy, logistic
 
 
 def settle_loss(name: str | None, model: str, spec: DataSpec) -> SettledLoss:
-    """The loss that a config means, for a kind of model and data.
+    """The loss that a config means, for a kind of model and data; ProblemError if they do not fit.
 
     Without a name: `logistic` for the model of that name, `mse` where numbers are predicted, else
-    `cross_entropy`. Raises ProblemError where loss, model and data do not fit.
+    `cross_entropy`.
     """
-    numbers, two = spec.classes is None, spec.classes == 2
-    data = f"{spec.name}, " + (
-        "whose labels are numbers to predict" if numbers else f"which has {spec.classes} classes"
-    )
+    numbers, two, one_score = spec.classes is None, spec.classes == 2, model == "logistic"
+    what = "whose labels are numbers to predict" if numbers else f"which has {spec.classes} classes"
     fitting = ("linear",) if numbers else ("softmax", "logistic") if two else ("softmax",)
+    loss = name or ("logistic" if one_score else "mse" if numbers else "cross_entropy")
+    fault, about, wanted = f"loss: got {loss}", f"for {spec.name}, {what}", ""
     if model in ("softmax", "logistic", "linear") and model not in fitting:
-        right = " or ".join(fitting)
-        raise ProblemError(f"problem.model: got {model} for {data}, expected {right}")
-    one_score = model == "logistic"
-    name = name or ("logistic" if one_score else "mse" if numbers else "cross_entropy")
-    outputs = 1 if one_score or name == "logistic" else spec.outputs
-    if name not in _BY_NAME:
-        return SettledLoss(name, load_entry_point(name, "problem.loss"), outputs)
-    wanted, about = "", f"for {data}"
-    if (name == "mse") != numbers:
+        fault, wanted = f"model: got {model}", " or ".join(fitting)
+    elif loss in _BY_NAME and (loss == "mse") != numbers:
         wanted = "mse" if numbers else "cross_entropy, logistic or hinge"
-    elif name == "logistic" and not two:
+    elif loss == "logistic" and not two:
         wanted = "cross_entropy"
-    elif name == "cross_entropy" and one_score:
-        wanted = "logistic or hinge, or the model softmax"
+    elif loss == "cross_entropy" and one_score:
         about = "with the model logistic, which has one score"
+        wanted = "logistic or hinge, or the model softmax"
     if wanted:
-        raise ProblemError(f"problem.loss: got {name} {about}, expected {wanted}")
-    return SettledLoss(name, _BY_NAME[name], outputs)
+        raise ProblemError(f"problem.{fault} {about}, expected {wanted}")
+    outputs = 1 if one_score or loss == "logistic" else spec.outputs
+    return SettledLoss(loss, _BY_NAME.get(loss) or load_entry_point(loss, "problem.loss"), outputs)

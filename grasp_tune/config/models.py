@@ -55,18 +55,32 @@ class ModelFactory:
 
     def _network(self) -> nn.Module:
         options, spec, outputs = self.options, self.spec, self.outputs
+        if options.name in ("cnn", "resnet18") and len(spec.input_shape) != 3:
+            raise ProblemError(
+                f"problem.model: got {options.name} for {spec.name}, whose rows have shape "
+                f"{spec.input_shape}; expected pictures (channels, height, width), or the model mlp"
+            )
         match options:
             case kinds.LinearModel():
-                return _linear(spec.features, outputs, options)
+                layer = nn.Linear(spec.features, outputs, bias=options.bias)
+                for parameter in layer.parameters() if options.start == "zeros" else ():
+                    nn.init.zeros_(parameter)
+                return nn.Sequential(OrderedDict(flatten=nn.Flatten(), linear=layer))
             case kinds.Mlp():
-                return _mlp(spec.features, outputs, options)
+                return _mlp((spec.features, *options.hidden, outputs), options.activation)
             case kinds.Cnn():
-                return _cnn(spec, outputs, options)
+                return _cnn(spec.input_shape, outputs, options)
             case kinds.ResNet18():
-                return _resnet18(spec, outputs, options)
-            case kinds.OwnModel():
-                return _own(replace(spec, outputs=outputs), options)
-        raise TypeError(f"no model for {type(options).__name__}, expected a problem.model section")
+                return _resnet18(spec.input_shape[0], outputs, options)
+        assert isinstance(options, kinds.OwnModel)
+        make = load_entry_point(options.name, "problem.model.name")
+        model = make(replace(spec, outputs=outputs), **options.options)
+        if not isinstance(model, nn.Module):
+            raise EntryPointError(
+                f"problem.model.name: {options.name} returned {type(model).__name__}, expected a "
+                "torch.nn.Module"
+            )
+        return model
 
 
 class Pixels(nn.Module):
@@ -77,11 +91,10 @@ class Pixels(nn.Module):
 
     def __init__(self, scale: PixelScale) -> None:
         super().__init__()
-        mean, std = torch.tensor(scale.mean).double(), torch.tensor(scale.std).double()
-        shape = (-1, 1, 1)
+        mean, std = (torch.tensor(part).double().view(-1, 1, 1) for part in (scale.mean, scale.std))
         # Not part of the state: the options say it all.
-        self.register_buffer("factor", (scale.scale / (255 * std)).float().view(shape), False)
-        self.register_buffer("offset", (-scale.scale * mean / std).float().view(shape), False)
+        self.register_buffer("factor", (scale.scale / (255 * std)).float(), False)
+        self.register_buffer("offset", (-scale.scale * mean / std).float(), False)
 
     def forward(self, x: Tensor) -> Tensor:
         """(rows, channels, height, width) bytes to float32 numbers."""
@@ -132,34 +145,24 @@ def _moved(x: Tensor, most: int) -> Tensor:
 
 def default_model(convex: bool, spec: DataSpec) -> kinds.Model:
     """The model when a config names none: one linear layer if convex, else a small network."""
-    if not convex:
-        return kinds.Mlp()
-    return kinds.Linear() if spec.classes is None else kinds.Softmax()
+    linear = kinds.LinearModel(name="linear" if spec.classes is None else "softmax")
+    return linear if convex else kinds.Mlp()
 
 
-def _linear(features: int, outputs: int, options: kinds.LinearModel) -> nn.Module:
-    layer = nn.Linear(features, outputs, bias=options.bias)
-    if options.start == "zeros":
-        for parameter in layer.parameters():
-            nn.init.zeros_(parameter)
-    return nn.Sequential(OrderedDict(flatten=nn.Flatten(), linear=layer))
-
-
-def _mlp(features: int, outputs: int, options: kinds.Mlp) -> nn.Module:
-    widths = (features, *options.hidden, outputs)
+def _mlp(widths: tuple[int, ...], activation: str) -> nn.Module:
     if (weights := sum(a * b for a, b in pairwise(widths))) > _MAX_PARAMETERS:
         raise ProblemError(
-            f"problem.model.hidden: got {list(options.hidden)}, {weights} weights with {features} "
+            f"problem.model.hidden: got {list(widths[1:-1])}, {weights} weights with {widths[0]} "
             f"features; expected at most {_MAX_PARAMETERS}"
         )
     layers: list[nn.Module] = [nn.Flatten()]
     for before, after in pairwise(widths):
-        layers += [nn.Linear(before, after), _ACTIVATIONS[options.activation]()]
+        layers += [nn.Linear(before, after), _ACTIVATIONS[activation]()]
     return nn.Sequential(*layers[:-1])
 
 
-def _cnn(spec: DataSpec, outputs: int, options: kinds.Cnn) -> nn.Module:
-    channels, height, width = _picture_shape("cnn", spec)
+def _cnn(shape: tuple[int, ...], outputs: int, options: kinds.Cnn) -> nn.Module:
+    channels, height, width = shape
     layers: list[nn.Module] = []
     for after in options.channels:
         layers += [nn.Conv2d(channels, after, 3, padding=1), nn.ReLU()]
@@ -171,8 +174,7 @@ def _cnn(spec: DataSpec, outputs: int, options: kinds.Cnn) -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(options.hidden, outputs))
 
 
-def _resnet18(spec: DataSpec, outputs: int, options: kinds.ResNet18) -> nn.Module:
-    channels, _, _ = _picture_shape("resnet18", spec)
+def _resnet18(channels: int, outputs: int, options: kinds.ResNet18) -> nn.Module:
     norm = partial(nn.GroupNorm, 32) if options.norm == "group" else None
     make = torchvision("the model resnet18").models.resnet18
     network: nn.Module = make(weights=None, num_classes=outputs, norm_layer=norm)
@@ -182,22 +184,3 @@ def _resnet18(spec: DataSpec, outputs: int, options: kinds.ResNet18) -> nn.Modul
     elif channels != 3:
         network.conv1 = nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)
     return network
-
-
-def _picture_shape(model: str, spec: DataSpec) -> tuple[int, ...]:
-    if len(spec.input_shape) != 3:
-        raise ProblemError(
-            f"problem.model: got {model} for {spec.name}, whose rows have shape "
-            f"{spec.input_shape}; expected pictures (channels, height, width), or the model mlp"
-        )
-    return spec.input_shape
-
-
-def _own(spec: DataSpec, options: kinds.OwnModel) -> nn.Module:
-    model = load_entry_point(options.name, "problem.model.name")(spec, **options.options)
-    if not isinstance(model, nn.Module):
-        got = type(model).__name__
-        raise EntryPointError(
-            f"problem.model.name: {options.name} returned {got}, expected a torch.nn.Module"
-        )
-    return model

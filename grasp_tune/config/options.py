@@ -12,82 +12,43 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, create_model, model_validator
 
-from grasp_tune.config.section import (
-    CONNECTS,
-    KIND,
-    WRITES,
-    Count,
-    EntryPoint,
-    Flag,
-    FlagOrAuto,
-    NamedSection,
-    PathText,
-    Positive,
-    Real,
-    Section,
-    Text,
-    Whole,
-    checked,
-    conflict,
-    known_or_own,
-)
+from grasp_tune.config import section as s
 from grasp_tune.core.methods import Convex, ConvexFree, Deterministic, NonConvex
 from grasp_tune.optimizers.registry import optimizer_names
 
-Width = Annotated[Count, Field(le=65_536)]
-Workers = Annotated[Count, Field(le=10_000)]
-Gpus = Annotated[Real, Field(ge=0, le=64)]
-Download = Annotated[Flag, CONNECTS]
-_ONE_LINE = checked(
-    lambda value: isinstance(value, str) and value.isprintable(),
-    "text on one line without control characters",
-)
+Width = Annotated[s.Count, Field(le=65_536)]
+Workers = Annotated[s.Count, Field(le=10_000)]
+Download = Annotated[s.Flag, s.REACHES]
+_ONE_LINE = s.checked(lambda text: str(text).isprintable(), "text without control characters")
 
 
-class Model(NamedSection):
+class Model(s.NamedSection):
     """The keys of one kind of model."""
 
 
 class TrainedModel(Model):
     """A network of which every weight is trained."""
 
-    weights: PathText | None = None
-    """File with a state_dict to start from (.pt, .pth or .safetensors), such as one of an earlier
-    training; tensors of other names or shapes, such as the last layer's, start as they would
-    without it; empty: random weights."""
+    weights: s.PathText | None = None
+    """File with a state_dict to start from (.pt, .pth or .safetensors); tensors of other names or
+    shapes, such as the last layer's, start as they would without it; empty: random weights."""
 
 
 class LinearModel(Model):
-    """One linear layer."""
+    """One linear layer: softmax has an output per class (multinomial logistic regression), logistic
+    one output for two classes, and linear predicts numbers (linear regression)."""
 
-    bias: Flag = True
+    name: Annotated[Literal["softmax", "logistic", "linear"], s.KIND]
+    bias: s.Flag = True
     """Whether there is a constant term."""
     start: Literal["zeros", "random"] = "zeros"
     """Where training starts: all zeros (usual for convex problems) or random weights."""
 
 
-class Softmax(LinearModel):
-    """One linear layer with an output per class (multinomial logistic regression)."""
-
-    name: Annotated[Literal["softmax"], KIND] = "softmax"
-
-
-class Logistic(LinearModel):
-    """One linear layer with one output, for two classes."""
-
-    name: Annotated[Literal["logistic"], KIND] = "logistic"
-
-
-class Linear(LinearModel):
-    """One linear layer that predicts numbers (linear regression)."""
-
-    name: Annotated[Literal["linear"], KIND] = "linear"
-
-
 class Mlp(TrainedModel):
     """Fully connected layers with a non-linearity between them."""
 
-    name: Annotated[Literal["mlp"], KIND] = "mlp"
+    name: Annotated[Literal["mlp"], s.KIND] = "mlp"
     hidden: Annotated[tuple[Width, ...], Field(min_length=1, max_length=32)] = (64,)
     """Width of each hidden layer."""
     activation: Literal["relu", "tanh", "gelu", "silu"] = "relu"
@@ -97,7 +58,7 @@ class Mlp(TrainedModel):
 class Cnn(TrainedModel):
     """A small convolutional network: per entry of `channels`, a 3 x 3 convolution and pooling."""
 
-    name: Annotated[Literal["cnn"], KIND] = "cnn"
+    name: Annotated[Literal["cnn"], s.KIND] = "cnn"
     channels: Annotated[tuple[Width, ...], Field(min_length=1, max_length=8)] = (16, 32)
     """Channels of each convolution."""
     hidden: Width = 64
@@ -107,14 +68,14 @@ class Cnn(TrainedModel):
 class ResNet18(TrainedModel):
     """torchvision's ResNet-18, its last layer made for the data set; every weight is trained."""
 
-    name: Annotated[Literal["resnet18"], KIND] = "resnet18"
+    name: Annotated[Literal["resnet18"], s.KIND] = "resnet18"
     stem: Literal["imagenet", "small"] = "imagenet"
     """First layers: torchvision's own (a 7 x 7 convolution and pooling), or one 3 x 3 convolution,
     which keeps more of small pictures."""
     norm: Literal["batch", "group"] = "batch"
     """Normalization: torchvision's own over the minibatch, or over groups of channels, which makes
     every sample's loss independent of the others."""
-    pretrained: Flag = False
+    pretrained: s.Flag = False
     """Start from torchvision's ImageNet weights, all but the last layer; use with `stem: imagenet`
     and `norm: batch`."""
     download: Download = False
@@ -122,52 +83,50 @@ class ResNet18(TrainedModel):
 
 
 class Backbone(LinearModel):
-    """A linear layer on the features of a frozen, pre-trained network (the paper's convex setting).
+    """A linear layer on the features of a frozen, pre-trained network (the paper's convex setting);
+    the features of every picture are computed once and kept in a file."""
 
-    The features of every picture are computed once and kept in a file.
-    """
-
-    name: Annotated[Literal["backbone"], KIND] = "backbone"
+    name: Annotated[Literal["backbone"], s.KIND] = "backbone"  # type: ignore[assignment]
     architecture: Literal["resnet18", "resnet34", "resnet50"] = "resnet18"
     """The frozen network."""
-    weights: PathText | None = None
+    weights: s.PathText | None = None
     """File with the network's state_dict (.pt, .pth or .safetensors); empty: torchvision's ImageNet
     weights, if they were downloaded before or may be now."""
     download: Download = False
     """Allow torchvision's weights to be fetched from the internet."""
-    size: Annotated[Whole, Field(ge=32, le=512)] = 224
+    size: Annotated[s.Whole, Field(ge=32, le=512)] = 224
     """Side in pixels at which the network sees a picture."""
-    cache: Annotated[PathText | None, WRITES] = None
+    cache: s.Place = None
     """Folder for the computed features; empty: ~/.cache/grasp_tune/features."""
-    chunk: Count = 64
+    chunk: s.Count = 64
     """Pictures that pass the network at once."""
 
 
 class OwnModel(TrainedModel):
     """A model from your own function, imported when the problem is built."""
 
-    name: EntryPoint
+    name: s.EntryPoint
     """`module:function`; the function takes the data (with `input_shape`, `classes` and `outputs`)
     and `options` as keywords, and returns an nn.Module."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Keywords for the function."""
 
 
+CONVEX_MODELS = ("softmax", "logistic", "linear", "backbone")
 MODELS: dict[str, type[Model]] = {
-    kind.model_fields["name"].default: kind
-    for kind in (Softmax, Logistic, Linear, Mlp, Cnn, ResNet18, Backbone)
+    **dict.fromkeys(CONVEX_MODELS[:3], LinearModel),
+    **{kind.model_fields["name"].default: kind for kind in (Mlp, Cnn, ResNet18, Backbone)},
+    "module:function": OwnModel,
 }
-MODELS["module:function"] = OwnModel
-CONVEX_MODELS = frozenset({"softmax", "logistic", "linear", "backbone"})
 
 
-class MethodSection(NamedSection):
+class MethodSection(s.NamedSection):
     """A variant of the method."""
 
     # Its subclasses are made below and have no source text in which to look for docstrings.
     model_config = ConfigDict(use_attribute_docstrings=False)
 
-    base: Annotated[Text, known_or_own(optimizer_names)] | None = Field(
+    base: Annotated[s.Text, s.known_or_own(optimizer_names)] | None = Field(
         None,
         description=f"Optimizer that the search runs: {', '.join(optimizer_names())}, or "
         "`module:function` that takes (parameters, value) and returns an Optimizer; empty: the "
@@ -178,81 +137,75 @@ class MethodSection(NamedSection):
     def _floor_has_a_use(self) -> MethodSection:
         floor = getattr(self, "value_floor", 0.0)
         if floor != 0.0 and getattr(self, "option", "") == "smooth":
-            got, wanted = f"{floor:g} with option: smooth", "no value_floor, or option: universal"
-            raise conflict("method.value_floor", got, wanted)
+            got, right = f"{floor:g} with option: smooth", "no value_floor, or option: universal"
+            raise s.wrong(right, key="method.value_floor", got=got)
         return self
 
 
 _ANY = "any positive number is right, a smaller one costs a logarithm."
 _INPUTS: dict[str, tuple[Any, str]] = {
-    "d_eps": (Positive, f"Where the searched distances begin; {_ANY}"),
-    "L_eps": (Positive, f"Floor for the unknown smoothness; {_ANY}"),
-    "F_eps": (Positive, "Floor for the unknown gain in loss; any positive number is right."),
-    "delta": (Real, "Probability with which the guarantee may fail."),
+    "d_eps": (s.Positive, f"Where the searched distances begin; {_ANY}"),
+    "L_eps": (s.Positive, f"Floor for the unknown smoothness; {_ANY}"),
+    "F_eps": (s.Positive, "Floor for the unknown gain in loss; any positive number is right."),
+    "delta": (s.Real, "Probability with which the guarantee may fail."),
     "option": (
         Literal["smooth", "universal"],
         "The paper's Option I (smooth losses) or II (smooth or not).",
     ),
     "value_floor": (
-        Real,
+        s.Real,
         "For `universal`: a number that the loss never goes below; 0 for the usual losses.",
     ),
     "probe": (
-        Annotated[Real, Field(gt=0, lt=1)] | None,
+        Annotated[s.Real, Field(gt=0, lt=1)] | None,
         "Share of the budget spent at the start point to find the range of the search; empty: the "
         "schedule's own (a quarter for `paper`).",
     ),
+}
+_VARIANTS: dict[Any, str] = {
+    NonConvex: "GRASP-NC: for neural networks and every other smooth loss; chooses by the gradient "
+    "norm.",
+    Convex: "GRASP-C: for convex losses, such as softmax regression; chooses by the loss.",
+    ConvexFree: "GRASP-C for convex losses without any known lower bound.",
+    Deterministic: "For smooth convex losses with exact gradients: every batch is the whole data "
+    "set.",
 }
 
 
 def _section(method: Any, doc: str) -> type[MethodSection]:
     """The section of a variant: a key for every input of its class, with the class's default."""
-    keys: dict[str, Any] = {
-        "name": (Literal[method.name], Field(method.name, description="This method."))
-    }
+    name = Field(method.name, description="This method.")
+    keys: dict[str, Any] = {"name": (Literal[method.name], name)}
     for item in fields(method):
         if item.name in _INPUTS:
             kind, meaning = _INPUTS[item.name]
             if item.name == "delta":
-                kind = Annotated[Real, Field(gt=0, lt=float(method.delta_below))]
+                kind = Annotated[s.Real, Field(gt=0, lt=float(method.delta_below))]
             keys[item.name] = (kind, Field(item.default, description=meaning))
     return create_model(method.__name__, __base__=MethodSection, __doc__=doc, **keys)
 
 
-METHODS: dict[str, type[MethodSection]] = {
-    "nonconvex": _section(
-        NonConvex,
-        "GRASP-NC: for neural networks and every other smooth loss; chooses by the gradient norm.",
-    ),
-    "convex": _section(
-        Convex, "GRASP-C: for convex losses, such as softmax regression; chooses by the loss."
-    ),
-    "convex-free": _section(ConvexFree, "GRASP-C for convex losses without any known lower bound."),
-    "deterministic": _section(
-        Deterministic,
-        "For smooth convex losses with exact gradients: every batch is the whole data set.",
-    ),
-}
+METHODS = {method.name: _section(method, doc) for method, doc in _VARIANTS.items()}
 
 
-class BackendSection(Section):
+class BackendSection(s.Section):
     """Where the work runs."""
 
     kind: str
     """Which backend this is."""
     workers: Workers | None = None
-    """Tasks at the same time."""
+    """Tasks at the same time; empty: as many as the cluster holds."""
 
 
 class Local(BackendSection):
     """On this machine, without any server."""
 
-    kind: Annotated[Literal["local"], KIND] = "local"
+    kind: Annotated[Literal["local"], s.KIND] = "local"
     workers: Workers = 1
     """Processes that train at the same time; 1: this process."""
-    threads: Annotated[Count, Field(le=1024)] | None = None
+    threads: Annotated[s.Count, Field(le=1024)] | None = None
     """Threads that torch uses in each; empty: torch's own choice."""
-    fused: FlagOrAuto = "auto"
+    fused: s.FlagOrAuto = "auto"
     """Train the cells of a small model together as one batched computation; `auto` decides by the
     model."""
 
@@ -260,35 +213,31 @@ class Local(BackendSection):
 class Ray(BackendSection):
     """On a Ray cluster, or on a Ray started here."""
 
-    kind: Annotated[Literal["ray"], KIND] = "ray"
-    address: Annotated[Text | None, CONNECTS] = None
+    kind: Annotated[Literal["ray"], s.KIND] = "ray"
+    address: Annotated[s.Text | None, s.REACHES] = None
     """Cluster: `auto`, host:port or ray://host:port; empty: start it here."""
-    workers: Workers | None = None
-    """Tasks at the same time; empty: as many as the cluster holds."""
-    cpus_per_task: Annotated[Real, Field(ge=0, le=1024)] = 1.0
+    cpus_per_task: Annotated[s.Real, Field(ge=0, le=1024)] = 1.0
     """Processor cores that one task reserves; fractions let several tasks share a core."""
-    gpus_per_task: Gpus = 0.0
+    gpus_per_task: Annotated[s.Real, Field(ge=0, le=64)] = 0.0
     """GPUs that one task reserves; 0.25 lets four tasks share one."""
-    storage: Annotated[PathText | None, WRITES] = None
+    storage: s.Place = None
     """Folder or URI that every machine can reach, for checkpoints; needed with several machines;
     empty: the output folder."""
-    max_failures: Annotated[Whole, Field(ge=0, le=1000)] = 2
+    max_failures: Annotated[s.Whole, Field(ge=0, le=1000)] = 2
     """How often a task is tried again after a fault."""
 
 
 class Optuna(BackendSection):
     """As an Optuna study, which other processes and machines may join."""
 
-    kind: Annotated[Literal["optuna"], KIND] = "optuna"
-    storage: Annotated[PathText | None, WRITES] = None
+    kind: Annotated[Literal["optuna"], s.KIND] = "optuna"
+    storage: s.Place = None
     """Database URL (sqlite:///study.db, postgresql://...) or the path of a journal file; empty: in
     memory."""
-    study: Annotated[Text, Field(max_length=512), _ONE_LINE] = "grasp_tune"
+    study: Annotated[s.Text, Field(max_length=512), _ONE_LINE] = "grasp_tune"
     """Name of the study in the storage."""
     workers: Workers = 1
     """Processes on this machine; more than one needs `storage`."""
-    gpus_per_task: Gpus = 0.0
-    """GPUs that one task reserves; 0.25 lets four tasks share one."""
 
 
 BACKENDS: dict[str, type[BackendSection]] = {"local": Local, "ray": Ray, "optuna": Optuna}

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from grasp_tune.api import minimize
-from grasp_tune.config.arguments import backend_of, sweep_arguments
-from grasp_tune.config.build import Built, build_parts, settled
+from grasp_tune.config.build import build_parts, settled
 from grasp_tune.config.errors import ConfigError
 from grasp_tune.config.models import ModelFactory, default_model
-from grasp_tune.config.options import Local
 from grasp_tune.config.run_folder import REPORT, claim, release, saved_config
 from grasp_tune.config.schema import Experiment
 from grasp_tune.core.errors import GraspError
@@ -63,82 +61,79 @@ class Finished:
         }
 
 
-@dataclass(frozen=True, eq=False)
-class Prepared:
-    """An experiment with all that it names read, imported and built once: ready to run."""
-
-    experiment: Experiment
-    built: Built
-    folder: Path
-    model: nn.Module  # at the start point; moved to the chosen one at the end
-    arguments: dict[str, Any]  # of `minimize`
-
-    def run(self, *, progress: bool = True) -> Finished:
-        """Run the sweep, or what is left of it, and write everything."""
-        started = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")
-        clock = time.monotonic()
-        if (threads := getattr(self.experiment.backend, "threads", None)) is not None:
-            torch.set_num_threads(threads)
-        try:
-            found = minimize(
-                self.built.problem,
-                progress=progress,
-                out=self.folder,
-                callbacks=[LiveReport(self.folder)],
-                **self.arguments,
-            )
-        except GraspError:
-            release(self.folder)
-            raise
-        result = replace(found, build=lambda: self.model)
-        seconds = time.monotonic() - clock
-        quality = evaluate(result.model, self.built)
-        trained = sum(item.numel() for item in self.model.parameters() if item.requires_grad)
-        metadata = describe(self.built, trained, quality, started, seconds)
-        if (earlier := read_metadata(self.folder)) is not None:
-            kept = replace(earlier, started=started, seconds=seconds, quality=quality)
-            # Nothing was left to do: keep the times of the run that did it, and AdamW's scores.
-            metadata = earlier if kept == metadata else metadata
-        write_metadata(self.folder, metadata)
-        write_folder_report(self.folder)
-        return Finished(result, metadata, self.folder)
-
-
-def prepare(
-    experiment: Experiment, out: Path | str | None = None, *, fresh: bool = False
-) -> Prepared:
-    """Check all that can be checked before anything is trained, and claim the folder.
-
-    Raises the errors of configs, data, models and entry points; nothing is written in that case.
-    """
-    place = experiment.out if out is None else str(out)
-    if place is None:
-        raise ConfigError("--out", "", "nothing", "a folder for the results, such as runs/first")
-    folder = Path(place).expanduser().absolute()
-    built = build_parts(experiment)
-    experiment = settled(experiment, built.problem, None if fresh else folder)
-    experiment = experiment.model_copy(update={"out": str(folder)})
-    arguments = {**sweep_arguments(experiment), "backend": backend_of(experiment)}
-    arguments["minutes"] = experiment.minutes
-    if isinstance(experiment.backend, Local):
-        arguments["workers"] = experiment.backend.workers
-    model = built.problem.build(experiment.seed)
-    if arguments["fused"] == "auto":  # decided here by the model at hand, not by another one
-        own = callable(arguments["method"].base)
-        arguments["fused"] = built.problem.plain_steps and not own and pays(model)
-    claim(folder, experiment, fresh=fresh)
-    return Prepared(experiment, built, folder, model, arguments)
-
-
 def run_experiment(
     experiment: Experiment,
     out: Path | str | None = None,
     *,
     progress: bool = True,
     fresh: bool = False,
+    tell: Callable[[str], object] = lambda note: None,
 ) -> Finished:
-    """Run an experiment into a folder and return what came out; the same folder again goes on."""
-    return prepare(experiment, out, fresh=fresh).run(progress=progress)
+    """Run an experiment into a folder and return what came out; the same folder again goes on.
+
+    Whatever can be checked is checked before anything is trained or written: errors of configs,
+    data, models and entry points leave no trace.
+
+    out: the folder; None: the experiment's own. progress: whether to show it.
+    fresh: remove an earlier run from the folder first.
+    tell: is given what a person should know of the config and the data, sentence by sentence.
+    """
+    if (place := out or experiment.out) is None:
+        raise ConfigError("--out", "", "nothing", "a folder for the results, such as runs/first")
+    folder = Path(place).expanduser().absolute()
+    built = build_parts(experiment)
+    experiment = settled(experiment, built.problem, None if fresh else folder)
+    experiment = experiment.model_copy(update={"out": str(folder)})
+    arguments = {**experiment.sweep_arguments(), **_backend(experiment)}
+    model = built.problem.build(experiment.seed)  # moved to the chosen point at the end
+    if arguments["fused"] == "auto":  # decided here by the model at hand, not by another one
+        own = callable(arguments["method"].base)
+        arguments["fused"] = built.problem.plain_steps and not own and pays(model)
+    claim(folder, experiment, fresh=fresh)
+    for note in (*experiment.notes(), *built.data.notes):
+        tell(note)
+    started, clock = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S"), time.monotonic()
+    try:
+        found = minimize(
+            built.problem,
+            minutes=experiment.minutes,
+            progress=progress,
+            out=folder,
+            callbacks=[LiveReport(folder)],
+            **arguments,
+        )
+    except GraspError:
+        release(folder)
+        raise
+    result = replace(found, build=lambda: model)
+    seconds = time.monotonic() - clock
+    quality = evaluate(result.model, built)
+    trained = sum(item.numel() for item in model.parameters() if item.requires_grad)
+    metadata = describe(built, trained, quality, started, seconds)
+    if (earlier := read_metadata(folder)) is not None:
+        kept = replace(earlier, started=started, seconds=seconds, quality=quality)
+        # Nothing was left to do: keep the times of the run that did it, and AdamW's scores.
+        metadata = earlier if kept == metadata else metadata
+    write_metadata(folder, metadata)
+    write_folder_report(folder)
+    return Finished(result, metadata, folder)
+
+
+def _backend(experiment: Experiment) -> dict[str, Any]:
+    """What a config says to `minimize` about where the work runs."""
+    values = dict(experiment.backend)
+    kind = values.pop("kind")
+    if kind == "ray":
+        from grasp_tune.executors.ray import RayBackend
+
+        return {"backend": RayBackend(**values)}
+    if kind == "optuna":
+        from grasp_tune.optuna import OptunaBackend
+
+        return {"backend": OptunaBackend(**values)}
+    if values["threads"] is not None:
+        torch.set_num_threads(values["threads"])
+    return {"workers": values["workers"]}
 
 
 def load_run(folder: Path | str) -> Result:
@@ -153,8 +148,3 @@ def load_run(folder: Path | str) -> Result:
     options = experiment.problem.model or default_model(experiment.convex, metadata.spec)
     augment = experiment.problem.augment
     return Result.load(folder, ModelFactory(options, metadata.spec, metadata.outputs, augment))
-
-
-def load_model(folder: Path | str) -> nn.Module:
-    """The model of a finished run, at the chosen point and in evaluation mode."""
-    return load_run(folder).model

@@ -8,42 +8,31 @@ run.json, report.html                    what people read
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from grasp_tune.config.errors import ConfigError, shown
-from grasp_tune.config.loader import CONFIG, load_experiment
+from grasp_tune.config.loader import CONFIG, ENVIRONMENT_PREFIX, load_experiment
 from grasp_tune.config.schema import Experiment
-from grasp_tune.config.section import CONNECTS, WRITES, Section, absolute
+from grasp_tune.config.section import MASK, REACHES, Section, masked
 from grasp_tune.runtime.files import replace_atomically
 from grasp_tune.runtime.lock import OURS, folder_lock
 
 REPORT = "report.html"
-_OURS = (
-    *(
-        *OURS,
-        CONFIG,
-        REPORT,
-        "clock.json",
-        "run.json",
-        "comparison.json",
-        "comparison.html",
-    ),
-    *("records", "ray", "artifacts", "study.journal"),
-)
+_PAGES = (REPORT, "run.json", "comparison.json", "comparison.html")
+_OURS = (*OURS, *_PAGES, CONFIG, "records", "ray", "artifacts", "study.journal")
 # Where a run may go on though the config differs: the result does not depend on it.
 _FREE = re.compile(r"title|out|backend\.(?!kind|fused).*")
 _HEAD = """\
 # The config of this run, every key filled in. To go on after a fault, from anywhere:
 #   grasp-tune resume {folder}
 """
-_MASK = "***"
-_PASSWORD = re.compile(r"(?<=://)([^/@:\s]*):([^/\s]*)@")
 
 
 def claim(folder: Path, experiment: Experiment, *, fresh: bool = False) -> None:
@@ -51,45 +40,40 @@ def claim(folder: Path, experiment: Experiment, *, fresh: bool = False) -> None:
 
     fresh: remove an earlier run first, whichever it was; files of other names stay.
     """
-
-    def refused(got: str, wanted: str) -> ConfigError:
-        return ConfigError("--out", "", f"{folder}{got}", wanted)
-
-    values = masked_config(experiment)
+    values, fault = experiment.to_dict(), ""
+    wanted = "an empty or new folder, or one of an earlier run"
+    ours = (folder / CONFIG).is_file()
     if folder.exists() and not folder.is_dir():
-        raise refused(", which is a file", "a folder, new or of this run")
-    if (folder / CONFIG).is_file():
-        with (folder / CONFIG).open("rb") as file:
-            if file.readline().strip() != _HEAD.splitlines()[0].encode():
-                got = f", whose {CONFIG} was not written by a run"
-                raise refused(got, "an empty or new folder, or one of an earlier run")
-        if fresh:
+        fault = ", which is a file"
+    elif not ours and folder.is_dir() and any(folder.iterdir()):
+        fault = f", which holds other files and no {CONFIG}"
+    elif ours and not (folder / CONFIG).read_bytes().startswith(_HEAD[:40].encode()):
+        fault = f", whose {CONFIG} was not written by a run"
+    elif ours and not fresh and (difference := _difference(saved_config(folder), values)):
+        fault = f", the folder of another run ({difference})"
+        wanted = "another folder, or --fresh to start over in this one"
+    if fault:
+        raise ConfigError("--out", "", f"{folder}{fault}", wanted)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if ours and fresh:
             with folder_lock(folder):  # a run under way keeps what it stands on
                 for path in map(folder.joinpath, _OURS):
                     if path.is_dir() and not path.is_symlink():
                         shutil.rmtree(path)
                     else:
                         path.unlink(missing_ok=True)
-        elif difference := _difference(saved_config(folder), values):
-            got = f", the folder of another run ({difference})"
-            raise refused(got, "another folder, or --fresh to start over in this one")
-    elif folder.is_dir() and any(folder.iterdir()):
-        got = f", which holds other files and no {CONFIG}"
-        raise refused(got, "an empty or new folder, or one of an earlier run")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
         text = _HEAD.format(folder=folder.absolute()) + yaml_text(values)
         replace_atomically(folder / CONFIG, lambda file: file.write(text.encode()))
     except OSError as error:
-        raise refused(f": {error.strerror or error}", "a writable folder") from None
+        got = f"{folder}: {error.strerror or error}"
+        raise ConfigError("--out", "", got, "a writable folder") from None
 
 
 def release(folder: Path) -> None:
     """Give the folder back where a run has failed before there was anything to go on with."""
     if {path.name for path in folder.iterdir()} <= {CONFIG, REPORT, "clock.json"}:
-        for path in folder.iterdir():
-            path.unlink()
-        folder.rmdir()
+        shutil.rmtree(folder)
 
 
 def saved_experiment(folder: Path, overrides: tuple[str, ...] = ()) -> Experiment:
@@ -99,21 +83,14 @@ def saved_experiment(folder: Path, overrides: tuple[str, ...] = ()) -> Experimen
         got = f"a folder without {CONFIG}" if folder.is_dir() else "no such folder"
         raise ConfigError(str(folder), "", got, "the folder of a run, as given to --out")
     experiment = load_experiment(path, overrides=overrides)
-    if f":{_MASK}@" in (getattr(experiment.backend, "storage", None) or ""):
-        raise ConfigError(
-            str(path),
-            "backend.storage",
-            "a URL whose password was not saved",
-            "the whole URL in the environment variable GRASP_TUNE__BACKEND__STORAGE",
-        )
-    if difference := _difference(saved_config(folder), masked_config(experiment)):
-        raise ConfigError(
-            str(path),
-            "",
-            f"a change ({difference})",
-            "only keys that leave the result as it is, such as backend.workers; to change others, "
-            "use run with another --out",
-        )
+    if f":{MASK}@" in (getattr(experiment.backend, "storage", None) or ""):
+        got = "a URL whose password was not saved"
+        wanted = "the whole URL in the environment variable GRASP_TUNE__BACKEND__STORAGE"
+        raise ConfigError(str(path), "backend.storage", got, wanted)
+    if difference := _difference(saved_config(folder), experiment.to_dict()):
+        wanted = "only keys that leave the result as it is, such as backend.workers; to change "
+        wanted += "others, use run with another --out"
+        raise ConfigError(str(path), "", f"a change ({difference})", wanted)
     return experiment
 
 
@@ -123,49 +100,33 @@ def saved_config(folder: Path) -> dict[str, Any]:
     return load_experiment(folder / CONFIG, environment={}).to_dict()
 
 
-def masked_config(experiment: Experiment) -> dict[str, Any]:
-    """The experiment as a mapping that may be shown and stored: no password in it."""
-    values = experiment.to_dict()
-    if storage := values["backend"].get("storage"):
-        values["backend"]["storage"] = masked(storage)
-    return values
+def check_reach(
+    experiment: Experiment, config: Path, typed: Iterable[str], folder: Path | None
+) -> None:
+    """Refuse a config that writes outside of the run's folder, or connects: ConfigError.
 
-
-def masked(url: str) -> str:
-    """The URL with three stars for its password, if it has one."""
-    return _PASSWORD.sub(rf"\1:{_MASK}@", url)
-
-
-def outside(experiment: Experiment, folder: Path | None) -> Iterator[tuple[str, str]]:
-    """Every key by which a run would write outside of its folder or open a connection, and what.
-
+    typed: what was given with --set: that is the user's own, as is what the environment says.
     folder: where the run writes; None: `out`, which must then lie below the working directory.
     """
-    out = None if experiment.out is None else Path(absolute(experiment.out))
-    here = Path.cwd() if folder is None else folder.expanduser().absolute()
-    home = here if folder is not None or out is None else out
-    for key, mark, given in _marked(experiment):
-        place = re.sub(r"\Asqlite(\+\w+)?:///", "", str(given))
-        # SQLAlchemy reads %2e as a dot and takes options behind a ?: no plain path of a file.
-        coded = place != given and ("%" in place or "?" in place)
-        if key == "out":
-            if folder is None and not home.resolve().is_relative_to(here.resolve()):
-                yield key, f"{home}, outside of the working directory"
-        elif mark == CONNECTS or coded or "://" in place or place.startswith("sqlite"):
-            yield key, f"{str(given).lower() if given is True else masked(place)}, a connection"
-        elif not Path(place).resolve().is_relative_to(home.resolve()):
-            yield key, f"{place}, a file outside of {home}"
+    names = [name for name in os.environ if name.startswith(ENVIRONMENT_PREFIX)]
+    own = {name[len(ENVIRONMENT_PREFIX) :].lower().replace("__", ".") for name in names}
+    own |= {change.partition("=")[0].strip() for change in typed}
+    for key, value in _reaching(experiment):
+        mine = any(key == name or key.startswith(f"{name}.") for name in own)
+        inside = folder is not None or Path(value).resolve().is_relative_to(Path.cwd().resolve())
+        if not mine and not (key == "out" and inside):
+            got = f"{masked(value)}, by which a run writes or connects elsewhere"
+            raise ConfigError(str(config), key, got, "no such key, or --allow-outside")
 
 
-def _marked(section: Section, above: str = "") -> Iterator[tuple[str, str, object]]:
-    """The keys that were given and by which a run writes or connects: name, mark, value."""
+def _reaching(section: Section, above: str = "") -> Iterator[tuple[str, str]]:
+    """The keys that were given and by which a run writes or connects, and their values."""
     for name, field in type(section).model_fields.items():
         value = getattr(section, name)
         if isinstance(value, Section):
-            yield from _marked(value, f"{above}{name}.")
-        elif value:
-            marks = [item for item in field.metadata if item in (WRITES, CONNECTS)]
-            yield from ((f"{above}{name}", mark, value) for mark in marks)
+            yield from _reaching(value, f"{above}{name}.")
+        elif value and REACHES in field.metadata:
+            yield f"{above}{name}", "true" if value is True else str(value)
 
 
 def _difference(before: dict[str, Any], after: dict[str, Any]) -> str:
@@ -187,25 +148,25 @@ def _flat(mapping: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def yaml_text(values: dict[str, Any]) -> str:
-    """The mapping as YAML that the loader reads back to the same values."""
-    return yaml.dump(
-        values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=None
-    )
-
-
 class _Dumper(yaml.SafeDumper):
     """Plain YAML without anchors, which make a config hard to read."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
+    def represent_str(self, data: str) -> yaml.ScalarNode:
+        # Quoted unless plainly a word, since our reader's idea of numbers is YAML 1.2's.
+        reserved = data.lower() in ("null", "true", "false", "yes", "no", "on", "off", "y", "n")
+        plain = re.fullmatch(r"[^\W\d][^\W\d-]*", data) and not reserved
+        style = None if plain else '"'
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
 
-def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-    # Quoted unless plainly a word, since our reader's idea of numbers is YAML 1.2's.
-    reserved = value.lower() in ("null", "true", "false", "yes", "no", "on", "off", "y", "n")
-    plain = value.replace("_", "").replace("-", "").isalpha() and not reserved
-    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=None if plain else '"')
+
+_Dumper.add_representer(str, _Dumper.represent_str)
 
 
-_Dumper.add_representer(str, _text)
+def yaml_text(values: dict[str, Any]) -> str:
+    """The mapping as YAML that the loader reads back to the same values."""
+    return yaml.dump(
+        values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=None
+    )

@@ -13,28 +13,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    Strict,
+)
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-_WORDS = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
-_ENTRY_POINT = re.compile(rf"{_WORDS}:{_WORDS}\Z", re.ASCII)
+from grasp_tune.config.entry_point import is_entry_point
+
 _SQLITE = re.compile(r"(sqlite(?:\+\w+)?:///)(?!/)(?!:memory:)(.+)\Z", re.DOTALL)
+MASK = "***"
 KIND = Field(description="Which kind this is.")
-# Marks of the keys by which a run writes a file, or opens a connection: see `run_folder.outside`.
-WRITES, CONNECTS = "writes", "connects"
+# Marks the keys by which a run writes a file or opens a connection: see `run_folder.check_reach`.
+REACHES = "reaches"
 
 
 class Section(BaseModel):
     """A frozen mapping with known keys; unknown keys are errors."""
 
-    # protected_namespaces: `model` is our word for the network, not pydantic's.
     model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        allow_inf_nan=False,
-        validate_default=True,
-        protected_namespaces=(),
-        use_attribute_docstrings=True,
+        frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
     )
 
 
@@ -49,8 +52,7 @@ class OneOf:
     """Marks a key whose section is told apart by a word; a bare word stands for its section.
 
     kinds: the sections by name, read when the schema is built; `module:function` is one of them.
-    key: the key that holds the name.
-    default: the name where none is given; None: it must be given.
+    key: the key that holds the name. default: the name where none is given; None: it must be given.
     """
 
     kinds: Mapping[str, type[Section]]
@@ -70,29 +72,24 @@ class OneOf:
         """Return `{name: value}` for a bare word, else the value."""
         return {self.key: value} if isinstance(value, str) else value
 
-    def tag(self, value: object) -> str | None:
+    def tag(self, value: Any) -> str | None:
         """Return the name in a mapping or section; `module:function` for all of that form."""
         mapping = isinstance(value, Mapping)
-        name = value.get(self.key, self.default) if mapping else getattr(value, self.key, None)  # type: ignore[attr-defined]
-        if is_entry_point(name):
-            return "module:function"
-        return name if isinstance(name, str) else None
+        name = value.get(self.key, self.default) if mapping else getattr(value, self.key, None)
+        known = name if isinstance(name, str) else None
+        return "module:function" if is_entry_point(name) else known
 
 
-def expected(text: str, **context: Any) -> PydanticCustomError:
-    """The error whose text is what would be right; the loader adds the file, key and value."""
-    return PydanticCustomError("expected", "{expected}", {"expected": text, **context})
+def wrong(
+    wanted: str, *, key: str = "", got: str = "", choices: tuple[str, ...] = ()
+) -> PydanticCustomError:
+    """The error whose text is what would be right.
 
-
-def conflict(key: str, got: str, wanted: str) -> PydanticCustomError:
-    """The error of two values that exclude each other, told at `key` (dotted, from the top)."""
-    context = {"key": key, "got": got, "expected": wanted}
-    return PydanticCustomError("conflict", "{key}: got {got}, expected {expected}", context)
-
-
-def is_entry_point(text: object) -> bool:
-    """Whether the text has the form `module:function`."""
-    return isinstance(text, str) and _ENTRY_POINT.match(text) is not None
+    key: where it is told, dotted from the top, and `got`: what is there; empty: the key and value
+    that are checked. choices: names, of which the nearest is offered.
+    """
+    context = {"expected": wanted, "key": key, "got": got, "choices": choices}
+    return PydanticCustomError("expected", "{expected}", context)
 
 
 def absolute(text: str) -> str:
@@ -102,12 +99,17 @@ def absolute(text: str) -> str:
     return text if "://" in text else str(Path(text).expanduser().absolute())
 
 
+def masked(url: str | None) -> str | None:
+    """The URL with three stars for its password, if it has one."""
+    return url and re.sub(r"(?<=://)([^/@:\s]*):([^/\s]*)@", rf"\1:{MASK}@", url)
+
+
 def checked(right: Callable[[Any], bool], wanted: str) -> BeforeValidator:
     """A check of a value before its type, told as one error."""
 
     def check(value: object) -> object:
         if not right(value):
-            raise expected(wanted)
+            raise wrong(wanted)
         return value
 
     return BeforeValidator(check)
@@ -117,9 +119,8 @@ def known_or_own(names: Callable[[], tuple[str, ...]]) -> AfterValidator:
     """A check that text is one of the names at that time, or `module:function`."""
 
     def check(value: str) -> str:
-        known = names()
-        if value not in known and not is_entry_point(value):
-            raise expected(f"one of {', '.join(known)}, or module:function", choices=known)
+        if value not in (known := names()) and not is_entry_point(value):
+            raise wrong(f"one of {', '.join(known)}, or module:function", choices=known)
         return value
 
     return AfterValidator(check)
@@ -128,6 +129,10 @@ def known_or_own(names: Callable[[], tuple[str, ...]]) -> AfterValidator:
 def _whole(value: object) -> object:
     exact = isinstance(value, float) and value.is_integer() and abs(value) < 2**63
     return int(value) if exact else value  # type: ignore[call-overload]
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and value.strip() != "" and "\0" not in value
 
 
 Whole = Annotated[int, Strict(), BeforeValidator(_whole)]
@@ -146,14 +151,11 @@ Batch = Annotated[
     ),
     BeforeValidator(_whole),
 ]
-_LIMIT = "text of at most 4096 characters without null characters"
-Text = Annotated[
-    str,
-    checked(lambda value: "\0" not in value and len(value) <= 4096, _LIMIT),
-    checked(lambda value: isinstance(value, str) and bool(value.strip()), "text"),
-]
+Text = Annotated[str, Field(max_length=4096), checked(_is_text, "text without null characters")]
 # Absolute from the start: a run may be resumed from another folder.
 PathText = Annotated[Text, AfterValidator(absolute)]
+# Where a run writes; what is shown or stored of it holds no password.
+Place = Annotated[PathText | None, REACHES, PlainSerializer(masked, str | None)]
 EntryPoint = Annotated[Text, checked(is_entry_point, "an entry point, module:function")]
 Positive = Annotated[Real, Field(gt=0)]
 Share = Annotated[Real, Field(ge=0, lt=1)]

@@ -9,7 +9,6 @@ Scalars follow YAML 1.2: `1e-3` is a number, `no` and `2024-01-01` are text, `01
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import yaml
@@ -24,14 +23,17 @@ _MAX_DIGITS = 18  # every such integer fits 64 bits
 
 _INTEGER = re.compile(r"[-+]?[0-9]+\Z")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z")
-_SPECIAL_FLOATS = re.compile(r"([-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))\Z")
 _WORDS = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
-
-Path = tuple[str, ...]
+# What PyYAML's words mean to a person: a part of them -> got, and what valid YAML is then.
+_HINTS = {
+    "'\\t'": ("a tab", ", which takes spaces only"),
+    "another document": ("a second document", " with one document in a file"),
+    "block end": (None, ", where the keys of one mapping begin in the same column"),
+}
 Value = None | bool | int | float | str | list[Any] | dict[str, Any]
 
 
@@ -49,18 +51,18 @@ def parse_yaml(content: bytes | str, source: str) -> Value:
     except UnicodeDecodeError as error:
         got = f"byte 0x{error.object[error.start]:02x} at offset {error.start}"
         raise ConfigError(source, "", got, "UTF-8 text") from None
+    except RecursionError:
+        raise ConfigError(source, "", "deeper nesting", f"at most {MAX_DEPTH} levels") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "broken text"
-        at = -1 if mark is None else mark.line
-        problem, wanted = str(problem), "valid YAML"
-        if "'\\t'" in problem:
-            problem, wanted = "a tab", "valid YAML, which takes spaces only"
-        elif ";" in "".join(text.splitlines()[at : at + 1]):
-            problem, wanted = "a semicolon", "valid YAML, which takes a comma or a new line there"
-        elif "block end" in problem:
-            wanted = "valid YAML, where the keys of one mapping begin in the same column"
-        raise ConfigError(source, f"line {at + 1}" if at >= 0 else "", problem, wanted) from None
+        got = str(getattr(error, "problem", None) or getattr(error, "reason", "broken text"))
+        line, wanted = -1 if mark is None else mark.line, ""
+        if ";" in "".join(text.splitlines()[line : line + 1]):
+            got, wanted = "a semicolon", ", which takes a comma or a new line there"
+        for part, (what, right) in _HINTS.items():
+            got, wanted = (what or got, right) if part in got else (got, wanted)
+        at = f"line {line + 1}" if line >= 0 else ""
+        raise ConfigError(source, at, got, f"valid YAML{wanted}") from None
 
 
 def parse_scalar(text: str, source: str, key: str = "") -> Value:
@@ -71,88 +73,55 @@ def parse_scalar(text: str, source: str, key: str = "") -> Value:
         if len(text.lstrip("+-0")) > _MAX_DIGITS:
             raise ConfigError(source, key, shown(text, 30), f"at most {_MAX_DIGITS} digits")
         return int(text)
-    if _FLOAT.match(text):
-        return float(text)
-    return float(text.replace(".", "", 1)) if _SPECIAL_FLOATS.match(text) else text
+    return float(text) if _FLOAT.match(text) else text
 
 
-class _Reader:
-    """One pass over the parser's events; PyYAML's own constructors are never called."""
+class _Reader(yaml.SafeLoader):
+    """PyYAML up to its nodes; its own constructors are never called."""
 
     def __init__(self, text: str, source: str) -> None:
-        self._events: Iterator[Any] = iter(yaml.parse(text, Loader=yaml.SafeLoader))
-        self._source = source
-        self._anchors: dict[str, tuple[Value, int]] = {}  # values, what one alias to each adds
-        self._nodes = 0
+        super().__init__(text)
+        self._source, self._nodes, self._values = source, 0, 0
 
     def document(self) -> Value:
-        next(self._events)  # stream start
-        if isinstance(next(self._events), yaml.StreamEndEvent):
-            return None
-        value = self._value(next(self._events), ())
-        next(self._events)  # document end
-        if not isinstance(event := next(self._events), yaml.StreamEndEvent):
-            raise self._error(event, (), "a second document", "one document in a file")
-        return value
+        node = self.get_single_node()
+        return None if node is None else self._value(node, ())
 
-    def _value(self, event: Any, path: Path, depth: int = 0) -> Value:
-        before, alias = self._nodes, isinstance(event, yaml.AliasEvent)
-        if alias and event.anchor not in self._anchors:
-            raise self._error(event, path, f"*{event.anchor}", "an anchor that was closed before")
-        value, added = self._anchors[event.anchor] if alias else (None, 0)
-        self._nodes += added + 1
-        if self._nodes > MAX_NODES:
-            raise self._error(event, path, "more values", f"at most {MAX_NODES}, aliases expanded")
-        if alias:
-            return value
-        if event.tag is not None:
-            raise self._error(event, path, f"the tag {shown(event.tag)}", "plain YAML without tags")
-        if depth >= MAX_DEPTH:
-            raise self._error(event, path, "deeper nesting", f"at most {MAX_DEPTH} levels")
-        if isinstance(event, yaml.ScalarEvent):
-            value = self._scalar(event, path)
-        elif isinstance(event, yaml.SequenceStartEvent):
-            value = []
-            for item in self._until(yaml.SequenceEndEvent):
-                value.append(self._value(item, (*path, str(len(value))), depth + 1))
-        else:
-            value = self._mapping(path, depth + 1)
-        if event.anchor is not None:
-            # Known only from here on, so that an alias inside its own anchor is an error.
-            self._anchors[event.anchor] = (value, self._nodes - before)
-        return value
+    def resolve(self, kind: Any, value: Any, implicit: Any) -> str:
+        return ""  # so that a tag is one that the text holds
 
-    def _until(self, end: type[yaml.Event]) -> Iterator[Any]:
-        while not isinstance(event := next(self._events), end):
-            yield event
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        self._nodes += 1
+        if self._nodes > MAX_NODES:  # at once: composing a whole file of them takes seconds
+            raise ConfigError(self._source, "", "more values", f"at most {MAX_NODES}")
+        return super().compose_node(parent, index)
 
-    def _scalar(self, event: Any, path: Path) -> Value:
-        if len(event.value) > MAX_SCALAR:
-            got = f"{len(event.value)} characters"
-            raise self._error(event, path, got, f"at most {MAX_SCALAR} in one value")
-        if not event.implicit[0]:  # quoted or a block: text, whatever it looks like
-            return str(event.value)
-        return parse_scalar(event.value, self._source, ".".join(path))
+    def _value(self, node: Any, path: tuple[str, ...], depth: int = 0) -> Value:
+        def check(right: bool, got: str, wanted: str, at: tuple[str, ...] = path) -> None:
+            if not right:
+                key = ".".join(at) or f"line {node.start_mark.line + 1}"
+                raise ConfigError(self._source, key, got, wanted)
 
-    def _mapping(self, path: Path, depth: int) -> dict[str, Any]:
-        mapping: dict[str, Any] = {}
-        for event in self._until(yaml.MappingEndEvent):
-            key = self._value(event, path, depth)
-            if not isinstance(key, str):
-                raise self._error(event, path, f"the key {shown(key)}", "a word as a key")
-            if key == "<<":
-                wanted = "the keys themselves, or include"
-                raise self._error(event, path, "the merge key <<", wanted)
-            if key in mapping:
-                raise self._error(event, (*path, key), "the key twice", "every key once")
-            mapping[key] = self._value(next(self._events), (*path, key), depth)
-        return mapping
-
-    def _error(self, event: Any, path: Path, got: str, expected: str) -> ConfigError:
-        key = ".".join(path) or f"line {event.start_mark.line + 1}"
-        return ConfigError(self._source, shown_key(key), got, expected)
-
-
-def shown_key(key: str) -> str:
-    """A dotted key for an error line, cut when long."""
-    return key if len(key) <= 120 else f"{key[:117]}..."
+        self._values += 1
+        few = self._values <= MAX_NODES
+        check(few, "more values", f"at most {MAX_NODES}, aliases expanded")
+        check(not node.tag, f"the tag {shown(node.tag)}", "plain YAML without tags")
+        # An alias inside its own anchor ends here, too.
+        check(depth < MAX_DEPTH, "deeper nesting", f"at most {MAX_DEPTH} levels")
+        if isinstance(node, yaml.SequenceNode):
+            items = enumerate(node.value)
+            return [self._value(item, (*path, str(at)), depth + 1) for at, item in items]
+        if isinstance(node, yaml.MappingNode):
+            mapping: dict[str, Any] = {}
+            for name, item in node.value:
+                key = self._value(name, path, depth + 1)
+                check(isinstance(key, str), f"the key {shown(key)}", "a word as a key")
+                inner = (*path, str(key))
+                check(key not in mapping, "the key twice", "every key once", inner)
+                mapping[str(key)] = self._value(item, inner, depth + 1)
+            return mapping
+        length = len(node.value)
+        check(length <= MAX_SCALAR, f"{length} characters", f"at most {MAX_SCALAR} in one value")
+        # Quoted or a block: text, whatever it looks like.
+        plain = node.style is None
+        return parse_scalar(node.value, self._source, ".".join(path)) if plain else str(node.value)

@@ -27,8 +27,7 @@ from grasp_tune.runtime.files import replace_atomically
 logger = logging.getLogger(__name__)
 
 # The pixels that the pre-trained networks of torchvision were trained on.
-_MEAN = (0.485, 0.456, 0.406)
-_STD = (0.229, 0.224, 0.225)
+_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _FORMAT = "1"  # part of the key: a change in what is computed must not find old files
 
 
@@ -57,9 +56,8 @@ def with_features(data: Data, options: Backbone, device: torch.device) -> Data:
         replace_atomically(file, partial(np.save, arr=found.numpy(), allow_pickle=False))
         return found
 
-    return data.with_inputs(
-        features(data.x), None if data.x_test is None else features(data.x_test)
-    )
+    x_test = None if data.x_test is None else features(data.x_test)
+    return data.with_inputs(features(data.x), x_test)
 
 
 def starting_weights(options: Model) -> dict[str, Tensor]:
@@ -75,22 +73,18 @@ def _torchvision_weights(options: Any) -> dict[str, Tensor]:
     models = torchvision(f"the model {options.name}").models
     entry: Any = models.get_model_weights(architecture).DEFAULT
     place = Path(torch.hub.get_dir()) / "checkpoints" / entry.url.rpartition("/")[2]
+    fault = f"are not in {place}; put the file of that name there"
     if place.is_file():
         return _load(place, "problem.model")
-    if not options.download:
-        raise MissingDataError(
-            f"problem.model: the weights of {architecture} are not in {place}; put the file of "
-            f"that name there, name a file with problem.model.weights, or set "
-            f"problem.model.download: true to fetch it"
-        )
-    try:
-        state: dict[str, Tensor] = entry.get_state_dict(progress=False, check_hash=True)
-    except (OSError, RuntimeError) as error:
-        raise MissingDataError(
-            f"problem.model: the weights of {architecture} could not be fetched "
-            f"({error}); name a file with problem.model.weights"
-        ) from error
-    return state
+    if options.download:
+        try:
+            return dict(entry.get_state_dict(progress=False, check_hash=True))
+        except (OSError, RuntimeError) as error:
+            fault = f"could not be fetched ({error})"
+    raise MissingDataError(
+        f"problem.model: the weights of {architecture} {fault}, name a file with "
+        "problem.model.weights, or set problem.model.download: true to fetch them"
+    )
 
 
 def _load(path: Path, key: str) -> dict[str, Tensor]:
@@ -116,10 +110,9 @@ def _load(path: Path, key: str) -> dict[str, Tensor]:
 def _network(options: Backbone, weights: dict[str, Tensor], device: torch.device) -> nn.Module:
     make = torchvision("the model backbone").models.get_model
     network: nn.Module = make(options.architecture, weights=None)
-    body = {name: value for name, value in weights.items() if not name.startswith("fc.")}
     network.fc = nn.Identity()  # what enters the last layer is what we want
     try:
-        network.load_state_dict(body)
+        network.load_state_dict({k: v for k, v in weights.items() if not k.startswith("fc.")})
     except RuntimeError as error:
         first = str(error).splitlines()[-1].strip()[:200]
         raise DataError(
@@ -132,12 +125,10 @@ def _network(options: Backbone, weights: dict[str, Tensor], device: torch.device
 def _compute(
     network: nn.Module, pictures: Tensor, options: Backbone, device: torch.device
 ) -> Tensor:
-    mean = torch.tensor(_MEAN, device=device).view(3, 1, 1)
-    std = torch.tensor(_STD, device=device).view(3, 1, 1)
+    mean, std = (torch.tensor(part, device=device).view(3, 1, 1) for part in (_MEAN, _STD))
     side, done = (options.size, options.size), []
     for chunk in pictures.split(options.chunk):
-        x = chunk.to(device).float() / 255
-        x = x.expand(-1, 3, -1, -1)  # grey: the same in each channel
+        x = (chunk.to(device).float() / 255).expand(-1, 3, -1, -1)  # grey: the same in each channel
         if x.shape[-2:] != side:
             x = F.interpolate(x, side, mode="bilinear", align_corners=False, antialias=True)
         done.append(network((x - mean) / std).float().cpu())

@@ -12,19 +12,16 @@ from torch.utils.data import Dataset as TorchDataset
 
 from grasp_tune.config.entry_point import load_entry_point
 from grasp_tune.config.errors import DataError, EntryPointError, shown
-from grasp_tune.config.section import Section
 from grasp_tune.data.data import Data
-from grasp_tune.data.options import BreastCancer, Dataset, Digits, Npz, OwnData
-from grasp_tune.data.options import Table as TableOptions
-from grasp_tune.data.table import KEY, Array, Table, check_memory, existing_file, table_data
+from grasp_tune.data.options import BreastCancer, Dataset, Digits, Libsvm, Npz, OwnData, Table
+from grasp_tune.data.table import KEY, Array, check_memory, existing_file, table_data
 from grasp_tune.extras import need
 
+_LINES = "a text file with lines such as: +1 3:0.5 7:1"
 
-def load_data(options: Section) -> Data:
+
+def load_data(options: Dataset) -> Data:
     """The data that a `problem.dataset` section describes; files are read here, and only here."""
-    if not isinstance(options, Dataset):
-        kind = type(options).__name__
-        raise TypeError(f"no loader for {kind}, expected a problem.dataset section")
     data: Data = load_entry_point(options.loader, f"{KEY}.name")(options)
     return data
 
@@ -36,31 +33,26 @@ def own_data(options: OwnData) -> Data:
         return given
     parts = given if isinstance(given, (tuple, list)) else (given,)
     if all(isinstance(part, TorchDataset | DataLoader) for part in parts):
-        parts = [array for source in parts for array in _read(source, options)]
+        parts = [array for source in parts for array in _all_rows(source, options)]
     if len(parts) not in (2, 4):
         got = f"{len(parts)} values" if parts is given else type(given).__name__
         raise EntryPointError(
             f"{KEY}.name: {options.name} returned {got}, expected (x, y), (x, y, x_test, y_test) "
             "or a Data"
         )
-    arrays = [
-        part.detach().cpu().numpy() if isinstance(part, Tensor) else np.asarray(part)
-        for part in parts
-    ]
-    return table_data(options.name, Table(*arrays), TableOptions(name=options.name))
+    arrays = [p.detach().cpu().numpy() if isinstance(p, Tensor) else np.asarray(p) for p in parts]
+    return table_data(options.name, arrays, Table(name=options.name))
 
 
-def _read(source: Any, options: OwnData) -> tuple[Array, Array]:
+def _all_rows(source: Any, options: OwnData) -> tuple[Array, Array]:
     """All rows of a `Dataset` or a `DataLoader`."""
     if isinstance(source, TorchDataset):
         collate = options.collate_fn and load_entry_point(options.collate_fn, f"{KEY}.collate_fn")
         workers = options.num_workers
         source = DataLoader(source, 256, num_workers=workers, collate_fn=collate or None)
     try:
-        x, y = (
-            np.concatenate([np.asarray(part) for part in parts])
-            for parts in zip(*list(source), strict=True)
-        )
+        batches = zip(*list(source), strict=True)
+        x, y = (np.concatenate([np.asarray(part) for part in parts]) for parts in batches)
     except (TypeError, ValueError) as error:
         raise EntryPointError(
             f"{KEY}.name: {options.name} gave batches that are no pairs of arrays of one shape "
@@ -73,14 +65,34 @@ def digits(options: Digits) -> Data:
     """Handwritten digits, 8 x 8 pixels from 0 to 1, as pictures of one channel."""
     bunch = _sklearn("digits").load_digits()
     # The files count ink from 0 to 16.
-    return table_data("digits", Table(bunch.images[:, None] / 16.0, bunch.target), options)
+    return table_data("digits", [bunch.images[:, None] / 16.0, bunch.target], options)
 
 
 def breast_cancer(options: BreastCancer) -> Data:
     """Measurements of tumours, malignant (0) or benign (1)."""
     bunch = _sklearn("breast_cancer").load_breast_cancer()
     labels = tuple(map(str, bunch.target_names))
-    return table_data("breast_cancer", Table(bunch.data, bunch.target, labels=labels), options)
+    return table_data("breast_cancer", [bunch.data, bunch.target], options, labels=labels)
+
+
+def libsvm(options: Libsvm) -> Data:
+    """The rows of a file in LIBSVM's text format, and of a second one as test rows."""
+    read = _sklearn("libsvm").load_svmlight_files
+    given = {"path": options.path, "test_path": options.test_path}
+    files = [existing_file(path, key, _LINES) for key, path in given.items() if path is not None]
+    for file in files:  # a value takes at least four characters in the file and sixteen bytes here
+        check_memory(file.name, 4.0 * file.stat().st_size, options.max_gib)
+    names, zero = [str(file) for file in files], options.zero_based
+    try:
+        parts = read(names, n_features=options.features, dtype=np.float32, zero_based=zero)
+    except (ValueError, OverflowError) as error:
+        text = f"{' or '.join(names)}: cannot be read as LIBSVM ({error}); expected {_LINES}"
+        raise DataError(text) from error
+    check_memory(
+        files[0].name, 4.0 * sum(map(np.prod, (x.shape for x in parts[::2]))), options.max_gib
+    )
+    arrays = [part.toarray() if part.ndim == 2 else part for part in parts]
+    return table_data(files[0].name, arrays, options, options.task)
 
 
 def _sklearn(name: str) -> Any:
@@ -102,19 +114,14 @@ def npz(options: Npz) -> Data:
         with np.load(file, allow_pickle=False) as arrays:
             if not {options.x_test, options.y_test}.isdisjoint(arrays.files):
                 keys += ["x_test", "y_test"]
-            table = Table(*(_array(arrays, options, key, file.name) for key in keys))
+            table = [_array(arrays, options, key, file.name) for key in keys]
     except DataError:
         raise
-    except MemoryError:
-        raise DataError(
-            f"{file}: a header promises more than memory holds; expected {how}"
-        ) from None
-    except (zipfile.BadZipFile, ValueError, OSError, EOFError) as error:
+    except (zipfile.BadZipFile, ValueError, OSError, EOFError, MemoryError) as error:
         raise DataError(f"{file}: cannot be read as .npz ({error}); expected {how}") from error
-    if table.x.ndim < 2:
-        raise DataError(
-            f"{file.name}: {options.x} has shape {table.x.shape}, expected (rows, features)"
-        )
+    if table[0].ndim < 2:
+        shape = table[0].shape
+        raise DataError(f"{file.name}: {options.x} has shape {shape}, expected (rows, features)")
     return table_data(file.stem, table, options, options.task)
 
 

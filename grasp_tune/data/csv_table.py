@@ -16,7 +16,7 @@ import numpy as np
 from grasp_tune.config.errors import DataError, shown
 from grasp_tune.data.data import Data
 from grasp_tune.data.options import Csv
-from grasp_tune.data.table import KEY, Array, Table, check_memory, existing_file, table_data
+from grasp_tune.data.table import KEY, Array, check_memory, existing_file, table_data
 
 _HOW = "a text file with a header line and one row per line"
 _BLANKS = frozenset({"", "NA", "N/A", "?", "null", "NULL"})
@@ -38,7 +38,7 @@ def csv_table(options: Csv) -> Data:
     features = [name for name in columns if name not in (target, *options.drop)]
     if not features:
         raise DataError(f"{file}: has no column but the label, expected features")
-    words = {name: _words(file, name, columns[name], options) for name in features}
+    words = {name: _words(file, name, columns[name]) if options.encode else [] for name in features}
     words = dict(sorted(words.items(), key=lambda item: bool(item[1])))  # numbers first
     check_memory(file.name, 8.0 * len(columns[target]) * len(features), options.max_gib)
     arrays = [_encoded(file, columns, words, options), _labels(file, columns[target])]
@@ -50,8 +50,7 @@ def csv_table(options: Csv) -> Data:
         arrays += [_encoded(test, more, words, options), _labels(test, more[target])]
     numbers = [name for name, found in words.items() if not found]
     notes = tuple(_notes(columns, numbers, words))
-    table = Table(*arrays, numbers=len(numbers), notes=notes)
-    return table_data(file.stem, table, options, options.task)
+    return table_data(file.stem, arrays, options, options.task, numbers=len(numbers), notes=notes)
 
 
 def _read(file: Path, options: Csv) -> Columns:
@@ -67,20 +66,20 @@ def _read(file: Path, options: Csv) -> Columns:
             header, *rows = [[field.strip() for field in line] for line in lines] or [[]]
     except (csv.Error, UnicodeDecodeError) as error:
         raise DataError(f"{file}: cannot be read as a table ({error})") from error
-    width = len(header)
+    width, fault = len(header), ""
     if width < 2:
-        hint = f"; its first line is divided by {likely!r}: set {KEY}.delimiter to it"
-        raise DataError(
-            f"{file}: has {width} columns, expected a label and features"
-            + (hint if likely in first else "")
-        )
-    if twice := {name for name in header if header.count(name) > 1}:
-        raise DataError(f"{file}: has the column {shown(min(twice))} twice")
-    for number, fields in enumerate(rows, start=2):
-        if len(fields) not in (0, width):
-            raise DataError(f"{file}: row {number}: got {len(fields)} columns, expected {width}")
-    if not any(rows):
-        raise DataError(f"{file}: has no rows, expected a header line and rows below it")
+        fault = f"has {width} columns, expected a label and features"
+        if likely in first:
+            fault += f"; its first line is divided by {likely!r}: set {KEY}.delimiter to it"
+    elif twice := {name for name in header if header.count(name) > 1}:
+        fault = f"has the column {shown(min(twice))} twice"
+    elif uneven := [row for row, fields in enumerate(rows, 2) if len(fields) not in (0, width)]:
+        got = len(rows[uneven[0] - 2])
+        fault = f"row {uneven[0]}: got {got} columns, expected {width}"
+    elif not any(rows):
+        fault = "has no rows, expected a header line and rows below it"
+    if fault:
+        raise DataError(f"{file}: {fault}")
     return dict(zip(header, map(list, zip(*filter(None, rows), strict=True)), strict=True))
 
 
@@ -91,28 +90,19 @@ def _number(text: str) -> float | None:
         return None
 
 
-def _words(file: Path, name: str, values: list[str], options: Csv) -> list[str]:
-    """The different words of a column, in order; none where it holds numbers.
-
-    DataError where they cannot be categories.
-    """
-    found = sorted(set(values) - _BLANKS)
+def _words(file: Path, name: str, values: list[str]) -> list[str]:
+    """The words of a column, in order, if they can be categories; none where it holds numbers."""
+    found, fault = sorted(set(values) - _BLANKS), ""
     if found and None not in map(_number, found):
         return []
-    remedy = f"leave the column out with {KEY}.drop: [{name}]"
-    if not options.encode:
-        row = next(at for at, value in enumerate(values, 2) if _number(value) is None)
-        raise DataError(
-            f"{file}: row {row}: column {shown(name)}: could not convert string to float: "
-            f"{shown(values[row - 2])}, expected a number; set {KEY}.encode: true, or {remedy}"
-        )
     if not found:
-        raise DataError(f"{file}: column {shown(name)} is blank in every row; {remedy}")
-    if len(found) > _MAX_WORDS:
-        raise DataError(
-            f"{file}: column {shown(name)}: got {len(found)} different words such as "
-            f"{shown(found[0])}, expected numbers or at most {_MAX_WORDS} words; {remedy}"
-        )
+        fault = " is blank in every row"
+    elif len(found) > _MAX_WORDS:
+        fault = f": got {len(found)} different words such as {shown(found[0])}, expected numbers "
+        fault += f"or at most {_MAX_WORDS} words"
+    if fault:
+        remedy = f"leave the column out with {KEY}.drop: [{name}]"
+        raise DataError(f"{file}: column {shown(name)}{fault}; {remedy}")
     return found
 
 
@@ -135,11 +125,10 @@ def _cell(file: Path, name: str, row: int, text: str, options: Csv) -> float:
     if options.encode and text in _BLANKS:
         return math.nan
     what = "a blank" if text in _BLANKS else "nan or inf" if value is not None else shown(text)
-    remedy = "leave the field blank" if options.encode else f"set {KEY}.encode: true"
-    raise DataError(
-        f"{file}: row {row}: column {shown(name)}: got {what}, expected a number; where it is not "
-        f"known, {remedy}"
-    )
+    remedy = f"set {KEY}.encode: true, or leave the column out with {KEY}.drop: [{name}]"
+    remedy = "where it is not known, leave the field blank" if options.encode else remedy
+    where = f"{file}: row {row}: column {shown(name)}"
+    raise DataError(f"{where}: got {what}, expected a number; {remedy}")
 
 
 def _labels(file: Path, values: list[str]) -> Array:
@@ -152,15 +141,13 @@ def _labels(file: Path, values: list[str]) -> Array:
 
 def _notes(columns: Columns, numbers: list[str], words: Words) -> Iterator[str]:
     """What was done to the columns, as sentences."""
-    if listed := ", ".join(
-        f"{name} ({len(found)} words)" for name, found in words.items() if found
-    ):
+    counted = [f"{name} ({len(found)} words)" for name, found in words.items() if found]
+    if counted:
+        listed = ", ".join(counted)
         yield f"Columns of words became one column of 0 and 1 for every word: {listed}."
     for name in numbers:
-        values = columns[name]
-        if len(values) > 2 and values in (
-            [str(row + at) for row in range(len(values))] for at in (0, 1)
-        ):
+        rows = range(len(columns[name]) + 1)
+        if len(rows) > 3 and columns[name] in (list(map(str, rows[:-1])), list(map(str, rows[1:]))):
             yield f"Column {name} counts the rows; {KEY}.drop: [{name}] leaves it out."
     blanks = {name: sum(value in _BLANKS for value in columns[name]) for name in numbers}
     if listed := ", ".join(f"{name} ({count} rows)" for name, count in blanks.items() if count):

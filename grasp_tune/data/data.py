@@ -54,42 +54,37 @@ class Data:
     notes: tuple[str, ...] = ()  # what was done to the rows that a person should know
 
     def __post_init__(self) -> None:
-        self._check("training", self.x, self.y)
-        if (self.x_test is None) != (self.y_test is None):
-            raise DataError(f"{self.name}: test inputs and test labels must come together")
+        fault = self._fault("training", self.x, self.y)
         if self.x_test is not None and self.y_test is not None:
-            self._check("test", self.x_test, self.y_test)
-            if self.x_test.shape[1:] != self.x.shape[1:]:
-                raise DataError(
-                    f"{self.name}: a test row has shape {tuple(self.x_test.shape[1:])}, a training "
-                    f"row {tuple(self.x.shape[1:])}; they must agree"
-                )
+            fault = fault or self._fault("test", self.x_test, self.y_test)
+            ours, theirs = tuple(self.x.shape[1:]), tuple(self.x_test.shape[1:])
+            if ours != theirs:
+                fault = f"a test row has shape {theirs}, a training row {ours}; they must agree"
+        elif (self.x_test is None) != (self.y_test is None):
+            fault = "test inputs and test labels must come together"
         if self.labels is not None and len(self.labels) < 2:
-            raise DataError(f"{self.name}: got {len(self.labels)} class, expected at least 2")
+            fault = f"got {len(self.labels)} class, expected at least 2"
+        if fault:
+            raise DataError(f"{self.name}: {fault}")
 
-    def _check(self, part: str, x: Tensor, y: Tensor) -> None:
-        """Raise DataError for a part of the rows that cannot be used."""
+    def _fault(self, part: str, x: Tensor, y: Tensor) -> str:
+        """What makes a part of the rows useless; empty where nothing does."""
         wanted = torch.float32 if self.pixels is None else torch.uint8
         last = len(self.labels or ()) - 1
-        fault = ""
         if x.ndim < 2 or len(x) == 0 or len(x) != len(y):
-            fault = (
-                f"inputs have shape {tuple(x.shape)} and labels {tuple(y.shape)}; "
-                "expected (rows, ...) and as many labels, at least one"
-            )
-        elif x.dtype != wanted:
-            fault = f"inputs are {x.dtype}, expected {wanted}"
-        elif not bool(torch.isfinite(x).all()):
-            fault = "inputs hold nan or inf, expected finite numbers"
-        elif self.labels is None:
-            if y.dtype != torch.float32 or not bool(torch.isfinite(y).all()):
-                fault = "labels must be finite float32 numbers"
-        elif y.dtype != torch.int64 or y.ndim != 1:
-            fault = f"classes are {y.dtype}, expected torch.int64"
-        elif int(y.min()) < 0 or int(y.max()) > last:
-            fault = f"classes go from {int(y.min())} to {int(y.max())}, expected 0 to {last}"
-        if fault:
-            raise DataError(f"{self.name}: {part} {fault}")
+            shapes = f"shape {tuple(x.shape)} and labels {tuple(y.shape)}"
+            return f"{part} inputs have {shapes}; expected (rows, ...) and as many labels"
+        if x.dtype != wanted:
+            return f"{part} inputs are {x.dtype}, expected {wanted}"
+        if not bool(torch.isfinite(x).all()):
+            return f"{part} inputs hold nan or inf, expected finite numbers"
+        if self.labels is None:
+            right = y.dtype == torch.float32 and bool(torch.isfinite(y).all())
+            return "" if right else f"{part} labels must be finite float32 numbers"
+        if y.dtype != torch.int64 or y.ndim != 1 or int(y.min()) < 0 or int(y.max()) > last:
+            got = f"{y.dtype} from {y.min()} to {y.max()}"
+            return f"{part} classes are {got}, expected torch.int64 from 0 to {last}"
+        return ""
 
     @property
     def spec(self) -> DataSpec:

@@ -11,26 +11,11 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from grasp_tune.config.section import (
-    CONNECTS,
-    KIND,
-    Count,
-    EntryPoint,
-    Flag,
-    FlagOrAuto,
-    NamedSection,
-    PathText,
-    Positive,
-    Share,
-    Text,
-    Whole,
-)
+from grasp_tune.config import section as s
 from grasp_tune.core.errors import InputError
 
-_SHARE = "Share of the rows kept aside to judge the final model, never used in training."
 
-
-class Dataset(NamedSection):
+class Dataset(s.NamedSection):
     """The keys of one kind of data."""
 
     loader: ClassVar[str]  # `module:function`; takes the section and returns a `Data`
@@ -39,14 +24,14 @@ class Dataset(NamedSection):
 class Table(Dataset):
     """Rows of numbers."""
 
-    scale: Positive = 1.0
+    scale: s.Positive = 1.0
     """Every feature is multiplied by this number, after `standardize`."""
-    standardize: FlagOrAuto = False
+    standardize: s.FlagOrAuto = False
     """Shift and divide each feature to mean 0, variance 1 on the training rows; `auto`: where a
     feature is far from 0 or their scales differ by more than 10."""
-    rows: Count | None = None
+    rows: s.Count | None = None
     """Use only so many training rows, picked at random once; empty: all."""
-    test_share: Share = 0.0
+    test_share: s.Share = 0.0
     """Share of the rows kept aside to judge the final model, never used in training; not allowed
     where the data have test rows of their own."""
 
@@ -55,30 +40,29 @@ class Digits(Table):
     """1,797 handwritten digits of 8 x 8 pixels (10 classes), shipped with scikit-learn."""
 
     loader: ClassVar[str] = "grasp_tune.data.catalog:digits"
-    name: Annotated[Literal["digits"], KIND] = "digits"
-    test_share: Annotated[Share, Field(description=_SHARE)] = 0.2
+    name: Annotated[Literal["digits"], s.KIND] = "digits"
+    test_share: s.Share = 0.2
+    """Share of the rows kept aside to judge the final model, never used in training."""
 
 
-class BreastCancer(Table):
+class BreastCancer(Digits):
     """569 tumours, 30 measurements, 2 classes, shipped with scikit-learn."""
 
     loader: ClassVar[str] = "grasp_tune.data.catalog:breast_cancer"
-    name: Annotated[Literal["breast_cancer"], KIND] = "breast_cancer"
-    standardize: FlagOrAuto = True
-    """Shift and divide each feature to mean 0, variance 1; on by default, for the columns' scales
-    differ by 10,000."""
-    test_share: Annotated[Share, Field(description=_SHARE)] = 0.2
+    name: Annotated[Literal["breast_cancer"], s.KIND] = "breast_cancer"  # type: ignore[assignment]
+    standardize: s.FlagOrAuto = True
+    """Shift and divide each feature to mean 0, variance 1: their scales differ by 10,000."""
 
 
 class TableFile(Table):
     """Rows of numbers in a file."""
 
-    path: PathText
+    path: s.PathText
     """The file with the training rows."""
     task: Literal["auto", "classification", "regression"] = "auto"
     """What the labels are: classes, or numbers to predict; `auto` takes words as classes, and whole
     numbers if there are at most 20 different ones or each comes ten times on average."""
-    max_gib: Positive = 8.0
+    max_gib: s.Positive = 8.0
     """Refuse data that need more memory than this (GiB)."""
 
 
@@ -86,34 +70,34 @@ class Npz(TableFile):
     """Arrays in one `.npz` file of NumPy; arrays of Python objects are refused."""
 
     loader: ClassVar[str] = "grasp_tune.data.catalog:npz"
-    name: Annotated[Literal["npz"], KIND] = "npz"
-    x: Text = "x_train"
+    name: Annotated[Literal["npz"], s.KIND] = "npz"
+    x: s.Text = "x_train"
     """Name of the training inputs in it."""
-    y: Text = "y_train"
+    y: s.Text = "y_train"
     """Name of the training labels in it."""
-    x_test: Text = "x_test"
+    x_test: s.Text = "x_test"
     """Name of the test inputs, if it has them."""
-    y_test: Text = "y_test"
+    y_test: s.Text = "y_test"
     """Name of the test labels, if it has them."""
 
 
 class TextFile(TableFile):
     """Rows in a text file, and perhaps others for tests and validation."""
 
-    test_path: PathText | None = None
+    test_path: s.PathText | None = None
     """A file with the test rows."""
-    validation_path: PathText | None = None
+    validation_path: s.PathText | None = None
     """A file with validation rows, on which the final choice is made."""
 
 
 class Libsvm(TextFile):
     """Rows `label index:value ...` in LIBSVM's text format."""
 
-    loader: ClassVar[str] = "grasp_tune.data.libsvm:libsvm"
-    name: Annotated[Literal["libsvm"], KIND] = "libsvm"
-    features: Annotated[Count, Field(le=10_000_000)] | None = None
+    loader: ClassVar[str] = "grasp_tune.data.catalog:libsvm"
+    name: Annotated[Literal["libsvm"], s.KIND] = "libsvm"
+    features: Annotated[s.Count, Field(le=10_000_000)] | None = None
     """Number of features; empty: the largest index found."""
-    zero_based: FlagOrAuto = "auto"
+    zero_based: s.FlagOrAuto = "auto"
     """Whether indices start at 0; `auto`: if an index 0 occurs."""
 
 
@@ -121,18 +105,17 @@ class Csv(TextFile):
     """A table in a text file with a header line."""
 
     loader: ClassVar[str] = "grasp_tune.data.csv_table:csv_table"
-    name: Annotated[Literal["csv"], KIND] = "csv"
-    target: Text | None = None
+    name: Annotated[Literal["csv"], s.KIND] = "csv"
+    target: s.Text | None = None
     """Column with the label; empty: the last one."""
-    delimiter: Annotated[Text, Field(max_length=1)] | None = None
-    """The character between two columns; empty: comma, semicolon or tab, whichever the header line
-    has most of."""
-    drop: tuple[Text, ...] = ()
+    delimiter: Annotated[s.Text, Field(max_length=1)] | None = None
+    """The character between two columns; empty: comma, semicolon or tab, as the header line has."""
+    drop: tuple[s.Text, ...] = ()
     """Columns to leave out, such as names and row numbers."""
-    encode: Flag = True
+    encode: s.Flag = True
     """Turn each column of words into one column of 0 and 1 for every word, and fill blanks in
     columns of numbers with the column's mean; off: words and blanks are errors."""
-    standardize: FlagOrAuto = "auto"
+    standardize: s.FlagOrAuto = "auto"
     """Shift and divide each column of numbers to mean 0, variance 1 on the training rows; `auto`:
     where a column is far from 0 or their scales differ by more than 10."""
 
@@ -140,51 +123,41 @@ class Csv(TextFile):
 class Images(Dataset):
     """Pictures, kept as bytes in memory and turned into numbers by the model's first layer."""
 
-    scale: Positive = 1.0
+    scale: s.Positive = 1.0
     """Every pixel is multiplied by this number, after `normalize`."""
-    normalize: Flag = True
+    normalize: s.Flag = True
     """Shift and divide each colour channel to mean 0 and variance 1 on the training pictures; off:
     pixels from 0 to 1."""
-    rows: Count | None = None
+    rows: s.Count | None = None
     """Use only so many training pictures, picked at random once; empty: all."""
 
 
 class TorchvisionImages(Images):
-    """Pictures that torchvision can fetch and read."""
+    """70,000 handwritten digits of 28 x 28 pixels (mnist), or 60,000 colour pictures of 32 x 32
+    pixels (cifar10), in 10 classes each, as torchvision reads them."""
 
     loader: ClassVar[str] = "grasp_tune.data.images:published_images"
-    path: PathText | None = None
+    name: Annotated[Literal["mnist", "cifar10"], s.KIND]
+    path: s.PathText | None = None
     """Folder that holds the files, or will hold them; empty: the folder that the environment
     variable GRASP_TUNE_DATA names, else ~/.cache/grasp_tune/data."""
-    download: Annotated[Flag, CONNECTS] = False
+    download: Annotated[s.Flag, s.REACHES] = False
     """Allow the files to be fetched from the internet when they are not there."""
-
-
-class Mnist(TorchvisionImages):
-    """70,000 handwritten digits of 28 x 28 pixels, read by torchvision."""
-
-    name: Annotated[Literal["mnist"], KIND] = "mnist"
-
-
-class Cifar10(TorchvisionImages):
-    """60,000 colour pictures of 32 x 32 pixels in 10 classes, read by torchvision."""
-
-    name: Annotated[Literal["cifar10"], KIND] = "cifar10"
 
 
 class ImageFolder(Images):
     """Pictures sorted into one folder per class."""
 
     loader: ClassVar[str] = "grasp_tune.data.images:image_folder"
-    name: Annotated[Literal["image_folder"], KIND] = "image_folder"
-    path: PathText
+    name: Annotated[Literal["image_folder"], s.KIND] = "image_folder"
+    path: s.PathText
     """Folder with train/<class>/<picture> and, if there are test pictures, test/<class>/<picture>;
     or with <class>/<picture> directly."""
-    size: Annotated[Count, Field(le=1024)] = 32
+    size: Annotated[s.Count, Field(le=1024)] = 32
     """Side in pixels to which every picture is brought."""
     channels: Literal[1, 3] = 3
     """1: grey, 3: colour."""
-    max_gib: Positive = 8.0
+    max_gib: s.Positive = 8.0
     """Refuse folders whose pictures need more memory than this (GiB)."""
 
 
@@ -192,24 +165,29 @@ class OwnData(Dataset):
     """Data from your own function, imported when the problem is built."""
 
     loader: ClassVar[str] = "grasp_tune.data.catalog:own_data"
-    name: EntryPoint
+    name: s.EntryPoint
     """`module:function`; the function takes `options` as keywords and returns `(x, y)`, `(x, y,
     x_test, y_test)`, a `Data`, or one or two (training and test) of torch's `Dataset`s or
     `DataLoader`s of such pairs, whose rows are read into memory once."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Keywords for the function."""
-    num_workers: Annotated[Whole, Field(ge=0, le=1024)] = 0
+    num_workers: Annotated[s.Whole, Field(ge=0, le=1024)] = 0
     """Processes that read the rows of a `Dataset`; 0: this one."""
-    collate_fn: EntryPoint | None = None
-    """`module:function` that makes a batch `(x, y)` of a list of rows of a `Dataset`; empty:
-    torch's own."""
+    collate_fn: s.EntryPoint | None = None
+    """`module:function` that makes a batch `(x, y)` of a list of rows; empty: torch's own."""
 
 
 DATASETS: dict[str, type[Dataset]] = {
-    kind.model_fields["name"].default: kind
-    for kind in (Digits, BreastCancer, Mnist, Cifar10, ImageFolder, Npz, Libsvm, Csv)
+    "digits": Digits,
+    "breast_cancer": BreastCancer,
+    "mnist": TorchvisionImages,
+    "cifar10": TorchvisionImages,
+    "image_folder": ImageFolder,
+    "npz": Npz,
+    "libsvm": Libsvm,
+    "csv": Csv,
+    "module:function": OwnData,
 }
-DATASETS["module:function"] = OwnData
 
 
 def register(kind: type[Dataset]) -> type[Dataset]:
@@ -218,9 +196,8 @@ def register(kind: type[Dataset]) -> type[Dataset]:
     kind: a `Dataset` with its `name` and its `loader`; a name that is known already is an error.
     """
     name = kind.model_fields["name"].default
-    if DATASETS.get(name, kind) is not kind:
+    if DATASETS.setdefault(name, kind) is not kind:
         raise InputError(f"data set: got {name!r}, which {DATASETS[name].__name__} is called")
-    DATASETS[name] = kind
     from grasp_tune.config.schema import Experiment, Problem
 
     Problem.model_rebuild(force=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from grasp_tune.config.errors import DataError, MissingDataError, shown
 from grasp_tune.data.data import Data
-from grasp_tune.data.options import Table as TableOptions
+from grasp_tune.data.options import Table
 
 KEY = "problem.dataset"
 GIB = 1 << 30
@@ -21,23 +21,10 @@ MAX_CLASSES = 10_000
 _FEW = 20  # different whole numbers that are classes in any number of rows
 Task = Literal["auto", "classification", "regression"]
 Array = NDArray[Any]
+Labels = tuple[str, ...] | None
 
 # The same rows are set aside whatever the experiment's seed, so that seeds can be compared.
 _SPLIT_SEED, _ROWS_SEED = 7001, 7002
-
-
-@dataclass(frozen=True, eq=False)
-class Table:
-    """Raw arrays as a file gives them; labels are numbers or text."""
-
-    x: Array  # (rows, ...)
-    y: Array  # (rows,), or (rows, outputs)
-    x_test: Array | None = None
-    y_test: Array | None = None
-    _: KW_ONLY
-    labels: tuple[str, ...] | None = None  # names, when y already counts classes from 0
-    numbers: int | None = None  # columns that hold numbers, the first ones; None: all of them
-    notes: tuple[str, ...] = ()  # what was done to the columns, as sentences
 
 
 def existing_file(path: str, key: str, how: str) -> Path:
@@ -58,26 +45,40 @@ def check_memory(name: str, needed: float, max_gib: float) -> None:
         )
 
 
-def table_data(name: str, table: Table, options: TableOptions, task: Task = "auto") -> Data:
-    """The data that a table and its options give; `name` is for people."""
-    table = _with_test_share(name, table, options.test_share)
-    if len(table.x) != len(table.y):
-        raise DataError(f"{name}: {len(table.x)} rows but {len(table.y)} labels, expected as many")
-    y, y_test, labels = encode_labels(name, table.y, table.y_test, task)
-    kept = kept_rows(len(table.x), options.rows)
-    x, x_test, notes = table.x[kept], table.x_test, table.notes
-    if task == "auto" and labels is None and table.labels is None and _whole(table.y):
+def table_data(
+    name: str,
+    arrays: Sequence[Array],
+    options: Table,
+    task: Task = "auto",
+    *,
+    labels: Labels = None,
+    numbers: int | None = None,
+    notes: tuple[str, ...] = (),
+) -> Data:
+    """The data that raw arrays and their options give; `name` is for people.
+
+    arrays: (rows, ...) inputs and (rows,) or (rows, outputs) labels, then those of the test rows.
+    labels: names, when classes are counted from 0 already. notes: what was done to the columns.
+    numbers: columns, the first ones, that hold numbers, in which a blank is NaN; None: all of them.
+    """
+    x, y, x_test, y_test = _with_test_share(name, arrays, options.test_share)
+    if len(x) != len(y):
+        raise DataError(f"{name}: {len(x)} rows but {len(y)} labels, expected as many")
+    codes, codes_test, found = encode_labels(name, y, y_test, task)
+    if task == "auto" and found is None and labels is None and _whole(y):
         notes += (
-            f"Labels are {len(np.unique(table.y))} different whole numbers and are predicted as "
+            f"Labels are {len(np.unique(y))} different whole numbers and are predicted as "
             f"numbers; {KEY}.task: classification takes them as classes.",
         )
-    if table.numbers is not None:  # a blank is NaN there
+    kept = kept_rows(len(x), options.rows)
+    x = x[kept]
+    if numbers is not None:
         there = ~np.isnan(x)
         mean = np.where(there, x, 0.0).sum(axis=0) / there.sum(axis=0).clip(min=1)
         x = np.where(there, x, mean)
         x_test = None if x_test is None else np.where(np.isnan(x_test), mean, x_test)
     standardize = options.standardize
-    if standardize == "auto" and (standardize := _scales_differ(x[:, : table.numbers])):
+    if standardize == "auto" and (standardize := _scales_differ(x[:, :numbers])):
         notes += (
             "Columns of numbers were shifted and divided to mean 0, variance 1, for their "
             f"scales differ; {KEY}.standardize: false leaves them as they are.",
@@ -85,27 +86,20 @@ def table_data(name: str, table: Table, options: TableOptions, task: Task = "aut
     shift: Any = 0.0
     factor: Any = options.scale
     if standardize:
-        shift = x.mean(axis=0, dtype=np.float64)
-        deviation = x.std(axis=0, dtype=np.float64)
+        shift, deviation = x.mean(axis=0, dtype=np.float64), x.std(axis=0, dtype=np.float64)
         # A constant column carries nothing: it becomes 0 instead of 0/0.
         factor = options.scale / np.where(deviation > 0, deviation, 1.0)
-        if table.numbers is not None:
-            shift[table.numbers :], factor[table.numbers :] = 0.0, options.scale
+        if numbers is not None:
+            shift[numbers:], factor[numbers:] = 0.0, options.scale
 
     def tensor(values: Array) -> Tensor:
         if standardize or options.scale != 1.0:
             values = (values - shift) * factor
         return torch.from_numpy(np.array(values, dtype=np.float32, order="C"))
 
-    return Data(
-        name,
-        tensor(x),
-        y[torch.from_numpy(kept)],
-        None if x_test is None else tensor(x_test),
-        y_test,
-        table.labels or labels,
-        notes=notes,
-    )
+    test = None if x_test is None else tensor(x_test)
+    codes = codes[torch.from_numpy(kept)]
+    return Data(name, tensor(x), codes, test, codes_test, labels or found, notes=notes)
 
 
 def kept_rows(count: int, rows: int | None) -> NDArray[np.int64]:
@@ -125,7 +119,7 @@ def _scales_differ(x: Array) -> bool:
 
 def encode_labels(
     name: str, y: Array, y_test: Array | None, task: Task
-) -> tuple[Tensor, Tensor | None, tuple[str, ...] | None]:
+) -> tuple[Tensor, Tensor | None, Labels]:
     """Labels as classes counted from 0 with their names, or as numbers to predict (names None)."""
     for part in (y, y if y_test is None else y_test):
         if part.size == 0:
@@ -139,40 +133,37 @@ def encode_labels(
         return torch.from_numpy(y.astype(np.float32)), test, None
     if y.ndim == 2 and y.shape[1] == 1:
         y, y_test = y[:, 0], None if y_test is None else y_test[:, 0]
-    if y.ndim != 1:
-        raise DataError(f"{name}: classes have shape {y.shape}, expected one per row")
     values, codes = np.unique(y, return_inverse=True)
-    if len(values) > MAX_CLASSES:
-        raise DataError(
-            f"{name}: {len(values)} different labels, expected at most {MAX_CLASSES} classes; "
-            f"for numbers to predict set {KEY}.task: regression"
-        )
-    codes_test = None
-    if y_test is not None:
+    fault, codes_test = "", None
+    if y.ndim != 1:
+        fault = f"classes have shape {y.shape}, expected one per row"
+    elif len(values) > MAX_CLASSES:
+        fault = f"{len(values)} different labels, expected at most {MAX_CLASSES} classes; "
+        fault += f"for numbers to predict set {KEY}.task: regression"
+    elif y_test is not None:
         places = np.searchsorted(values, y_test).clip(max=len(values) - 1)
         if len(unknown := y_test[values[places] != y_test]):
-            raise DataError(
-                f"{name}: the test rows have the label {_label_name(unknown[0])}, which no "
-                "training row has"
-            )
+            label = _label_name(unknown[0])
+            fault = f"the test rows have the label {label}, which no training row has"
         codes_test = torch.from_numpy(places.astype(np.int64))
+    if fault:
+        raise DataError(f"{name}: {fault}")
     return torch.from_numpy(codes.astype(np.int64)), codes_test, tuple(map(_label_name, values))
 
 
-def _with_test_share(name: str, table: Table, share: float) -> Table:
+def _with_test_share(name: str, arrays: Sequence[Array], share: float) -> Sequence[Any]:
+    """Inputs, labels, and those of the test rows: given, or a share of all."""
     if share == 0.0:
-        return table
-    if table.x_test is not None:
+        return [*arrays, None, None][:4]
+    if len(arrays) == 4:
         raise DataError(
             f"{name}: it has test rows of its own, so {KEY}.test_share must be 0, got {share:g}"
         )
-    count = len(table.x)
+    (x, y), count = arrays, len(arrays[0])
     held = min(max(1, round(share * count)), count - 1)
     order = np.random.default_rng(_SPLIT_SEED).permutation(count)
     test, train = np.sort(order[:held]), np.sort(order[held:])
-    return replace(
-        table, x=table.x[train], y=table.y[train], x_test=table.x[test], y_test=table.y[test]
-    )
+    return x[train], y[train], x[test], y[test]
 
 
 def _looks_like_classes(y: Array) -> bool:
@@ -180,11 +171,9 @@ def _looks_like_classes(y: Array) -> bool:
         return True  # text, booleans
     if y.ndim > 1 and y.shape[1] > 1:
         return False
-    if y.dtype.kind in "iu":
-        return True
     # Files of text do not tell 1 from 1.0: whole numbers that come again and again are classes.
     different = len(np.unique(y))
-    return _whole(y) and (different <= _FEW or 10 * different <= len(y))
+    return y.dtype.kind in "iu" or (_whole(y) and (different <= _FEW or 10 * different <= len(y)))
 
 
 def _whole(y: Array) -> bool:

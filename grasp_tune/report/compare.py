@@ -17,11 +17,10 @@ from statistics import mean, median
 from typing import Any
 
 from grasp_tune.api import minimize
-from grasp_tune.config.arguments import sweep_arguments
 from grasp_tune.config.build import Built, build_parts, settled
 from grasp_tune.config.errors import ConfigError, shown
 from grasp_tune.config.explain import hint
-from grasp_tune.config.run_folder import claim, masked_config, yaml_text
+from grasp_tune.config.run_folder import claim, yaml_text
 from grasp_tune.config.schema import Experiment
 from grasp_tune.core.errors import BudgetTooSmall
 from grasp_tune.core.records import decode, encode
@@ -221,7 +220,7 @@ def run_method(experiment: Experiment, built: Built, name: str, seed: int) -> Re
     try:
         if name in OURS:
             schedule = name.removeprefix("grasp-")
-            arguments = {**sweep_arguments(experiment), "seed": seed}
+            arguments = {**experiment.sweep_arguments(), "seed": seed}
             if schedule != experiment.schedule:
                 arguments["schedule"] = schedule
             if schedule == "paper":
@@ -266,7 +265,7 @@ def write_comparison(comparison: Comparison) -> Path:
         head=head(comparison),
         rows=[row(item, comparison) for item in comparison.methods],
         marks=[item.method in OURS for item in comparison.methods],
-        config=yaml_text(masked_config(comparison.experiment)),
+        config=yaml_text(comparison.experiment.to_dict()),
     )
     return write_page(comparison.folder / "comparison.html", text)
 

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from grasp_tune.config.arguments import sweep_arguments
 from grasp_tune.config.schema import Experiment
 from grasp_tune.core.methods import Method
 from grasp_tune.core.spec import SweepSpec
@@ -113,7 +112,7 @@ def estimate_cost(
     The data are read, and a few steps are timed and thrown away; they are no oracle calls of a
     run. With `grad_norm` (and `value`, the loss) at the start point given, neither happens.
     """
-    given = sweep_arguments(experiment)
+    given = experiment.sweep_arguments()
     method: Method = given["method"]
     built, costs, width = None, None, 0
     if grad_norm is None:  # what follows needs torch; without it a plan takes no time

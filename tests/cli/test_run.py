@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import grasp_tune
-from grasp_tune.config import load_model, load_run
+from grasp_tune.config import load_run
 from grasp_tune.runtime.lock import folder_lock
 from grasp_tune.runtime.sweep_folder import load_search
 from tests.cli.conftest import Command
@@ -208,7 +208,7 @@ def test_resume_works_from_another_folder(
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
     ended = command("resume", place / "o", "-q")
     assert ended.code == 0, ended.err
-    model = load_model(place / "o")
+    model = load_run(place / "o").model
     assert model(torch.zeros(2, 3)).shape == (2, 2)
 
 

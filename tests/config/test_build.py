@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 import grasp_tune as gt
-from grasp_tune.config import build_method, build_parts, build_problem, experiment_from
-from grasp_tune.config.arguments import sweep_arguments
-from grasp_tune.config.build import chosen_device
+from grasp_tune.config import experiment_from
+from grasp_tune.config.build import build_parts, chosen_device
+from grasp_tune.config.schema import Experiment
 from grasp_tune.core.errors import ProblemError
 from grasp_tune.schedules import find_schedule
 from grasp_tune.schedules.promote import Promote
@@ -29,6 +29,10 @@ def rows(tmp_path: Path) -> dict[str, Any]:
     x = np.arange(10.0)[:, None]
     np.savez(tmp_path / "rows.npz", x_train=x, y_train=x[:, 0] + 0.5, x_test=x, y_test=x[:, 0])
     return {"name": "npz", "path": str(tmp_path / "rows.npz")}
+
+
+def build_problem(experiment: Experiment) -> gt.TorchProblem:
+    return build_parts(experiment).problem
 
 
 def tensors(data: Any) -> tuple[Tensor, Tensor]:
@@ -93,25 +97,25 @@ def test_what_the_data_cannot_give_is_told(rows: dict[str, Any]) -> None:
 
 
 def test_methods_get_their_inputs() -> None:
-    assert build_method(experiment()) == gt.NonConvex()
+    assert experiment().build_method() == gt.NonConvex()
     given = {"name": "convex", "d_eps": 0.5, "option": "universal", "value_floor": -1, "probe": 0.1}
-    assert build_method(experiment(method=given)) == gt.Convex(
+    assert experiment(method=given).build_method() == gt.Convex(
         d_eps=0.5, option="universal", value_floor=-1.0, probe=0.1
     )
-    assert build_method(experiment(method="convex-free")) == gt.ConvexFree()
-    assert build_method(experiment(method={"name": "deterministic", "base": "adagrad"})) == (
+    assert experiment(method="convex-free").build_method() == gt.ConvexFree()
+    assert experiment(method={"name": "deterministic", "base": "adagrad"}).build_method() == (
         gt.Deterministic(base="adagrad")
     )
 
 
 def test_schedules_get_their_options() -> None:
     given = experiment(schedule_options={"probe_share": 0.25})
-    assert find_schedule(sweep_arguments(given)["schedule"]) == Promote(probe_share=0.25)
-    assert sweep_arguments(experiment())["schedule"] == "promote"
+    assert find_schedule(given.sweep_arguments()["schedule"]) == Promote(probe_share=0.25)
+    assert experiment().sweep_arguments()["schedule"] == "promote"
 
 
 def test_a_base_of_ones_own_is_imported() -> None:
-    method = build_method(experiment(method={"base": "torch.optim:SGD"}))
+    method = experiment(method={"base": "torch.optim:SGD"}).build_method()
     assert method.base is torch.optim.SGD
 
 

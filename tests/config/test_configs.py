@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from grasp_tune.config import build_method, build_problem, load_experiment, starter
+from grasp_tune.config.build import build_parts
+from grasp_tune.config.loader import load_experiment, starter
 
 CONFIGS = sorted(Path(__file__).parents[2].glob("configs/*.yaml"))
 EMBEDDED = {"digits", "breast_cancer"}
@@ -30,8 +31,8 @@ def test_the_promised_configs_are_there() -> None:
 def test_config_is_valid_and_explains_itself(path: Path) -> None:
     experiment = load_experiment(path, environment={})
     assert experiment.title
-    assert experiment.notes() == ()
-    assert build_method(experiment).name == experiment.method.name
+    assert list(experiment.notes()) == []
+    assert experiment.build_method().name == experiment.method.name
     lines = path.read_text(encoding="utf-8").splitlines()
     assert lines[0].startswith("# ")
     assert any(f"grasp-tune run configs/{path.name}" in line for line in lines)
@@ -43,7 +44,7 @@ def test_config_without_download_gives_a_problem(path: Path) -> None:
     experiment = load_experiment(path, environment={})
     assert not getattr(experiment.problem.dataset, "download", False)
     if experiment.problem.dataset.name in EMBEDDED:
-        problem = build_problem(experiment)
+        problem = build_parts(experiment).problem
         assert problem.build(0) is not None
         assert problem.batch_size == experiment.batch_size
 
@@ -54,7 +55,7 @@ def test_the_papers_configs_have_the_papers_setting(path: Path) -> None:
     assert (experiment.budget, experiment.batch_size) == (10_000, 64)
     assert (experiment.schedule, experiment.ensemble) == ("paper", "window")
     assert experiment.problem.loss == "cross_entropy"
-    assert build_method(experiment).probe == 0.25  # type: ignore[union-attr]
+    assert experiment.build_method().probe == 0.25  # type: ignore[union-attr]
 
 
 def test_the_starter_runs_and_every_alternative_in_it_is_valid(tmp_path: Path) -> None:

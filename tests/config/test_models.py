@@ -11,7 +11,7 @@ from torch import nn
 from grasp_tune.config.errors import DataError, EntryPointError
 from grasp_tune.config.loader import experiment_from
 from grasp_tune.config.models import Augment, ModelFactory, Pixels, default_model
-from grasp_tune.config.options import CONVEX_MODELS, MODELS, Linear, Mlp, Softmax
+from grasp_tune.config.options import CONVEX_MODELS, MODELS, LinearModel, Mlp
 from grasp_tune.core.errors import ProblemError
 from grasp_tune.data import DataSpec, PixelScale
 
@@ -126,9 +126,9 @@ def test_absurd_sizes_are_refused_before_memory_is_taken() -> None:
 
 def test_defaults_follow_the_method_and_the_labels() -> None:
     assert default_model(False, ROWS) == Mlp()
-    assert default_model(True, ROWS) == Softmax()
-    assert default_model(True, DataSpec("n", (6,), None, 1)) == Linear()
-    assert set(MODELS) >= CONVEX_MODELS
+    assert default_model(True, ROWS) == LinearModel(name="softmax")
+    assert default_model(True, DataSpec("n", (6,), None, 1)) == LinearModel(name="linear")
+    assert set(MODELS) >= set(CONVEX_MODELS)
 
 
 def test_models_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,14 +6,10 @@ from typing import Any
 import pytest
 import torch
 
-from grasp_tune.config import (
-    ConfigError,
-    Experiment,
-    build_parts,
-    experiment_from,
-    load_run,
-    run_experiment,
-)
+from grasp_tune.config import ConfigError, experiment_from, load_run, run_experiment
+from grasp_tune.config.build import build_parts
+from grasp_tune.config.models import ModelFactory
+from grasp_tune.config.schema import Experiment
 from grasp_tune.engine.metrics import classes_of
 from grasp_tune.report.evaluation import evaluate, read_metadata
 from grasp_tune.report.formatting import duration, number, percent, plural, size
@@ -135,3 +131,20 @@ def test_numbers_in_words() -> None:
     assert (number(None), number(float("inf")), number(0.123456)) == ("–", "–", "0.1235")
     assert (percent(0.9876), percent(None)) == ("98.8 %", "–")
     assert (plural(1, "run"), plural(1234, "run")) == ("1 run", "1,234 runs")
+
+
+def test_the_model_is_built_twice_and_the_config_checked_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[None] = []
+    make = ModelFactory.__call__
+    monkeypatch.setattr(ModelFactory, "__call__", lambda self: built.append(None) or make(self))  # type: ignore[func-returns-value]
+    model = {"name": "mlp", "hidden": [8]}
+    problem = {"dataset": "digits", "model": model, "batch_size": 16}
+    experiment = experiment_from({"problem": problem, "budget": 120})
+    checked: list[None] = []
+    monkeypatch.setattr(Experiment, "_conflicts", lambda self: checked.append(None) or iter(()))  # type: ignore[func-returns-value]
+    run_experiment(experiment, tmp_path / "o", progress=False)
+    # One to check it before anything is written, which holds the result at the end; one to train.
+    assert len(built) <= 2
+    assert len(checked) <= 1  # the saved one, when the report is written from the folder

@@ -1,6 +1,5 @@
 """Hostile and honest YAML."""
 
-import math
 import re
 
 import pytest
@@ -8,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grasp_tune.config.errors import ConfigError
-from grasp_tune.config.yaml_text import MAX_BYTES, parse_scalar, parse_yaml
+from grasp_tune.config.yaml_text import MAX_BYTES, parse_yaml
 
 
 def refused(content: bytes | str) -> str:
@@ -50,13 +49,6 @@ def test_plain_values_are_read_as_yaml_1_2_reads_them(text: str | bytes, value: 
     assert parse_yaml(text, "a.yaml") == value
 
 
-def test_special_floats_are_numbers() -> None:
-    assert parse_scalar("-.inf", "x") == -math.inf
-    nan = parse_scalar(".nan", "x")
-    assert isinstance(nan, float)
-    assert math.isnan(nan)
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -81,8 +73,8 @@ def test_aliases_cannot_blow_up() -> None:
 
 
 def test_alias_inside_its_own_anchor_is_refused() -> None:
-    assert "an anchor that was closed before" in refused("a: &x [1, *x]")
-    assert "an anchor that was closed before" in refused("a: *nowhere")
+    assert "expected at most 32 levels" in refused("a: &x [1, *x]")
+    assert "found undefined alias" in refused("a: *nowhere")
 
 
 @pytest.mark.parametrize("opener", ["[", "{a: ", "- ", "? "])
@@ -121,8 +113,9 @@ def test_keys_are_words(text: str) -> None:
     assert "expected a word as a key" in refused(text)
 
 
-def test_merge_keys_are_refused() -> None:
-    assert "the merge key <<" in refused("a: &a {x: 1}\nb:\n  <<: *a")
+def test_merge_keys_are_keys_like_others() -> None:
+    text = "a: &a {x: 1}\nb:\n  <<: *a"
+    assert parse_yaml(text, "a.yaml") == {"a": {"x": 1}, "b": {"<<": {"x": 1}}}
 
 
 def test_broken_text_names_the_line() -> None:

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grasp_tune.config.errors import DataError
-from grasp_tune.data.options import Table as TableOptions
+from grasp_tune.data.options import Table
 from grasp_tune.data.table import (
-    Table,
     Task,
     encode_labels,
     kept_rows,
@@ -19,8 +18,12 @@ from grasp_tune.data.table import (
 )
 
 
-def options(**keys: Any) -> TableOptions:
-    return TableOptions(name="t", **keys)
+def options(**keys: Any) -> Table:
+    return Table(name="t", **keys)
+
+
+def arrays(*given: Any) -> tuple[Any, ...]:
+    return given
 
 
 X = np.array([[1.0, 5.0], [3.0, 5.0], [5.0, 5.0], [7.0, 5.0]])
@@ -75,7 +78,7 @@ def test_labels_that_make_no_sense_are_told() -> None:
 
 def test_columns_are_standardized_by_the_training_rows_then_scaled() -> None:
     # Column 1 has mean 4 and variance (9 + 1 + 1 + 9) / 4 = 5; column 2 is constant.
-    table = Table(X, Y, np.array([[9.0, 6.0]]), np.array([1]))
+    table = arrays(X, Y, np.array([[9.0, 6.0]]), np.array([1]))
     data = table_data("t", table, options(scale=10.0, standardize=True))
     root = 5.0**0.5
     assert data.x[:, 0].tolist() == pytest.approx([-30 / root, -10 / root, 10 / root, 30 / root])
@@ -87,7 +90,7 @@ def test_columns_are_standardized_by_the_training_rows_then_scaled() -> None:
 
 
 def test_integers_become_numbers_and_shapes_stay() -> None:
-    table = Table(np.arange(24, dtype=np.uint8).reshape(2, 3, 2, 2), np.array([0, 1]))
+    table = arrays(np.arange(24, dtype=np.uint8).reshape(2, 3, 2, 2), np.array([0, 1]))
     data = table_data("t", table, options(scale=0.5))
     assert data.x.dtype == torch.float32
     assert data.x[1, 2].flatten().tolist() == [10.0, 10.5, 11.0, 11.5]
@@ -97,7 +100,7 @@ def test_integers_become_numbers_and_shapes_stay() -> None:
 @given(st.integers(2, 60), st.floats(0.01, 0.99))
 def test_a_test_share_parts_the_rows_without_loss(count: int, share: float) -> None:
     rows = np.arange(count, dtype=np.float64)[:, None]
-    table = Table(rows, np.linspace(0.5, 1.7, count))
+    table = arrays(rows, np.linspace(0.5, 1.7, count))
     data = table_data("t", table, options(test_share=share))
     assert data.x_test is not None
     both = torch.cat([data.x, data.x_test]).flatten()
@@ -111,18 +114,18 @@ def test_fewer_rows_are_picked_once_and_for_all() -> None:
     assert len(set(kept.tolist())) == 7
     assert kept.tolist() == sorted(kept.tolist()) == kept_rows(100, 7).tolist()
     assert kept_rows(5, 9).tolist() == kept_rows(5, None).tolist() == [0, 1, 2, 3, 4]
-    data = table_data("t", Table(X, np.array([0.5, 1.5, 2.5, 3.5])), options(rows=2))
+    data = table_data("t", arrays(X, np.array([0.5, 1.5, 2.5, 3.5])), options(rows=2))
     assert ((data.x[:, 0] - 1) / 2 + 0.5).tolist() == data.y.tolist()
 
 
 def test_tables_that_do_not_fit_are_told() -> None:
     with pytest.raises(DataError, match=r"4 rows but 3 labels"):
-        table_data("t", Table(X, Y[:3]), options())
+        table_data("t", arrays(X, Y[:3]), options())
     with pytest.raises(DataError, match=r"a test row has shape .3,., a training row .2,."):
-        table_data("t", Table(X, Y, np.ones((1, 3)), Y[:1]), options())
+        table_data("t", arrays(X, Y, np.ones((1, 3)), Y[:1]), options())
     with pytest.raises(DataError, match=r"nan or inf"):
-        table_data("t", Table(X * np.nan, Y), options())
+        table_data("t", arrays(X * np.nan, Y), options())
     with pytest.raises(DataError, match=r"got 1 class, expected at least 2"):
-        table_data("t", Table(X, Y * 0), options())
+        table_data("t", arrays(X, Y * 0), options())
     with pytest.raises(DataError, match=r"test_share must be 0, got 0.5"):
-        table_data("t", Table(X, Y, X, Y), options(test_share=0.5))
+        table_data("t", arrays(X, Y, X, Y), options(test_share=0.5))

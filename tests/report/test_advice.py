@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import grasp_tune as gt
-from grasp_tune.config import DataSpec
 from grasp_tune.core.certificate import Certificate, Measured
 from grasp_tune.core.choice import Candidate, Choice
+from grasp_tune.data import DataSpec
 from grasp_tune.report.advice import (
     certificate_words,
     expected_gain,

@@ -11,7 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from grasp_tune.config import ConfigError, Experiment, build_parts, experiment_from
+from grasp_tune.config import ConfigError, experiment_from
+from grasp_tune.config.build import build_parts
+from grasp_tune.config.schema import Experiment
 from grasp_tune.peers.registry import installed_peers
 from grasp_tune.report.compare import (
     OURS,

@@ -14,7 +14,8 @@ from markupsafe import Markup
 
 import grasp_tune as gt
 from grasp_tune.cli import app
-from grasp_tune.config import build_parts, experiment_from, run_experiment
+from grasp_tune.config import experiment_from, run_experiment
+from grasp_tune.config.build import build_parts
 from grasp_tune.config.run import Finished
 from grasp_tune.config.run_folder import saved_experiment
 from grasp_tune.engine.checkpoints import load_model
