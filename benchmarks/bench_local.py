@@ -1,4 +1,4 @@
-"""Speed of the local body against a bare loop, fused against one by one, race against uniform.
+"""Speed of the local body against a bare loop, race against uniform.
 
     python benchmarks/bench_local.py [--repeats 6]
 
@@ -32,7 +32,7 @@ from grasp_tune.core.tasks import Arm, Sample, ScoreOutcome, ScoreTask, Segment,
 from grasp_tune.engine.worker import Worker
 from grasp_tune.runtime.store import TemporaryStore
 
-CELLS, BATCH = 32, 64
+BATCH = 64
 Work = Callable[[], int]  # does something, returns how many oracle calls that took
 
 
@@ -128,7 +128,7 @@ def cnn_rates(repeats: int) -> dict[str, float]:
 
 
 def linear_rates(data: tuple[Tensor, Tensor], repeats: int) -> dict[str, float]:
-    """The bare loop, runs one by one, and 32 of them as one computation, for a linear probe."""
+    """The bare loop, and runs of the worker, for a linear probe."""
     features = data[0].shape[1]
     problem = gt.TorchProblem(
         model=lambda: nn.Linear(features, 10),
@@ -145,9 +145,7 @@ def linear_rates(data: tuple[Tensor, Tensor], repeats: int) -> dict[str, float]:
     works = {
         "bare": bare(nn.Linear(features, 10), data, 300),
         "one by one": task(1, 300, "sgd"),
-        "fused": task(CELLS, 60, "sgd"),
-        "fused, 8 cells": task(8, 60, "sgd"),
-        "fused unixgrad": task(CELLS, 60, "unixgrad"),
+        "one by one, UniXGrad": task(1, 300, "unixgrad"),
     }
     return rates(works, repeats)
 
@@ -234,10 +232,7 @@ def main() -> None:
         print(f"{words:<52} {found[key]:>8.0f} {found[key] / found['bare']:>6.2f}  {target}")
     found = linear_rates(data, repeats)
     for key, rate in found.items():
-        target = {"fused": ">= 4", "one by one": ""}.get(key, "")
-        words = f"{name}: {key}" + (f", {CELLS} cells" if key.startswith("fused") else "")
-        words = words.replace(f", 8 cells, {CELLS} cells", ", 8 cells")
-        print(f"{words:<52} {rate:>8.0f} {rate / found['bare']:>6.2f}  {target}")
+        print(f"{name + ': ' + key:<52} {rate:>8.0f} {rate / found['bare']:>6.2f}")
     calls, used, loss, reached = ensemble_share(data)
     print(f"{'choice among 24: uniform':<52} {calls:>8} {1.0:>6.2f}  (calls; loss {loss:.5f})")
     share = used / calls

@@ -134,7 +134,7 @@ def sample_pool(workload: str, by: str, data: Path | None, seed: int, minibatche
     for call in range(BUDGET // 8):
         values.append(float(start.oracle.gradient("probe", call)))
         mean.add()
-    plan = method.plan(BUDGET, grad_norm=mean.norm, value=float(np.mean(values)))
+    plan = method.plan(BUDGET, grad_norm=mean.means[0], value=float(np.mean(values)))
     rng = np.random.default_rng(seed)
     truth, samples = [], []
     for cell in plan.cells:

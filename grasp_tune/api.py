@@ -67,8 +67,8 @@ def minimize(
     schedule: `promote` spends most calls on the leaders; `paper` is the paper's to the letter.
     seed: fixes everything: start point, minibatches, candidates.
     backend: `local`, `ray`, `optuna`, or an object with a `run` method.
-    fused: advance the runs of a small model as one batched computation; `auto` decides by the
-        model's shape, the same way in every process.
+    fused: let short runs of a small model share a task, with the same result; `auto` decides by
+        the model's shape, the same way in every process.
     out: a folder for checkpoints, state and `result.json`; the same folder again resumes.
     workers: tasks at the same time; by default one, and with Ray as many as the cluster holds.
     ensemble: `resample` scores candidates on fresh samples; `window` by the last minibatches.

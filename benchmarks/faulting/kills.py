@@ -64,7 +64,7 @@ def driver_killed_at_random(folder: Path, moments: int, budget: int = BUDGET, se
 
 @cache
 def _computations(sweep: Sweep) -> int:
-    """Return how often the loss is computed; fused runs share one computation."""
+    """Return how often the loss is computed."""
     with TemporaryDirectory() as folder:
         count = Path(folder) / "count"
         code, found = finish(replace(sweep, out=f"{folder}/run"), count=count)

@@ -206,7 +206,7 @@ class Local(BackendSection):
     threads: Annotated[s.Count, Field(le=1024)] | None = None
     """Threads that torch uses in each; empty: torch's own choice."""
     fused: s.FlagOrAuto = "auto"
-    """Train the cells of a small model together as one batched computation; `auto` decides by the
+    """Let the cells of a small model share tasks, with the same result; `auto` decides by the
     model."""
 
 

@@ -88,7 +88,7 @@ def run_experiment(
     model = built.problem.build(experiment.seed)  # moved to the chosen point at the end
     if arguments["fused"] == "auto":  # decided here by the model at hand, not by another one
         own = callable(arguments["method"].base)
-        arguments["fused"] = built.problem.plain_steps and not own and pays(model)
+        arguments["fused"] = not own and pays(model)
     claim(folder, experiment, fresh=fresh)
     for note in (*experiment.notes(), *built.data.notes):
         tell(note)

@@ -145,9 +145,6 @@ class Experiment(s.Section):
         if self.ensemble == "window" and share > 0:
             right = "0, for a window looks only at training minibatches"
             yield "problem.validation", f"{share:g} with ensemble: window", right
-        if getattr(backend, "fused", None) is True and (problem.weight_decay or problem.clip):
-            got = "true with problem.weight_decay or problem.clip"
-            yield "backend.fused", got, "auto or false"
         file = getattr(problem.dataset, "validation_path", None)
         beside = "with problem.dataset.validation_path"
         if file and share:

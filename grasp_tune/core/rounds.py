@@ -61,14 +61,14 @@ class Schedule(Protocol):
         """Yield the rounds of a sweep; return its choice."""
 
 
-LEAST_BATCH = 8  # fewer runs than this gain nothing from being batched
+LEAST_BATCH = 8  # fewer runs than this are a task each
 SCORE_TASKS = 8  # a round of scoring is cut into at most so many tasks, whoever runs them
 
 
 def train_tasks(
     name: str, segments: Sequence[Segment], width: int, *, exact: bool = False, norms: bool = False
 ) -> tuple[TrainTask, ...]:
-    """Return the segments as tasks: one each, or `width` at a time batched into one."""
+    """Return the segments as tasks: one each, or `width` at a time."""
     size = width if width and len(segments) >= LEAST_BATCH else 1
     chunks = [tuple(segments[at : at + size]) for at in range(0, len(segments), size)]
     return tuple(

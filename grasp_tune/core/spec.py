@@ -26,7 +26,7 @@ class SweepSpec:
     schedule: AnySchedule = "promote"  # the object, whatever was given
     seed: int = 0
     ensemble: EnsembleName = "resample"
-    width: int = 0  # runs that are batched into one computation; 0: each by itself
+    width: int = 0  # short runs that share a task; 0: one each
     probe_parts: int | None = None  # tasks that share the probe; None: the schedule decides
     challengers: tuple[str, ...] = ()  # further base optimizers that join the race
 
@@ -63,7 +63,7 @@ class SweepSpec:
         `grasp_tune.minimize`. Workers need the functions beside the spec, which holds names only.
 
         method: `NonConvex()` where it is None.
-        width: how many runs are batched into one computation; 0: each by itself.
+        width: how many short runs share a task; 0: one each.
         challengers: names of registered optimizers, or a mapping from names to functions.
         """
         method = NonConvex() if method is None else method

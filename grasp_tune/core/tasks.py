@@ -180,7 +180,7 @@ class ProbeTask:
 
 @dataclass(frozen=True, slots=True)
 class TrainTask:
-    """Runs that advance: one, or several that are batched into one computation."""
+    """Runs that advance: one, or several short ones."""
 
     phase: ClassVar[str] = "train"
     id: str

@@ -38,13 +38,12 @@ class Averages:
         for gamma, means in self._means.items():
             live = self._live.values()
             if not means:
-                means += [
-                    x.to(torch.promote_types(x.dtype, torch.float32), copy=True) for x in live
-                ]
+                wide = [torch.promote_types(x.dtype, torch.float32) for x in live]
+                means += [x.to(kind, copy=True) for x, kind in zip(live, wide, strict=True)]
             self._steps[gamma] += 1
             pairs = zip(live, means, strict=True)
-            wide = [x if x.dtype == mean.dtype else x.to(mean.dtype) for x, mean in pairs]
-            torch._foreach_lerp_(means, wide, (1.0 + gamma) / (self._steps[gamma] + gamma))
+            now = [x if x.dtype == mean.dtype else x.to(mean.dtype) for x, mean in pairs]
+            torch._foreach_lerp_(means, now, (1.0 + gamma) / (self._steps[gamma] + gamma))
 
     def candidate(self, gamma: float) -> Tensors:
         """Return the average as a model's tensors; whole numbers are those of the last iterate."""
@@ -57,14 +56,13 @@ class Averages:
         """Add all that is needed to go on later."""
         for gamma, means in self._means.items():
             meta[f"average.{gamma:g}"] = self._steps[gamma]
-            for name, mean in zip(self._live, means, strict=False):
-                tensors[f"average.{gamma:g}.{name}"] = mean
+            pairs = zip(self._live, means, strict=False)
+            tensors |= {f"average.{gamma:g}.{name}": mean for name, mean in pairs}
 
     def load(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], key: str) -> None:
         """Go on from what `save` added; the tensors are then its own."""
         for gamma in self._means:
-            name = f"average.{gamma:g}"
-            if name not in meta:
+            if (name := f"average.{gamma:g}") not in meta:
                 continue  # the run did not carry it so far: it begins here
             try:
                 self._steps[gamma] = int(meta[name])

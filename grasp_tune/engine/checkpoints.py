@@ -52,8 +52,7 @@ class Store(Protocol):
 def model_tensors(model: nn.Module) -> Tensors:
     """Return the model's parameters and buffers by name; not copies."""
     found: Tensors = {f"param.{name}": item.detach() for name, item in model.named_parameters()}
-    found.update({f"buffer.{name}": item.detach() for name, item in model.named_buffers()})
-    return found
+    return found | {f"buffer.{name}": item.detach() for name, item in model.named_buffers()}
 
 
 def load_model(model: nn.Module, tensors: Mapping[str, Tensor], key: str) -> None:
@@ -128,10 +127,9 @@ class Buffers:
         found: list[Tensor | None] = []
         for (owner, name, _), kept in zip(self._places, self.kept, strict=True):
             now = owner[name]
-            if now is None or torch.equal(now, kept):
-                found.append(None)
-            else:
-                found.append(now - kept if now.is_floating_point() else now.clone())
+            same = now is None or torch.equal(now, kept)
+            fraction = kept.is_floating_point()
+            found.append(None if same or now is None else now - kept if fraction else now.clone())
         return found
 
     def change(self, changes: Sequence[Tensor | None]) -> None:
@@ -167,14 +165,13 @@ def load_optimizer(
     try:
         read = json.loads(numbers)
         found: dict[int, dict[str, Any]] = {int(at): dict(x) for at, x in read["state"].items()}
-        groups = read["groups"]
+        for group, saved in zip(state["param_groups"], read["groups"], strict=True):
+            for name, value in saved.items():
+                group[name] = tuple(value) if isinstance(value, list) else value
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise CheckpointError(f"checkpoint {key}: the optimizer's numbers are damaged") from None
-    if len(groups) != len(state["param_groups"]):
-        raise CheckpointError(f"checkpoint {key}: it has other parameter groups than this model")
-    for group, saved in zip(state["param_groups"], groups, strict=True):
-        for name, value in saved.items():
-            group[name] = tuple(value) if isinstance(value, list) else value
+        raise CheckpointError(
+            f"checkpoint {key}: the optimizer's numbers are damaged, or of other parameter groups"
+        ) from None
     for name, tensor in tensors.items():
         if name.startswith("opt."):
             _, index, entry = name.split(".", 2)

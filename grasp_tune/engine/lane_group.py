@@ -12,7 +12,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from types import TracebackType
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -132,12 +131,7 @@ class LaneGroup:
             raise GroupLost(f"the workers of a step did not meet: {error}") from None
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         del self._group  # closes the connections, so that the others need not wait for this one
 
     def own(self, lanes: int) -> range:
@@ -153,25 +147,22 @@ class LaneGroup:
         like: tensors of the shapes, kinds and device of the gradients.
         """
         shares = self._shares.of(sum(self._shares.counts))
-        layout = _Layout(like)
-        packed = layout.pack([total for _, _, total in tree.parts]).cpu()
-        numbers = [float(loss) for loss in losses]
-        numbers.append(time.perf_counter() - self._begun)
-        # All send as much as the one with the most; sixteen bytes at a time, as they are read.
-        head = 16 * -(-8 * (max(map(len, shares)) + 1) // 16)
-        own = torch.empty(
-            head + layout.size * max(len(_subtrees(share)) for share in shares), dtype=torch.uint8
-        )
-        told = torch.tensor(numbers, dtype=torch.float64).view(torch.uint8)
-        own[: len(told)], own[head : head + len(packed)] = told, packed
+        numbers = [*map(float, losses), time.perf_counter() - self._begun]
+        sums = [_packed(total, like) for _, _, total in tree.parts]
+        packed = torch.cat([torch.tensor(numbers, dtype=torch.float64).view(torch.uint8), *sums])
+        size = len(sums[0])  # all send as much as the one with the most
+        sizes = [8 * (len(share) + 1) + size * len(_subtrees(share)) for share in shares]
+        own = torch.zeros(max(sizes), dtype=torch.uint8)
+        own[: len(packed)] = packed
         whole, spread, seconds = LaneSum(), list[Tensor](), list[float]()
         for share, found in zip(shares, self._gathered(own), strict=True):
-            *values, spent = found[:head].view(torch.float64)[: len(share) + 1].unbind()
+            end = 8 * (len(share) + 1)
+            *values, spent = found[:end].clone().view(torch.float64).unbind()
             spread.extend(value.to(losses[0]) for value in values)
             seconds.append(float(spent))
-            for at, lanes in enumerate(_subtrees(share)):
-                begin = head + at * layout.size
-                whole.add_subtree(lanes, layout.unpack(found[begin : begin + layout.size]))
+            for lanes in _subtrees(share):
+                whole.add_subtree(lanes, _unpacked(found[end : end + size], like))
+                end += size
         self._shares.learn(seconds)
         return whole.total(), spread
 
@@ -197,42 +188,25 @@ def _subtrees(share: range) -> list[int]:
     return found
 
 
-class _Layout:
-    """Gradients as bytes: large kinds of numbers first, so that each lies where it may be read."""
+def _packed(total: Gradients, like: Sequence[Tensor]) -> Tensor:
+    """Return the bytes of gradients: their numbers, and which of them there are."""
+    if any(item is not None and item.is_sparse for item in total):
+        raise SearchError("workers cannot share lanes of sparse gradients; use one worker")
+    pairs = zip(total, like, strict=True)
+    dense = [torch.zeros_like(x) if item is None else item.detach() for item, x in pairs]
+    rows = [item.contiguous().view(-1).view(torch.uint8).cpu() for item in dense]
+    there = torch.tensor([item is not None for item in total], dtype=torch.uint8)
+    return torch.cat([*rows, there])
 
-    def __init__(self, like: Sequence[Tensor]) -> None:
-        self._like = like
-        self._order = sorted(range(len(like)), key=lambda at: -like[at].element_size())
-        numbers = sum(item.numel() * item.element_size() for item in like)
-        self._flags = numbers  # where it says which of them there are
-        self.size = 16 * -(-(numbers + len(like)) // 16)
 
-    def pack(self, sums: Sequence[Gradients]) -> Tensor:
-        """Return the bytes of several sums."""
-        rows = []
-        for total in sums:
-            if any(item is not None and item.is_sparse for item in total):
-                raise SearchError("workers cannot share lanes of sparse gradients; use one worker")
-            for at in self._order:
-                item = total[at]
-                dense = torch.zeros_like(self._like[at]) if item is None else item
-                rows.append(dense.detach().contiguous().view(-1).view(torch.uint8))
-            there = torch.zeros(self.size - self._flags, dtype=torch.uint8)
-            there[: len(total)] = torch.tensor([item is not None for item in total])
-            rows.append(there.to(rows[0].device))
-        return torch.cat(rows)
-
-    def unpack(self, row: Tensor) -> Gradients:
-        """Return one sum, which lies in these bytes where they are on the right device."""
-        found: Gradients = [None] * len(self._like)
-        place, there = 0, row[self._flags :].tolist()
-        for at in self._order:
-            like = self._like[at]
-            stop = place + like.numel() * like.element_size()
-            if there[at]:
-                found[at] = row[place:stop].view(like.dtype).view(like.shape).to(like.device)
-            place = stop
-        return found
+def _unpacked(row: Tensor, like: Sequence[Tensor]) -> Gradients:
+    """Return the gradients of which these are the bytes."""
+    *parts, there = row.split([x.numel() * x.element_size() for x in like] + [len(like)])
+    return [
+        # Copied, so that it lies where numbers of its kind may lie.
+        part.clone().view(x.dtype).view(x.shape).to(x.device) if given else None
+        for part, x, given in zip(parts, like, there.tolist(), strict=True)
+    ]
 
 
 def meeting_place(host: str) -> tuple[str, object]:

@@ -23,6 +23,13 @@ def classes_of(outputs: object) -> Tensor | None:
     return outputs.argmax(dim=-1)
 
 
+def _named(outputs: Tensor) -> Tensor:
+    if (found := classes_of(outputs)) is None:
+        shape = tuple(getattr(outputs, "shape", ()))
+        raise ProblemError(f"metric: outputs of shape {shape} name no class for each row")
+    return found
+
+
 def accuracy(outputs: Tensor, targets: Tensor) -> float:
     """The share of rows whose largest score names the right class."""
     return float((_named(outputs) == targets).double().mean())
@@ -33,9 +40,9 @@ def f1(outputs: Tensor, targets: Tensor) -> float:
     named, found = _named(outputs), []
     kinds = torch.unique(torch.cat([targets, named])).tolist()
     for kind in [1] if set(kinds) <= {0, 1} else kinds:
-        hits = int(((named == kind) & (targets == kind)).sum())
-        total = int((named == kind).sum()) + int((targets == kind).sum())
-        found.append(2.0 * hits / total if total else 0.0)
+        ours, right = named == kind, targets == kind
+        total = int(ours.sum()) + int(right.sum())
+        found.append(2.0 * int((ours & right).sum()) / total if total else 0.0)
     return sum(found) / len(found)
 
 
@@ -51,6 +58,15 @@ def auc(outputs: Tensor, targets: Tensor) -> float:
     shares = torch.softmax(outputs.double(), dim=-1)
     areas = [_area(shares[:, kind], targets == kind) for kind in torch.unique(targets).tolist()]
     return sum(areas) / len(areas)
+
+
+def _area(scores: Tensor, positive: Tensor) -> float:
+    """The area under the ROC curve by mean ranks; 0.5 where one of the two kinds is missing."""
+    _, place, counts = torch.unique(scores.double(), return_inverse=True, return_counts=True)
+    ranks = (counts.cumsum(0).double() - (counts.double() - 1.0) / 2.0)[place]
+    ours = int(positive.sum())
+    pairs = ours * (len(positive) - ours)
+    return float((ranks[positive].sum() - ours * (ours + 1) / 2.0) / pairs) if pairs else 0.5
 
 
 def r2(outputs: Tensor, targets: Tensor) -> float:
@@ -69,28 +85,8 @@ def find_metric(metric: str | Metric) -> tuple[str, Metric]:
     if callable(metric):
         return getattr(metric, "__name__", type(metric).__name__), metric
     if metric not in METRICS:
-        names = ", ".join(METRICS)
         raise ProblemError(
-            f"metric: got {metric!r}, expected {names}, or a function of (outputs, targets)"
+            f"metric: got {metric!r}, expected {', '.join(METRICS)}, or a function of "
+            "(outputs, targets)"
         )
     return metric, METRICS[metric]
-
-
-def _named(outputs: Tensor) -> Tensor:
-    found = classes_of(outputs)
-    if found is None:
-        shape = tuple(getattr(outputs, "shape", ()))
-        raise ProblemError(f"metric: outputs of shape {shape} name no class for each row")
-    return found
-
-
-def _area(scores: Tensor, positive: Tensor) -> float:
-    """The area under the ROC curve by mean ranks; 0.5 where one of the two kinds is missing."""
-    _, place, counts = torch.unique(scores.double(), return_inverse=True, return_counts=True)
-    ends = counts.cumsum(0).double()
-    ranks = (ends - (counts.double() - 1.0) / 2.0)[place]
-    ours = int(positive.sum())
-    others = len(positive) - ours
-    if not ours or not others:
-        return 0.5
-    return float((ranks[positive].sum() - ours * (ours + 1) / 2.0) / (ours * others))

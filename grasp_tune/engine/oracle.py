@@ -23,22 +23,19 @@ class Oracle:
     def __init__(
         self, problem: TorchProblem, seed: int, count: Callable[[int], None] = lambda calls: None
     ) -> None:
-        self.problem, self.seed = problem, seed
+        self.problem, self.seed, self.count = problem, seed, count
         self.device = problem.chosen_device
         self.model = problem.build(seed)
         self.parameters = [item for item in self.model.parameters() if item.requires_grad]
-        self.count = count
         self._streams: dict[str, Stream] = {}
         self._noise = address(seed, "noise") % 2**62
 
     def stream(self, purpose: str) -> Stream:
         """Return the minibatches of one purpose."""
         if purpose not in self._streams:
-            problem = self.problem
-            data = problem.validation if purpose == "validation" else problem.data
-            self._streams[purpose] = Stream(
-                data, problem.batch_size, self.seed, purpose, self.device
-            )
+            data = self.problem.validation if purpose == "validation" else self.problem.data
+            size, seed = self.problem.batch_size, self.seed
+            self._streams[purpose] = Stream(data, size, seed, purpose, self.device)
         return self._streams[purpose]
 
     def gradient(self, purpose: str, call: int) -> Tensor:
@@ -51,11 +48,11 @@ class Oracle:
 
     def loss(self, batch: Batch, purpose: str, call: int) -> Tensor:
         """Return the loss of a batch as a scalar tensor, and count the call."""
-        self.seed_noise(purpose, call)
+        self._seed_noise(purpose, call)
         self.count(1)
-        return self.checked(self.problem.loss(self.model, batch))
+        return self._checked(self.problem.loss(self.model, batch))
 
-    def seed_noise(self, purpose: str, call: int) -> None:
+    def _seed_noise(self, purpose: str, call: int) -> None:
         """Fix the random numbers that the model or the loss may draw in this call."""
         number = self._noise + (call << 3) + PURPOSES.index(purpose)
         seed_globally(number, cpu_only=self.device.type == "cpu")
@@ -63,34 +60,33 @@ class Oracle:
     @torch.no_grad()
     def value(self, purpose: str, call: int) -> float:
         """Return the loss of one minibatch; of validation data, what the choice goes by."""
-        if purpose == "validation" and self.problem.choose_by == "metric":
-            assert self.problem.metric is not None
-            self.seed_noise(purpose, call)
+        batch, metric = self.stream(purpose).batch(call), self.problem.metric
+        if purpose == "validation" and self.problem.choose_by == "metric" and metric is not None:
+            self._seed_noise(purpose, call)
             self.count(1)
-            inputs, targets = self.stream(purpose).batch(call)
-            return 1.0 - float(find_metric(self.problem.metric)[1](self.model(inputs), targets))
-        return float(self.loss(self.stream(purpose).batch(call), purpose, call))
+            inputs, targets = batch
+            return 1.0 - float(find_metric(metric)[1](self.model(inputs), targets))
+        return float(self.loss(batch, purpose, call))
 
     def exact(self, *, gradient: bool, counted: bool = False) -> float:
         """Return the loss over all data, and leave its gradient where asked; one oracle call.
 
         The deterministic algorithm counts training gradients only, hence `counted`.
         """
-        if counted:
-            self.count(1)
-        self.seed_noise("exact", 0)
+        self.count(int(counted))
+        self._seed_noise("exact", 0)
         total, rows = 0.0, self.problem.rows or 0
         for parameter in self.parameters:
             parameter.grad = None
         for batch, count in full_batches(self.problem.data, self.device):
             with torch.set_grad_enabled(gradient):
-                loss = self.checked(self.problem.loss(self.model, batch))
+                loss = self._checked(self.problem.loss(self.model, batch))
                 if gradient:
                     (loss * (count / rows)).backward()
             total += float(loss.detach()) * count
         return total / rows
 
-    def checked(self, loss: object) -> Tensor:
+    def _checked(self, loss: object) -> Tensor:
         """Return the loss, or say what is wrong with it."""
         if not isinstance(loss, Tensor):
             raise ProblemError(f"loss: it returned {type(loss).__name__}, expected a scalar tensor")
@@ -109,7 +105,5 @@ class Oracle:
 def gradient_norm(parameters: Sequence[Tensor]) -> Tensor:
     """Return the norm of the gradients that the parameters hold."""
     found = [item.grad for item in parameters if item.grad is not None]
-    if not found:
-        return torch.zeros(())
-    norms = [item.to(found[0].device) for item in torch._foreach_norm(found)]
-    return torch.linalg.vector_norm(torch.stack(norms))
+    norms = [item.to(found[0].device) for item in torch._foreach_norm(found)] if found else []
+    return torch.linalg.vector_norm(torch.stack(norms)) if norms else torch.zeros(())

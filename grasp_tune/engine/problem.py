@@ -27,6 +27,21 @@ Data = (
 )
 
 
+_UNTRAINABLE = (
+    "not initialised yet (a lazy module); run the model once on an example inside `model` before "
+    "returning it",
+    "complex; keep its real and imaginary parts as a real parameter and join them with "
+    "torch.view_as_complex",
+    "float16, too narrow for steps of unknown size; keep the parameters in float32 or bfloat16, "
+    "and use torch.autocast",
+)
+
+
+def _need(fine: bool, name: str, got: str, expected: str) -> None:
+    if not fine:
+        raise ProblemError(f"{name}: got {got}, expected {expected}")
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TorchProblem:
     """A training problem: minimise the expected `loss(model, batch)` over the model's parameters.
@@ -69,29 +84,23 @@ class TorchProblem:
     rows: int | None = field(init=False, default=None)  # of `data`; None for an iterable
 
     def __post_init__(self) -> None:
-        size = self.batch_size
-        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            raise ProblemError(f"batch_size: got {size!r}, expected a whole number >= 1")
-        if isinstance(self.model, nn.Module) or not callable(self.model):
-            raise ProblemError(
-                f"model: got {type(self.model).__name__}, expected a function without arguments "
-                "that builds the model, such as `lambda: nn.Linear(64, 10)`"
-            )
-        if not callable(self.loss):
-            kind = type(self.loss).__name__
-            raise ProblemError(f"loss: got {kind}, expected a function of (model, batch)")
-        if not 0.0 <= self.weight_decay < math.inf:
-            raise ProblemError(f"weight_decay: got {self.weight_decay!r}, expected a number >= 0")
-        if self.clip is not None and not self.clip > 0.0:
-            raise ProblemError(f"clip: got {self.clip!r}, expected a number > 0")
-        device = self.chosen_device
+        size, decay, clip, by = self.batch_size, self.weight_decay, self.clip, self.choose_by
+        _need(type(size) is int and size >= 1, "batch_size", repr(size), "a whole number >= 1")
+        makes = "a function without arguments that builds the model, such as"
+        _need(
+            callable(self.model) and not isinstance(self.model, nn.Module),
+            *("model", type(self.model).__name__, f"{makes} `lambda: nn.Linear(64, 10)`"),
+        )
+        kind = type(self.loss).__name__
+        _need(callable(self.loss), "loss", kind, "a function of (model, batch)")
+        _need(0.0 <= decay < math.inf, "weight_decay", repr(decay), "a number >= 0")
+        _need(clip is None or clip > 0.0, "clip", repr(clip), "a number > 0")
+        _need(by in ("loss", "metric"), "choose_by", repr(by), "'loss' or 'metric'")
+        if by == "metric" and (self.metric is None or self.validation is None):
+            raise ProblemError("choose_by: got 'metric', which needs a metric and validation data")
         if self.metric is not None:
             find_metric(self.metric)
-        if self.choose_by not in ("loss", "metric"):
-            raise ProblemError(f"choose_by: got {self.choose_by!r}, expected 'loss' or 'metric'")
-        if self.choose_by == "metric" and (self.metric is None or self.validation is None):
-            raise ProblemError("choose_by: got 'metric', which needs a metric and validation data")
-        home = getattr(self.loss, "__module__", "")
+        device, home = self.chosen_device, getattr(self.loss, "__module__", "")
         if isinstance(self.loss, nn.Module) or home == "torch.nn.functional":
             self._set(loss=TargetLoss(self.loss, device))
         self._set(data=_as_data(self.data, size))
@@ -109,7 +118,7 @@ class TorchProblem:
     def build(self, seed: int) -> nn.Module:
         """Return a fresh model at the start point, on the problem's device.
 
-        Raises `ProblemError` where `model` gives no module, or one without trainable parameters.
+        Raises `ProblemError` where `model` gives no module, or one that cannot be trained.
         """
         from grasp_tune.engine.streams import fixed_randomness
 
@@ -121,30 +130,11 @@ class TorchProblem:
         if not any(parameter.requires_grad for parameter in model.parameters()):
             raise ProblemError("model: it has no trainable parameter, so there is nothing to train")
         for name, item in model.named_parameters():
-            wrong = ""
-            if nn.parameter.is_lazy(item):
-                wrong = (
-                    "not initialised yet (a lazy module); run the model once on an example inside "
-                    "`model` before returning it"
-                )
-            elif item.is_complex():
-                wrong = (
-                    "complex; keep its real and imaginary parts as a real parameter and join them "
-                    "with torch.view_as_complex"
-                )
-            elif item.dtype == torch.float16 and item.requires_grad:
-                wrong = (
-                    "float16, too narrow for steps of unknown size; keep the parameters in float32 "
-                    "or bfloat16, and use torch.autocast"
-                )
-            if wrong:
+            narrow = item.dtype == torch.float16 and item.requires_grad
+            found = (nn.parameter.is_lazy(item), item.is_complex(), narrow)
+            for wrong in (text for is_so, text in zip(found, _UNTRAINABLE, strict=True) if is_so):
                 raise ProblemError(f"model: parameter {name} is {wrong}")
         return model.to(self.chosen_device).train()
-
-    @property
-    def plain_steps(self) -> bool:
-        """Whether a step is the optimizer's alone, with neither decay nor clipping."""
-        return not self.weight_decay and self.clip is None
 
     @property
     def choice_metric(self) -> str | None:
@@ -271,22 +261,20 @@ def _column(item: Tensor | np.ndarray[Any, Any]) -> Tensor:
 
 def count_rows(data: Data, name: str, least: int) -> int | None:
     """Return how many rows there are, None for an iterable; fewer than `least` is an error."""
+    if isinstance(data, Passes):
+        return None
+    if not isinstance(data, tuple | Rows):
+        raise ProblemError(
+            f"{name}: got {type(data).__name__}, expected a tuple of tensors or arrays, a Dataset "
+            "with a length, a DataLoader, or a function that gives an iterable of batches"
+        )
     if isinstance(data, tuple):
         if not data or not all(isinstance(item, Tensor) and item.ndim >= 1 for item in data):
             raise ProblemError(f"{name}: a tuple must hold tensors with at least one dimension")
         sizes = [len(item) for item in data]
         if len(set(sizes)) != 1:
             raise ProblemError(f"{name}: the tensors have different numbers of rows: {sizes}")
-        rows = sizes[0]
-    elif isinstance(data, Rows):
-        rows = len(data)
-    elif isinstance(data, Passes):
-        return None
-    else:
-        raise ProblemError(
-            f"{name}: got {type(data).__name__}, expected a tuple of tensors or arrays, a Dataset "
-            "with a length, a DataLoader, or a function that gives an iterable of batches"
-        )
+    rows = len(data) if isinstance(data, Rows) else len(data[0])
     if not rows:
         raise ProblemError(f"{name}: there are no rows")
     if rows < least:

@@ -16,7 +16,9 @@ from torch import Tensor
 from grasp_tune.core.checkpoint_keys import MOMENTS, START, part_key
 from grasp_tune.core.tasks import ProbeOutcome, ProbeTask, SampleOutcome, ScoreOutcome, ScoreTask
 from grasp_tune.engine.checkpoints import Buffers, Store, Tensors
+from grasp_tune.engine.step_rules import StepRules
 from grasp_tune.optimizers.preconditioner import Coordinates, typical_peak
+from grasp_tune.optimizers.registry import Factory
 from grasp_tune.optimizers.unixgrad import joint_norm
 
 State = tuple[Tensors, dict[str, Any]]  # tensors, and numbers that JSON can hold
@@ -29,6 +31,8 @@ class Bench(Protocol):
     origin: str  # names x0
     trained: list[Tensor]  # its trainable parameters
     matrices: frozenset[int]  # the positions of the hidden matrices among them
+    bases: Mapping[str, Factory]  # optimizers of the user's own
+    rules: StepRules
     buffers: Buffers
 
     @property
@@ -40,10 +44,10 @@ class Bench(Protocol):
 
 
 class LossSums:
-    """Running sums of losses."""
+    """Running sums of losses: how many, their sum, the sum of their squares."""
 
     def __init__(self) -> None:
-        self.numbers = [0.0, 0.0, 0.0]  # how many, their sum, the sum of their squares
+        self.numbers = [0.0, 0.0, 0.0]
 
     def add(self, value: float) -> None:
         """Take in a loss."""
@@ -54,14 +58,10 @@ class LossSums:
         self.numbers = [a + b for a, b in zip(self.numbers, numbers, strict=True)]
 
     @property
-    def mean(self) -> float:
-        """Mean of the losses."""
-        return self.numbers[1] / (self.numbers[0] or math.nan)
-
-    @property
-    def mean_square(self) -> float:
-        """Mean of their squares."""
-        return self.numbers[2] / (self.numbers[0] or math.nan)
+    def means(self) -> tuple[float, float]:
+        """Mean of the losses, and of their squares."""
+        count, total, squares = self.numbers
+        return total / (count or math.nan), squares / (count or math.nan)
 
 
 class MeanGradient:
@@ -90,14 +90,10 @@ class MeanGradient:
         self.square += norm * norm  # a power would raise where this gives infinity
 
     @property
-    def norm(self) -> float:
-        """Norm of the mean."""
-        return joint_norm(self.sums) / self.count if self.count else math.nan
-
-    @property
-    def mean_square(self) -> float:
-        """Mean of |g|^2."""
-        return self.square / self.count if self.count else math.nan
+    def means(self) -> tuple[float, float]:
+        """Norm of the mean, and the mean of |g|^2."""
+        count = self.count or math.nan
+        return joint_norm(self.sums) / count, self.square / count
 
     def tensors(self) -> Tensors:
         """Return all that `merge` needs."""
@@ -123,7 +119,7 @@ class ProbeRun:
         self._mean = MeanGradient(bench.trained, moments=task.moments)
         self._values, self._losses = LossSums(), LossSums()
         for part in range(task.merge):
-            self._merge(bench.store.read(str(part_key(part))).tensors)
+            self.load(bench.store.read(str(part_key(part))).tensors, {"fed": 0})
         bench.place(START)
         bench.buffers.keep()
 
@@ -160,16 +156,17 @@ class ProbeRun:
             store.write(str(MOMENTS), peaks, {"typical": typical_peak(mean.peaks)})
         # Where no values were asked for, those that came with the gradients cost nothing.
         seen = self._values if self._values.numbers[0] else self._losses
+        (norm, square), (value, value_square) = mean.means, seen.means
         return ProbeOutcome(
             calls=task.calls,
             origin=self._bench.origin,
             gradients=mean.count,
-            gradient_norm=mean.norm,
-            gradient_square=mean.mean_square,
+            gradient_norm=norm,
+            gradient_square=square,
             parameters=sum(item.numel() for item in mean.sums),
             values=int(seen.numbers[0]),
-            value=seen.mean,
-            value_square=seen.mean_square,
+            value=value,
+            value_square=value_square,
             matrices=len(self._bench.matrices),
         )
 
@@ -180,15 +177,12 @@ class ProbeRun:
         return tensors, {"fed": self._fed}
 
     def load(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
-        """Go on from saved sums."""
-        self._merge(tensors)
-        self._fed = int(numbers["fed"])
-
-    def _merge(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go on from saved sums, added to what there is."""
         self._mean.merge(tensors)
         losses = tensors["losses"].tolist()
         self._values.merge(losses[:3])
         self._losses.merge(losses[3:])
+        self._fed = int(numbers["fed"])
 
 
 class ScoreRun:
@@ -227,10 +221,8 @@ class ScoreRun:
         self._bench.buffers.restore()
         sample = self._task.samples[len(self._found)]
         if self._task.exact or self._fed == sample.stop - sample.start:
-            value, square = self._sums.mean, self._sums.mean_square
-            if self._mean is not None:
-                value, square = self._mean.norm, self._mean.mean_square
-            self._found.append(SampleOutcome(sample.key, self._fed, value, square))
+            means = self._sums.means if self._mean is None else self._mean.means
+            self._found.append(SampleOutcome(sample.key, self._fed, *means))
             self._begin()
 
     def outcome(self) -> ScoreOutcome:

@@ -15,7 +15,6 @@ from grasp_tune.core.tasks import Point, Segment, SegmentOutcome, TrainTask
 from grasp_tune.engine.averaging import Averages
 from grasp_tune.engine.checkpoints import (
     Checkpoint,
-    Store,
     finite,
     load_optimizer,
     model_tensors,
@@ -23,10 +22,10 @@ from grasp_tune.engine.checkpoints import (
 )
 from grasp_tune.engine.lane_group import LaneSum
 from grasp_tune.engine.oracle import gradient_norm
-from grasp_tune.engine.sampling import read_coordinates
+from grasp_tune.engine.sampling import Bench, read_coordinates
 from grasp_tune.engine.step_rules import bare_step
 from grasp_tune.engine.tensor_file import Meta
-from grasp_tune.optimizers.registry import BaseOptimizer, find_optimizer
+from grasp_tune.optimizers.registry import find_optimizer
 
 if TYPE_CHECKING:
     from grasp_tune.engine.worker import Worker
@@ -50,8 +49,8 @@ class Curve:
         self._points: list[Point] = []
         self.call, self.finite = segment.start, True
 
-    def add(self, loss: float, norm: float = math.nan) -> bool:
-        """Take in one oracle call; returns whether the run is still finite."""
+    def add(self, loss: float, norm: float = math.nan) -> None:
+        """Take in one oracle call."""
         self._window.append((loss, norm))
         if self.call >= self._late_from:
             self._late += loss
@@ -63,7 +62,6 @@ class Curve:
         if self._count == self._every or self.call == self._segment.stop:
             self._mark()
         self.finite = self.finite and math.isfinite(loss) and loss <= self._ceiling
-        return self.finite
 
     def _mark(self) -> None:
         self._points.append(Point(self.call, self._loss / self._count, self._norm / self._count))
@@ -106,31 +104,31 @@ class Curve:
 
 
 class TrainingRun:
-    """One run on its way through a segment: model, optimizer, averages and curve.
+    """One run on its way through a segment: optimizer, averages and curve.
 
     model: whose parameters are moved; it stands where the run begins.
     params: those of the parameters that are trained.
-    matrices: the positions of the hidden matrices among them.
     saved: the state that the run goes on from, None at x0; or a run that is in this very state.
     """
 
     def __init__(
         self,
+        task: TrainTask,
         segment: Segment,
-        base: BaseOptimizer,
+        bench: Bench,
         model: nn.Module,
         params: Sequence[Tensor],
-        matrices: frozenset[int],
-        store: Store,
         saved: "Checkpoint | TrainingRun | None",
     ) -> None:
-        self.segment, self.base, self.model, self._store = segment, base, model, store
-        self.curve = Curve(segment)
-        self.call = segment.start
+        self.segment, self.model, self._task, self._bench = segment, model, task, bench
+        self.base = find_optimizer(segment.arm.base, bench.bases)
+        self.curve, self.call = Curve(segment), segment.start
+        self.params = list(params)
         self._seen: list[tuple[Tensor | float, Tensor | float]] = []  # not yet in the curve
         self._lag = 1 if params[0].device.type == "cpu" else LAG
         self._waiting = sorted({call for call in segment.keep if call < segment.stop})
-        self._entry = base.group_entry or ""
+        self._sum, self.within = LaneSum(), 0  # of a step that is not complete: sum, calls
+        self._entry = self.base.group_entry or ""
         self.optimizer: Optimizer
         self.averages: Averages
         self._full: list[float | None]  # each group's step before it is annealed
@@ -138,8 +136,9 @@ class TrainingRun:
             self.optimizer, self.averages, self._full = saved.optimizer, saved.averages, saved._full
             self._set_step(1.0)
             return
-        coordinates = read_coordinates(store, segment.arm.power, params)
-        self.optimizer = base.build(params, dict(segment.arm.values), coordinates, matrices)
+        coordinates = read_coordinates(bench.store, segment.arm.power, params)
+        values = dict(segment.arm.values)
+        self.optimizer = self.base.build(self.params, values, coordinates, bench.matrices)
         self._full = [group.get(self._entry) for group in self.optimizer.param_groups]
         self.averages = Averages(model, segment.averages)
         if saved is not None:
@@ -152,7 +151,7 @@ class TrainingRun:
     def over(self) -> bool:
         """Whether the next step does not fit any more, or the run has diverged."""
         step = self.base.calls_per_step * self.segment.lanes
-        return not self.curve.finite or self.call + step > self.segment.stop
+        return not self.curve.finite or self.call - self.within + step > self.segment.stop
 
     def goes_on_as(self, segment: Segment) -> bool:
         """Return whether a segment begins with the state in which this run has ended."""
@@ -160,12 +159,35 @@ class TrainingRun:
         saved = state_key(own.arm.index, own.stop) if own.save else None
         return saved == segment.state and (own.arm, own.averages) == (segment.arm, segment.averages)
 
-    def keep_due(self) -> None:
-        """Keep the iterates that are wanted by now."""
+    def prepare(self) -> None:
+        """Before a step: keep what is wanted here, and go to where its first gradient is wanted."""
+        self._keep_due()
+        if self.base.calls_per_step > 1:
+            self.optimizer.begin()  # type: ignore[attr-defined]
+
+    def feed(self, loss: Tensor | float) -> None:
+        """Take the gradient that the parameters hold; make the step that it completes."""
+        self._record(loss, gradient_norm(self.params) if self._task.norms else math.nan)
+        self.within += 1
+        if (lanes := self.segment.lanes) > 1:
+            self._sum.add([item.grad for item in self.params])
+            if self.within % lanes:
+                return
+            for item, total in zip(self.params, self._sum.total(), strict=True):
+                item.grad = None if total is None else total.div_(lanes)
+            self._sum = LaneSum()
+        self._anneal(self.call - self.within)
+        if self._bench.rules.step(self.optimizer, self.base, loss):
+            self.within = 0
+            self.averages.update()
+            if not self.over:
+                self.prepare()
+
+    def _keep_due(self) -> None:
         while self._waiting and self._waiting[0] <= self.call:
             self._write_iterate(self._waiting.pop(0))
 
-    def record(self, loss: Tensor | float, norm: Tensor | float) -> None:
+    def _record(self, loss: Tensor | float, norm: Tensor | float) -> None:
         """Take in one oracle call; on a GPU, losses are looked at when some are there."""
         self.call += 1
         self._seen.append((loss, norm))
@@ -180,7 +202,7 @@ class TrainingRun:
 
     def finish(self) -> SegmentOutcome:
         """Write what the segment wants at its end; return how it went."""
-        segment, store, index = self.segment, self._store, self.segment.arm.index
+        segment, store, index = self.segment, self._bench.store, self.segment.arm.index
         self.look()
         for call in self._waiting:
             self._write_iterate(call)
@@ -188,10 +210,9 @@ class TrainingRun:
         self.curve.finite = self.curve.finite and finite(self.model)
         if segment.stop in segment.keep:
             self._write_iterate(segment.stop)
-        if segment.keep_averages:
-            for gamma in segment.averages:
-                key = str(average_key(index, segment.stop, gamma))
-                store.write(key, self.averages.candidate(gamma), {})
+        for gamma in segment.averages if segment.keep_averages else ():
+            key = str(average_key(index, segment.stop, gamma))
+            store.write(key, self.averages.candidate(gamma), {})
         if segment.save:
             tensors, numbers = optimizer_tensors(self.optimizer)
             tensors.update(model_tensors(self.model))
@@ -200,8 +221,7 @@ class TrainingRun:
             store.write(str(state_key(index, segment.stop)), tensors, meta)
         return self.curve.outcome()
 
-    def anneal(self, call: int) -> None:
-        """Set the step size of an oracle call."""
+    def _anneal(self, call: int) -> None:
         if self.segment.shaped:
             self._set_step(self.segment.step_share(call))
 
@@ -212,7 +232,7 @@ class TrainingRun:
 
     def _write_iterate(self, call: int) -> None:
         key = str(iterate_key(self.segment.arm.index, call))
-        self._store.write(key, model_tensors(self.model), {})
+        self._bench.store.write(key, model_tensors(self.model), {})
 
 
 class _OutOfCalls(Exception):
@@ -220,35 +240,20 @@ class _OutOfCalls(Exception):
 
 
 class SegmentRunner(TrainingRun):
-    """A run whose gradients a worker's oracle computes.
+    """A run whose gradients a worker's oracle computes."""
 
-    model: one like the worker's that is moved in its place.
-    skip: calls at the beginning that are already spent, and count as used.
-    """
-
-    def __init__(
-        self,
-        worker: "Worker",
-        segment: Segment,
-        task: TrainTask,
-        model: nn.Module | None = None,
-        skip: int = 0,
-    ) -> None:
-        self._worker, self._task, self._rules = worker, task, worker.rules
-        model = worker.model if model is None else model
-        saved = worker.place(str(segment.state or START), model)
-        params: list[Tensor] = [item for item in model.parameters() if item.requires_grad]
-        base = find_optimizer(segment.arm.base, worker.bases)
-        super().__init__(segment, base, model, params, worker.matrices, worker.store, saved)
-        self.call = self.curve.call = segment.start + skip
+    def __init__(self, worker: "Worker", task: TrainTask, segment: Segment) -> None:
+        self._worker = worker
+        saved = worker.place(str(segment.state or START))
+        super().__init__(task, segment, worker, worker.model, worker.trained, saved)
 
     def outcome(self) -> SegmentOutcome:
         """Train, write what was asked for, and return how it went."""
         step = bare_step(self.optimizer)
         while not self.over:
-            self.keep_due()
+            self._keep_due()
             before = self.call
-            self.anneal(before)
+            self._anneal(before)
             try:
                 step(self._closure)
             except _OutOfCalls:
@@ -259,7 +264,7 @@ class SegmentRunner(TrainingRun):
                     f"base: {kind}.step never called the closure that it was given, so it cannot "
                     "be run; a step must call `closure()`, which computes the gradients"
                 )
-            self._rules.after(self.optimizer)
+            self._worker.rules.after(self.optimizer)
             self.averages.update()
         return self.finish()
 
@@ -275,8 +280,8 @@ class SegmentRunner(TrainingRun):
             losses = self._lanes(self.call, lanes)
         norm = gradient_norm(oracle.parameters) if self._task.norms else math.nan
         for loss in losses:
-            self.record(loss, norm)
-        self._rules.before(self.optimizer)
+            self._record(loss, norm)
+        self._worker.rules.before(self.optimizer)
         return losses[0] if lanes == 1 else torch.stack(losses).mean()
 
     def _lanes(self, first: int, count: int) -> list[Tensor]:
@@ -292,11 +297,10 @@ class SegmentRunner(TrainingRun):
         buffers.keep()
         for lane in own:
             losses.append(oracle.gradient("train", first + lane))
-            found = [item.grad for item in oracle.parameters]
-            for change in buffers.changes():
-                whole = change is None or change.is_floating_point()
-                found.append(change if whole or lane == 0 else None)
-            tree.add(found)
+            changes = buffers.changes()
+            if lane:
+                changes = [x if x is not None and x.is_floating_point() else None for x in changes]
+            tree.add([*(item.grad for item in oracle.parameters), *changes])
             buffers.restore()
         if group is None:
             total = tree.total()

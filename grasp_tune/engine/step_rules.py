@@ -51,9 +51,11 @@ class StepRules:
             if decay:
                 self._decayed.append((params, m, decay))
 
-    def step(self, optimizer: Optimizer, base: BaseOptimizer, loss: Tensor) -> None:
-        """Let the optimizer make a step with the gradients that the parameters hold."""
+    def step(self, optimizer: Optimizer, base: BaseOptimizer, loss: Tensor | float) -> bool:
+        """Hand the gradients that the parameters hold to the optimizer; True: a step is made."""
         self.before(optimizer)
+        if base.calls_per_step > 1:
+            return bool(optimizer.feed())  # type: ignore[attr-defined]
         root = 0.5 if base.from_distance is gradient_step else 1.0
         for params, m in self._scaled:
             torch._foreach_div_(params, m**root)
@@ -63,6 +65,7 @@ class StepRules:
         for params, m in self._scaled:
             torch._foreach_mul_(params, m**root)
         self.after(optimizer)
+        return True
 
     def before(self, optimizer: Optimizer) -> None:
         """Change the gradients that a step is about to use."""
@@ -91,12 +94,12 @@ class StepRules:
             )
 
 
-def bare_step(optimizer: Optimizer) -> Callable[[Callable[[], Tensor]], Any]:
+def bare_step(optimizer: Optimizer) -> Callable[[Callable[[], Any]], Any]:
     """Return its step without the profiler's record, which costs as much as a small layer."""
     step: Any = type(optimizer).step
     if getattr(step, "hooked", False) and type(optimizer).__module__.startswith(_HOMES):
         return partial(step.__wrapped__, optimizer)
-    return optimizer.step  # type: ignore[return-value]
+    return optimizer.step
 
 
 def _step_size(optimizer: Optimizer) -> float | None:

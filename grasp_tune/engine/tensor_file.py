@@ -14,7 +14,7 @@ Nothing in the format can hold code.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any, BinaryIO
@@ -38,12 +38,11 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 # The checksum comes first in the header, at a place that is known before anything is parsed; it is
 # computed with zeros in that place.
-_LEAD = b'{"__metadata__":{"blake2b":"'
-_NO_CHECKSUM = b"0" * 64
-_PLACE = slice(len(_LEAD), len(_LEAD) + len(_NO_CHECKSUM))  # of the checksum in the header
+_LEAD, _NO_CHECKSUM = b'{"__metadata__":{"blake2b":"', b"0" * 64
+_BODY = len(_LEAD) + len(_NO_CHECKSUM)  # where the header goes on behind the checksum
 _FORMAT = "grasp_tune-2"
 _HEADER_LIMIT = 2**25  # bytes; some 200,000 tensors, and parsing takes memory many times over
-_MOST_SIZES = 64  # dimensions of a tensor; no framework has more
+_PIECE = 2**20  # bytes read at once while the checksum is verified
 
 
 class DamagedFile(ValueError):
@@ -65,24 +64,20 @@ class Content:
 
         key, sweep: whose file it is; `read_tensors` refuses it under any other name.
         """
-        for name, value in meta.items():
-            if not isinstance(value, str | int | float):
-                raise InputError(f"meta[{name!r}] is {value!r}, but must be text or a number")
         metadata = {"blake2b": _NO_CHECKSUM.decode(), "format": "pt", "made_by": _FORMAT}
         metadata |= {"key": key, "sweep": sweep, "meta": json.dumps(meta)}
         header: dict[str, Any] = {"__metadata__": metadata}
         # Wide numbers first keeps every tensor aligned; the name makes the order unique.
-        names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
-        end = 0
+        names, end = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name)), 0
         for name in names:
-            tensor, start = tensors[name], end
-            _check(name, tensor)
-            end += tensor.numel() * tensor.element_size()
-            header[name] = {
-                "dtype": _NAMES[tensor.dtype],
-                "shape": list(tensor.shape),
-                "data_offsets": [start, end],
-            }
+            item, start = tensors[name], end
+            if item.dtype not in _NAMES:
+                raise InputError(f"tensor {name!r} has dtype {item.dtype}, which the format lacks")
+            if item.layout is not torch.strided or item.device.type == "meta":
+                raise InputError(f"tensor {name!r} is sparse or has no data; make it dense first")
+            end += item.numel() * item.element_size()
+            entry = {"dtype": _NAMES[item.dtype], "shape": list(item.shape)}
+            header[name] = {**entry, "data_offsets": [start, end]}
         text = json.dumps(header, separators=(",", ":")).encode()
         return cls(text + b" " * (-len(text) % 8), tuple(tensors[name] for name in names))
 
@@ -101,7 +96,7 @@ class Content:
             raw = whole.reshape(-1).view(torch.uint8).numpy().data  # not copied
             file.write(raw)
             checksum.update(raw)
-        file.seek(8 + _PLACE.start)
+        file.seek(8 + len(_LEAD))
         file.write(checksum.hexdigest().encode())
 
 
@@ -114,72 +109,46 @@ def read_tensors(
     Whatever the file says, no more than `size` bytes are allocated for its numbers.
     """
     length = int.from_bytes(file.read(8), "little")
-    if not _PLACE.stop < length <= min(size - 8, _HEADER_LIMIT):
+    if not _BODY < length <= min(size - 8, _HEADER_LIMIT):
         raise DamagedFile("is truncated, or no checkpoint of grasp_tune")
     header = file.read(length)
     if not header.startswith(_LEAD):
         raise DamagedFile("is no checkpoint of grasp_tune")
+    checksum = hashlib.blake2b(_LEAD + _NO_CHECKSUM + header[_BODY:], digest_size=32)
+    while piece := file.read(_PIECE):
+        checksum.update(piece)
+    if checksum.hexdigest().encode() != header[len(_LEAD) : _BODY]:
+        raise DamagedFile("is damaged: its checksum does not match its content")
     if sum(header.count(mark) for mark in (b"[", b"{", b",")) > length // 4 + 100:
         raise DamagedFile("is damaged: its header cannot be read")  # all brackets: fills the memory
-    checksum = hashlib.blake2b(
-        header[: _PLACE.start] + _NO_CHECKSUM + header[_PLACE.stop :], digest_size=32
-    )
+    file.seek(8 + length)
     try:
         fields = json.loads(header)
         metadata = fields.pop("__metadata__")
-        if metadata["made_by"] != _FORMAT:
-            raise DamagedFile(f"has format {metadata['made_by']!r}, expected {_FORMAT!r}")
-        entries = _checked_entries(fields, size - 8 - length)
-        tensors: dict[str, Tensor] = {}
-        for name, (dtype, shape) in entries.items():  # in the order of the file
-            # Memory of its own for each: what the reader copies elsewhere can go at once.
-            tensors[name] = torch.empty(shape, dtype=dtype)
-            if tensors[name].numel():
-                raw = tensors[name].reshape(-1).view(torch.uint8).numpy()
-                if file.readinto(raw) != raw.nbytes:  # type: ignore[attr-defined]
-                    raise DamagedFile("is truncated")
-                checksum.update(raw.data)
-        if checksum.hexdigest().encode() != header[_PLACE]:
-            raise DamagedFile("is damaged: its checksum does not match its content")
-        for what, expected in (("key", key), ("sweep", sweep)):
+        for what, expected in (("made_by", _FORMAT), ("key", key), ("sweep", sweep)):
             if (found := str(metadata[what])) != expected:
                 raise DamagedFile(
                     f"is not this one: its {what} is {found[:120]!r}, expected {expected!r}"
                 )
-        return dict(sorted(tensors.items())), dict(json.loads(metadata["meta"]))
+        room = size - 8 - length
+        return dict(sorted(_tensors(file, fields, room))), dict(json.loads(metadata["meta"]))
     except DamagedFile:
         raise
     except (ValueError, TypeError, LookupError, AttributeError, RuntimeError, OverflowError):
         raise DamagedFile("is damaged: its header cannot be read") from None
 
 
-def _checked_entries(
-    fields: dict[str, Any], size: int
-) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
-    """The type and shape of each tensor; all of them fill `size` bytes without a gap."""
-    entries, end = {}, 0
+def _tensors(file: BinaryIO, fields: Mapping[str, Any], room: int) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors in the order of the file, which all together fill `room` bytes."""
     for name, entry in fields.items():
-        dtype, shape = _DTYPES[entry["dtype"]], tuple(entry["shape"])
-        start, stop = entry["data_offsets"]
-        plain = all(type(number) is int and number >= 0 for number in (*shape, start, stop))
-        # Many sizes: their product would be a number without end.
-        if not plain or len(shape) > _MOST_SIZES:
-            raise DamagedFile(f"is damaged: tensor {name!r} has no proper shape")
-        if start != end or stop - start != prod(shape) * dtype.itemsize:
+        dtype, shape = _DTYPES[entry["dtype"]], entry["shape"]
+        room -= prod(shape[:64]) * dtype.itemsize
+        if room < 0:
             raise DamagedFile(f"is damaged: tensor {name!r} does not fit its place")
-        entries[name], end = (dtype, shape), stop
-    if end != size:
-        raise DamagedFile(f"is truncated, or too long: {end} bytes of numbers expected, got {size}")
-    return entries
-
-
-def _check(name: str, tensor: Tensor) -> None:
-    """Refuse what the format has no room for."""
-    if name.encode(errors="ignore").decode() != name:
-        raise InputError(f"tensor name {name!r} is no proper text")
-    if name == "__metadata__":
-        raise InputError("a tensor is called '__metadata__', a name that the format keeps")
-    if tensor.dtype not in _NAMES:
-        raise InputError(f"tensor {name!r} has dtype {tensor.dtype}, which the format lacks")
-    if tensor.layout is not torch.strided or tensor.device.type == "meta":
-        raise InputError(f"tensor {name!r} is sparse or has no data; make it dense first")
+        # Memory of its own for each: what the reader copies elsewhere can go at once.
+        tensor = torch.empty(shape, dtype=dtype)
+        if tensor.numel():
+            file.readinto(tensor.reshape(-1).view(torch.uint8).numpy())  # type: ignore[attr-defined]
+        yield name, tensor
+    if room:
+        raise DamagedFile("is damaged: its numbers are more than its header says")

@@ -1,7 +1,6 @@
-"""How many threads torch may use for a task: decided here, for every body.
+"""How many threads torch may use for a task: a part of what fixes a result, like the seed.
 
-Sums that are cut among threads differ in their last bits, so the number of threads is a part of
-what fixes a result, like the seed.
+Sums that are cut among threads differ in their last bits.
 """
 
 from collections.abc import Iterator
@@ -28,8 +27,3 @@ def task_threads(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def share_cores() -> None:
-    """Give this process, one of several side by side, one thread: more than cores cost time."""
-    torch.set_num_threads(1)

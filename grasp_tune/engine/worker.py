@@ -22,7 +22,6 @@ from grasp_tune.engine.checkpoints import (
     load_model,
     model_tensors,
 )
-from grasp_tune.engine.fused import run_fused
 from grasp_tune.engine.lane_group import LaneGroup, Seat
 from grasp_tune.engine.oracle import Oracle
 from grasp_tune.engine.problem import TorchProblem
@@ -47,7 +46,7 @@ class Worker:
         count: Callable[[int], None] = lambda calls: None,
     ) -> None:
         self._store = store
-        self.bases = dict(bases or {})
+        self.bases: Mapping[str, Factory] = dict(bases or {})
         self.oracle = Oracle(problem, seed, count)
         self.model: nn.Module = self.oracle.model
         self.trained: list[Tensor] = list(self.oracle.parameters)
@@ -55,12 +54,9 @@ class Worker:
         self.buffers = Buffers(self.model)
         decay = {"weight_decay": problem.weight_decay, "weights_only": True}
         self.rules = StepRules([{"params": self.trained, **decay}], problem.clip)
-        self.start: Tensors = {
-            name: item.clone() for name, item in model_tensors(self.model).items()
-        }
+        self.start: Tensors = {n: item.clone() for n, item in model_tensors(self.model).items()}
         self.origin = digest(self.start)
         self.group: LaneGroup | None = None  # those with whom the lanes of a step are shared
-        self.obstacles: set[str] = set()  # reasons against batching that the log has seen
 
     def run(self, task: Task, seat: Seat | None = None) -> Outcome:
         """Return the outcome of the task.
@@ -72,7 +68,8 @@ class Worker:
         """
         with self._seated(seat), untouched_randomness(), task_threads(self.model):
             if isinstance(task, TrainTask):
-                return self._train(task)
+                runs = tuple(SegmentRunner(self, task, run).outcome() for run in task.segments)
+                return TrainOutcome(sum(item.calls for item in runs), self.origin, runs)
             run = ProbeRun(task, self) if isinstance(task, ProbeTask) else ScoreRun(task, self)
             while (call := run.wants) is not None:
                 run.feed(self._sample(*call))
@@ -82,20 +79,17 @@ class Worker:
     @contextlib.contextmanager
     def _seated(self, seat: Seat | None) -> Iterator[None]:
         """Share the lanes with the other workers of a group while the block runs."""
-        if seat is None:
-            yield
-            return
-        with LaneGroup(seat) as self.group:
+        with contextlib.nullcontext() if seat is None else LaneGroup(seat) as self.group:
             try:
                 yield
             finally:
                 self.group = None
 
-    def place(self, key: str, model: nn.Module | None = None) -> Checkpoint | None:
-        """Put the model, or another one like it, at x0 or at a checkpoint; returns the latter."""
+    def place(self, key: str) -> Checkpoint | None:
+        """Put the model at x0 or at a checkpoint; returns the latter."""
         self.model.zero_grad()  # makes room for what is read
         saved = None if key == START else self._store.read(key)
-        load_model(model or self.model, self.start if saved is None else saved.tensors, key)
+        load_model(self.model, self.start if saved is None else saved.tensors, key)
         self.model.train()
         return saved
 
@@ -123,14 +117,6 @@ class Worker:
             purpose = "validation"
             self.model.eval()
         return oracle.value(purpose, call)
-
-    def _train(self, task: TrainTask) -> TrainOutcome:
-        if len(task.segments) == 1:
-            results, note = [SegmentRunner(self, task.segments[0], task).outcome()], ""
-        else:
-            results, note = run_fused(self, task)
-        calls = sum(item.calls for item in results)
-        return TrainOutcome(calls, self.origin, tuple(results), note)
 
     @property
     def store(self) -> Store:

@@ -24,7 +24,6 @@ from grasp_tune.core.tasks import (
     task_from_dict,
     task_to_dict,
 )
-from grasp_tune.engine.threads import share_cores
 from grasp_tune.engine.worker import Worker
 from grasp_tune.executors.worker_pool import Job, Member, WorkerPool
 from grasp_tune.runtime.driver import MakeWorker
@@ -115,7 +114,7 @@ def _serve(pipe: Connection, make_worker: MakeWorker, parent: int) -> None:
     """Run tasks until the pipe closes; in the worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's business
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    share_cores()
+    torch.set_num_threads(1)  # one of several side by side: more threads than cores cost time
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     worker: Worker | None = None
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):

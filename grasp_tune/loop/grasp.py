@@ -30,7 +30,7 @@ from grasp_tune.runtime.store import TemporaryStore
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 2
+FORMAT = 3
 TIMED = 12  # steps that are timed where the budget is given in minutes; the first ones warm up
 WARM = 4
 MARGIN = 0.97  # of the time that is planned for; the rest is for steps that take longer
@@ -86,7 +86,7 @@ class Grasp(LoopOptimizer):
         self._clock = _Clock(minutes) if minutes is not None else None
         budget = _budget(budget, epochs, loader, minutes)
         self._setting = NonConvex() if method is None else method, schedule, seed
-        check_spec(self._spec(1 if budget is None else budget))
+        check_spec(self._spec(budget or 1))
         store: Store = ParkedStore("cpu" if park == "cpu" else None)
         if park == "files":
             store = TemporaryStore()
@@ -98,8 +98,6 @@ class Grasp(LoopOptimizer):
     def _spec(self, budget: int) -> SweepSpec:
         method, schedule, seed = self._setting
         return SweepSpec(method, budget, schedule, seed, probe_parts=1)
-
-    # -- the loop ----------------------------------------------------------------------------------
 
     @property
     def done(self) -> bool:
@@ -131,8 +129,7 @@ class Grasp(LoopOptimizer):
             ledger.ended(self._task_id, self._run.outcome())
         for key in ledger.search.discardable():
             self._point.store.delete(key)
-        task = ledger.next()
-        if isinstance(task, Step):
+        if isinstance(task := ledger.next(), Step):
             self._place_choice(ledger)
         else:
             self._task_id = task.id
@@ -174,8 +171,6 @@ class Grasp(LoopOptimizer):
         finally:
             self._point.put(now)
 
-    # -- what a person or a logger wants to know ---------------------------------------------------
-
     @property
     def budget(self) -> int | None:
         """T; None while the first steps of a budget in minutes are timed."""
@@ -184,10 +179,8 @@ class Grasp(LoopOptimizer):
     @property
     def phase(self) -> str:
         """`probe`, `train`, `score` or `done`; `timing` before a budget in minutes is known."""
-        if self.done:
-            return "done"
-        if self._ledger is None:
-            return "timing"
+        if self._done or self._ledger is None:
+            return "done" if self._done else "timing"
         task = self._ledger.search.tasks.get(self._task_id)
         return "probe" if task is None else task.phase
 
@@ -195,8 +188,6 @@ class Grasp(LoopOptimizer):
     def best_loss(self) -> float:
         """The best mean loss of a finished part so far; NaN before any."""
         return math.nan if self._ledger is None else self._ledger.search.progress.best
-
-    # -- saving and going on -----------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on bit for bit: tensors and plain values."""
@@ -224,7 +215,7 @@ class Grasp(LoopOptimizer):
         """Go on from a `state_dict`; the model is put where it was."""
         grasp = state_dict.get("grasp")
         if not isinstance(grasp, Mapping) or grasp.get("format") != FORMAT:
-            raise InputError("this is no state of a Grasp optimizer")
+            raise InputError("this is no state of a Grasp optimizer of this version")
         if grasp["search"] is None:
             return
         spec = self._spec(int(grasp["search"]["spec"]["budget"]))
@@ -234,10 +225,11 @@ class Grasp(LoopOptimizer):
             self._clock.go_on(grasp["clock"])
         if "store" not in grasp:
             return
-        for key in self._point.store.keys():  # noqa: SIM118
-            self._point.store.delete(key)
+        store = self._point.store
+        for key in store.keys():  # noqa: SIM118
+            store.delete(key)
         for key, (tensors, meta) in grasp["store"].items():
-            self._point.store.write(key, tensors, meta)
+            store.write(key, tensors, meta)
         # The search issues its tasks again; the one that was under way is gone on with.
         while not self._done:
             task = ledger.next()

@@ -1,24 +1,31 @@
 """What every optimizer does that a loop of the user's own drives: one oracle call a step."""
 
+import math
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from grasp_tune.core.checkpoint_keys import START
 from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.core.search import Search
 from grasp_tune.core.spec import SweepSpec
-from grasp_tune.core.tasks import ProbeTask, ScoreTask, Task
-from grasp_tune.engine.checkpoints import Tensors, model_tensors
-from grasp_tune.engine.sampling import ProbeRun, ScoreRun
+from grasp_tune.core.tasks import ProbeTask, Task, TrainOutcome, TrainTask
+from grasp_tune.engine.checkpoints import (
+    Tensors,
+    load_optimizer,
+    model_tensors,
+    optimizer_tensors,
+)
+from grasp_tune.engine.sampling import Call, ProbeRun, ScoreRun, State
+from grasp_tune.engine.segment import TrainingRun
 from grasp_tune.engine.step_rules import DEFAULTS
-from grasp_tune.loop.model_point import ModelPoint
-from grasp_tune.loop.train_run import TrainRun
+from grasp_tune.engine.tensor_file import Meta
+from grasp_tune.loop.model_point import ModelPoint, clones
 
-TaskRun = ProbeRun | ScoreRun | TrainRun
 NO_RATE = 1.0  # what `param_groups` show as lr while no run is under way
 NEEDS_LOSS = (
     "step() needs the loss of this minibatch: call opt.step(loss), or opt.step(closure) with a "
@@ -32,6 +39,77 @@ MOVED = (
 )
 
 
+class TrainRun(TrainingRun):
+    """One run from a checkpoint to the next.
+
+    before: the task that has just ended; where this one goes on with it, nothing is copied.
+    """
+
+    def __init__(self, task: TrainTask, point: ModelPoint, before: object = None) -> None:
+        (segment,) = task.segments  # `check_spec` refuses batched runs
+        saved: Any = before
+        if not (isinstance(before, TrainRun) and before.goes_on_as(segment)):
+            begun = point.store.read(str(segment.state or START))
+            point.put(begun.tensors)
+            saved = begun if segment.state else None
+        self._point = point
+        super().__init__(task, segment, point, cast(nn.Module, point), point.trained, saved)
+        point.rules.check(self.base)
+        if not self.over:
+            self.prepare()
+
+    @property
+    def wants(self) -> Call | None:
+        """The next call; None where the next step does not fit any more, or the run diverged."""
+        return None if self.over else ("train", self.call, True)
+
+    @property
+    def step_size(self) -> float:
+        """The number that scales the optimizer's step now, NaN where it has none."""
+        return float(self.optimizer.param_groups[0].get(self._entry, math.nan))
+
+    def feed(self, loss: Tensor | float) -> None:
+        """Take one gradient; make the step that it completes."""
+        super().feed(loss)
+        self._point.mark()
+
+    def outcome(self) -> TrainOutcome:
+        """How the run went; writes what the segment wants at its end."""
+        found = self.finish()
+        return TrainOutcome(found.calls, self._bench.origin, (found,))
+
+    def state(self) -> State:
+        """The optimizer, the averages, the curve, and the lanes of a step that is half made."""
+        self.look()
+        tensors, optimizer = optimizer_tensors(self.optimizer)
+        meta: Meta = {}
+        self.averages.save(tensors, meta)
+        for at, (_, _, grads) in enumerate(self._sum.parts):
+            pairs = enumerate(grads)
+            tensors |= {f"sum.{at}.{i}": item for i, item in pairs if item is not None}
+        return tensors, {
+            "optimizer": optimizer,
+            "averages": meta,
+            "curve": self.curve.state(),
+            "call": self.call,
+            "waiting": list(self._waiting),
+            "within": self.within,
+            "lanes": [lanes for _, lanes, _ in self._sum.parts],
+        }
+
+    def load(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
+        """Go on from what `state` gave."""
+        tensors = clones(dict(tensors))
+        load_optimizer(self.optimizer, tensors, numbers["optimizer"], "the saved loop")
+        self.averages.load(tensors, numbers["averages"], "the saved loop")
+        self.curve.load(numbers["curve"])
+        self.call, self._waiting = int(numbers["call"]), list(numbers["waiting"])
+        self.within = int(numbers["within"])
+        for at, lanes in enumerate(numbers["lanes"]):
+            total = [tensors.get(f"sum.{at}.{i}") for i in range(len(self.params))]
+            self._sum.add_subtree(lanes, total)
+
+
 class LoopOptimizer(Optimizer):
     """Takes the losses and gradients of a loop; what they are for is said by those derived from it.
 
@@ -40,7 +118,7 @@ class LoopOptimizer(Optimizer):
 
     def __init__(self, point: ModelPoint) -> None:
         self._point, self._calls = point, 0
-        self._run: TaskRun | None = None
+        self._run: ProbeRun | ScoreRun | TrainRun | None = None
         self._told: set[str] = set()  # warnings that were given
         self._spare = 0  # steps after the last one that are no mistake
         self._heard = _Heard()
@@ -86,17 +164,15 @@ class LoopOptimizer(Optimizer):
         return loss
 
     def _take(self, loss: Tensor) -> None:
-        """Use one oracle call."""
         raise NotImplementedError
 
     def _begin(self, task: Task) -> None:
         """Make the task the one under way, and put the model where it wants its first call."""
-        if isinstance(task, ProbeTask):
-            self._run = ProbeRun(task, self._point)
-        elif isinstance(task, ScoreTask):
-            self._run = ScoreRun(task, self._point)
-        else:
+        if isinstance(task, TrainTask):
             self._run = TrainRun(task, self._point, self._run)
+        else:
+            kind = ProbeRun if isinstance(task, ProbeTask) else ScoreRun
+            self._run = kind(task, self._point)  # type: ignore[arg-type]
         self._point.mark()
 
     def _feed(self, loss: Tensor) -> bool:
@@ -117,12 +193,10 @@ class LoopOptimizer(Optimizer):
         if loss is None:
             raise InputError(NEEDS_LOSS)
         value = loss.detach() if isinstance(loss, Tensor) else torch.tensor(float(loss))
-        if value.ndim or value.dtype != torch.float32:
-            if value.numel() != 1:
-                shape = tuple(value.shape)
-                raise InputError(f"loss: got a tensor of shape {shape}, expected one number")
-            value = value.reshape(()).float()
-        return self._agreed(value)
+        if value.numel() != 1:
+            shape = tuple(value.shape)
+            raise InputError(f"loss: got a tensor of shape {shape}, expected one number")
+        return self._agreed(value.reshape(()).float())
 
     def _agreed(self, value: Tensor) -> Tensor:
         """Return the mean of a number over all ranks, so that they decide alike."""

@@ -5,16 +5,24 @@ is tuned and nothing else.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from grasp_tune.core.errors import CheckpointError, InputError
-from grasp_tune.engine.checkpoints import Buffers, Checkpoint, Store, Tensors
+from grasp_tune.engine.checkpoints import (
+    Buffers,
+    Checkpoint,
+    Store,
+    Tensors,
+    load_model,
+    model_tensors,
+)
 from grasp_tune.engine.step_rules import StepRules
 from grasp_tune.engine.tensor_file import Meta
 from grasp_tune.optimizers.muon import hidden_matrices
+from grasp_tune.optimizers.registry import Factory
 
 Groups = (
     nn.Module | Iterable[Tensor] | Iterable[tuple[str, nn.Parameter]] | Iterable[dict[str, Any]]
@@ -38,7 +46,6 @@ class ParkedStore:
         self._kept: dict[str, Checkpoint] = {}
 
     def write(self, key: str, tensors: Mapping[str, Tensor], meta: Meta) -> None:
-        """Keep a copy under the key."""
         copies = {n: x.detach().to(self._device or x.device, copy=True) for n, x in tensors.items()}
         self._kept[key] = Checkpoint(copies, dict(meta))
 
@@ -51,15 +58,12 @@ class ParkedStore:
         return Checkpoint(found, dict(kept.meta))
 
     def exists(self, key: str) -> bool:
-        """Whether something is kept under the key."""
         return key in self._kept
 
     def delete(self, key: str) -> None:
-        """Forget the key."""
         self._kept.pop(key, None)
 
     def keys(self) -> tuple[str, ...]:
-        """All keys, sorted."""
         return tuple(sorted(self._kept))
 
 
@@ -71,6 +75,7 @@ class ModelPoint:
     """
 
     origin = "loop"  # the start point of a loop is the model's own, not a digest
+    bases: Mapping[str, Factory] = {}  # a loop runs the named optimizers only
 
     def __init__(
         self, given: Groups, store: Store, weight_decay: float = 0.0, clip: float | None = None
@@ -84,9 +89,8 @@ class ModelPoint:
             raise InputError("there is no trainable parameter, so there is nothing to train")
         if len({id(item) for item in self.trained}) < len(self.trained):
             raise InputError("a parameter is in two groups; give each once")
-        names = {}
-        if self.model is not None:
-            names = {id(item): name for name, item in self.model.named_parameters()}
+        named = () if self.model is None else self.model.named_parameters()
+        names = {id(item): name for name, item in named}
         self._names = [names.get(id(item), str(at)) for at, item in enumerate(self.trained)]
         self._seen: list[int] | None = None  # their versions when we last put them
         self._marks, self._norms = 0, list[Tensor]()
@@ -96,38 +100,29 @@ class ModelPoint:
     # -- what checkpoints ask of a module --------------------------------------------------------
 
     def parameters(self) -> Iterator[Tensor]:
-        """The parameters that are trained."""
         return iter(self.trained)
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """The parameters that are trained, by name."""
         return zip(self._names, self.trained, strict=True)
 
     def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
-        """The model's buffers; none where only parameters were given."""
         return iter(()) if self.model is None else self.model.named_buffers()
 
     # -- moving ----------------------------------------------------------------------------------
 
     def tensors(self) -> Tensors:
         """Return the point as named tensors, not copied."""
-        found = {f"param.{name}": item.detach() for name, item in self.named_parameters()}
-        found.update({f"buffer.{name}": item.detach() for name, item in self.named_buffers()})
-        return found
+        return model_tensors(cast(nn.Module, self))
 
     @torch.no_grad()
-    def put(self, tensors: Mapping[str, Tensor]) -> None:
+    def put(self, tensors: Mapping[str, Tensor], key: str = "the saved loop") -> None:
         """Put the model at a point that `tensors` once gave."""
-        for name, own in self.tensors().items():
-            given = tensors.get(name)
-            if given is None or given.shape != own.shape:
-                raise CheckpointError(f"a saved point does not fit the model at {name}")
-            own.copy_(given)
+        load_model(cast(nn.Module, self), tensors, key)
         self.mark()
 
     def place(self, key: str) -> None:
         """Put the model at a checkpoint."""
-        self.put(self.store.read(key).tensors)
+        self.put(self.store.read(key).tensors, key)
 
     # -- watching --------------------------------------------------------------------------------
 

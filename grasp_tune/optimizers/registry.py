@@ -57,11 +57,11 @@ class BaseOptimizer:
     from_distance: the rule from a distance to it, for schedules that search over distances.
     group_entry: the entry of a parameter group that scales the step; None: it is never annealed.
     options: further keywords, the same for every run.
-    calls_per_step: oracle calls of one step.
+    calls_per_step: oracle calls of one step. Where it is more than one, the optimizer has `begin`
+        and `feed` beside `step`, as `UniXGrad` has, for gradients that come one by one.
     changes_step: whether a run may go on with another value.
     uses_power: whether the steps can be divided by a power of each coordinate's gradient size.
     uses_matrices: whether it is told which parameters are hidden matrices.
-    batched: `module:name` of its rule for many runs in one computation, None where there is none.
     theorem: the methods, by name, whose theorem is about this optimizer.
     """
 
@@ -76,7 +76,6 @@ class BaseOptimizer:
     changes_step: bool = True
     uses_power: bool = False
     uses_matrices: bool = False
-    batched: str | None = None
     theorem: tuple[str, ...] = ()
 
     def build(
@@ -96,10 +95,6 @@ class BaseOptimizer:
             keywords["matrices"] = matrices
         return make(params, **keywords)
 
-    def batched_rule(self) -> Callable[..., Any] | None:
-        """Return the rule that advances many runs in one computation, None without one."""
-        return None if self.batched is None else _loaded(self.batched)
-
 
 @cache
 def _loaded(address: str) -> Any:
@@ -107,7 +102,7 @@ def _loaded(address: str) -> Any:
     return getattr(import_module(module), name)
 
 
-_HOME, _RULES = "grasp_tune.optimizers", "grasp_tune.engine.fused_rules"
+_HOME = "grasp_tune.optimizers"
 _ENTRIES: dict[str, BaseOptimizer] = {}
 
 
@@ -124,7 +119,6 @@ for _entry in (
         name="sgd",
         make="torch.optim:SGD",
         from_distance=gradient_step,
-        batched=f"{_RULES}:SgdRule",
         theorem=("nonconvex",),
     ),
     BaseOptimizer(
@@ -136,7 +130,6 @@ for _entry in (
         group_entry=None,
         calls_per_step=2,
         changes_step=False,  # the radius is the size of its domain
-        batched=f"{_RULES}:UniXGradRule",
         theorem=("convex", "convex-free", "deterministic"),
     ),
     BaseOptimizer(

@@ -73,7 +73,6 @@ class UniXGrad(OwnState):
         super().add_param_group(param_group)
         check_wide(self.param_groups[-1]["params"], "the averages")
 
-    @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """The loss at the first of the two points; the parameters then hold the average so far.
 
@@ -86,36 +85,50 @@ class UniXGrad(OwnState):
             raise InputError(
                 "UniXGrad.step needs a closure: one step takes gradients at two points"
             )
-        group = self.param_groups[0]  # the numbers are the same in all groups
-        radius, root, weight = group["radius"], group["root"], group["iteration"] + 1
-        share = 2.0 / (weight + 1)
-        reach = 2.0 * weight / root  # (1), times alpha_t, in units of the radius
+        self.begin()
+        with torch.enable_grad():
+            loss = closure()
+        self.feed()
+        with torch.enable_grad():
+            closure()
+        self.feed()
+        return loss
 
-        points = [parameter for group in self.param_groups for parameter in group["params"]]
+    @torch.no_grad()
+    def begin(self) -> None:
+        """Begin a step: go to the look-ahead point (2), where its first gradient is wanted."""
+        points, group = self._points(), self.param_groups[0]
         for point in points:
             if not self.state[point]:
                 self.state[point]["origin"] = point.clone()
                 self.state[point]["lead"] = torch.zeros_like(point)
                 self.state[point]["mean"] = torch.zeros_like(point)
-        origin, lead, mean = (
-            [self.state[point][name] for point in points] for name in ("origin", "lead", "mean")
-        )
-
+            self.state[point].pop("ahead", None)
+        origin, lead, mean = (self._entries(points, name) for name in ("origin", "lead", "mean"))
         torch._foreach_copy_(points, mean)  # (2)
-        torch._foreach_lerp_(points, lead, share)
-        _leave_units(points, radius, origin)
-        with torch.enable_grad():
-            loss = closure()
-        ahead = [gradient.clone() for gradient in _gradients(points)]
+        torch._foreach_lerp_(points, lead, 2.0 / (group["iteration"] + 2))
+        _leave_units(points, group["radius"], origin)
 
-        move_in_ball(points, lead, ahead, reach)  # (3), with the parameters as scratch space
-        torch._foreach_lerp_(mean, points, share)  # (4)
-        torch._foreach_copy_(points, mean)
-        _leave_units(points, radius, origin)
-        with torch.enable_grad():
-            closure()
+    @torch.no_grad()
+    def feed(self) -> bool:
+        """Take the gradient that is wanted; go on to the next point, or complete the step (True).
+
+        For whoever computes the two gradients of a step at different times.
+        """
+        points, group = self._points(), self.param_groups[0]  # numbers: the same in all groups
+        root, weight = group["root"], group["iteration"] + 1
+        reach = 2.0 * weight / root  # (1), times alpha_t, in units of the radius
+        origin, lead, mean = (self._entries(points, name) for name in ("origin", "lead", "mean"))
         here = _gradients(points)
-
+        if "ahead" not in self.state[points[0]]:
+            for point, gradient in zip(points, here, strict=True):
+                self.state[point]["ahead"] = gradient.clone()
+            move_in_ball(points, lead, here, reach)  # (3), with the parameters as scratch space
+            torch._foreach_lerp_(mean, points, 2.0 / (weight + 1))  # (4)
+            torch._foreach_copy_(points, mean)
+            _leave_units(points, group["radius"], origin)
+            return False
+        ahead = [self.state[point].pop("ahead") for point in points]
         # Half the difference, since two finite gradients may be further apart than the range.
         torch._foreach_mul_(ahead, 0.5)
         torch._foreach_sub_(ahead, here, alpha=0.5)
@@ -125,7 +138,13 @@ class UniXGrad(OwnState):
             self.state[point]["lead"] = moved
         for group in self.param_groups:
             group["iteration"], group["root"] = weight, root
-        return loss
+        return True
+
+    def _points(self) -> list[Tensor]:
+        return [parameter for group in self.param_groups for parameter in group["params"]]
+
+    def _entries(self, points: list[Tensor], name: str) -> list[Tensor]:
+        return [self.state[point][name] for point in points]
 
 
 def joint_norm(tensors: Sequence[Tensor]) -> float:

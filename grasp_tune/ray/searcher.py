@@ -54,7 +54,7 @@ class GraspSearcher(TuneSearcher):
     schedule: `promote` spends most calls on the leaders; `paper` is the paper's to the letter.
     seed: fixes everything: start point, minibatches, candidates.
     ensemble: `resample` scores candidates on fresh samples; `window` by the last minibatches.
-    fused: batch the runs of a small model into one task; `auto` decides by the model's shape, as
+    fused: let short runs of a small model share a task; `auto` decides by the model's shape, as
         `grasp_tune.minimize` does, so that both give the same bits. False spreads the runs over
         the cluster.
     probe_parts: tasks that share the probe; by default as many as its length makes worthwhile with

