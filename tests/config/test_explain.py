@@ -165,10 +165,6 @@ def test_unknown_key_names_the_nearest_valid_one(mapping: dict[str, Any], expect
             "problem.validation: got 0.1 with ensemble: window, expected 0",
         ),
         (
-            {**problem(clip=1), "backend": {"fused": True}},
-            "backend.fused: got true with problem.weight_decay or problem.clip, expected auto or",
-        ),
-        (
             problem(dataset={"name": "csv", "path": "a", "validation_path": "b"}, validation=0.1),
             "problem.validation: got 0.1 with problem.dataset.validation_path, expected 0, or no",
         ),
