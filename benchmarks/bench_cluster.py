@@ -1,20 +1,27 @@
 """What workers buy: wall-clock with many against one, time busy, rivals, and the simulator.
 
-    python -m benchmarks.bench_cluster ray [--budget 10000] [--pause 0.1] [--lanes 8] [--only WORDS]
+    python -m benchmarks.bench_cluster ray [--budget 10000] [--pause 0.1] [--only WORDS]
+    python -m benchmarks.bench_cluster rivals [--budget 10000] [--pause 0.1] [--only WORDS]
+    python -m benchmarks.bench_cluster predict [--budget 10000] [--only WORDS]
     python -m benchmarks.bench_cluster local [--budget 1200]
 
 `ray`: an oracle that sleeps, on real Ray with eight logical CPUs. For each workload and schedule:
 seconds with eight workers and with one, from when all of them are there, their quotient, the loss
-of both, worker-seconds busy over held, and the steps that follow each other. Then the loss of Ray's
-ASHA and PBT and of Optuna's TPE with eight processes after as much time, over learning rates from
-1e-5 to 10; they compare the loss over all data, which costs them no time. Sweeps with one worker
-run beside all that, each in a process of its own, since they sleep.
+of both, worker-seconds busy over held, the steps that follow each other, and what the simulator
+says for both. Sweeps with one worker run beside, each in a process of its own, since they sleep.
+
+`rivals`: the loss of the default with eight workers, and of ASHA and PBT of Ray and TPE of Optuna
+with eight processes after as much time, over learning rates from 1e-5 to 10; they compare the loss
+over all data, which costs them no time.
+
+`predict`: the simulator alone, on the rounds of a real sweep: 1 to 256 workers, in units of calls.
 
 `local`: a convolutional network on one and two processes of this machine, beside what the simulator
 says for them and for up to 256 workers. All figures are ratios inside one run.
 """
 
 import argparse
+import contextlib
 import json
 import math
 import os
@@ -38,7 +45,7 @@ from torch.nn import functional
 
 import grasp_tune as gt
 from grasp_tune.core.spec import SweepSpec
-from grasp_tune.report.dry_run import Stopwatch, dry_run
+from grasp_tune.report.dry_run import DryRun, Speed, StartPoint, Stopwatch, dry_run
 from grasp_tune.report.simulation import Costs, simulate, timed_exchange
 from grasp_tune.runtime.sweep_folder import STATE, load_search
 
@@ -57,7 +64,12 @@ def _network() -> nn.Module:
     return nn.Sequential(nn.Linear(20, 32), nn.Tanh(), nn.Linear(32, 5))
 
 
-WORKLOADS = {"noisy convex": _softmax, "network": _network}
+def _deep() -> nn.Module:
+    hidden = [layer for _ in range(3) for layer in (nn.Linear(64, 64), nn.ReLU())]
+    return nn.Sequential(nn.Linear(20, 64), nn.ReLU(), *hidden, nn.Linear(64, 5))
+
+
+WORKLOADS = {"noisy convex": _softmax, "network": _network, "deep network": _deep}
 
 
 def sleeping(model: Callable[[], nn.Module], pause: float) -> gt.TorchProblem:
@@ -87,6 +99,42 @@ def schedule_of(word: str, lanes: int | None) -> Any:
     if word == "paper":
         return gt.Paper()
     return gt.Promote() if lanes is None else gt.Promote(most_lanes=lanes)
+
+
+def rounds(options: argparse.Namespace, name: str, word: str) -> DryRun:
+    """Return the rounds of a sweep as they really are: here the oracle does not sleep."""
+    problem, schedule = sleeping(WORKLOADS[name], 0.0), schedule_of(word, options.lanes)
+    with tempfile.TemporaryDirectory() as folder:
+        how: Any = {"schedule": schedule, "fused": False, "progress": False}
+        gt.minimize(problem, options.budget, gt.NonConvex(), out=f"{folder}/out", **how)
+        search = load_search(Path(folder) / "out" / STATE)
+    return dry_run(search.spec, StartPoint(1.0, 1.0), search.outcomes)
+
+
+CALLS = Costs(Speed(probe=1.0, single=1.0, fused=1.0, value=1.0, point=0, state=0, steps=0))
+
+
+def predict(options: argparse.Namespace) -> None:
+    """Print what the simulator says where a call takes a second and nothing else any time."""
+    for name, word in wanted_rows(options):
+        run = rounds(options, name, word)
+        alone = simulate(run, CALLS, 1).seconds
+        print(f"{name} | {word} | {alone:.0f} calls, depth {run.depth}", flush=True)
+        for count in (1, 2, 4, 8, 16, 32, 64, 128, 256):
+            found = simulate(run, CALLS, count)
+            times = alone / found.seconds
+            print(f"  {count} workers: {times:.2f} times, busy/held {found.share:.2f}", flush=True)
+        found = simulate(run, CALLS, WORKERS)
+        for item, seconds in zip(run.rounds, found.rounds, strict=True):
+            if (lost := seconds - item.calls / WORKERS) > 0.005 * found.seconds:
+                first, count = item.tasks[0].id, len(item.tasks)
+                print(f"    {lost:.0f} of {seconds:.0f} lost with 8: {count} tasks from {first}")
+
+
+def wanted_rows(options: argparse.Namespace) -> list[tuple[str, str]]:
+    """Return the workloads and schedules that were asked for."""
+    rows = [(name, word) for name in WORKLOADS for word in ("default", "paper")]
+    return [row for row in rows if options.only in " ".join(row)]
 
 
 def sweep(options: argparse.Namespace, name: str, word: str, workers: int) -> dict[str, float]:
@@ -243,15 +291,39 @@ def tpe(options: argparse.Namespace, name: str, seconds: float) -> float:
 
 def on_ray(options: argparse.Namespace) -> None:
     """Print the table of an oracle that sleeps."""
-    import ray
-
-    rows = [(name, word) for name in WORKLOADS for word in ("default", "paper")]
-    rows = [row for row in rows if options.only in " ".join(row)]
+    rows = wanted_rows(options)
     own = [sys.executable, "-m", "benchmarks.bench_cluster", "one", *sys.argv[2:], "--row"]
     alone = {
         row: subprocess.Popen([*own, "/".join(row)], stdout=subprocess.PIPE, text=True, cwd=ROOT)
         for row in rows
     }
+    many: dict[tuple[str, str], dict[str, float]] = {}
+    with eight_cpus():
+        for row in rows:
+            many[row] = sweep(options, *row, WORKERS)
+            print(*row, many[row], file=sys.stderr, flush=True)
+    print(
+        "workload | schedule | seconds 8 | 1 | times faster | simulated | loss 8 | 1 | "
+        "busy/held 8 | simulated | depth"
+    )
+    for row, process in alone.items():
+        run = rounds(options, *row)
+        said = [simulate(run, CALLS, count) for count in (1, WORKERS)]
+        one, eight = json.loads(process.communicate()[0].splitlines()[-1]), many[row]
+        print(
+            f"{row[0]} | {row[1]} | {eight['seconds']:.1f} | {one['seconds']:.1f} | "
+            f"{one['seconds'] / eight['seconds']:.2f} | {said[0].seconds / said[1].seconds:.2f} | "
+            f"{eight['loss']:.4f} | {one['loss']:.4f} | {eight['busy']:.2f} | "
+            f"{said[1].share:.2f} | {eight['depth']}",
+            flush=True,
+        )
+
+
+@contextlib.contextmanager
+def eight_cpus() -> Iterator[None]:
+    """Hold a Ray session with eight logical CPUs."""
+    import ray
+
     ray.init(
         address="local",
         num_cpus=WORKERS,
@@ -259,29 +331,23 @@ def on_ray(options: argparse.Namespace) -> None:
         include_dashboard=False,
         log_to_driver=False,
     )
-    many: dict[tuple[str, str], dict[str, float]] = {}
-    rivals: dict[str, dict[str, float]] = {}
-    for row in rows:
-        many[row] = sweep(options, *row, WORKERS)
-        print(*row, many[row], file=sys.stderr, flush=True)
-    for name in dict.fromkeys(name for name, word in rows if word == "default"):
-        seconds = many[name, "default"]["seconds"]
-        rivals[name] = {kind: tune_rival(options, name, seconds, kind) for kind in ("ASHA", "PBT")}
-        rivals[name]["TPE"] = tpe(options, name, seconds)
-        print(name, rivals[name], file=sys.stderr, flush=True)
+    yield
     ray.shutdown()
-    print("workload | schedule | seconds 8 | 1 | times faster | loss 8 | 1 | busy/held 8 | depth")
-    for row, process in alone.items():
-        one, eight = json.loads(process.communicate()[0].splitlines()[-1]), many[row]
-        print(
-            f"{row[0]} | {row[1]} | {eight['seconds']:.1f} | {one['seconds']:.1f} | "
-            f"{one['seconds'] / eight['seconds']:.2f} | {eight['loss']:.4f} | {one['loss']:.4f} | "
-            f"{eight['busy']:.2f} | {eight['depth']}"
-        )
-    print("workload | default | ASHA | PBT | TPE: loss after as many seconds on eight workers")
-    for name, losses in rivals.items():
-        shown = " | ".join(f"{losses[kind]:.4f}" for kind in ("ASHA", "PBT", "TPE"))
-        print(f"{name} | {many[name, 'default']['loss']:.4f} | {shown}", flush=True)
+
+
+def against(options: argparse.Namespace) -> None:
+    """Print the loss of the default and of its rivals after the same time on eight workers."""
+    print("workload | seconds | default | ASHA | PBT | TPE: loss, on eight workers", flush=True)
+    for name, word in wanted_rows(options):
+        if word != "default":
+            continue
+        with eight_cpus():
+            own = sweep(options, name, word, WORKERS)
+            seconds = own["seconds"]
+            losses = [tune_rival(options, name, seconds, kind) for kind in ("ASHA", "PBT")]
+        losses.append(tpe(options, name, seconds))
+        shown = " | ".join(f"{loss:.4f}" for loss in losses)
+        print(f"{name} | {seconds:.0f} | {own['loss']:.4f} | {shown}", flush=True)
 
 
 def alone(options: argparse.Namespace) -> None:
@@ -356,14 +422,15 @@ def on_cores(options: argparse.Namespace) -> None:
 def main() -> None:
     """Run one of them."""
     parser = argparse.ArgumentParser(description="What workers buy.")
-    parser.add_argument("where", choices=("ray", "local", "one"))
+    parser.add_argument("where", choices=("ray", "rivals", "predict", "local", "one"))
     parser.add_argument("--budget", type=int, default=10_000)
     parser.add_argument("--pause", type=float, default=0.1, help="seconds of an oracle call")
     parser.add_argument("--lanes", type=int, help="most_lanes of the default schedule")
     parser.add_argument("--only", default="", help="a word of the workload and schedule")
     parser.add_argument("--row", default="", help="of `one`: workload/schedule")
     options = parser.parse_args()
-    {"ray": on_ray, "local": on_cores, "one": alone}[options.where](options)
+    commands = {"ray": on_ray, "rivals": against, "predict": predict, "local": on_cores}
+    commands.get(options.where, alone)(options)
 
 
 if __name__ == "__main__":
