@@ -10,6 +10,7 @@ import random
 import resource
 import time
 from collections.abc import Callable
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from grasp_tune.config.loader import load_experiment
 from grasp_tune.config.yaml_text import parse_yaml
 from grasp_tune.core.errors import GraspError
 from grasp_tune.core.search import Search
-from grasp_tune.optuna.artifacts import artifact_checkpoints
+from grasp_tune.executors.artifacts import artifact_checkpoints
 from grasp_tune.report.page import report_text
 from grasp_tune.runtime.files import STATE_LIMIT, read_json, read_sealed, write_json_atomic
 from grasp_tune.runtime.store import CheckpointStore
@@ -238,23 +239,22 @@ def hostile_checkpoints(folder: Path, seconds: float, seed: int = 0) -> Row:
 
 
 def hostile_artifact_ids(folder: Path) -> Row:
-    """Ids from a storage that others can write: nothing outside of the store is read or removed."""
+    """Keys that would be ids outside of the store: nothing there is read or removed."""
     inside, outside = folder / "store", folder / "secret.safetensors"
     inside.mkdir(parents=True)
     CheckpointStore(folder).write("secret", {"x": torch.ones(2)}, {})
     before = outside.read_bytes()
     ids = ("../secret.safetensors", str(outside), "a/../../secret.safetensors", "..", "", "a\0b")
     for name in ids:
-        blobs = FileSystemArtifactStore(inside)
-        store = artifact_checkpoints(blobs, lambda key, name=name: name, "")  # type: ignore[misc]
+        store = artifact_checkpoints(FileSystemArtifactStore(inside), "")
         actions: tuple[Callable[[], object], ...] = (
-            lambda store=store: store.read("point"),  # type: ignore[misc]
-            lambda store=store: store.write("point", {"x": torch.zeros(2)}, {}),  # type: ignore[misc]
-            lambda store=store: store.delete("point"),  # type: ignore[misc]
-            lambda store=store: store.exists("point"),  # type: ignore[misc]
+            partial(store.read, name),
+            partial(store.write, name, {"x": torch.zeros(2)}, {}),
+            partial(store.delete, name),
+            partial(store.exists, name),
         )
         for action in actions:
-            expect("artifact id" in refusal(action), f"{name!r} was not refused by name")
+            expect("checkpoint key" in refusal(action), f"{name!r} was not refused by name")
     expect(outside.read_bytes() == before, "a file outside of the store was changed")
     expect(not list(inside.iterdir()), "something was written")
     return Row(f"{len(ids)} artifact ids that leave the store", "optuna", "refused in one line")

@@ -1,8 +1,9 @@
 """Samples at fixed points, call by call: the probe at x0, and the scores of candidates.
 
 Who computes losses and gradients is somebody else's business: a worker's oracle, or a training
-loop of the user's own. `feed` takes one oracle call and leaves the model where the next one is
-wanted, `outcome` says how it went, and `state` can be saved in the middle and gone on from.
+loop of the user's own. Each task is an object with its whole state in the open: `feed` takes one
+oracle call and leaves the model where the next one is wanted, `outcome` says how it went, and
+`state` can be saved in the middle and gone on from.
 """
 
 import math
@@ -96,12 +97,9 @@ class MeanGradient:
 
     def tensors(self) -> Tensors:
         """Return all that `merge` needs."""
-        found = {f"sum.{at}": item for at, item in enumerate(self.sums)} | self.named_peaks()
+        found = {f"sum.{at}": item for at, item in enumerate(self.sums)}
+        found |= {f"peak.{at}": item for at, item in enumerate(self.peaks)}
         return found | {"mean": torch.tensor([self.count, self.square], dtype=torch.float64)}
-
-    def named_peaks(self) -> Tensors:
-        """Return the largest gradient of each coordinate."""
-        return {f"peak.{at}": item for at, item in enumerate(self.peaks)}
 
     def merge(self, tensors: Mapping[str, Tensor]) -> None:
         """Add what another one saw."""
@@ -154,7 +152,8 @@ class ProbeRun:
         if task.part is not None:
             store.write(str(part_key(task.part)), self.state()[0], {})
         elif task.moments:
-            store.write(str(MOMENTS), mean.named_peaks(), {"typical": typical_peak(mean.peaks)})
+            peaks = {f"peak.{at}": item for at, item in enumerate(mean.peaks)}
+            store.write(str(MOMENTS), peaks, {"typical": typical_peak(mean.peaks)})
         # Where no values were asked for, those that came with the gradients cost nothing.
         seen = self._values if self._values.numbers[0] else self._losses
         (norm, square), (value, value_square) = mean.means, seen.means
@@ -247,11 +246,10 @@ class ScoreRun:
             self._mean.merge(tensors)
 
 
-def read_coordinates(bench: Bench, power: float) -> Coordinates | None:
+def read_coordinates(store: Store, power: float, like: Sequence[Tensor]) -> Coordinates | None:
     """Return what the probe saw of each coordinate of a run, None where it does not matter."""
     if not power:
         return None
-    saved = bench.store.read(str(MOMENTS))
-    pairs = enumerate(bench.trained)
-    peaks = [saved.tensors[f"peak.{at}"].to(item.device) for at, item in pairs]
+    saved = store.read(str(MOMENTS))
+    peaks = [saved.tensors[f"peak.{at}"].to(item.device) for at, item in enumerate(like)]
     return Coordinates(power, peaks, float(saved.meta["typical"]))

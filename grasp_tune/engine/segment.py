@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -39,13 +39,14 @@ class Curve:
     """What a segment remembers of its losses: a few running means, never the whole list."""
 
     def __init__(self, segment: Segment) -> None:
-        self._segment, self._points = segment, list[Point]()
+        self._segment = segment
         self._late_from = segment.stop - max(1, segment.calls // 4)
         self._ceiling = math.inf if segment.ceiling is None else segment.ceiling
         self._every = -(-segment.calls // MARKS)
         self._window: deque[tuple[float, float]] = deque(maxlen=WINDOW)
         self._late, self._late_count = 0.0, 0
         self._loss, self._norm, self._count = 0.0, 0.0, 0
+        self._points: list[Point] = []
         self.call, self.finite = segment.start, True
 
     def add(self, loss: float, norm: float = math.nan) -> None:
@@ -106,6 +107,7 @@ class TrainingRun:
     """One run on its way through a segment: optimizer, averages and curve.
 
     model: whose parameters are moved; it stands where the run begins.
+    params: those of the parameters that are trained.
     saved: the state that the run goes on from, None at x0; or a run that is in this very state.
     """
 
@@ -115,14 +117,16 @@ class TrainingRun:
         segment: Segment,
         bench: Bench,
         model: nn.Module,
+        params: Sequence[Tensor],
         saved: "Checkpoint | TrainingRun | None",
     ) -> None:
         self.segment, self.model, self._task, self._bench = segment, model, task, bench
         self.base = find_optimizer(segment.arm.base, bench.bases)
         self.curve, self.call = Curve(segment), segment.start
+        self.params = list(params)
         self._seen: list[tuple[Tensor | float, Tensor | float]] = []  # not yet in the curve
-        self._lag = 1 if bench.trained[0].device.type == "cpu" else LAG
-        self._waiting = sorted(set(segment.keep))  # iterates to write
+        self._lag = 1 if params[0].device.type == "cpu" else LAG
+        self._waiting = sorted({call for call in segment.keep if call < segment.stop})
         self._sum, self.within = LaneSum(), 0  # of a step that is not complete: sum, calls
         self._entry = self.base.group_entry or ""
         self.optimizer: Optimizer
@@ -132,9 +136,9 @@ class TrainingRun:
             self.optimizer, self.averages, self._full = saved.optimizer, saved.averages, saved._full
             self._set_step(1.0)
             return
-        coordinates = read_coordinates(bench, segment.arm.power)
+        coordinates = read_coordinates(bench.store, segment.arm.power, params)
         values = dict(segment.arm.values)
-        self.optimizer = self.base.build(bench.trained, values, coordinates, bench.matrices)
+        self.optimizer = self.base.build(self.params, values, coordinates, bench.matrices)
         self._full = [group.get(self._entry) for group in self.optimizer.param_groups]
         self.averages = Averages(model, segment.averages)
         if saved is not None:
@@ -151,25 +155,25 @@ class TrainingRun:
 
     def goes_on_as(self, segment: Segment) -> bool:
         """Return whether a segment begins with the state in which this run has ended."""
-        own, key = self.segment, state_key(self.segment.arm.index, self.segment.stop)
-        same = (own.arm, own.averages) == (segment.arm, segment.averages)
-        return own.save and same and segment.state == key
+        own = self.segment
+        saved = state_key(own.arm.index, own.stop) if own.save else None
+        return saved == segment.state and (own.arm, own.averages) == (segment.arm, segment.averages)
 
     def prepare(self) -> None:
         """Before a step: keep what is wanted here, and go to where its first gradient is wanted."""
-        self._write_iterates(self.call)
+        self._keep_due()
         if self.base.calls_per_step > 1:
             self.optimizer.begin()  # type: ignore[attr-defined]
 
     def feed(self, loss: Tensor | float) -> None:
         """Take the gradient that the parameters hold; make the step that it completes."""
-        self._record(loss)
+        self._record(loss, gradient_norm(self.params) if self._task.norms else math.nan)
         self.within += 1
         if (lanes := self.segment.lanes) > 1:
-            self._sum.add([item.grad for item in self._bench.trained])
+            self._sum.add([item.grad for item in self.params])
             if self.within % lanes:
                 return
-            for item, total in zip(self._bench.trained, self._sum.total(), strict=True):
+            for item, total in zip(self.params, self._sum.total(), strict=True):
                 item.grad = None if total is None else total.div_(lanes)
             self._sum = LaneSum()
         self._anneal(self.call - self.within)
@@ -179,12 +183,14 @@ class TrainingRun:
             if not self.over:
                 self.prepare()
 
-    def _record(self, loss: Tensor | float) -> None:
+    def _keep_due(self) -> None:
+        while self._waiting and self._waiting[0] <= self.call:
+            self._write_iterate(self._waiting.pop(0))
+
+    def _record(self, loss: Tensor | float, norm: Tensor | float) -> None:
         """Take in one oracle call; on a GPU, losses are looked at when some are there."""
         self.call += 1
-        self._seen.append(
-            (loss, gradient_norm(self._bench.trained) if self._task.norms else math.nan)
-        )
+        self._seen.append((loss, norm))
         if len(self._seen) >= self._lag:
             self.look()
 
@@ -198,9 +204,12 @@ class TrainingRun:
         """Write what the segment wants at its end; return how it went."""
         segment, store, index = self.segment, self._bench.store, self.segment.arm.index
         self.look()
-        self._write_iterates(segment.stop)
+        for call in self._waiting:
+            self._write_iterate(call)
         # The last step is never looked at by a loss, so its point is checked here.
         self.curve.finite = self.curve.finite and finite(self.model)
+        if segment.stop in segment.keep:
+            self._write_iterate(segment.stop)
         for gamma in segment.averages if segment.keep_averages else ():
             key = str(average_key(index, segment.stop, gamma))
             store.write(key, self.averages.candidate(gamma), {})
@@ -213,7 +222,6 @@ class TrainingRun:
         return self.curve.outcome()
 
     def _anneal(self, call: int) -> None:
-        """Set the step of an oracle call."""
         if self.segment.shaped:
             self._set_step(self.segment.step_share(call))
 
@@ -222,10 +230,9 @@ class TrainingRun:
             if full is not None:
                 group[self._entry] = full * share
 
-    def _write_iterates(self, until: int) -> None:
-        while self._waiting and self._waiting[0] <= until:
-            key = str(iterate_key(self.segment.arm.index, self._waiting.pop(0)))
-            self._bench.store.write(key, model_tensors(self.model), {})
+    def _write_iterate(self, call: int) -> None:
+        key = str(iterate_key(self.segment.arm.index, call))
+        self._bench.store.write(key, model_tensors(self.model), {})
 
 
 class _OutOfCalls(Exception):
@@ -238,13 +245,13 @@ class SegmentRunner(TrainingRun):
     def __init__(self, worker: "Worker", task: TrainTask, segment: Segment) -> None:
         self._worker = worker
         saved = worker.place(str(segment.state or START))
-        super().__init__(task, segment, worker, worker.model, saved)
+        super().__init__(task, segment, worker, worker.model, worker.trained, saved)
 
     def outcome(self) -> SegmentOutcome:
         """Train, write what was asked for, and return how it went."""
         step = bare_step(self.optimizer)
         while not self.over:
-            self._write_iterates(self.call)
+            self._keep_due()
             before = self.call
             self._anneal(before)
             try:
@@ -271,8 +278,9 @@ class SegmentRunner(TrainingRun):
             losses = [oracle.gradient("train", self.call)]
         else:
             losses = self._lanes(self.call, lanes)
+        norm = gradient_norm(oracle.parameters) if self._task.norms else math.nan
         for loss in losses:
-            self._record(loss)
+            self._record(loss, norm)
         self._worker.rules.before(self.optimizer)
         return losses[0] if lanes == 1 else torch.stack(losses).mean()
 
@@ -298,10 +306,11 @@ class SegmentRunner(TrainingRun):
             total = tree.total()
         else:
             total, losses = group.exchange(tree, losses, [*oracle.parameters, *buffers.items])
-        for item in total:
-            if item is not None and item.is_floating_point():
-                item.div_(count)
-        for parameter, gradient in zip(oracle.parameters, total, strict=False):
-            parameter.grad = gradient
-        buffers.change(total[len(oracle.parameters) :])
+        means = [
+            item.div_(count) if item is not None and item.is_floating_point() else item
+            for item in total
+        ]
+        for item, gradient in zip(oracle.parameters, means, strict=False):
+            item.grad = gradient
+        buffers.change(means[len(oracle.parameters) :])
         return losses

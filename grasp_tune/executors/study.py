@@ -1,10 +1,11 @@
 """What is written on a study and on its trials, under which names, and whether a worker lives.
 
-The only module that goes past Optuna's public interface to its storage, and that knows how its
-versions differ: system attributes and trials that are born with them have no other door. Long
-texts are cut into pieces, since some databases hold 64 KB a value.
+The only module that goes past Optuna's public interface to its storage: system attributes, and
+trials that are born with them, have no other door. Long texts are cut into pieces, since some
+databases hold 64 KB a value.
 """
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -12,10 +13,9 @@ import os
 import socket
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import optuna
@@ -27,8 +27,7 @@ from grasp_tune.runtime.files import alive
 
 logger = logging.getLogger(__name__)
 
-TASK = "grasp:task"  # trial, system attribute: the task that it holds
-CELL = "grasp:cell"  # trial, user attribute: the cell that it holds, or that none was left
+TASK = "grasp:task"  # trial, user attribute: the task that it holds, or that none was left
 CALLS = "grasp:calls"  # trial: the oracle calls that it used
 BEAT = "grasp:beat"  # trial: counts up while its worker lives
 PLAN = "grasp:plan"  # study: the plan of a sampler
@@ -44,12 +43,25 @@ def trials_of(study: optuna.Study) -> list[FrozenTrial]:
     return study._storage.get_all_trials(study._study_id, deepcopy=False)
 
 
-def label_of(trial: FrozenTrial) -> dict[str, Any] | None:
-    """Return what a trial says of its task; None where it says nothing, as others' trials do."""
-    label = trial.system_attrs.get(TASK) or trial.user_attrs.get(CELL)
+def label_of(trial: FrozenTrial | optuna.Trial) -> dict[str, Any]:
+    """Return what a trial says of its task; empty where it says nothing, as others' trials do."""
+    label = trial.user_attrs.get(TASK)
     # Optuna's retries inherit the attributes of the trial that failed, its number too.
-    own = isinstance(label, dict) and label.get("trial", trial.number) == trial.number
-    return label if own else None
+    if isinstance(label, dict) and label.get("trial", trial.number) == trial.number:
+        return label
+    return {}
+
+
+def show_trial(study: optuna.Study, trial: FrozenTrial, shown: dict[str, Json]) -> None:
+    """Write user attributes on a trial, also as Optuna hands it to the objective."""
+    for name, value in shown.items():
+        study._storage.set_trial_user_attr(trial._trial_id, name, value)
+        trial.user_attrs[name] = value
+
+
+def set_trial(study: optuna.Study, trial_id: int, key: str, value: Json) -> None:
+    """Write a system attribute; RuntimeError where the trial has ended."""
+    study._storage.set_trial_system_attr(trial_id, key, value)
 
 
 def end_trial(
@@ -73,33 +85,20 @@ def in_optimize(study: optuna.Study) -> bool:
     return bool(getattr(getattr(study, "_thread_local", None), "in_optimize_loop", False))
 
 
-def set_trial(study: optuna.Study, trial_id: int, key: str, value: Json) -> None:
-    """Write a system attribute; RuntimeError where the trial has ended."""
-    study._storage.set_trial_system_attr(trial_id, key, value)
-
-
-def set_trial_text(study: optuna.Study, trial_id: int, key: str, text: str) -> None:
-    """Write a text of any length on a trial."""
-    for at, piece in enumerate(_pieces(text)):
-        set_trial(study, trial_id, f"{key}:{at}", piece)
-
-
 def set_study_json(study: optuna.Study, key: str, value: Json) -> None:
     """Write JSON values of any length on a study."""
     storage, number = study._storage, study._study_id
-    pieces = _pieces(json.dumps(value, separators=(",", ":")))
+    pieces = pieces_of(value)
     if f"{key}:{len(pieces)}" in storage.get_study_user_attrs(number):
         pieces.append("")  # ends a longer text that was there before
-    # The first piece last: whoever finds it finds all of them.
-    for at in reversed(range(len(pieces))):
+    for at in reversed(range(len(pieces))):  # whoever finds the first piece finds all of them
         storage.set_study_user_attr(number, f"{key}:{at}", pieces[at])
 
 
 def study_json(study: optuna.Study, key: str) -> Json:
     """Return what `set_study_json` wrote, None where there is nothing."""
-    text = joined(study._storage.get_study_user_attrs(study._study_id), key)
     try:
-        return json.loads(text) if text else None
+        return joined(study._storage.get_study_user_attrs(study._study_id), key)
     except ValueError as error:
         where = f"study {study.study_name}, {key}"
         raise InputError(f"{where}: damaged, or not written by grasp_tune: {error}") from None
@@ -117,12 +116,18 @@ def agreed_json(study: optuna.Study, key: str, wanted: Json) -> Json:
     return found
 
 
-def joined(attributes: Mapping[str, Any], key: str) -> str:
-    """Return the text whose pieces are among the attributes; empty where there is none."""
+def pieces_of(value: Json) -> list[str]:
+    """Return JSON values as text, in pieces that every database holds."""
+    text = json.dumps(value, separators=(",", ":"))
+    return [text[at : at + PIECE] for at in range(0, len(text), PIECE)]
+
+
+def joined(attributes: Mapping[str, Any], key: str) -> Json:
+    """Return the values whose pieces are among the attributes; None where there are none."""
     pieces: list[str] = []
     while piece := attributes.get(f"{key}:{len(pieces)}"):
         pieces.append(str(piece))
-    return "".join(pieces)
+    return json.loads("".join(pieces)) if pieces else None
 
 
 def fingerprint(*values: Json) -> str:
@@ -131,19 +136,19 @@ def fingerprint(*values: Json) -> str:
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
 
-def _pieces(text: str) -> list[str]:
-    return [text[at : at + PIECE] for at in range(0, len(text), PIECE)]
-
-
 # -- who lives -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How often a worker says that it lives, and after how much silence it is thought dead."""
+    """How often a worker says that it lives, and after how much silence it is thought dead.
 
-    every: float = 5.0  # seconds
-    grace: float = 60.0  # seconds
+    every: seconds between two signs of life.
+    grace: seconds of silence.
+    """
+
+    every: float = 5.0
+    grace: float = 60.0
 
     @classmethod
     def of(cls, study: optuna.Study) -> "Timing":
@@ -167,32 +172,10 @@ class Heartbeat:
         self._study, self._every, self._calls = study, timing.every, calls
         self._beats, self._last = 0, time.monotonic()
 
-    @contextmanager
-    def of(self, trials: Iterable[int], *, thread: bool) -> Iterator[None]:
-        """Beat for some trials while the block runs, or once after it, where it is short."""
-        if in_memory(self._study):  # nobody else can see it
-            yield
+    def beat(self, trials: Iterable[int]) -> None:
+        """Give a sign of life on some trials, unless that was done a moment ago."""
+        if time.monotonic() - self._last < 0.9 * self._every:
             return
-        if not thread:
-            yield
-            if time.monotonic() - self._last > self._every:
-                self._beat(trials)
-            return
-        done = threading.Event()
-
-        def beat() -> None:
-            while not done.wait(self._every):
-                self._beat(trials)
-
-        beating = threading.Thread(target=beat, daemon=True)
-        beating.start()
-        try:
-            yield
-        finally:
-            done.set()
-            beating.join()
-
-    def _beat(self, trials: Iterable[int]) -> None:
         self._beats, self._last = self._beats + 1, time.monotonic()
         for trial_id in trials:
             try:
@@ -203,47 +186,39 @@ class Heartbeat:
             except (optuna.exceptions.StorageInternalError, OSError) as fault:
                 logger.info("a heartbeat could not be written: %s", fault)
 
+    @contextlib.contextmanager
+    def during(self, trials: Iterable[int]) -> Iterator[None]:
+        """Beat in a thread of its own while the block runs."""
+        done = threading.Event()
 
-class Watch:
-    """Tells which of the others' trials have no worker any more, by this process's own clock."""
+        def beat() -> None:
+            while not done.wait(self._every):
+                self.beat(trials)
 
-    def __init__(self, timing: Timing) -> None:
-        self._grace = timing.grace
-        self._last: dict[int, tuple[object, float]] = {}
-
-    def silent(self, trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
-        """Return the trials that have been given up; one that names no worker never is."""
-        now = time.monotonic()
-        found = []
-        current: dict[int, tuple[object, float]] = {}
-        for trial in trials:
-            beat = trial.system_attrs.get(BEAT)
-            before = self._last.get(trial.number)
-            since = before[1] if before is not None and before[0] == beat else now
-            current[trial.number] = (beat, since)
-            worker = (label_of(trial) or {}).get("worker")
-            if worker and (now - since > self._grace or is_dead(worker)):
-                found.append(trial)
-        self._last = current
-        return found
+        thread = threading.Thread(target=beat, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
 
 
 def process_name() -> str:
     """Return a name for this process that says whether it lives to others on its machine."""
-    return f"{_MACHINE}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+    return f"{_MACHINE}:{os.getpid()}"
 
 
 def is_dead(worker: object) -> bool:
     """Return whether a process of this machine is known to be gone, by its `process_name`."""
-    machine, _, rest = str(worker).rpartition(":")[0].rpartition(":")
-    return machine == _MACHINE and rest.isdigit() and not alive(int(rest))
+    machine, _, process = str(worker).partition(":")
+    return machine == _MACHINE and process.isdigit() and not alive(int(process))
 
 
 def _machine() -> str:
     """Return a name for the machine and the space of its process numbers."""
     try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            boot = file.read().strip()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
         return fingerprint(boot, os.stat("/proc/self/ns/pid").st_ino)
     except OSError:  # not Linux
         return fingerprint(socket.gethostname())

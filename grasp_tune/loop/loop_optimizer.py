@@ -53,7 +53,7 @@ class TrainRun(TrainingRun):
             point.put(begun.tensors)
             saved = begun if segment.state else None
         self._point = point
-        super().__init__(task, segment, point, cast(nn.Module, point), saved)
+        super().__init__(task, segment, point, cast(nn.Module, point), point.trained, saved)
         point.rules.check(self.base)
         if not self.over:
             self.prepare()
@@ -106,7 +106,7 @@ class TrainRun(TrainingRun):
         self.call, self._waiting = int(numbers["call"]), list(numbers["waiting"])
         self.within = int(numbers["within"])
         for at, lanes in enumerate(numbers["lanes"]):
-            total = [tensors.get(f"sum.{at}.{i}") for i in range(len(self._bench.trained))]
+            total = [tensors.get(f"sum.{at}.{i}") for i in range(len(self.params))]
             self._sum.add_subtree(lanes, total)
 
 

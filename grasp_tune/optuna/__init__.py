@@ -1,18 +1,15 @@
-"""The Optuna body: the plan as a sampler, and the whole method as trials of one study.
-
-Names are loaded when first used: sampling a plan needs neither torch nor the rest.
-"""
+"""The Optuna body: the plan as a sampler, and the whole method as trials of one study."""
 
 from typing import TYPE_CHECKING
 
 from grasp_tune.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from grasp_tune.executors.optuna_backend import OptunaBackend, run
     from grasp_tune.executors.study import Timing
     from grasp_tune.optuna.budget import Budget, grasp_budget
     from grasp_tune.optuna.figures import loss_figure, rung_figure, save_figures
     from grasp_tune.optuna.objective import TaskSampler, optimizer, train
-    from grasp_tune.optuna.runner import OptunaBackend, run
     from grasp_tune.optuna.sampler import GraspSampler
     from grasp_tune.optuna.selection import select
 
@@ -32,19 +29,14 @@ __all__ = [
     "train",
 ]
 
-_HOME = {
-    "Budget": "grasp_tune.optuna.budget",
-    "GraspSampler": "grasp_tune.optuna.sampler",
-    "OptunaBackend": "grasp_tune.optuna.runner",
-    "TaskSampler": "grasp_tune.optuna.objective",
-    "Timing": "grasp_tune.executors.study",
-    "grasp_budget": "grasp_tune.optuna.budget",
-    "loss_figure": "grasp_tune.optuna.figures",
-    "optimizer": "grasp_tune.optuna.objective",
-    "run": "grasp_tune.optuna.runner",
-    "rung_figure": "grasp_tune.optuna.figures",
-    "save_figures": "grasp_tune.optuna.figures",
-    "select": "grasp_tune.optuna.selection",
-    "train": "grasp_tune.optuna.objective",
+_NAMES = {
+    "executors.study": "Timing",
+    "optuna.budget": "Budget grasp_budget",
+    "optuna.figures": "loss_figure rung_figure save_figures",
+    "optuna.objective": "TaskSampler optimizer train",
+    "executors.optuna_backend": "OptunaBackend run",
+    "optuna.sampler": "GraspSampler",
+    "optuna.selection": "select",
 }
+_HOME = {name: f"grasp_tune.{home}" for home, names in _NAMES.items() for name in names.split()}
 __getattr__, __dir__ = lazy_names(__name__, _HOME, "optuna")

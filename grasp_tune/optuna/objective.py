@@ -6,33 +6,33 @@ trial, which ends pruned: it is no result. The last trial has the chosen weights
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
-import optuna
+from optuna import Study, Trial, TrialPruned
 from optuna.artifacts._protocol import ArtifactStore
-from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, TrialState
 
 from grasp_tune.core.errors import CheckpointError, InputError
 from grasp_tune.core.methods import Method
-from grasp_tune.core.search import Search, Step
+from grasp_tune.core.search import Search
 from grasp_tune.core.spec import AnySchedule, SweepSpec
 from grasp_tune.core.tasks import Outcome, Task
 from grasp_tune.engine.checkpoints import Tensors
 from grasp_tune.engine.problem import TorchProblem
+from grasp_tune.executors.assignments import Assignments
 from grasp_tune.executors.in_trial import train_in_trial
-from grasp_tune.executors.optuna import ERROR, LOST, NOTHING, RESULT, StudyLog
-from grasp_tune.executors.study import Timing, set_trial
+from grasp_tune.executors.optuna import NOTHING, RESULT
+from grasp_tune.executors.optuna_backend import sweep_on, write_choice
+from grasp_tune.executors.study import Timing
 from grasp_tune.loop.loop_optimizer import check_spec
 from grasp_tune.loop.model_point import Groups
 from grasp_tune.loop.task_optimizer import TaskOptimizer
-from grasp_tune.optuna.assignments import Assignments, StudySampler, addressed
-from grasp_tune.optuna.runner import sweep_on, write_choice
+from grasp_tune.optuna.sampler import Addressed, StudySampler, prune_surplus
 from grasp_tune.runtime.result import Result
 
 
-def optimizer(trial: optuna.Trial, model: Groups) -> TaskOptimizer:
+def optimizer(trial: Trial, model: Groups) -> TaskOptimizer:
     """Return the optimizer of this trial, in an objective of a study with a `TaskSampler`.
 
         def objective(trial):
@@ -54,10 +54,10 @@ def optimizer(trial: optuna.Trial, model: Groups) -> TaskOptimizer:
             f"the study's sampler is a {type(sampler).__name__}, which hands out no tasks; make "
             "the study with sampler=grasp_tune.optuna.TaskSampler(budget=10_000)"
         )
-    return TaskOptimizer(model, sampler.task_of(trial))
+    return TaskOptimizer(model, ObjectiveTrial(sampler, trial))
 
 
-def train(trial: optuna.Trial, problem: TorchProblem, budget: int, **how: Any) -> float:
+def train(trial: Trial, problem: TorchProblem, budget: int, **how: Any) -> float:
     """Train a problem without a learning rate, and return its loss: an objective in one line.
 
         def objective(trial):
@@ -76,7 +76,7 @@ def train(trial: optuna.Trial, problem: TorchProblem, budget: int, **how: Any) -
     def report(part: int, best: float) -> None:
         trial.report(best, part)
         if trial.should_prune():
-            raise optuna.TrialPruned(f"after part {part} of its training")
+            raise TrialPruned(f"after part {part} of its training")
 
     _, found = train_in_trial(problem, budget, report, **how)
     loss = found.pop("loss")
@@ -93,9 +93,7 @@ class TaskSampler(StudySampler):
     schedule: `promote` by default; `paper` is the paper's algorithm to the letter.
     seed: fixes the method's choices, the minibatches of a shuffling loader, and the values of other
         parameters that the objective suggests: they are the same in all trials.
-    artifact_store: where checkpoints go; needed unless the study lives in this process's memory.
-    timing: how often a worker says that it lives, and after how long a silence another takes its
-        task over; by default the storage's heartbeat settings, or 5 and 60 seconds.
+    artifact_store, timing: as `grasp_tune.optuna.run` takes them.
     """
 
     def __init__(
@@ -108,123 +106,67 @@ class TaskSampler(StudySampler):
         artifact_store: ArtifactStore | None = None,
         timing: Timing | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(Addressed(seed, each=False))  # all trials train one model
         self._spec, bases = SweepSpec.assemble(method, budget, schedule, seed, probe_parts=1)
         check_spec(self._spec, bases)
         self._artifacts, self._timing = artifact_store, timing
 
-    def _open(self, study: optuna.Study) -> "_MethodAssignments":
-        sweep, store = sweep_on(study, self._spec, self._artifacts)
-        log, search = StudyLog(study, sweep), Search(self._spec)
-        return _MethodAssignments(log, search, self._timing, store=store)
+    def _open(self, study: Study) -> Assignments:
+        log, store = sweep_on(study, self._spec, self._artifacts, self._timing)
+        return Assignments(log, Search(self._spec), store=store)
 
-    def _on(self, study: optuna.Study) -> "_MethodAssignments":
+    def result(self, study: Study, place: Callable[[str], Tensors] | None = None) -> Result:
+        """Return the result; the best so far, marked partial, where the search has not ended.
+
+        place: gives the tensors of a checkpoint; by default from the artifact store.
+        """
         found = self.assignments(study)
-        assert isinstance(found, _MethodAssignments)
-        return found
+        found.learn()
+        key = found.search.partial().key
+        tensors = found.store.read(key).tensors if place is None else place(key)
+        found.ledger.settle(found.log.calls)
+        return Result.of(found.search, tensors)
 
-    def task_of(self, trial: optuna.Trial) -> "ObjectiveTrial":
-        """Return the trial with its task, for `optimizer`."""
-        return ObjectiveTrial(self._on(trial.study), trial, self._spec.seed)
-
-    def result(self, study: optuna.Study) -> Result:
-        """Return the result; the best so far, marked partial, where the search has not ended."""
-        found = self._on(study)
-        return found.result(lambda key: found.checkpoints.read(key).tensors)
-
-    def sample_independent(
-        self,
-        study: optuna.Study,
-        trial: FrozenTrial,
-        param_name: str,
-        param_distribution: BaseDistribution,
-    ) -> Any:
-        """Return a value that is the same in all trials: they train one model."""
-        return addressed(study, trial, param_distribution, param_name, self._spec.seed)
-
-    def after_trial(
-        self,
-        study: optuna.Study,
-        trial: FrozenTrial,
-        state: TrialState,
-        values: Sequence[float] | None,
-    ) -> None:
-        """End the study's loop when the search is over; say so where a loop ended early."""
-        found, complete = self._on(study), state == TrialState.COMPLETE
+    def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Any) -> None:
+        """Say so where the objective's loop ended early."""
+        found = self.assignments(study)
         task = found.task(trial.number)
-        found.forget(trial.number)
-        if task == NOTHING:
-            complete = found.learn() is Step.DONE
-        elif task != RESULT and complete:
-            set_trial(study, trial._trial_id, ERROR, "its loop ended early")
-            raise InputError(
+        if task not in (NOTHING, RESULT.id) and state == TrialState.COMPLETE:
+            error = InputError(
                 f"the objective ended in the middle of {task} (trial {trial.number}): make its "
                 "optimizer with grasp_tune.optuna.optimizer(trial, model), and loop until opt.done"
             )
-        if task in (NOTHING, RESULT) and complete:
-            with contextlib.suppress(RuntimeError):  # with ask and tell there is no loop to end
-                study.stop()
-
-
-class _MethodAssignments(Assignments):
-    """The whole method's tasks on a study; the last trial has the chosen weights."""
-
-    search: Search
-    _missed: frozenset[int] = frozenset()  # turns of the last trial that did not read the choice
-
-    @property
-    def checkpoints(self) -> Any:
-        assert self.store is not None
-        return self.store
-
-    def last(self) -> tuple[Any, int] | None:
-        turn, holder = self.log.result_turn()
-        for at in set(range(turn)) - self._missed:
-            trial = self.log.at(RESULT, at)
-            if trial is not None and (key := trial.system_attrs.get(LOST)) is not None:
-                self._missed |= {at}
-                self.search.make_again(key)
-                self.learn()
-                return next(iter(self._board.unclaimed()), None)
-        return (NOTHING, 0) if holder is not None else (RESULT, turn)
-
-    def result(self, place: Callable[[str], Tensors]) -> Result:
-        """Return the result; `place` gives the tensors of a checkpoint."""
-        with self._lock:
-            self.learn()
-            tensors = place(self.search.partial().key)
-            self.ledger.settle(self.log.calls)
-            return Result.of(self.search, tensors)
+            found.log.write_fault(trial._trial_id, error)
+            raise error
+        super().after_trial(study, trial, state, values)
 
 
 class ObjectiveTrial:
     """A trial of an objective; see `loop.task_optimizer.TaskTrial`."""
 
-    def __init__(self, found: _MethodAssignments, trial: optuna.Trial, seed: int) -> None:
-        self._found, self._trial, self.seed, self.store = found, trial, seed, found.checkpoints
-        key = found.task(trial.number)
-        if key == NOTHING:
-            raise optuna.TrialPruned("the search is over, and the chosen weights have a trial")
-        self.task: Task | None = None if key == RESULT else found.search.tasks[key]
+    def __init__(self, sampler: TaskSampler, trial: Trial) -> None:
+        prune_surplus(trial)
+        found = self._found = sampler.assignments(trial.study)
+        self._sampler, self._trial = sampler, trial
+        self.store, self.seed = found.store, found.search.spec.seed
+        self.task: Task | None = found.search.tasks.get(found.task(trial.number))
 
     def select(self, place: Callable[[str], Tensors]) -> Result:
         """Write on the trial what was chosen; the objective goes on."""
-        result = self._found.result(place)
-        write_choice(self._found.study, result)
-        chosen = result.choice.chosen
-        for name, value in (("base", chosen.base), ("step", chosen.value)):
-            self._trial.set_user_attr(name, value)
+        result = self._sampler.result(self._trial.study, place)
+        write_choice(self._trial.study, result)
+        self._trial.set_user_attr("base", result.choice.chosen.base)
+        self._trial.set_user_attr("step", result.choice.chosen.value)
         return result
 
     def called(self, calls: int) -> None:
         """Note it for the heartbeat."""
-        self._found.own[self._trial.number].calls = calls
+        self._found.held[self._trial.number].calls = calls
 
     def end(self, outcome: Outcome) -> NoReturn:
         """Write the outcome on the trial, and end it."""
-        assert self.task is not None
         self._found.log.write_outcome(self._trial._trial_id, outcome)
-        raise optuna.TrialPruned(f"{self.task.id} has ended; a part of the search is no result")
+        raise TrialPruned("its task has ended; a part of the search is no result")
 
     @contextlib.contextmanager
     def faults(self) -> Iterator[None]:
@@ -234,5 +176,5 @@ class ObjectiveTrial:
         except CheckpointError as error:
             if error.key is None or (self.task is not None and error.key not in self.task.reads):
                 raise
-            set_trial(self._found.study, self._trial._trial_id, LOST, error.key)
-            raise optuna.TrialPruned(f"checkpoint {error.key} is lost: it is made again") from None
+            self._found.log.write_fault(self._trial._trial_id, error)
+            raise TrialPruned(f"checkpoint {error.key} is lost: it is made again") from None

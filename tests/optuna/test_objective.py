@@ -14,8 +14,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import grasp_tune as gt
-from grasp_tune.executors import optuna as log_module
+from grasp_tune.executors import study as log_module
 from grasp_tune.optuna import TaskSampler, optimizer, train
+from grasp_tune.optuna.objective import ObjectiveTrial
 from tests.optuna.conftest import Place
 
 
@@ -150,11 +151,11 @@ def test_a_lost_checkpoint_is_made_again(phase: str) -> None:
     study = optuna.create_study(sampler=sampler)
 
     def objective(trial: optuna.Trial) -> float:
-        task = sampler.task_of(trial).task
+        task = ObjectiveTrial(sampler, trial).task
         kept = [sampler.result(study).choice.key] if task is None else list(task.reads)
         if kept and not lost and (task is None) == (phase == "result"):
             lost.append(kept[0])
-            sampler.task_of(trial).store.delete(kept[0])
+            ObjectiveTrial(sampler, trial).store.delete(kept[0])
         return classify(trial)
 
     study.optimize(objective)

@@ -17,9 +17,10 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
 from grasp_tune.core.plan import Plan
-from grasp_tune.executors import optuna as log_module
-from grasp_tune.executors.study import CELL, Timing, trials_of
-from grasp_tune.optuna import GraspSampler, assignments
+from grasp_tune.executors import assignments
+from grasp_tune.executors import study as log_module
+from grasp_tune.executors.study import TASK, Timing, trials_of
+from grasp_tune.optuna import GraspSampler
 from tests.optuna.conftest import Place
 
 pytestmark = pytest.mark.xdist_group("postgres")
@@ -30,7 +31,7 @@ BROKEN = (5, 23)  # cells whose first trial fails
 
 def objective(trial: optuna.Trial) -> float:
     value = trial.suggest_float("lr", 1e-9, 1e9, log=True)
-    claim = trial.user_attrs[CELL]
+    claim = trial.user_attrs[TASK]
     if claim["index"] in BROKEN and claim["attempt"] == 1:
         raise OSError("fails once")
     time.sleep(0.01)
@@ -57,7 +58,7 @@ def test_four_processes_take_every_cell_once(
         optuna.delete_study(study_name=NAME, storage=study._storage)
     by_state = collections.defaultdict(list)
     for trial in trials:
-        by_state[trial.state].append(trial.user_attrs[CELL]["index"])
+        by_state[trial.state].append(trial.user_attrs[TASK]["index"])
     assert sorted(by_state[TrialState.COMPLETE]) == [cell.index for cell in plan.cells]
     assert sorted(by_state[TrialState.FAIL]) == list(BROKEN)
     assert set(by_state[TrialState.PRUNED]) <= {0}  # came after the last cell
@@ -66,7 +67,7 @@ def test_four_processes_take_every_cell_once(
     values = {cell.index: cell.value for cell in plan.cells}
     for trial in trials:
         if trial.state != TrialState.PRUNED:
-            assert trial.params["lr"] == values[trial.user_attrs[CELL]["index"]]
+            assert trial.params["lr"] == values[trial.user_attrs[TASK]["index"]]
 
 
 def beating(folder: Path) -> RDBStorage:
@@ -78,7 +79,7 @@ def beating(folder: Path) -> RDBStorage:
 def hanging(folder: Path) -> Callable[[optuna.Trial], float]:
     def objective(trial: optuna.Trial) -> float:
         value = trial.suggest_float("lr", 1e-9, 1e9, log=True)
-        if trial.user_attrs[CELL]["index"] == 3:
+        if trial.user_attrs[TASK]["index"] == 3:
             (folder / "hanging").touch()
             time.sleep(600)
         return value
@@ -110,11 +111,11 @@ def test_the_cell_of_a_killed_worker_is_taken_over(plan: Plan, folder: Path) -> 
     # The other cells are done long before the heartbeat is missed: the loop waits for that.
     study.optimize(lambda trial: trial.suggest_float("lr", 1e-9, 1e9, log=True))
     done = study.get_trials(states=(TrialState.COMPLETE,))
-    assert sorted(t.user_attrs[CELL]["index"] for t in done) == [c.index for c in plan.cells]
+    assert sorted(t.user_attrs[TASK]["index"] for t in done) == [c.index for c in plan.cells]
     (dead,) = study.get_trials(states=(TrialState.FAIL,))
-    (again,) = [trial for trial in done if trial.user_attrs[CELL]["index"] == 3]
-    assert (dead.number, dead.user_attrs[CELL]["index"]) == (2, 3)
-    assert (again.params, again.user_attrs[CELL]["attempt"]) == (dead.params, 2)
+    (again,) = [trial for trial in done if trial.user_attrs[TASK]["index"] == 3]
+    assert (dead.number, dead.user_attrs[TASK]["index"]) == (2, 3)
+    assert (again.params, again.user_attrs[TASK]["attempt"]) == (dead.params, 2)
 
 
 def hang_on_a_journal(folder: Path, plan: Plan) -> None:
@@ -132,9 +133,9 @@ def test_without_a_heartbeat_a_worker_killed_on_this_machine_is_noticed(
     kill_when_hanging(folder, hang_on_a_journal, plan)
     study.optimize(lambda trial: trial.suggest_float("lr", 1e-9, 1e9, log=True))
     done = study.get_trials(states=(TrialState.COMPLETE,))
-    assert sorted(t.user_attrs[CELL]["index"] for t in done) == [c.index for c in plan.cells]
+    assert sorted(t.user_attrs[TASK]["index"] for t in done) == [c.index for c in plan.cells]
     (dead,) = study.get_trials(states=(TrialState.FAIL,))
-    assert dead.user_attrs[CELL]["index"] == 3
+    assert dead.user_attrs[TASK]["index"] == 3
 
 
 def test_optuna_s_own_retry_keeps_the_cell(plan: Plan, folder: Path) -> None:
@@ -150,8 +151,8 @@ def test_optuna_s_own_retry_keeps_the_cell(plan: Plan, folder: Path) -> None:
     study.optimize(lambda trial: trial.suggest_float("lr", 1e-9, 1e9, log=True))
     study.tell(asked[0], 1.0)
     done = study.get_trials(states=(TrialState.COMPLETE,))
-    assert sorted(t.user_attrs[CELL]["index"] for t in done) == [c.index for c in plan.cells]
-    assert done[1].user_attrs[CELL]["index"] == 2  # the value that it had
+    assert sorted(t.user_attrs[TASK]["index"] for t in done) == [c.index for c in plan.cells]
+    assert done[1].user_attrs[TASK]["index"] == 2  # the value that it had
     assert len(study.trials) == len(plan.cells) + 2
 
 
@@ -162,10 +163,10 @@ def test_a_worker_that_dies_before_it_wrote_anything_costs_no_cell(
     study = optuna.create_study(sampler=GraspSampler(plan, "lr"))
     study.ask()
     silent = study._storage.create_new_trial(study._study_id)  # no attribute of ours
-    assert study.ask().user_attrs[CELL]["index"] == 2
+    assert study.ask().user_attrs[TASK]["index"] == 2
     assert study._storage.get_trial(silent).state == TrialState.FAIL
     study.optimize(lambda trial: trial.suggest_float("lr", 1e-9, 1e9, log=True))
-    taken = [t.user_attrs[CELL]["index"] for t in study.trials if CELL in t.user_attrs]
+    taken = [t.user_attrs[TASK]["index"] for t in study.trials if TASK in t.user_attrs]
     assert taken == [cell.index for cell in plan.cells]
 
 
@@ -177,7 +178,7 @@ def test_a_running_trial_of_another_sampler_is_left_alone(
     other = study.ask()
     other.suggest_float("lr", 0.1, 1.0)
     study.sampler = GraspSampler(plan, "lr")
-    assert study.ask().user_attrs[CELL]["index"] == 1
+    assert study.ask().user_attrs[TASK]["index"] == 1
     assert study.trials[other.number].state == TrialState.RUNNING
 
 
@@ -194,11 +195,11 @@ def test_a_trial_read_while_it_was_being_written_keeps_its_rank(
         reads += 1
         trials = copy.deepcopy(whole(study))
         if reads == 1:  # its parameter was read after it was written, its attribute before
-            del trials[0].user_attrs[CELL]
+            del trials[0].user_attrs[TASK]
         return trials
 
     monkeypatch.setattr(log_module, "trials_of", torn)
-    assert study.ask().user_attrs[CELL]["index"] == 2
+    assert study.ask().user_attrs[TASK]["index"] == 2
     assert reads > 1
 
 
@@ -211,11 +212,11 @@ def test_a_worker_that_is_silent_elsewhere_loses_its_cell(
     study = optuna.create_study(storage=journal.open(), sampler=GraspSampler(plan, "lr"))
     with monkeypatch.context() as patch:
         patch.setattr(log_module, "in_optimize", lambda study: True)
-        patch.setattr(log_module, "process_name", lambda: "another-machine:1:a")
+        patch.setattr(log_module, "process_name", lambda: "another-machine:1")
         study.sampler = GraspSampler(plan, "lr")
         gone = [study.ask().number for _ in range(2)]
     study.sampler = GraspSampler(plan, "lr")
     study.optimize(lambda trial: trial.suggest_float("lr", 1e-9, 1e9, log=True))
     done = study.get_trials(states=(TrialState.COMPLETE,))
-    assert sorted(t.user_attrs[CELL]["index"] for t in done) == [c.index for c in plan.cells]
+    assert sorted(t.user_attrs[TASK]["index"] for t in done) == [c.index for c in plan.cells]
     assert [study.trials[number].state for number in gone] == [TrialState.FAIL] * 2

@@ -13,10 +13,10 @@ from optuna.trial import TrialState
 
 import grasp_tune as gt
 from grasp_tune.core.plan import Plan
-from grasp_tune.executors import optuna as log_module
-from grasp_tune.executors.study import CALLS, CELL
+from grasp_tune.executors import study as log_module
+from grasp_tune.executors.study import CALLS, TASK
 from grasp_tune.optuna import GraspSampler, grasp_budget
-from grasp_tune.optuna.plans import StoredPlan, agree_on_plan, stored_plan
+from grasp_tune.optuna.cells import StoredPlan, stored_plan
 from tests.optuna.conftest import Place
 
 
@@ -31,7 +31,7 @@ def suggested(trial: optuna.Trial) -> float:
 
 def cells_run(study: optuna.Study) -> list[int]:
     done = study.get_trials(states=(TrialState.COMPLETE,))
-    return [trial.user_attrs[CELL]["index"] for trial in done if CELL in trial.user_attrs]
+    return [trial.user_attrs[TASK]["index"] for trial in done if TASK in trial.user_attrs]
 
 
 def test_every_cell_runs_once_at_its_value_and_the_study_ends(plan: Plan) -> None:
@@ -77,7 +77,7 @@ def test_failed_trials_are_issued_again_a_bounded_number_of_times(plan: Plan) ->
 
     def objective(trial: optuna.Trial) -> float:
         value = suggested(trial)
-        index, attempt = trial.user_attrs[CELL]["index"], trial.user_attrs[CELL]["attempt"]
+        index, attempt = trial.user_attrs[TASK]["index"], trial.user_attrs[TASK]["attempt"]
         if index == 4 or (index == 9 and attempt == 1):
             raise OSError("the disk of this cell is broken")
         return value
@@ -85,7 +85,7 @@ def test_failed_trials_are_issued_again_a_bounded_number_of_times(plan: Plan) ->
     study.optimize(objective, catch=(OSError,))
     failed = study.get_trials(states=(TrialState.FAIL,))
     # Cell 4 fails three times and is given up; cell 9 fails once.
-    assert sorted(trial.user_attrs[CELL]["index"] for trial in failed) == [4, 4, 4, 9]
+    assert sorted(trial.user_attrs[TASK]["index"] for trial in failed) == [4, 4, 4, 9]
     assert len(study.trials) == len(plan.cells) + 3
     assert sorted(cells_run(study)) == [cell.index for cell in plan.cells if cell.index != 4]
     assert [cell.index for cell in sampler.lost_cells(study)] == [4]
@@ -157,7 +157,7 @@ def test_enqueued_and_added_trials_take_no_cell(plan: Plan) -> None:
 
     study.optimize(objective)
     assert len(study.trials) == len(plan.cells) + 2
-    own = [trial for trial in study.trials if CELL not in trial.user_attrs]
+    own = [trial for trial in study.trials if TASK not in trial.user_attrs]
     assert sorted(trial.params["lr"] for trial in own) == [0.25, 0.5]
     assert sorted(cells_run(study)) == [cell.index for cell in plan.cells]
     assert study.trials[2].params["momentum"] == 0.125
@@ -204,11 +204,11 @@ def test_a_range_without_the_value_is_told_and_drawn_from(plan: Plan) -> None:
 @pytest.mark.parametrize("name", ["lr", "rate"])
 def test_a_cell_that_was_not_run_is_not_counted_as_done(plan: Plan, name: str) -> None:
     """The range is too narrow, or the parameter is called something else."""
-    study, sampler = new_study(plan, attempts=1)
+    study, sampler = new_study(plan)
     with pytest.warns(UserWarning, match="does not hold|without asking for 'lr'"):
         study.optimize(lambda trial: trial.suggest_float(name, 0.9, 1.0))
     assert sampler.lost_cells(study) == plan.cells
-    assert len(study.trials) == len(plan.cells)
+    assert len(study.trials) == 3 * len(plan.cells)
 
 
 def test_waiting_for_others_ends_with_the_timeout(plan: Plan, folder: Path) -> None:
@@ -334,8 +334,8 @@ def test_with_checkpoints_trials_go_on_from_earlier_ones() -> None:
     study.optimize(objective)
     assert sum(trial.user_attrs[CALLS] for trial in study.trials) == 2000
     last = study.trials[-1]
-    assert last.user_attrs[CELL]["start"] > 0
-    parent = study.trials[last.user_attrs[CELL]["parent"]]
+    assert last.user_attrs[TASK]["start"] > 0
+    parent = study.trials[last.user_attrs[TASK]["parent"]]
     assert last.params["lr"] == pytest.approx(parent.params["lr"] * 10**-0.25)
 
 
@@ -348,7 +348,7 @@ def test_the_search_is_the_same_in_threads_and_in_either_direction(direction: st
         study = optuna.create_study(direction=direction, sampler=sampler)  # type: ignore[arg-type]
         study.optimize(lambda trial: sign * min(quadratic(trial), 1e300), n_jobs=jobs)
         done = study.get_trials(states=(TrialState.COMPLETE,))
-        cells.append(sorted((t.user_attrs[CELL]["index"], t.params["lr"]) for t in done))
+        cells.append(sorted((t.user_attrs[TASK]["index"], t.params["lr"]) for t in done))
     assert cells[0] == cells[1]
     assert 0.002 < cells[0][-1][1] < 0.02
 
@@ -358,7 +358,7 @@ def test_the_search_goes_on_in_another_process_and_past_failures() -> None:
 
     def fails_at(trial: optuna.Trial) -> float:
         value = quadratic(trial)
-        if trial.user_attrs[CELL]["attempt"] == 1 and trial.user_attrs[CELL]["index"] in (4, 12):
+        if trial.user_attrs[TASK]["attempt"] == 1 and trial.user_attrs[TASK]["index"] in (4, 12):
             raise OSError("once")
         return value
 
@@ -416,7 +416,6 @@ def test_multi_objective_studies_are_refused(plan: Plan) -> None:
     [
         ({"plan": [1.0, 2.0]}, "plan: got list"),
         ({"parameter": ""}, "parameter: got ''"),
-        ({"attempts": 0}, "attempts: got 0"),
         ({"budget": 500}, "either a plan or a budget"),
         ({"plan": None, "budget": 3}, "budget: got 3, expected a whole number >= 20"),
     ],
@@ -463,8 +462,8 @@ def test_the_first_plan_on_a_study_stays(plan: Plan) -> None:
     study = optuna.create_study()
     assert stored_plan(study) is None
     first, second = StoredPlan(plan, None, "lr", 1), StoredPlan(plan, None, "radius", 1)
-    assert agree_on_plan(study, first) == first
-    assert agree_on_plan(study, second) == first
+    assert stored_plan(study, first) == first
+    assert stored_plan(study, second) == first
     assert first.difference(second) == "parameter 'lr' there, 'radius' here"
 
 

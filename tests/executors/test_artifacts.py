@@ -1,5 +1,6 @@
 """Checkpoints in an artifact store: each knows its key and its sweep."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -7,17 +8,22 @@ import torch
 from optuna.artifacts import FileSystemArtifactStore
 
 import grasp_tune as gt
-from grasp_tune.optuna.artifacts import artifact_checkpoints
+from grasp_tune.executors.artifacts import artifact_checkpoints, artifact_name
 
 
 def test_an_artifact_of_another_sweep_or_key_is_refused(tmp_path: Path) -> None:
     artifacts = FileSystemArtifactStore(tmp_path)
-    ours, theirs = (artifact_checkpoints(artifacts, lambda key: "same", s) for s in ("a", "b"))
+    ours, theirs = (artifact_checkpoints(artifacts, sweep) for sweep in ("a", "b"))
     assert not ours.exists("point")
-    with pytest.raises(gt.CheckpointError, match="checkpoint point is missing: there is no same"):
+    with pytest.raises(
+        gt.CheckpointError, match="checkpoint point is missing: there is no grasp-a"
+    ):
         ours.read("point")
     theirs.write("point", {"x": torch.ones(3)}, {"n": 1})
     assert theirs.read("point").tensors["x"].tolist() == [1.0] * 3
+    name = artifact_name("b", "point")
+    for copy in (artifact_name("a", "point"), artifact_name("b", "other")):
+        shutil.copy(tmp_path / name, tmp_path / copy)
     with pytest.raises(gt.CheckpointError, match="its sweep is 'b', expected 'a'") as caught:
         ours.read("point")
     assert caught.value.key == "point"  # so that it is made again

@@ -25,22 +25,14 @@ from grasp_tune.engine.checkpoints import Store
 from grasp_tune.engine.fused import fusion_width
 from grasp_tune.engine.problem import TorchProblem, checked_problem
 from grasp_tune.engine.worker import Worker
+from grasp_tune.executors import study as storage
+from grasp_tune.executors.artifacts import artifact_checkpoints
 from grasp_tune.executors.local import InProcess
 from grasp_tune.executors.optuna import StudyCalls, StudyExecutor, StudyLog
 from grasp_tune.executors.process_pool import ProcessPool
-from grasp_tune.executors.study import (
-    CHOICE,
-    SETTING,
-    Timing,
-    agreed_json,
-    fingerprint,
-    in_memory,
-    set_study_json,
-    study_json,
-)
+from grasp_tune.executors.study import CHOICE, SETTING, Timing
 from grasp_tune.optimizers.registry import Factory
-from grasp_tune.optuna.artifacts import artifact_checkpoints
-from grasp_tune.runtime.callbacks import Reporter, reporter_for
+from grasp_tune.runtime.callbacks import reporter_for
 from grasp_tune.runtime.driver import MakeWorker, run_sweep
 from grasp_tune.runtime.executor import Executor
 from grasp_tune.runtime.result import Result
@@ -67,7 +59,6 @@ def run(
     artifact_store: where checkpoints go; needed unless the study lives in this process's memory.
     timing: how often a worker says that it lives, and after how long a silence another takes its
         task over; by default the storage's heartbeat settings, or 5 and 60 seconds.
-
     options: `ensemble`, `challengers` and `probe_parts`.
 
     The other arguments are those of `grasp_tune.minimize`. After it the study's best trial is the
@@ -75,7 +66,7 @@ def run(
     """
     width = fusion_width(checked_problem(problem), method, fused, seed)
     spec, bases = SweepSpec.assemble(method, budget, schedule, seed, width=width, **options)
-    return run_on_study(study, problem, spec, artifact_store, bases=bases, timing=timing)
+    return _run(study, problem, spec, artifact_store, bases, timing)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,17 +109,9 @@ class OptunaBackend:
         if out is not None:
             (out / "artifacts").mkdir(parents=True, exist_ok=True)
             store = FileSystemArtifactStore(out / "artifacts")
-        result = run_on_study(
-            self.open(out),
-            problem,
-            spec,
-            store,
-            bases=bases,
-            out=out,
-            workers=self.workers,
-            hard_cap=self.hard_cap,
-            reporter=reporter_for(progress),
-        )
+        study = self.open(out)
+        how = {"hard_cap": self.hard_cap, "reporter": reporter_for(progress)}
+        result = _run(study, problem, spec, store, bases, None, out, self.workers, **how)
         if out is not None:
             result.save(out)
         return result
@@ -138,13 +121,11 @@ class OptunaBackend:
 
         out: the output folder, which holds `study.journal` where no storage is given.
         """
-        storage: str | JournalStorage | None = self.storage
-        if storage is None and out is not None:
-            storage = str(out / "study.journal")
+        place: Any = self.storage or (None if out is None else str(out / "study.journal"))
         try:
-            if isinstance(storage, str) and "://" not in storage:
-                storage = JournalStorage(JournalFileBackend(storage))
-            return optuna.create_study(study_name=self.study, storage=storage, load_if_exists=True)
+            if place is not None and "://" not in place:
+                place = JournalStorage(JournalFileBackend(place))
+            return optuna.create_study(study_name=self.study, storage=place, load_if_exists=True)
         except Exception as error:  # whatever the database's driver raises
             # The message may quote the URL with its password, so only its kind is told.
             raise SearchError(
@@ -154,18 +135,16 @@ class OptunaBackend:
             ) from None
 
 
-def run_on_study(
+def _run(
     study: optuna.Study,
     problem: TorchProblem,
     spec: SweepSpec,
     artifact_store: ArtifactStore | None,
-    *,
-    bases: Mapping[str, Factory] | None = None,
-    timing: Timing | None = None,
+    bases: Mapping[str, Factory] | None,
+    timing: Timing | None,
     out: Path | None = None,
     workers: int = 1,
-    hard_cap: bool = False,
-    reporter: Reporter | None = None,
+    **how: Any,
 ) -> Result:
     """Take part in the sweep on the study until it is done, and return its result."""
     if len(study.directions) > 1 or study.direction != optuna.study.StudyDirection.MINIMIZE:
@@ -173,11 +152,9 @@ def run_on_study(
             f"study {study.study_name!r} must have one objective, to be minimised; got "
             f"{[direction.name.lower() for direction in study.directions]}"
         )
-    sweep, found = sweep_on(study, spec, artifact_store)
-    store = None if artifact_store is None else found
-    log = StudyLog(study, sweep)
+    log, store = sweep_on(study, spec, artifact_store, timing)
     # Several studies may keep their files in one folder.
-    calls = StudyCalls(None if out is None else out / "calls" / sweep, log)
+    calls = StudyCalls(None if out is None else out / "calls" / log.sweep, log)
 
     def executor(folder: SweepFolder, make_worker: MakeWorker) -> Executor:
         def checked_worker() -> Worker:
@@ -190,57 +167,51 @@ def run_on_study(
                 )
             return worker
 
-        inner: Executor = (
-            InProcess(folder, checked_worker)
-            if workers == 1
-            else ProcessPool(workers, folder, checked_worker)
-        )
-        return StudyExecutor(log, inner, timing, calls, cap=spec.budget if hard_cap else None)
+        pool = workers > 1 and ProcessPool(workers, folder, checked_worker)
+        return StudyExecutor(log, pool or InProcess(folder, checked_worker), calls)
 
     result = run_sweep(
         problem,
         spec,
         executor,
-        store=store,
+        store=None if artifact_store is None else store,
         calls=calls if workers == 1 or out is not None else None,
         bases=bases,
-        reporter=reporter,
+        **how,
     )
     write_choice(study, result)
-    chosen = result.choice.chosen
     if math.isfinite(result.score):
-        log.publish(result.score, chosen if chosen.arm else None)
+        log.publish(result.score, result.choice.chosen)
     return result
 
 
 def sweep_on(
-    study: optuna.Study, spec: SweepSpec, artifact_store: ArtifactStore | None
-) -> tuple[str, Store]:
-    """Return the name of a sweep on a study, agreed by its processes, and where checkpoints go."""
-    if artifact_store is None and not in_memory(study):
+    study: optuna.Study,
+    spec: SweepSpec,
+    artifact_store: ArtifactStore | None,
+    timing: Timing | None,
+) -> tuple[StudyLog, Store]:
+    """Return the trials of a sweep that all processes agree on, and where its checkpoints go."""
+    if artifact_store is None and not storage.in_memory(study):
         raise InputError(
             "artifact_store: got None, but checkpoints must outlive this process; give the "
             "workers one, such as optuna.artifacts.FileSystemArtifactStore(folder)"
         )
-    if difference := spec.difference(agreed_json(study, SETTING, spec.to_dict())):
+    if difference := spec.difference(storage.agreed_json(study, SETTING, spec.to_dict())):
         raise InputError(
             f"the sweep on study {study.study_name!r} differs from this one: {difference}"
         )
-    sweep = fingerprint(spec.to_dict(), study.study_name)
-    if artifact_store is None:
-        return sweep, TemporaryStore()
-    name = f"grasp-{sweep}-{{}}".format
-    return sweep, artifact_checkpoints(artifact_store, name, sweep)
+    sweep = storage.fingerprint(spec.to_dict(), study.study_name)
+    store = (
+        TemporaryStore() if artifact_store is None else artifact_checkpoints(artifact_store, sweep)
+    )
+    return StudyLog(study, sweep, timing), store
 
 
 def write_choice(study: optuna.Study, result: Result, **more: object) -> None:
     """Write the choice and its certificate on the study, unless they are there."""
-    note = {
-        "candidate": encode(result.choice.chosen),
-        "by": result.choice.by,
-        "calls": dict(result.calls),
-        "certificate": None if result.certificate is None else result.certificate.to_dict(),
-        **more,
-    }
-    if study_json(study, CHOICE) != note:
-        set_study_json(study, CHOICE, note)
+    certificate = None if result.certificate is None else result.certificate.to_dict()
+    chosen = {"candidate": encode(result.choice.chosen), "by": result.choice.by}
+    note = {**chosen, "calls": dict(result.calls), "certificate": certificate, **more}
+    if storage.study_json(study, CHOICE) != note:
+        storage.set_study_json(study, CHOICE, note)

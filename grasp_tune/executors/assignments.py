@@ -1,0 +1,202 @@
+"""Which task belongs to which trial of `study.optimize`, agreed by processes without a lock.
+
+Trials decide in the order of their numbers, each after all before it have decided, so that no two
+take the same task. One that does not decide within `PATIENCE` is ended from outside, after which
+its owner can write nothing more on it. A trial for which there is nothing yet waits a little for
+what others run, and ends without a task; so `timeout=` and Ctrl-C end a study in about their time.
+"""
+
+import contextlib
+import logging
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from optuna.trial import FrozenTrial, TrialState
+
+from grasp_tune.core.errors import CheckpointError
+from grasp_tune.core.search import Step
+from grasp_tune.executors.optuna import NOTHING, RESULT, StudyLog
+from grasp_tune.executors.study import Heartbeat, end_trial, in_memory, in_optimize, label_of
+from grasp_tune.runtime.driver import Ledger
+
+logger = logging.getLogger(__name__)
+
+PATIENCE = 30.0  # seconds that a trial may take to say which task it takes
+PAUSES = (0.02, 1.0)  # seconds between two looks: the first, and the longest
+WAIT = (1.0, 0.25)  # a trial waits so many seconds, or this share of the wait before it
+
+
+@dataclass(slots=True)
+class _Held:
+    """A trial of this process that holds a task, while it runs."""
+
+    task: str
+    trial_id: int
+    thread: int = 0  # whose loop runs it; 0 where it was asked for outside of `optimize`
+    calls: int = 0
+    beating: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+
+
+class Assignments:
+    """The tasks of one search on one study, as this process knows them.
+
+    log: the search's trials on the study.
+    search: what is to run; learns how the trials ended.
+    parameter: trials that have a value of their own for it take no task.
+    store: the checkpoints of a whole sweep, whose last trial holds the choice.
+    """
+
+    def __init__(
+        self, log: StudyLog, search: Any, parameter: str | None = None, store: Any = None
+    ) -> None:
+        self.study, self.log, self.search, self.ledger = log.study, log, search, Ledger(search)
+        self.store, self._parameter, self._selected = store, parameter, store is None
+        self.held: dict[int, _Held] = {}  # by trial number
+        self._lock = threading.RLock()
+        self._idle: float | None = None  # since when this process has found nothing to run
+        self._warned = False
+
+    # -- a trial begins -------------------------------------------------------------------------
+
+    def take(self, trial: FrozenTrial) -> None:
+        """Give a trial its task, once all trials before it have theirs."""
+        for number, held in list(self.held.items()):  # Ctrl-C left it behind in this thread's loop
+            if held.thread == threading.get_ident() and in_optimize(self.study):
+                end_trial(self.study, held.trial_id, TrialState.FAIL)
+                self.forget(number)
+        if self._has_value(trial):
+            return
+        begun, pause = time.monotonic(), PAUSES[0]
+        self._idle = self._idle or begun
+        patience = max(WAIT[0], WAIT[1] * (begun - self._idle))
+        stuck: dict[int, float] = {}  # trial id -> since when it holds us up
+        strangers: set[int] = set()
+        while True:
+            with self._lock:
+                self.log.end_silent()
+                self.learn()
+                mute, strangers = self._undecided(trial, strangers)
+                found = None if mute else self._pick(trial)
+                late = time.monotonic() - begun > patience
+                if found or (not mute and (late or not self._hopeful())):
+                    self.log.take(trial, *(found or (NOTHING, 0)))
+                    break
+            for trial_id in mute:
+                if time.monotonic() - stuck.setdefault(trial_id, time.monotonic()) > PATIENCE:
+                    end_trial(self.study, trial_id, TrialState.FAIL)
+            time.sleep(pause)
+            pause = min(2 * pause, PAUSES[1])
+        if found:
+            self._idle = None
+            held = self.held[trial.number] = _Held(label_of(trial)["task"], trial._trial_id)
+            if in_optimize(self.study):
+                held.thread = threading.get_ident()
+                heartbeat = Heartbeat(self.study, self.log.timing, lambda: held.calls)
+                held.beating.enter_context(heartbeat.during([held.trial_id]))
+
+    def _has_value(self, trial: FrozenTrial) -> bool:
+        return self._parameter in trial.system_attrs.get("fixed_params", {})
+
+    def _undecided(self, trial: FrozenTrial, known: set[int]) -> tuple[list[int], set[int]]:
+        """Return the trials before this one that may yet take a task, and those that never will.
+
+        Databases are read with several queries, between which others write: a parameter may be
+        there and our label, which was written before it, not yet. Whoever looks again sees it.
+        """
+        before = [item for item in self.log.recent if item.number < trial.number]
+        running = [item for item in before if item.state == TrialState.RUNNING]
+        silent = [item for item in running if not (label_of(item) or self._has_value(item))]
+        strangers = {item._trial_id for item in silent if item.params}
+        return [t._trial_id for t in silent if t._trial_id not in strangers & known], strangers
+
+    def _pick(self, trial: FrozenTrial) -> tuple[Any, int] | None:
+        """Return a task and its turn; None where there is none at present."""
+        # Optuna's retry of a trial that failed has its value already.
+        given = trial.params.get(self._parameter or "")
+        free = self.log.unclaimed()
+        return next((pair for pair in free if given in (None, _value(pair[0]))), None)
+
+    def _hopeful(self) -> bool:
+        """Return whether waiting may help: others run tasks, and may die or lead to further ones.
+
+        Of a trial that was asked for outside of `optimize` nobody can tell whether it lives.
+        """
+        return any(self.growing or label_of(item)["worker"] for item in self.log.running())
+
+    # -- a trial ends ---------------------------------------------------------------------------
+
+    def task(self, number: int) -> str:
+        """Return the id of the task that a trial of this process holds."""
+        return self.held[number].task if number in self.held else NOTHING
+
+    def forget(self, number: int, how: Any = None) -> None:
+        """Learn that a trial of this process is over, and how, before that is on the study."""
+        if (held := self.held.pop(number, None)) is not None:
+            held.beating.close()
+            if how is not None:
+                with self._lock:
+                    self.log.heard(held.task)
+                    self._ended(held.task, how)
+
+    @property
+    def growing(self) -> bool:
+        """Whether further tasks follow when those that run have ended."""
+        return self._step is not Step.DONE and bool(getattr(self.search, "grows", True))
+
+    def learn(self) -> None:
+        """Hear what has ended on the study."""
+        with self._lock:
+            self._submit()
+            while news := self.log.news():
+                for task, how in news:
+                    self._ended(task.id, how)
+                self._submit()
+
+    def _submit(self) -> None:
+        while not isinstance(step := self.ledger.next(), Step):
+            self.log.want(step)
+        self._step = step
+        if step is Step.DONE and not self._selected:
+            self.log.want(RESULT)
+
+    def _ended(self, key: str, how: Any) -> None:
+        if key != RESULT.id:
+            self.ledger.ended(key, how)
+        elif isinstance(how, CheckpointError):
+            self.search.make_again(how.key)
+        else:
+            self._selected = how is RESULT
+        for garbage in () if self.store is None else self.search.discardable():
+            self.store.delete(garbage)
+
+    def exhausted(self) -> bool:
+        """Return whether no task waits for a trial, now or later, unless one that runs fails."""
+        with self._lock:
+            self.log.end_silent()
+            self.learn()
+            return not (self.log.unclaimed() or self.growing)
+
+    def over(self, number: int) -> bool:
+        """Return whether nothing is left for this process after one of its trials."""
+        with self._lock:
+            self._submit()
+            if self.log.unclaimed() or not self.exhausted():  # the first asks no storage
+                return False
+            running = [item for item in self.log.running() if item.number != number]
+        if any(label_of(item)["worker"] for item in running) and not in_memory(self.study):
+            return False  # it may die, which the next trial would notice
+        if running and not self._warned and not in_memory(self.study):
+            self._warned = True
+            logger.warning(
+                "trials %s, asked for outside of study.optimize, have not been told; where their "
+                "workers are dead, study.tell(number, state=optuna.trial.TrialState.FAIL) gives "
+                "their cells back",
+                [item.number for item in running],
+            )
+        return True
+
+
+def _value(task: Any) -> float | None:
+    return task.cell.value if hasattr(task, "cell") else None
