@@ -10,75 +10,32 @@ from grasp_tune.lazy_names import lazy_names
 
 __version__ = "0.1.0"
 
-if TYPE_CHECKING:  # what the table below says, in words that type checkers and editors read
-    from grasp_tune.api import minimize
-    from grasp_tune.core.bounds import self_bound
-    from grasp_tune.core.errors import (
-        BudgetTooSmall,
-        CheckpointError,
-        GraspError,
-        InputError,
-        LockedError,
-        MissingExtra,
-        PlanError,
-        ProblemError,
-        SearchError,
-    )
-    from grasp_tune.core.methods import Convex, ConvexFree, Deterministic, NonConvex
-    from grasp_tune.core.plan import Cell, Plan
-    from grasp_tune.core.search import Search
-    from grasp_tune.engine.problem import TorchProblem
-    from grasp_tune.loop.grasp import Grasp
-    from grasp_tune.optimizers.unixgrad import UniXGrad
-    from grasp_tune.runtime.result import Result
-    from grasp_tune.schedules.paper import Paper
-    from grasp_tune.schedules.promote import Promote
-
-__all__ = [
-    "BudgetTooSmall",
-    "Cell",
-    "CheckpointError",
-    "Convex",
-    "ConvexFree",
-    "Deterministic",
-    "Grasp",
-    "GraspError",
-    "InputError",
-    "LockedError",
-    "MissingExtra",
-    "NonConvex",
-    "Paper",
-    "Plan",
-    "PlanError",
-    "ProblemError",
-    "Promote",
-    "Result",
-    "Search",
-    "SearchError",
-    "TorchProblem",
-    "UniXGrad",
-    "__version__",
-    "minimize",
-    "self_bound",
-]
+if TYPE_CHECKING:  # read by type checkers, editors and `lazy_names`
+    from grasp_tune.api import minimize as minimize
+    from grasp_tune.core.bounds import self_bound as self_bound
+    from grasp_tune.core.errors import BudgetTooSmall as BudgetTooSmall
+    from grasp_tune.core.errors import CheckpointError as CheckpointError
+    from grasp_tune.core.errors import GraspError as GraspError
+    from grasp_tune.core.errors import InputError as InputError
+    from grasp_tune.core.errors import LockedError as LockedError
+    from grasp_tune.core.errors import MissingExtra as MissingExtra
+    from grasp_tune.core.errors import PlanError as PlanError
+    from grasp_tune.core.errors import ProblemError as ProblemError
+    from grasp_tune.core.errors import SearchError as SearchError
+    from grasp_tune.core.methods import Convex as Convex
+    from grasp_tune.core.methods import ConvexFree as ConvexFree
+    from grasp_tune.core.methods import Deterministic as Deterministic
+    from grasp_tune.core.methods import NonConvex as NonConvex
+    from grasp_tune.core.plan import Cell as Cell
+    from grasp_tune.core.plan import Plan as Plan
+    from grasp_tune.core.search import Search as Search
+    from grasp_tune.engine.problem import TorchProblem as TorchProblem
+    from grasp_tune.loop.grasp import Grasp as Grasp
+    from grasp_tune.optimizers.unixgrad import UniXGrad as UniXGrad
+    from grasp_tune.runtime.result import Result as Result
+    from grasp_tune.schedules.paper import Paper as Paper
+    from grasp_tune.schedules.promote import Promote as Promote
 
 # No public name may equal a submodule's: importing the submodule would replace it. Hence
 # `minimize` lives in `api`.
-_HOMES = {
-    "api": "minimize",
-    "core.bounds": "self_bound",
-    "core.errors": "BudgetTooSmall CheckpointError GraspError InputError LockedError MissingExtra"
-    " PlanError ProblemError SearchError",
-    "core.methods": "Convex ConvexFree Deterministic NonConvex",
-    "core.plan": "Cell Plan",
-    "core.search": "Search",
-    "engine.problem": "TorchProblem",
-    "loop.grasp": "Grasp",
-    "optimizers.unixgrad": "UniXGrad",
-    "runtime.result": "Result",
-    "schedules.paper": "Paper",
-    "schedules.promote": "Promote",
-}
-_HOME = {name: f"grasp_tune.{home}" for home, names in _HOMES.items() for name in names.split()}
-
-__getattr__, __dir__ = lazy_names(__name__, _HOME)
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

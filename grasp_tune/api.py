@@ -13,7 +13,7 @@ from grasp_tune.engine.fused import fusion_width
 from grasp_tune.engine.problem import TorchProblem, checked_problem
 from grasp_tune.limits import Limits
 from grasp_tune.optimizers.registry import Factory
-from grasp_tune.runtime.callbacks import Callback, CallbackReporter, reporter_for
+from grasp_tune.runtime.callbacks import Callback, reporter_for
 from grasp_tune.runtime.result import Result
 
 BACKENDS = ("local", "ray", "optuna")
@@ -101,8 +101,7 @@ def minimize(
     spec, bases = SweepSpec.assemble(
         method, calls, schedule, seed, ensemble, width, probe_parts, challengers
     )
-    heard = CallbackReporter(callbacks, reporter_for(progress)) if callbacks else None
-    shown: Any = progress if heard is None else heard  # bodies hand it on to `reporter_for`
+    reporter = reporter_for(progress, callbacks)
     if backend == "local":
         from grasp_tune.executors.local import InProcess
         from grasp_tune.executors.process_pool import ProcessPool
@@ -115,16 +114,17 @@ def minimize(
             InProcess if size == 1 else partial(ProcessPool, size),
             out=folder,
             bases=bases,
-            reporter=reporter_for(shown),
+            reporter=reporter,
             # Timing and loading what the sweep needs belong to the minutes, too.
             minutes=None if minutes is None else minutes - (time.monotonic() - began) / 60,
             hard_cap=hard_cap,
         )
     else:
         body = _backend(backend, workers, hard_cap)
+        shown: Any = reporter if callbacks else progress  # bodies hand it on to `reporter_for`
         result = body.run(problem, spec, out=folder, bases=bases, progress=shown)
-    if heard is not None:
-        heard.finish(result)
+    if callbacks:
+        reporter.finish(result)
     if strict and result.lost:
         raise SearchError(f"strict: the sweep ended, but not as planned; {'; '.join(result.lost)}")
     return result

@@ -1,19 +1,25 @@
 """Names of a package that are loaded when they are first used (PEP 562)."""
 
+import ast
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 
 
 def lazy_names(
-    package: str, homes: Mapping[str, str], extra: str | None = None
-) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """Return the `__getattr__` and `__dir__` of a package whose names live in other modules.
+    package: str, file: str, extra: str | None = None
+) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
+    """Return `__getattr__`, `__dir__` and `__all__` of a package whose names live elsewhere.
 
-    package: the package's `__name__`.
-    homes: for each name, the module that defines it.
+    The names are those that the package imports for type checkers, `if TYPE_CHECKING`.
+
+    package, file: the package's `__name__` and `__file__`.
     extra: a framework that all of them need, and the extra of the same name that installs it.
     """
+    blocks = (x for x in ast.parse(Path(file).read_text("utf-8")).body if isinstance(x, ast.If))
+    imports = [x for block in blocks for x in block.body if isinstance(x, ast.ImportFrom)]
+    homes = {name.name: str(item.module) for item in imports for name in item.names}
 
     def load(name: str) -> object:
         if name not in homes:
@@ -26,7 +32,4 @@ def lazy_names(
         setattr(sys.modules[package], name, value)  # the next use finds it without asking here
         return value
 
-    def listed() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *homes})
-
-    return load, listed
+    return load, lambda: sorted({*vars(sys.modules[package]), *homes}), sorted(homes)

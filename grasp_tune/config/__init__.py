@@ -8,22 +8,11 @@ from typing import TYPE_CHECKING
 from grasp_tune.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from grasp_tune.config.errors import ConfigError
-    from grasp_tune.config.loader import experiment_from, load_experiment
-    from grasp_tune.config.run import load_run, run_experiment
-    from grasp_tune.report.cost_estimate import estimate_cost
+    from grasp_tune.config.errors import ConfigError as ConfigError
+    from grasp_tune.config.loader import experiment_from as experiment_from
+    from grasp_tune.config.loader import load_experiment as load_experiment
+    from grasp_tune.config.run import load_run as load_run
+    from grasp_tune.config.run import run_experiment as run_experiment
+    from grasp_tune.report.cost_estimate import estimate_cost as estimate_cost
 
-__all__ = [
-    "ConfigError",
-    "estimate_cost",
-    "experiment_from",
-    "load_experiment",
-    "load_run",
-    "run_experiment",
-]
-_HOMES = {"ConfigError": "errors", "load_run": "run", "run_experiment": "run"}
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {name: f"{__name__}.{_HOMES.get(name, 'loader')}" for name in __all__}
-    | {"estimate_cost": "grasp_tune.report.cost_estimate"},
-)
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING
 from grasp_tune.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from grasp_tune.data.catalog import load_data
-    from grasp_tune.data.data import Data, DataSpec, PixelScale
-    from grasp_tune.data.options import Dataset, register
+    from grasp_tune.data.catalog import load_data as load_data
+    from grasp_tune.data.data import Data as Data
+    from grasp_tune.data.data import DataSpec as DataSpec
+    from grasp_tune.data.data import PixelScale as PixelScale
+    from grasp_tune.data.options import Dataset as Dataset
+    from grasp_tune.data.options import register as register
 
-__all__ = ["Data", "DataSpec", "Dataset", "PixelScale", "load_data", "register"]
-
-_HOMES = {"load_data": "catalog", "Dataset": "options", "register": "options"}
-__getattr__, __dir__ = lazy_names(
-    __name__, {name: f"{__name__}.{_HOMES.get(name, 'data')}" for name in __all__}
-)
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

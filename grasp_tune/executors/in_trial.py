@@ -10,7 +10,7 @@ from grasp_tune.core.spec import AnySchedule, SweepSpec
 from grasp_tune.engine.fused import fusion_width
 from grasp_tune.engine.problem import TorchProblem, checked_problem
 from grasp_tune.executors.local import InProcess
-from grasp_tune.runtime.callbacks import Callback, CallbackReporter
+from grasp_tune.runtime.callbacks import Callback, Reporter
 from grasp_tune.runtime.driver import run_sweep
 from grasp_tune.runtime.result import Result
 
@@ -46,11 +46,8 @@ def train_in_trial(
     """
     width = fusion_width(checked_problem(problem), method, "auto", seed)
     spec, bases = SweepSpec.assemble(method, budget, schedule, seed, width=width, **how)
-    heard = CallbackReporter([_Parts(report)], None)
+    heard = Reporter([_Parts(report)])
     result = run_sweep(problem, spec, InProcess, bases=bases, reporter=heard)
-    chosen, loss = result.choice.chosen, result.score
-    if result.choice.by != "value":  # the score is a gradient's norm: the run's own loss
-        losses = [run.last_loss for run in result.runs if run.arm == chosen.arm]
-        loss = losses[-1] if losses else math.inf
+    loss = math.inf if math.isnan(result.loss) else result.loss
     calls = sum(count for name, count in result.calls.items() if name != "repeated")
-    return result, {"loss": loss, "oracle_calls": calls, "step": chosen.value}
+    return result, {"loss": loss, "oracle_calls": calls, "step": result.choice.chosen.value}

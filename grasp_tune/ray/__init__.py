@@ -14,12 +14,4 @@ if TYPE_CHECKING:
     from grasp_tune.ray.trial import optimizer as optimizer
     from grasp_tune.ray.trial import train as train
 
-_NAMES = {
-    "executors.ray": ("RayBackend",),
-    "ray.plan_searcher": ("PlanSearcher",),
-    "ray.searcher": ("GraspProgress", "GraspSearcher", "load_result"),
-    "ray.trial": ("grasp_trainable", "optimizer", "train"),
-}
-_HOME = {name: f"grasp_tune.{home}" for home, names in _NAMES.items() for name in names}
-__all__ = sorted(_HOME)
-__getattr__, __dir__ = lazy_names(__name__, _HOME, "ray")
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__, "ray")

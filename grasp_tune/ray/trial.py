@@ -20,7 +20,7 @@ from ray import tune
 from ray.tune.experiment import Trial
 from ray.tune.trainable import FunctionTrainable
 
-from grasp_tune.core.errors import CheckpointError, GraspError, InputError
+from grasp_tune.core.errors import GraspError, InputError
 from grasp_tune.core.tasks import Outcome, Task, TrainTask
 from grasp_tune.engine.checkpoints import Store, Tensors
 from grasp_tune.engine.problem import TorchProblem
@@ -31,7 +31,7 @@ from grasp_tune.loop.task_optimizer import TaskOptimizer
 from grasp_tune.ray.tune_internals import config_around, sweep_storage
 from grasp_tune.runtime.result import Result
 from grasp_tune.runtime.shared_sweep import SELECT, Selection, Work
-from grasp_tune.runtime.shared_worker import SharedWorker, ended_row, refusal, select_model
+from grasp_tune.runtime.shared_worker import SharedWorker, ended_row, report_of, select_model
 
 KEY = "grasp"  # the one key in a trial's config that is ours
 HEARTBEAT = 30.0  # seconds between two reports of a task under way
@@ -137,12 +137,8 @@ class TuneTrial:
         """Report what the driver is to know, in place of an error of the trial."""
         try:
             yield
-        except CheckpointError as error:
-            if error.key not in self.work.reads:
-                raise  # a full disk: another try, elsewhere perhaps
-            self.last({"status": "lost checkpoint", "checkpoint": error.key})
         except GraspError as error:
-            self.last(refusal(error))
+            self.last(report_of(error, self.work))
 
     def last(self, row: Mapping[str, Any], result: Result | None = None) -> NoReturn:
         """Report, and end the function the way Tune does: it leaves `report` by SystemExit."""

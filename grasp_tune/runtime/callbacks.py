@@ -7,7 +7,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
@@ -45,39 +45,15 @@ class Callback:
         """The sweep has ended with this result."""
 
 
-class Reporter(Protocol):
-    """Whoever shows how far a sweep is."""
+class Reporter:
+    """Tells callbacks how far a sweep is; those below show it to people, too."""
 
-    def update(self, progress: Progress, calls: int) -> None:
-        """Show where the search stands; `calls` counts those under way too."""
-
-    def close(self) -> None:
-        """Show no more."""
-
-
-def reporter_for(wanted: bool | Reporter) -> Reporter | None:
-    """Return a bar where standard error is a terminal, log lines elsewhere, None if not wanted.
-
-    A reporter that is given is returned as it is.
-    """
-    if not isinstance(wanted, bool):
-        return wanted
-    if not wanted:
-        return None
-    return BarReporter() if sys.stderr.isatty() else LineReporter()
-
-
-class CallbackReporter:
-    """Callbacks as a reporter, beside the one that shows progress to people, if any."""
-
-    def __init__(self, callbacks: Sequence[Callback], shown: Reporter | None) -> None:
-        self._callbacks, self._shown = callbacks, shown
-        self._phase, self._calls = "", -1
+    def __init__(self, callbacks: Sequence[Callback] = ()) -> None:
+        self._callbacks, self._phase, self._calls = callbacks, "", -1
         self._heard = False  # of any run while it went on
 
     def update(self, progress: Progress, calls: int) -> None:
-        if self._shown is not None:
-            self._shown.update(progress, calls)
+        """Tell where the search stands; `calls` counts those under way too."""
         for callback in self._callbacks:
             if progress.phase != self._phase:
                 callback.on_phase(progress.phase)
@@ -92,8 +68,7 @@ class CallbackReporter:
                 self._run(item.arm, [(point.call, point.loss) for point in item.curve])
 
     def close(self) -> None:
-        if self._shown is not None:
-            self._shown.close()
+        """Show no more."""
 
     def finish(self, result: Result) -> None:
         """Tell the end, and the runs that a backend with a loop of its own has not told."""
@@ -105,19 +80,31 @@ class CallbackReporter:
 
     def _run(self, run: int, curve: list[tuple[int, float]]) -> None:
         self._heard = True
-        known = [(call, loss) for call, loss in curve if math.isfinite(loss)]
         for callback in self._callbacks:
-            callback.on_run(run, known)
+            callback.on_run(run, [(call, loss) for call, loss in curve if math.isfinite(loss)])
 
 
-class BarReporter:
+def reporter_for(wanted: bool | Reporter, callbacks: Sequence[Callback] = ()) -> Reporter:
+    """Return a bar where standard error is a terminal, log lines elsewhere, if wanted.
+
+    A reporter that is given is returned as it is.
+    """
+    if isinstance(wanted, Reporter):
+        return wanted
+    if not wanted:
+        return Reporter(callbacks)
+    return BarReporter(callbacks) if sys.stderr.isatty() else LineReporter(callbacks)
+
+
+class BarReporter(Reporter):
     """A bar on standard error: phase, calls, best loss so far, time left.
 
     It appears with the first update, so that an error before it leaves no empty bar, and it takes
     the calls of an earlier run as given, so that they do not count as speed.
     """
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(self, callbacks: Sequence[Callback] = (), console: Console | None = None) -> None:
+        super().__init__(callbacks)
         self._bar = Bar(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -129,8 +116,8 @@ class BarReporter:
         self._task: TaskID | None = None
 
     def update(self, progress: Progress, calls: int) -> None:
-        done, best = _shown(progress, calls)
-        word = WORDS[progress.phase]
+        super().update(progress, calls)
+        (done, best), word = _shown(progress, calls), WORDS[progress.phase]
         if self._task is None:
             self._task = self._bar.add_task(word, total=progress.budget, completed=done, best=best)
             self._bar.start()
@@ -140,29 +127,30 @@ class BarReporter:
         self._bar.stop()
 
 
-class LineReporter:
+class LineReporter(Reporter):
     """A line in the log each half minute, and one at every change of phase."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._phase, self._at = clock, "", clock()
+    def __init__(
+        self, callbacks: Sequence[Callback] = (), clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(callbacks)
+        self._clock, self._at = clock, clock()
         self._begun: tuple[float, int] | None = None  # when, and with how many calls done
 
     def update(self, progress: Progress, calls: int) -> None:
-        now, (done, best), budget = self._clock(), _shown(progress, calls), progress.budget
+        now, same = self._clock(), progress.phase == self._phase
+        super().update(progress, calls)
+        (done, best), budget = _shown(progress, calls), progress.budget
         since, before = self._begun = self._begun or (now, done)
-        if progress.phase == self._phase and now - self._at < LINE_EVERY:
+        if same and now - self._at < LINE_EVERY:
             return
-        self._phase, self._at = progress.phase, now
-        left = "time left unknown"
+        self._at, left = now, "time left unknown"
         if progress.phase == "done":
             left = f"{now - since:.0f} s"
         elif done > before:
             left = f"about {(budget - done) * (now - since) / (done - before):.0f} s left"
         line = "%s: %d of %d calls, best loss %s, %s"
         logger.info(line, WORDS[progress.phase], done, budget, best, left)
-
-    def close(self) -> None:
-        """Nothing to close."""
 
 
 def _shown(progress: Progress, calls: int) -> tuple[int, str]:

@@ -23,7 +23,7 @@ from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.worker import Worker
 from grasp_tune.optimizers.registry import Factory
 from grasp_tune.runtime.call_counter import CallCounter
-from grasp_tune.runtime.callbacks import CallbackReporter, Reporter
+from grasp_tune.runtime.callbacks import Reporter
 from grasp_tune.runtime.executor import Died, Ended, Executor
 from grasp_tune.runtime.result import RESUMED, Result
 from grasp_tune.runtime.sweep_folder import SweepFolder, open_folder
@@ -136,13 +136,17 @@ class Ledger:
 
 
 class Driver:
-    """One sweep in this process: its search, its folder, and what is written when."""
+    """One sweep in this process: its search, its folder, and what is written when.
+
+    deadline: the time of `time.monotonic` at which it must end.
+    hard_cap: as `run_sweep` takes it.
+    """
 
     def __init__(
         self,
         spec: SweepSpec,
         folder: SweepFolder,
-        reporter: Reporter | None,
+        reporter: Reporter,
         deadline: float,
         hard_cap: bool,
     ) -> None:
@@ -151,12 +155,11 @@ class Driver:
         self.search = folder.search(spec)
         self._ledger = Ledger(self.search)
         self._lost = max(0, folder.calls.total - budgeted(self.search))  # what a crash undid
-        self._saved, self._pause = time.monotonic(), SAVE_EVERY
-        self._shown = 0.0
+        self._saved, self._pause, self._shown = time.monotonic(), SAVE_EVERY, 0.0
 
     def run(self, executor: Executor) -> None:
         """Run the search to its end; the order in which tasks end changes nothing."""
-        with self._saving():
+        try:
             while (step := self._ledger.next()) is not Step.DONE:
                 self.check_time()
                 self._folder.check_room(self.search)
@@ -170,10 +173,16 @@ class Driver:
                         raise TimeUp
                 for task, how in executor.poll(POLL):
                     self._ledger.ended(task, how)
-                    if isinstance(self._reporter, CallbackReporter):
-                        self._reporter.ended(how)
+                    self._reporter.ended(how)
                     self._after()
                 self.show()
+        except BaseException:
+            try:  # the fault that ended the run matters more than one in saving
+                self._save()
+            except CheckpointError as error:
+                logger.warning("%s; what ran since it was last saved will be repeated", error)
+            raise
+        self._save()
 
     def result(self, worker: Worker, problem: TorchProblem) -> Result:
         """Return the result at the search's choice, with the work done twice told apart."""
@@ -188,7 +197,7 @@ class Driver:
     def show(self, every: float = SHOW) -> None:
         """Show how far the sweep is, unless that was done so many seconds ago."""
         now = time.monotonic()
-        if self._reporter is not None and now - self._shown >= every:
+        if now - self._shown >= every:
             self._shown = now
             self._reporter.update(self.search.progress, self._folder.calls.total - self._lost)
 
@@ -204,7 +213,7 @@ class Driver:
         held = sum(self.search.tasks[key].calls for key in self._ledger.running)
         return self._folder.calls.total + held <= self.search.spec.budget
 
-    def check_loss(self, make_worker: "WorkerFactory") -> None:
+    def check_loss(self, make_worker: WorkerFactory) -> None:
         """Note, where a sweep goes on, whether its loss depends on calls that are not made again.
 
         That takes two oracle calls, which show as repeated.
@@ -222,10 +231,10 @@ class Driver:
 
     def worth_keeping(self, error: Exception) -> bool:
         """Return whether what was done before this error is of use to a later run."""
+        done = self.search.outcomes.values()
         if isinstance(error, InputError):  # the next call will have other input
-            done = self.search.outcomes.values()
             return any(isinstance(item, TrainOutcome) for item in done)
-        return bool(self.search.outcomes)
+        return bool(done)
 
     def _after(self) -> None:
         garbage = self.search.discardable()
@@ -233,19 +242,6 @@ class Driver:
             self._save()
         self._folder.discard(garbage)
         self.show()
-
-    @contextlib.contextmanager
-    def _saving(self) -> Iterator[None]:
-        """Save the state at the end; a fault that ended the run matters more than one in saving."""
-        try:
-            yield
-        except BaseException:
-            try:
-                self._save()
-            except CheckpointError as error:
-                logger.warning("%s; what ran since it was last saved will be repeated", error)
-            raise
-        self._save()
 
     def _save(self) -> None:
         begun = time.monotonic()
@@ -276,9 +272,9 @@ def run_sweep(
     hard_cap: the budget also holds for work that a fault has undone: where what is left of it does
         not allow the next task, the sweep ends with its best point so far.
     """
+    reporter = reporter or Reporter()
     with contextlib.ExitStack() as stack:
-        if reporter is not None:
-            stack.callback(reporter.close)
+        stack.callback(reporter.close)
         folder = stack.enter_context(open_folder(out, store, calls))
         stack.enter_context(_stop_on_sigterm())
         if hard_cap and folder.lock.crashed:

@@ -3,7 +3,8 @@
 import html
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ class Run:
         return self.losses[-1] if self.losses and self.finite else math.nan
 
 
-@record
+@dataclass(frozen=True, eq=False, kw_only=True)
 class _Saved:
     """What `result.json` holds of a result, besides its spec and its calls."""
 
@@ -62,33 +63,24 @@ class _Saved:
     plan: Plan | None
     certificate: Certificate | None
     runs: tuple[Run, ...]
-    depth: int
-    validation: int | None
-    metric: str | None
-    usage: Usage | None
-
-
-_FIELDS = tuple(item.name for item in fields(_Saved))
-
-
-@dataclass(frozen=True, eq=False)
-class Result:
-    """The outcome of a sweep; `model` is an `nn.Module` at the chosen point."""
-
-    spec: dict[str, Json]
-    choice: Choice
-    plan: Plan | None
-    certificate: Certificate | None
-    calls: dict[str, int]
-    runs: tuple[Run, ...]
-    tensors: Tensors = field(repr=False)  # `param.*` and `buffer.*` of the chosen point
-    build: Callable[[], nn.Module] | None = field(default=None, repr=False)
     depth: int = 0  # steps on the longest chain of steps that must follow each other
     validation: int | None = None  # rows of the data that scored the candidates, 0 where unknown;
     # None where these were training minibatches
     metric: str | None = None  # the metric that chose: scores are 1 - metric; None: losses
     usage: Usage | None = None  # of several workers, in the process that ended the sweep
-    _model: list[nn.Module] = field(default_factory=list, repr=False)
+
+
+_FIELDS = tuple(item.name for item in fields(_Saved))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class Result(_Saved):
+    """The outcome of a sweep; `model` is an `nn.Module` at the chosen point."""
+
+    spec: dict[str, Json]
+    calls: dict[str, int]
+    tensors: Tensors  # `param.*` and `buffer.*` of the chosen point
+    build: Callable[[], nn.Module] | None = None
 
     @classmethod
     def of(
@@ -97,11 +89,7 @@ class Result:
         """Return the result of a search that has ended, or of one that was stopped early."""
         choice = search.partial()
         choice = replace(choice, notes=(*choice.notes, *_departures(search, choice)))
-        copies = {
-            name: item.detach().cpu().clone()
-            for name, item in tensors.items()
-            if name.startswith(("param.", "buffer."))
-        }
+        own = {name: x for name, x in tensors.items() if name.startswith(("param.", "buffer."))}
         return cls(
             spec=search.spec.to_dict(),
             choice=choice,
@@ -109,25 +97,23 @@ class Result:
             certificate=certify(search.spec, choice),
             calls=search.calls,
             runs=_runs(search),
-            tensors=copies,
+            tensors={name: item.detach().cpu().clone() for name, item in own.items()},
             build=build,
             depth=search.depth,
         )
 
-    @property
+    @cached_property
     def model(self) -> nn.Module:
         """The model at the chosen point, in evaluation mode.
 
         A result read from a folder needs to be told how the model is built: see `load`.
         """
-        if not self._model:
-            if self.build is None:
-                raise InputError(
-                    "this result was read from a folder, which holds tensors only: give "
-                    "Result.load the function that builds the model, or call restore(model)"
-                )
-            self._model.append(self.restore(self.build()))
-        return self._model[0]
+        if self.build is None:
+            raise InputError(
+                "this result was read from a folder, which holds tensors only: give "
+                "Result.load the function that builds the model, or call restore(model)"
+            )
+        return self.restore(self.build())
 
     def restore(self, model: nn.Module) -> nn.Module:
         """Return the given model, moved to the chosen point and set to evaluation mode."""
@@ -143,15 +129,23 @@ class Result:
     def cell(self) -> Cell | None:
         """The winning cell with the calls that its run used, None where x0 won."""
         chosen = self.choice.chosen
-        if not chosen.arm:
-            return None
         spent = sum(run.calls for run in self.runs if run.arm == chosen.arm)
-        return Cell(chosen.arm, chosen.value, spent)
+        return Cell(chosen.arm, chosen.value, spent) if chosen.arm else None
 
     @property
     def score(self) -> float:
         """The ensemble's estimate for the choice: a loss, or the norm of the mean gradient."""
         return self.choice.chosen.score
+
+    @property
+    def loss(self) -> float:
+        """The chosen point's loss as far as it is known without a further call, else NaN."""
+        if self.choice.by == "value":
+            return self.score
+        arm = self.choice.chosen.arm
+        return next(
+            (run.losses[-1] for run in self.runs if run.arm == arm and run.losses), math.nan
+        )
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -170,14 +164,12 @@ class Result:
 
     def table(self, limit: int | None = None) -> str:
         """Return the runs as a table for people: the chosen one, then by calls and last loss."""
-        chosen = self.choice.chosen.arm
-        lines = [
-            f"{'run':>4} {'base':<10} {'value':>10} {'calls':>8} {'last loss':>11} {'score':>11}"
-        ]
-        scores: dict[int, float] = {}
+        chosen, scores = self.choice.chosen.arm, dict[int, float]()
         for row in self.candidates:
             if math.isfinite(row.score):
                 scores[row.arm] = min(row.score, scores.get(row.arm, math.inf))
+        head = ("run", "base", "value", "calls", "last loss", "score")
+        lines = ["{:>4} {:<10} {:>10} {:>8} {:>11} {:>11}".format(*head)]
         for run in sorted(self.runs, key=lambda run: (run.arm != chosen, *_standing(run)))[:limit]:
             word = "<- chosen" if run.arm == chosen else "" if run.finite else "diverged"
             line = (
@@ -237,26 +229,17 @@ class Result:
         if not isinstance(calls, dict) or not all(type(n) is int for n in calls.values()):
             raise InputError(f"{path}: calls must be whole numbers by purpose")
         found = decode(_Saved, {name: data.get(name) for name in _FIELDS})
-        file = path.with_name(f"{MODEL}{SUFFIX}")
-        tensors = CheckpointStore(path.parent, clean=False).read(MODEL).tensors
+        store = CheckpointStore(path.parent, clean=False)
+        tensors, spec = store.read(MODEL).tensors, SweepSpec.checked(data.get("spec"))
         if data.get("model") != digest(tensors):
+            file = store.path(MODEL)
             raise CheckpointError(f"{file} is not the model of {path.name}: their digests differ")
-        return cls(
-            spec=SweepSpec.checked(data.get("spec")),
-            calls=dict(calls),
-            tensors=tensors,
-            build=model,
-            **{name: getattr(found, name) for name in _FIELDS},
-        )
+        return cls(spec=spec, calls=calls, tensors=tensors, build=model, **vars(found))
 
     def __repr__(self) -> str:
         cell, calls = self.cell, sum(self.calls.values()) - self.calls.get("repeated", 0)
-        what = (
-            "x0"
-            if cell is None
-            else f"run {cell.index} ({self.choice.chosen.base} {cell.value:.3g})"
-        )
-        held_out = "" if self.validation is None else "validation "
+        base, held_out = self.choice.chosen.base, "" if self.validation is None else "validation "
+        what = "x0" if cell is None else f"run {cell.index} ({base} {cell.value:.3g})"
         kind = f"{held_out}loss" if self.choice.by == "value" else "gradient norm"
         kind = kind if self.metric is None else f"1 - {self.metric}"
         samples = self.choice.chosen.samples  # few of them are an estimate, and said to be

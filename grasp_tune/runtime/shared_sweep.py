@@ -11,6 +11,7 @@ import json
 import logging
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from grasp_tune.core.tasks import Outcome, Task
 from grasp_tune.engine.checkpoints import model_tensors
 from grasp_tune.optimizers.registry import Factory
 from grasp_tune.runtime.driver import Ledger
+from grasp_tune.runtime.executor import Died
 from grasp_tune.runtime.result import Result
 from grasp_tune.runtime.shared_storage import CHOSEN, SharedStorage
 
@@ -34,13 +36,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SELECT = "select"  # id of the last piece of work
+KEPT = ("run", "width_known", "selected", "select_failures", "attempts")  # in a saved state
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
     """The last piece of work: put the chosen model where users find it."""
 
-    key: str  # the chosen checkpoint
+    reads: tuple[str]  # the chosen checkpoint
     id: str = SELECT
 
 
@@ -57,7 +60,7 @@ class Work:
     @property
     def reads(self) -> tuple[str, ...]:
         """Keys of the checkpoints that it needs."""
-        return (self.task.key,) if isinstance(self.task, Selection) else self.task.reads
+        return self.task.reads
 
     def __repr__(self) -> str:
         return f"<{self.task.id}>"  # frameworks write it into files and tables
@@ -78,9 +81,9 @@ class SharedSweep:
         self.ledger = Ledger(Search(spec))
         self.bases = bases
         self.storage: SharedStorage | None = None
-        self._width_known = width_known
-        self._selected, self._select_failures = False, 0
-        self._attempts: dict[str, int] = {}  # task id -> how often its checkpoints were lost
+        self.width_known = width_known
+        self.selected, self.select_failures = False, 0
+        self.attempts: dict[str, int] = {}  # task id -> how often its checkpoints were lost
         self._under_way: dict[str, int] = {}  # oracle calls of running tasks, as last reported
 
     @property
@@ -107,19 +110,19 @@ class SharedSweep:
             lost = step.id in self.search.outcomes  # it ended, but its checkpoints are gone
             known = None if lost or self.storage is None else self.storage.read_outcome(step)
             if known is None:
-                self._attempts[step.id] = self._attempts.get(step.id, 0) + lost
+                self.attempts[step.id] = self.attempts.get(step.id, 0) + lost
                 return self._work(step)
             self._tell(step.id, *known)  # a run that was cut off had done it
-        if step is Step.WAIT or self._selected:
+        if step is Step.WAIT or self.selected:
             return step
         if self.ledger.running or self.storage is None:
             return Step.WAIT
         self.storage.write_search(self.search.state())
         self.ledger.running[SELECT] = owner
-        return self._work(Selection(self.search.partial().key))
+        return self._work(Selection((self.search.partial().key,)))
 
     def _work(self, task: Task | Selection) -> Work:
-        return Work(self.run, task, self.search.spec, self.bases, self._attempts.get(task.id, 0))
+        return Work(self.run, task, self.search.spec, self.bases, self.attempts.get(task.id, 0))
 
     def follow(self, live: Mapping[str, Work], own: set[str]) -> None:
         """Compare what should be running with what is; after a restore, much may have changed.
@@ -132,9 +135,9 @@ class SharedSweep:
         now = {
             work.task.id: owner
             for owner, work in mine.items()
-            if work.attempt == self._attempts.get(work.task.id, 0)
+            if work.attempt == self.attempts.get(work.task.id, 0)
             # A function of the user's own may go on after the choice.
-            and not (self._selected and work.task.id == SELECT)
+            and not (self.selected and work.task.id == SELECT)
         }
         self.ledger.follow(now, own)
 
@@ -143,7 +146,7 @@ class SharedSweep:
     def hear(self, row: Mapping[str, Any]) -> None:
         """Learn from a report of `SharedWorker.perform`, or from a sign of life."""
         key, status = str(row.get("task")), row.get("status")
-        if row.get("run") != self.run or int(row["attempt"]) != self._attempts.get(key, 0):
+        if row.get("run") != self.run or int(row["attempt"]) != self.attempts.get(key, 0):
             return  # not ours, or late, of an attempt that has been given up
         if status == "running":
             self._under_way[key] = int(row.get("oracle_calls", 0))
@@ -165,12 +168,12 @@ class SharedSweep:
 
     def gone(self, owner: str, reason: str) -> None:
         """Learn that an owner is over; whatever it had not ended has failed."""
-        for key in [key for key, who in self.ledger.running.items() if who == owner]:
+        while (key := self.task_of(owner)) is not None:
             self._under_way.pop(key, None)
             logger.warning("%s failed in trial %s: %s", key, owner, reason)
             if key == SELECT:
                 self._select_failed(reason)
-        self.ledger.gone(owner, reason)
+            self.ledger.ended(key, Died(reason))
 
     def task_of(self, owner: str) -> str | None:
         """Return the task that an owner has and has not ended."""
@@ -178,7 +181,7 @@ class SharedSweep:
 
     def _end(self, key: str) -> None:
         task, issued = self.search.tasks.get(key), self.ledger.running.pop(key, None)
-        self._selected = self._selected or key == SELECT
+        self.selected = self.selected or key == SELECT
         if task is None or (key in self.search.outcomes and issued is None):
             return  # the last, or unknown, or heard before
         record = None if self.storage is None else self.storage.read_outcome(task)
@@ -191,21 +194,21 @@ class SharedSweep:
         self._tell(key, *record)
 
     def _tell(self, key: str, outcome: Outcome, width: int) -> None:
-        if not self._width_known:  # start over as the model's shape asks: only x0 was sampled
+        if not self.width_known:  # start over as the model's shape asks: only x0 was sampled
             before = self.search
             search = Search(replace(before.spec, width=width))
             if before.tasks != search.tasks:
                 raise SearchError("the first round depends on `fused`: set it to True or False")
             search.replay(before.outcomes, before.state()["failures"])
-            self.ledger.search, self._width_known = search, True
+            self.ledger.search, self.width_known = search, True
         self.ledger.ended(key, outcome)
         if self.storage is not None:
             for garbage in self.search.discardable():
                 self.storage.store.delete(garbage)
 
     def _select_failed(self, reason: str) -> None:
-        self._select_failures += 1
-        if self._select_failures > ATTEMPTS:
+        self.select_failures += 1
+        if self.select_failures > ATTEMPTS:
             raise SearchError(f"the chosen model cannot be written: {reason}")
 
     # -- result and state -----------------------------------------------------------------------
@@ -215,7 +218,7 @@ class SharedSweep:
         if self.storage is None:
             raise SearchError("there is no result yet: nothing has been run")
         search, store = self.search, self.storage.store
-        key = CHOSEN if self._selected else search.partial().key
+        key = CHOSEN if self.selected else search.partial().key
         self.ledger.settle(self.storage.calls.total)
         if key == START and not store.exists(START) and build is not None:
             return Result.of(search, model_tensors(build()), build)  # nothing has ended
@@ -226,14 +229,10 @@ class SharedSweep:
         folder = None if self.storage is None else self.storage.folder
         return {
             "format": 2,
-            "run": self.run,
-            "width_known": self._width_known,
             "search": self.search.state(),
             "running": dict(self.ledger.running),
-            "attempts": dict(self._attempts),
-            "selected": self._selected,
-            "select_failures": self._select_failures,
             "folder": None if folder is None else str(folder),
+            **{name: copy(getattr(self, name)) for name in KEPT},
         }
 
     def adopt(self, runs: Iterable[str]) -> bool:
@@ -250,7 +249,7 @@ class SharedSweep:
         if not isinstance(state, dict) or state.get("format") != 2:
             raise InputError("not a sweep's state of format 2")
         saved, spec = state["search"], self.search.spec
-        if state["width_known"] and not self._width_known:
+        if state["width_known"] and not self.width_known:
             spec = replace(spec, width=int(saved["spec"]["width"]))
         if spec.probe_parts is None:  # it may have been known by then
             spec = replace(spec, probe_parts=saved["spec"]["probe_parts"])
@@ -261,8 +260,7 @@ class SharedSweep:
             search = Search.from_state({**saved, "failures": {}}, spec)
         self.ledger = Ledger(search)
         self.ledger.running.update(state["running"])
-        self.run, self._width_known = str(state["run"]), bool(state["width_known"])
-        self._attempts, self._selected = dict(state["attempts"]), bool(state["selected"])
-        self._select_failures = int(state["select_failures"])
+        for name in KEPT:
+            setattr(self, name, copy(state[name]))
         folder, here = state["folder"], arrow.LocalFileSystem()
         self.storage = None if folder is None else SharedStorage(here, folder)

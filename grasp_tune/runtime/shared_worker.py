@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from grasp_tune.core.checkpoint_keys import START
-from grasp_tune.core.errors import GraspError
+from grasp_tune.core.errors import CheckpointError, GraspError
 from grasp_tune.core.search import Search
 from grasp_tune.core.tasks import Outcome, ProbeOutcome, ProbeTask, Task, TrainOutcome
 from grasp_tune.engine.checkpoints import Tensors, model_tensors
@@ -56,7 +56,7 @@ class SharedWorker:
         return ended_row(self._storage, self._run(work, task, seat))
 
     def _run(self, work: Work, task: Task, seat: Seat | None) -> Outcome:
-        storage, known = self._storage, None
+        storage, spec = self._storage, work.spec
         if not work.attempt and (known := storage.read_outcome(task)) is not None:
             return known[0]
         try:
@@ -68,7 +68,6 @@ class SharedWorker:
             # Whoever stops the sweep early may be given x0, and the driver has no model.
             storage.store.write(START, self._worker.start, {})
         if self._width is None:
-            spec = work.spec
             self._width = fusion_width(self._problem, spec.method, "auto", spec.seed)
         storage.write_outcome(task, outcome, self._width)
         return outcome
@@ -81,7 +80,14 @@ class SharedWorker:
 def ended_row(storage: SharedStorage, outcome: Outcome) -> dict[str, Any]:
     """Return the report of a task whose outcome is in the storage."""
     row = {"status": "ended", "folder": storage.path, "oracle_calls": outcome.calls}
-    return {**row, **_metrics(outcome)}
+    if isinstance(outcome, ProbeOutcome):
+        row |= {"train_loss": outcome.value, "gradient_norm": outcome.gradient_norm}
+    elif isinstance(outcome, TrainOutcome):
+        finite = [item for item in outcome.segments if item.finite and math.isfinite(item.loss)]
+        if finite:
+            best = min(finite, key=lambda item: item.loss)
+            row |= {"train_loss": best.loss, "gradient_norm": best.window_norm}
+    return row
 
 
 def select_model(
@@ -98,32 +104,20 @@ def select_model(
     result = Result.of(ledger.search, tensors)
     if storage.folder is not None:
         result.save(storage.folder)
-    loss = _chosen_loss(result, ledger.search)
+    loss, outcomes = result.loss, ledger.search.outcomes.values()
+    if math.isnan(loss):  # x0 was chosen, by its gradient
+        probes = [x.value for x in outcomes if isinstance(x, ProbeOutcome) and x.values]
+        loss = (probes or [loss])[-1]
     return result, {"status": "ended", "folder": storage.path, "score": result.score, "loss": loss}
 
 
-def refusal(error: GraspError) -> dict[str, Any]:
-    """Return the report of what is wrong on every machine: the driver is to say so."""
+def report_of(error: GraspError, work: Work) -> dict[str, Any]:
+    """Return the report of what the driver is to know: a lost checkpoint, or a refusal.
+
+    Raises a `CheckpointError` again that another try may mend, elsewhere perhaps: a full disk.
+    """
+    if isinstance(error, CheckpointError):
+        if error.key not in work.reads:
+            raise error
+        return {"status": "lost checkpoint", "checkpoint": error.key}
     return {"status": "refused", "reason": f"{type(error).__name__}: {error}"}
-
-
-def _metrics(outcome: Outcome) -> dict[str, float]:
-    if isinstance(outcome, ProbeOutcome):
-        return {"train_loss": outcome.value, "gradient_norm": outcome.gradient_norm}
-    if isinstance(outcome, TrainOutcome):
-        finite = [item for item in outcome.segments if item.finite and math.isfinite(item.loss)]
-        if finite:
-            best = min(finite, key=lambda item: item.loss)
-            return {"train_loss": best.loss, "gradient_norm": best.window_norm}
-    return {}
-
-
-def _chosen_loss(result: Result, search: Search) -> float:
-    """Return the best estimate of the chosen point's loss that costs no further oracle call."""
-    if result.choice.by == "value":
-        return result.score
-    arm = result.choice.chosen.arm
-    losses = [run.losses[-1] for run in result.runs if run.arm == arm and run.losses]
-    outcomes = search.outcomes.values()
-    start = [item.value for item in outcomes if isinstance(item, ProbeOutcome) and item.values]
-    return losses[-1] if losses else (start or [math.nan])[-1]

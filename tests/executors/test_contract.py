@@ -13,6 +13,7 @@ import pytest
 import grasp_tune as gt
 from grasp_tune.core.search import Progress
 from grasp_tune.core.spec import AnySchedule
+from grasp_tune.runtime.callbacks import Reporter
 from grasp_tune.runtime.lock import folder_lock
 from tests.executors.contract import (
     BUDGET,
@@ -118,15 +119,12 @@ def test_an_exception_in_the_loss_ends_the_run_as_itself(
     assert calls.total < at + 4  # no retry
 
 
-class Interrupting:
+class Interrupting(Reporter):
     """A reporter in whose middle somebody presses Ctrl-C."""
 
     def update(self, progress: Progress, calls: int) -> None:
         if progress.phase == "train":
             raise KeyboardInterrupt
-
-    def close(self) -> None:
-        pass
 
 
 @every

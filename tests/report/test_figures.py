@@ -121,7 +121,10 @@ def result_of(*runs: Run, chosen: int) -> Result:
     trained = sum(run.calls for run in runs)
     calls = {"probe": 5, "train": trained, "ensemble": 5, "repeated": 0}
     choice = Choice("a", "value", "race", (row,))
-    return Result({"budget": trained + 10}, choice, None, None, calls, runs, {})
+    spec = {"budget": trained + 10}
+    return Result(
+        spec=spec, choice=choice, plan=None, certificate=None, calls=calls, runs=runs, tensors={}
+    )
 
 
 def test_the_calls_of_a_run_whose_step_changed_are_all_its_own() -> None:
@@ -186,7 +189,10 @@ def test_the_chosen_run_is_drawn_on_validation_data() -> None:
         Run(arm, "adam", arm / 10, 0.0, 20, True, ((0, 20),), curve, (0.5,)) for arm in (1, 2)
     )
     spec: dict[str, Any] = {"budget": 99}
-    result = Result(spec, Choice("a", "value", "race", tuple(rows)), None, None, {}, runs, {})
+    choice = Choice("a", "value", "race", tuple(rows))
+    result = Result(
+        spec=spec, choice=choice, plan=None, certificate=None, calls={}, runs=runs, tensors={}
+    )
     names = ["run 2: adam 0.2", "run 1: adam 0.1 (chosen)"]
     assert [trace.name for trace in curve_figure(result).data] == names  # no validation data
     *_, training, held_out, others = curve_figure(replace(result, validation=50)).data

@@ -13,7 +13,13 @@ import grasp_tune as gt
 from grasp_tune.core.search import Progress
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.executors.local import InProcess
-from grasp_tune.runtime.callbacks import LINE_EVERY, BarReporter, LineReporter, reporter_for
+from grasp_tune.runtime.callbacks import (
+    LINE_EVERY,
+    BarReporter,
+    LineReporter,
+    Reporter,
+    reporter_for,
+)
 from grasp_tune.runtime.driver import run_sweep
 from tests.engine import workbench
 from tests.executors.sweeps import killed_at, problem
@@ -24,7 +30,7 @@ TRAIN = Progress("train", calls=40, budget=200, pending=1, leader="x0", best=1.2
 def test_a_bar_shows_phase_calls_best_and_time_left() -> None:
     text = io.StringIO()
     console = Console(file=text, force_terminal=True, width=100)
-    bar = BarReporter(console)
+    bar = BarReporter((), console)
     bar.update(TRAIN, 60)
     bar.update(replace(TRAIN, phase="score"), 120)
     bar.close()
@@ -38,14 +44,14 @@ def test_a_bar_shows_phase_calls_best_and_time_left() -> None:
 
 def test_a_bar_that_never_got_an_update_shows_nothing() -> None:
     text = io.StringIO()
-    bar = BarReporter(Console(file=text, force_terminal=True))
+    bar = BarReporter((), Console(file=text, force_terminal=True))
     bar.close()
     assert text.getvalue().strip() == ""
 
 
 def test_log_lines_come_at_changes_and_each_half_minute(caplog: pytest.LogCaptureFixture) -> None:
     now = 100.0
-    lines = LineReporter(lambda: now)
+    lines = LineReporter((), lambda: now)
     with caplog.at_level(logging.INFO, logger="grasp_tune.runtime.callbacks"):
         lines.update(TRAIN, 50)
         now = 110.0
@@ -61,17 +67,18 @@ def test_log_lines_come_at_changes_and_each_half_minute(caplog: pytest.LogCaptur
 
 
 def test_the_kind_of_progress_follows_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert reporter_for(False) is None
+    assert type(reporter_for(False)) is Reporter
     monkeypatch.setattr(sys.stderr, "isatty", lambda: False, raising=False)
     assert isinstance(reporter_for(True), LineReporter)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     assert isinstance(reporter_for(True), BarReporter)
 
 
-class Seen:
+class Seen(Reporter):
     """Remembers what it was told."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.calls: list[int] = []
         self.phases: list[str] = []
         self.closed = False
