@@ -11,25 +11,27 @@ import struct
 import sys
 from collections.abc import Callable
 from decimal import Context, Decimal
-from functools import lru_cache
 
 import numpy as np
 
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.validation import not_negative
 
-# ---- the grid --------------------------------------------------------------------------------
-
+Rate = Callable[[float], float]
+LARGEST = sys.float_info.max
 NEAR = 1e-14  # a ratio this close to a power of two counts as that power
+_EXACT = Context(prec=60)  # digits
+_PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494")
 
 
 def geometric_count(low: float, high: float) -> int:
     r"""Return N, the least n >= 1 with `low` 2^n >= `high`.
 
-    Algorithm 2, line 4: $N = \lceil \log_2(\eta_{\max}/\eta_{\min}) \rceil$; Algorithms 1 and 3
-    likewise for distances. At least one point even where low = high. Departure: a ratio within a
-    relative `NEAR` of a power of two counts as that power. Inputs such as 0.01 are not exact in
-    binary, and a rounding error must not cost a whole cell.
+    Algorithm 2, line 4: $N = \lceil \log_2(\eta_{\max}/\eta_{\min}) \rceil$ and
+    $K = \lceil \log_2(1/\delta) \rceil$; Algorithms 1 and 3 likewise for distances. At least one
+    point even where low = high. Departure: a ratio within a relative `NEAR` of a power of two
+    counts as that power. Inputs such as 0.01 are not exact in binary, and a rounding error must not
+    cost a whole cell.
     """
     if not 0.0 < low <= high < math.inf:
         raise InputError(f"need 0 < low <= high < inf, got {low=}, {high=}")
@@ -45,104 +47,40 @@ def geometric_values(low: float, count: int) -> tuple[float, ...]:
 
     Algorithm 2, line 6: $\eta_i = \eta_{\min} 2^i$. Algorithms 1 and 3, $D_i = d_\epsilon 2^i$.
     """
-    powers = np.arange(1, min(count, _doublings(low)) + 1)
+    doublings = sys.float_info.max_exp - math.frexp(low)[1]
+    powers = np.arange(1, min(count, doublings) + 1)
     return tuple(np.ldexp(low, powers).tolist())  # exact, and a thousand cells at once
-
-
-def last_value(low: float, count: int) -> float:
-    """Return the largest of `geometric_values`; an error where there is none."""
-    if (room := _doublings(low)) < 1:
-        raise InputError(f"{low!r} cannot be doubled within the doubles; choose a smaller number")
-    return math.ldexp(low, min(count, room))
-
-
-def _doublings(low: float) -> int:
-    """Return how often `low` can be doubled before it leaves the doubles."""
-    return sys.float_info.max_exp - math.frexp(low)[1]
-
-
-def free_count(budget: int) -> int:
-    r"""Return N = ceil(sqrt(T)): Algorithm 4, line 1."""
-    return math.isqrt(budget - 1) + 1
-
-
-def trajectory_draws(delta: float) -> int:
-    r"""Return K = ceil(log2(1/delta)), the points kept of each run: Algorithm 2, line 4."""
-    return geometric_count(delta, 1.0)
-
-
-# ---- GRASP-NC: what the probe says about smoothness, gap and noise ---------------------------
-
-
-def smoothness_max(grad_norm: float, budget: int, F_eps: float) -> float:
-    r"""Return $L_{\max} = \|\hat g^0\|^2 T / F_\epsilon$: Algorithm 2, line 2."""
-    return grad_norm * (grad_norm * budget / F_eps)  # not squared first: 1e-200 would vanish
-
-
-def noise_max(grad_norm: float, budget: int, delta: float) -> float:
-    r"""Return $\Delta_{\max} = \|\hat g^0\| \sqrt{T/\log(1/\delta)}$: Algorithm 2, line 2."""
-    return grad_norm * math.sqrt(budget / -math.log(delta))
-
-
-def step_max(L_eps: float) -> float:
-    r"""Return $\eta_{\max} = 1/(2 L_\epsilon)$: Algorithm 2, line 3."""
-    return 0.5 / L_eps
 
 
 def step_min(grad_norm: float, budget: int, L_eps: float, F_eps: float, delta: float) -> float:
     r"""Return the smallest step size worth trying: Algorithm 2, line 3.
 
-    $\eta_{\min} = \min\{ 1/(2\hat L), \sqrt{2 F_\epsilon / (\hat L \Delta_{\max}^2 T)} \}$ with
-    $\hat L = \max\{L_\epsilon, L_{\max}\}$. The root is taken factor by factor, so that neither
-    $\Delta_{\max}^2$ nor the product below the line has to be a double.
+    $\eta_{\min} = \min\{ 1/(2\hat L), \sqrt{2 F_\epsilon / (\hat L \Delta_{\max}^2 T)} \}$, where
+    (1) $\hat L = \max\{L_\epsilon, \|\hat g^0\|^2 T / F_\epsilon\}$, and
+    (2) $\Delta_{\max} = \|\hat g^0\| \sqrt{T/\log(1/\delta)}$. The root is taken factor by factor,
+    so that neither $\Delta_{\max}^2$ nor the product below the line has to be a double.
     """
-    smoothness = max(L_eps, smoothness_max(grad_norm, budget, F_eps))
-    noise = noise_max(grad_norm, budget, delta)
+    # (1); not squared first: 1e-200 would vanish
+    smoothness = max(L_eps, grad_norm * (grad_norm * budget / F_eps))
+    noise = grad_norm * math.sqrt(budget / -math.log(delta))  # (2)
     if noise == 0.0:  # no noise bound, hence no second term: the probe saw no gradient
         return 0.5 / smoothness
     by_noise = math.sqrt(2.0 * F_eps) / math.sqrt(smoothness) / math.sqrt(budget) / noise
     return min(0.5 / smoothness, by_noise)
 
 
-# ---- GRASP-C: how far the optimum may be -----------------------------------------------------
+def distance_max(slope: float, budget: int, least: float, L_eps: float) -> float:
+    r"""Return how far the optimum may be.
 
-
-def distance_max_smooth(grad_norm: float, budget: int, d_eps: float, L_eps: float) -> float:
-    r"""Return $d_{\max} = \max\{d_\epsilon, \|\hat g^0\| T^2 / L_\epsilon\}$.
-
-    Algorithm 3, line 3, Option I; Algorithm 1, line 1 with the exact gradient.
+    Algorithm 3, line 3, Option I: $d_{\max} = \max\{d_\epsilon, \|\hat g^0\| T^2 / L_\epsilon\}$;
+    Algorithm 1, line 1 likewise, with the exact gradient. Option II:
+    $d_{\max} = \max\{1, d_\epsilon, (\hat\ell^0-\ell_\epsilon^\star) T^2 / L_\epsilon\}$.
     """
-    return max(d_eps, grad_norm * budget / L_eps * budget)
+    return max(least, slope * budget / L_eps * budget)
 
 
-def distance_max_universal(gap: float, budget: int, d_eps: float, L_eps: float) -> float:
-    r"""Return $d_{\max} = \max\{1, d_\epsilon, (\hat\ell^0-\ell_\epsilon^\star)T^2/L_\epsilon\}$.
-
-    Algorithm 3, line 3, Option II; `gap` is the probe's mean value less the value floor.
-    """
-    return max(1.0, d_eps, gap * budget / L_eps * budget)
-
-
-# ---- budgets: whole oracle calls -------------------------------------------------------------
-# floor(x / n) = floor(floor(x) / n) for a whole n, so the irrational part of each formula is
-# rounded down once, with 60 digits, and the cells divide an integer.
-
-_EXACT = Context(prec=60)
-_PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494")
-
-
-@lru_cache(maxsize=4096)
-def _one_plus_log(count: int) -> Decimal:
-    return _EXACT.add(1, _EXACT.ln(count))
-
-
-def uniform_calls(calls: int, parts: int, count: int) -> int:
-    r"""Return floor(`calls` / (`parts` N)) for each of the N = `count` cells.
-
-    Algorithm 2, line 6: $\lfloor T/(2N) \rfloor$; the samples of line 10 and of Algorithm 3, line 6
-    are the same with $4KN$ and $4N$.
-    """
-    return calls // (parts * count)
+# Budgets are whole oracle calls. floor(x / n) = floor(floor(x) / n) for a whole n, so the
+# irrational part of each formula is rounded down once, and the cells divide an integer.
 
 
 def harmonic_calls(calls: int, parts: int, count: int) -> int:
@@ -150,7 +88,7 @@ def harmonic_calls(calls: int, parts: int, count: int) -> int:
 
     Algorithm 3, line 5: $\lfloor T/(2i(1+\ln N)) \rfloor$; Algorithm 1, line 3 without the 2.
     """
-    return int(_EXACT.divide(calls, _EXACT.multiply(parts, _one_plus_log(count))))
+    return int(_EXACT.divide(calls, _EXACT.multiply(parts, _EXACT.add(1, _EXACT.ln(count)))))
 
 
 def square_calls(calls: int, parts: int) -> int:
@@ -159,12 +97,6 @@ def square_calls(calls: int, parts: int) -> int:
     Algorithm 4, line 4: $\lfloor 3T/(\pi^2 i^2) \rfloor$, which is `parts` = 2.
     """
     return int(_EXACT.divide(6 * calls, _EXACT.multiply(parts, _EXACT.multiply(_PI, _PI))))
-
-
-# ---- self-bounding ---------------------------------------------------------------------------
-
-Rate = Callable[[float], float]
-LARGEST = sys.float_info.max
 
 
 def self_bound(target: Rate, benchmark: float | Rate, floor: float) -> float:
@@ -186,13 +118,12 @@ def self_bound(target: Rate, benchmark: float | Rate, floor: float) -> float:
             rate = target(p)
         except OverflowError:  # such as p**2 for a huge p
             return False
-        if not math.isfinite(rate) and rate != -math.inf:
+        if math.isnan(rate) or rate == math.inf:
             return False
         try:
-            limit = benchmark(p) if callable(benchmark) else benchmark
+            return rate <= (benchmark(p) if callable(benchmark) else benchmark)
         except OverflowError:
-            limit = math.inf
-        return rate <= limit
+            return True
 
     if not passes(floor):
         return floor
@@ -203,10 +134,7 @@ def self_bound(target: Rate, benchmark: float | Rate, floor: float) -> float:
     # whatever the span, and ends on neighbours.
     while high - low > 1:
         middle = (low + high) // 2
-        if passes(_double(middle)):
-            low = middle
-        else:
-            high = middle
+        low, high = (middle, high) if passes(_double(middle)) else (low, middle)
     return _double(low)
 
 

@@ -13,6 +13,7 @@ from grasp_tune.core.ensemble import Tally
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.records import Json, encode
 from grasp_tune.core.spec import SweepSpec
+from grasp_tune.core.validation import whole
 
 Kind = Literal["gradient", "value", "exact", "none"]
 
@@ -23,10 +24,6 @@ class Bound:
 
     factor: float
     additive: float = 0.0
-
-    def at(self, best: float) -> float:
-        """Return the bound where the best candidate's quality is `best`."""
-        return self.factor * best + self.additive
 
 
 def gradient_choice(candidates: int, samples: int, delta: float, noise: float) -> Bound:
@@ -73,13 +70,10 @@ class Certificate:
     covered: bool = True  # whether the base optimizer is the one that the theorem is about
 
     def __post_init__(self) -> None:
-        if self.candidates < 1 or self.samples < 0:
-            given = f"candidates={self.candidates}, samples={self.samples}"
-            raise InputError(f"{given}: at least 1 candidate and 0 samples are needed")
-        if not 0.0 < self.delta < 1.0:
-            raise InputError(f"delta={self.delta!r} must be in (0, 1)")
-        if not 0.0 <= self.share <= 1.0:
-            raise InputError(f"share={self.share!r} must be in [0, 1]")
+        whole("candidates", self.candidates)
+        whole("samples", self.samples, 0)
+        if not 0.0 < self.delta < 1.0 or not 0.0 <= self.share <= 1.0:
+            raise InputError(f"need 0 < delta < 1 and 0 <= share <= 1, got {self}")
 
     @property
     def bound(self) -> Bound | None:
@@ -96,35 +90,34 @@ class Certificate:
     @property
     def text(self) -> str:
         """The certificate in plain words."""
-        return f"{self._choice_words()} {self._search_words()}"
-
-    def _choice_words(self) -> str:
         bound = self.bound
         if self.kind == "exact":
-            return f"The best of {self.candidates} candidates was chosen by exact values."
-        if self.kind == "none" or self.samples < 1:
-            return "The choice rests on no fresh samples, so the theory says nothing about it."
-        if bound is None:
-            return "The noise was not measured, so no bound for the choice can be estimated."
-        what = "squared gradient norm" if self.kind == "gradient" else "loss"
-        times = "" if bound.factor == 1.0 else f"{bound.factor:g} times "
-        return (
-            f"Estimate: with probability {1.0 - self.delta:.4g}, the {what} of the returned point "
-            f"is at most {times}that of the best of {self.candidates} candidates plus "
-            f"{bound.additive:.4g}. The last number takes measured noise for its unknown bound."
-        )
-
-    def _search_words(self) -> str:
+            choice = f"The best of {self.candidates} candidates was chosen by exact values."
+        elif self.kind == "none" or self.samples < 1:
+            choice = "The choice rests on no fresh samples, so the theory says nothing about it."
+        elif bound is None:
+            choice = "The noise was not measured, so no bound for the choice can be estimated."
+        else:
+            what = "squared gradient norm" if self.kind == "gradient" else "loss"
+            times = "" if bound.factor == 1.0 else f"{bound.factor:g} times "
+            choice = (
+                f"Estimate: with probability {1.0 - self.delta:.4g}, the {what} of the returned "
+                f"point is at most {times}that of the best of {self.candidates} candidates plus "
+                f"{bound.additive:.4g}. The last number takes measured noise for its unknown bound."
+            )
+        search = "The paper's theorem covers the search with the whole budget."
         if not self.covered:
-            return "The base optimizer is not the paper's; its theorem does not cover the search."
-        if self.share <= 0.0:
-            return "No part of the budget follows the paper's plan, so its theorem does not apply."
-        if self.share < 1.0:
-            return (
+            search = "The base optimizer is not the paper's; its theorem does not cover the search."
+        elif self.share <= 0.0:
+            search = (
+                "No part of the budget follows the paper's plan, so its theorem does not apply."
+            )
+        elif self.share < 1.0:
+            search = (
                 "The paper's theorem covers the choice of its own sweep, run with "
                 f"{self.share:.4g} of the budget; that point took part in the choice."
             )
-        return "The paper's theorem covers the search with the whole budget."
+        return f"{choice} {search}"
 
     def to_dict(self) -> dict[str, Json]:
         """Return the certificate as JSON values, with its bound and its words for readers."""

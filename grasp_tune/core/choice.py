@@ -6,15 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from grasp_tune.core.checkpoint_keys import START, Key
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.records import record
-from grasp_tune.core.tasks import (
-    Arm,
-    Outcome,
-    ProbeOutcome,
-    Score,
-    Task,
-    TrainOutcome,
-    TrainTask,
-)
+from grasp_tune.core.tasks import Arm, Outcome, ProbeOutcome, Score, Task, TrainOutcome, ended_runs
 
 
 @record
@@ -65,22 +57,17 @@ class Choice:
     def stopped_early(
         cls,
         leader: str,
-        outcomes: Mapping[str, Outcome],
         tasks: Mapping[str, Task],
+        outcomes: Mapping[str, Outcome],
         lost: Mapping[str, str],
     ) -> "Choice":
         """Return the best so far, marked partial: the leader of the last round that ended."""
         start = [item for item in outcomes.values() if isinstance(item, ProbeOutcome)]
-        value = start[0].value if start else math.nan
-        count = start[0].values if start else 0
-        rows = [Candidate(START, 0, "", math.nan, 0, False, value, count)]
-        for name, task in tasks.items():
-            outcome = outcomes.get(name)
-            if not isinstance(task, TrainTask) or not isinstance(outcome, TrainOutcome):
-                continue
-            for segment, result in zip(task.segments, outcome.segments, strict=True):
-                loss = result.loss if result.finite else math.nan
-                note = "" if result.finite else "diverged"
+        mean = (start[0].value, start[0].values) if start else (math.nan, 0)
+        rows = [Candidate(START, 0, "", math.nan, 0, False, *mean)]
+        for segment, result in ended_runs(tasks.values(), outcomes):
+            if result is not None:
+                loss, note = (result.loss, "") if result.finite else (math.nan, "diverged")
                 rows += [Candidate.of(key, segment.arm, loss, note) for key in segment.writes]
         notes = ["stopped before the end: the best so far by training loss"]
         notes += (f"{key} was lost: {reason}" for key, reason in lost.items())
@@ -102,8 +89,11 @@ def start_won(rows: Sequence[Candidate]) -> str:
 
 
 def best_seen(outcomes: Iterable[Outcome]) -> float:
-    """Return the smallest finite mean loss or score among the outcomes; NaN where there is none."""
-    seen: list[float] = []  # no scores: they may be gradient norms, not to be mixed with losses
+    """Return the smallest finite mean loss of the outcomes, NaN without one; scores do not count.
+
+    They may be the norms of gradients.
+    """
+    seen: list[float] = []
     for outcome in outcomes:
         if isinstance(outcome, TrainOutcome):
             seen.extend(item.loss for item in outcome.segments if item.finite)

@@ -8,6 +8,7 @@ sequential halving, and the window of the paper's experiments, which needs no sa
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.tasks import Sample, SampleOutcome, Score
@@ -28,27 +29,23 @@ class Tally:
             return math.nan
         return max(0.0, self.square - self.mean * self.mean) * self.count / (self.count - 1)
 
-    def merged(self, other: "Tally | SampleOutcome") -> "Tally":
+    def merged(self, other: "Tally") -> "Tally":
         """Return the sums over both sets of losses (gradient norms do not add up)."""
-        if self.count == 0:
-            return Tally(other.count, other.mean, other.square)
         total = self.count + other.count
         old, new = self.count / total, other.count / total
         mean, square = old * self.mean + new * other.mean, old * self.square + new * other.square
         return Tally(total, mean, square)
 
 
-def best(scores: Sequence[float]) -> int:
-    """Return the position of the smallest score; ties go to the first, non-finite ones lose."""
-    if not scores:
-        raise InputError("there is no candidate to choose from")
-    return ranking(scores)[0]
-
-
 def ranking(scores: Sequence[float]) -> list[int]:
     """Return all positions, best first; ties keep their order, non-finite ones come last."""
     order = range(len(scores))
     return sorted(order, key=lambda at: scores[at] if math.isfinite(scores[at]) else math.inf)
+
+
+def best(scores: Sequence[float]) -> int:
+    """Return the position of the smallest score; ties go to the first, non-finite ones lose."""
+    return ranking(scores)[0]
 
 
 def uniform_samples(keys: Sequence[str], samples: int, first: int = 0) -> tuple[Sample, ...]:
@@ -65,8 +62,7 @@ def paired_samples(keys: Iterable[str], start: int, stop: int) -> tuple[Sample, 
     return tuple(Sample(key, start, stop) for key in keys)
 
 
-@dataclass(frozen=True, slots=True)
-class HalvingRound:
+class HalvingRound(NamedTuple):
     """One round of a race: how many are still in it, and how many samples each gets."""
 
     survivors: int

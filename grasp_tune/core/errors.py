@@ -1,7 +1,5 @@
 """The errors of the package: one root, and each error is also the built-in that it resembles."""
 
-from __future__ import annotations
-
 
 class GraspError(Exception):
     """The root: whatever the package raises on purpose."""
@@ -18,13 +16,9 @@ class PlanError(InputError):
 class BudgetTooSmall(PlanError):
     """A budget that does not reach, with the smallest one that does."""
 
-    def __init__(self, message: str, smallest: int) -> None:
+    def __init__(self, message: str, smallest: int = 0) -> None:  # pickle gives the first alone
         super().__init__(message)
         self.smallest = smallest  # oracle calls; never below the budget that was refused
-
-    def __reduce__(self) -> tuple[type[BudgetTooSmall], tuple[str, int]]:
-        # Workers send errors by pickle, which by default forgets the second argument.
-        return type(self), (str(self), self.smallest)
 
 
 class ProblemError(InputError):
@@ -41,9 +35,6 @@ class CheckpointError(GraspError, RuntimeError):
     def __init__(self, message: str, key: str | None = None) -> None:
         super().__init__(message)
         self.key = key  # the checkpoint that could not be read, so that it can be made again
-
-    def __reduce__(self) -> tuple[type[CheckpointError], tuple[str, str | None]]:
-        return type(self), (str(self), self.key)
 
 
 class DamagedState(CheckpointError):

@@ -5,16 +5,15 @@ measured into the paper's plan. What a schedule does with the plan is not decide
 """
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from fractions import Fraction
-from functools import partial
 from typing import Any, ClassVar
 
 from grasp_tune.core import bounds, validation
-from grasp_tune.core.errors import InputError
-from grasp_tune.core.plan import Ensemble, Plan, Quantity, Recipe, ScoreKind
-from grasp_tune.core.plan_builder import Layout, check_range, settle
+from grasp_tune.core.errors import BudgetTooSmall, InputError, PlanError
+from grasp_tune.core.plan import Cell, Plan, Quantity, Recipe, ScoreKind
 from grasp_tune.core.records import Json
 from grasp_tune.optimizers import registry
 from grasp_tune.optimizers.registry import Base, Factory
@@ -26,7 +25,40 @@ _CHECKS: Mapping[str, Callable[[str, object], object]] = {
     "d_eps": validation.positive,
     "value_floor": validation.number,
     "probe": validation.probe_share,
+    "option": lambda name, given: validation.one_of(name, given, ("smooth", "universal")),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """What the formulas give for one budget, before anyone asks whether it reaches."""
+
+    range: tuple[float, float]
+    count: int  # N
+    first: int  # oracle calls of cell 1
+    power: int  # 0, 1 or 2: cell i has first // i**power
+    gradients: int | None = None  # sampled at x0; None where the method samples none
+    values: int | None = None
+    candidates: int = 1  # per cell
+    samples: int | None = None  # per candidate; None where nothing is re-sampled
+    least: int = 1  # no budget below this can work for so many cells
+
+    def lacks(self, budget: int, step: int, stationary: bool) -> str | None:
+        """Return what `budget` does not reach, or None: `step` calls make one iteration.
+
+        A stationary start trains nothing and chooses nothing, so only the probe must reach.
+        """
+        if self.gradients == 0:
+            return "one gradient at x0"
+        # A share is rounded up to one sample of each kind, which may be more than there is.
+        if self.values == 0 or (self.gradients or 0) + (self.values or 0) > budget:
+            return "one value at x0"
+        if self.samples == 0 and not stationary:
+            return f"one sample for each of {self.count * self.candidates} candidates"
+        if self.first < step and not stationary:
+            calls = "1 oracle call" if step == 1 else f"{step} oracle calls"
+            return f"one iteration ({calls}) of a cell, with {self.count} cells in the grid"
+        return None
 
 
 class _Variant:
@@ -43,13 +75,13 @@ class _Variant:
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            given = getattr(self, field.name)
-            if field.name in _CHECKS:
-                object.__setattr__(self, field.name, _CHECKS[field.name](field.name, given))
-            elif field.name == "delta":
-                checked = validation.confidence("delta", given, self.delta_below)
-                object.__setattr__(self, "delta", checked)
+        for name in (field.name for field in fields(self)):
+            given = getattr(self, name)
+            if name == "delta":
+                given = validation.confidence(name, given, self.delta_below)
+            elif name in _CHECKS:
+                given = _CHECKS[name](name, given)
+            object.__setattr__(self, name, given)
         registry.check_base(self.base)
 
     @property
@@ -86,31 +118,57 @@ class _Variant:
         ensemble: `resample` chooses by fresh samples, `window` by the last minibatches of each run;
             `Deterministic` chooses by exact values whatever is said here, and has no `window`.
         """
-        budget = validation.whole_budget(budget)
+        budget = validation.whole("budget", budget, 1, validation.LARGEST_BUDGET)
         norm = None if grad_norm is None else validation.not_negative("grad_norm", grad_norm)
         mean = None if value is None else validation.number("value", value)
-        how = self._ensemble(ensemble)
+        ways = ("exact", "resample") if self.exact else ("resample", "window")
+        window = validation.one_of("ensemble", ensemble, ways) == "window"
         norm = self._needed(norm, mean)
-        make = partial(
-            Plan,
+        stationary = norm == 0.0
+
+        def layout_of(calls: int) -> tuple[_Layout, str | None]:
+            found = self._layout(window, norm or 0.0, mean or 0.0, calls)
+            return found, found.lacks(calls, step, stationary)
+
+        step = registry.described(self.base_name("paper")).calls_per_step
+        layout, missing = layout_of(budget)
+        smallest, trial, lacks = budget, layout, missing
+        # N never falls as T grows, so no budget below `least` works: this is the least fixed point.
+        while lacks:
+            smallest = max(smallest + 1, 1 if stationary else trial.least)
+            trial, lacks = layout_of(smallest)
+        if missing:
+            raise BudgetTooSmall(
+                f"budget={budget} is too small for {self.name}: it does not reach {missing}; "
+                f"the smallest budget that works for these inputs is {smallest}",
+                smallest,
+            )
+        values = () if stationary else bounds.geometric_values(layout.range[0], layout.count)
+        cells = tuple(Cell(i, v, layout.first // i**layout.power) for i, v in enumerate(values, 1))
+        # Budgets fall along the grid: from some cell on, none can iterate.
+        running = next((at for at, cell in enumerate(cells) if cell.budget < step), len(cells))
+        return Plan(
             method=Recipe(**self.to_dict()),
+            budget=budget,
+            range=layout.range,
+            cells=cells[:running],
+            skipped=cells[running:],
+            probe_gradients=layout.gradients or 0,
+            probe_values=layout.values or 0,
+            candidates_per_cell=layout.candidates,
+            samples_per_candidate=0 if stationary else layout.samples or 0,
             score=self.score,
             quantity=self.quantity,
-            ensemble=how,
+            ensemble="exact" if self.exact else "window" if window else "resample",
+            stationary=stationary,
+            unrepresentable=0 if stationary else layout.count - len(cells),
             grad_norm=norm,
             value=mean,
         )
-        step = registry.described(self.base_name("paper")).calls_per_step
-        layout = partial(self._layout, how == "window", norm or 0.0, mean or 0.0)
-        return settle(make, layout, budget, step, stationary=norm == 0.0)
 
     def probe_counts(self, budget: int) -> tuple[int, int]:
         """Return the (gradients, values) to sample at x0."""
         raise NotImplementedError
-
-    def _ensemble(self, given: str) -> Ensemble:
-        word = validation.one_of("ensemble", given, ("resample", "window"))
-        return "window" if word == "window" else "resample"
 
     def _needed(self, norm: float | None, value: float | None) -> float | None:
         """Return the gradient's norm; InputError where what the method needs is not given."""
@@ -118,9 +176,18 @@ class _Variant:
             raise InputError(f"{self.name} needs grad_norm, the norm of the mean gradient at x0")
         return norm
 
-    def _layout(self, window: bool, norm: float, value: float, budget: int) -> Layout:
+    def _layout(self, window: bool, norm: float, value: float, budget: int) -> _Layout:
         """Return what the method's formulas give for a budget."""
         raise NotImplementedError
+
+    def _range(self, low: float, high: float) -> tuple[float, float]:
+        """Return (low, high) where every grid point is an ordinary double; never low above high."""
+        if not (sys.float_info.min <= low and high <= sys.float_info.max / 2.0):
+            raise PlanError(
+                f"the {self.quantity} would range from {low:.3g} to {high:.3g}, beyond what a "
+                "double holds; rescale the objective, or choose inputs nearer to 1"
+            )
+        return min(low, high), high
 
     def _after_probe(
         self,
@@ -130,32 +197,25 @@ class _Variant:
         share: float | None,
         ends: tuple[float, float],
         draws: int = 1,
-    ) -> Layout:
+    ) -> _Layout:
         """Return the layout of GRASP-NC and GRASP-C: a probe, then cells that share T/2.
 
         probe: gradients and values at x0. share: the probe's part of T if it is not the paper's.
         draws: candidates of each cell; only GRASP-NC has more than one, and cells of equal budget.
         """
         even, spent = self.score == "gradient", sum(count or 0 for count in probe)
-        ends = check_range(self.quantity, *ends)
+        ends = self._range(*ends)
         count = bounds.geometric_count(*ends)
-        divided = bounds.uniform_calls if even else bounds.harmonic_calls
-        if window:  # all but the probe on training
-            first = divided(max(0, budget - spent), 1, count)
-            return Layout(ends, count, first, 0 if even else 1, *probe, least=count if even else 1)
         # With a probe of another size, what it saves of T/4 (or overspends) goes to training:
-        # 3T/4 - M in place of T/2. The ensemble keeps its T/4.
+        # 3T/4 - M in place of T/2. The ensemble keeps its T/4, unless the window chooses.
         calls, parts = (budget, 2) if share is None else (max(0, 3 * budget - 4 * spent), 4)
-        return Layout(
-            ends,
-            count,
-            divided(calls, parts, count),
-            0 if even else 1,
-            *probe,
-            candidates=draws,
-            samples=bounds.uniform_calls(budget, 4 * draws, count),
-            least=4 * draws * count,
-        )
+        calls, parts = (max(0, budget - spent), 1) if window else (calls, parts)
+        first = calls // (parts * count) if even else bounds.harmonic_calls(calls, parts, count)
+        head = (ends, count, first, 0 if even else 1, *probe)
+        least = 4 * draws * count
+        if window:
+            return _Layout(*head, least=count if even else 1)
+        return _Layout(*head, candidates=draws, samples=budget // least, least=least)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,10 +244,11 @@ class NonConvex(_Variant):
             return budget // 4, 0  # Algorithm 2, line 1
         return max(1, math.floor(validation.as_fraction(self.probe) * budget)), 0
 
-    def _layout(self, window: bool, norm: float, value: float, budget: int) -> Layout:
+    def _layout(self, window: bool, norm: float, value: float, budget: int) -> _Layout:
+        # Algorithm 2, lines 2 to 4: from eta_min to 1 / (2 L_eps), K points kept of each run.
         low = bounds.step_min(norm, budget, self.L_eps, self.F_eps, self.delta)
-        ends, probe = (low, bounds.step_max(self.L_eps)), (self.probe_counts(budget)[0], None)
-        draws = bounds.trajectory_draws(self.delta)
+        ends, probe = (low, 0.5 / self.L_eps), (self.probe_counts(budget)[0], None)
+        draws = bounds.geometric_count(self.delta, 1.0)
         return self._after_probe(window, budget, probe, self.probe, ends, draws)
 
 
@@ -212,10 +273,6 @@ class Convex(_Variant):
 
     name: ClassVar[str] = "convex"
 
-    def __post_init__(self) -> None:
-        validation.one_of("option", self.option, ("smooth", "universal"))
-        _Variant.__post_init__(self)
-
     def probe_counts(self, budget: int) -> tuple[int, int]:
         """Return the (gradients, values) to sample at x0: floor(T/8) of each by default."""
         if self.probe is None:
@@ -235,12 +292,10 @@ class Convex(_Variant):
             )
         return norm
 
-    def _layout(self, window: bool, norm: float, value: float, budget: int) -> Layout:
-        if self.option == "smooth":
-            high = bounds.distance_max_smooth(norm, budget, self.d_eps, self.L_eps)
-        else:
-            gap = value - self.value_floor
-            high = bounds.distance_max_universal(gap, budget, self.d_eps, self.L_eps)
+    def _layout(self, window: bool, norm: float, value: float, budget: int) -> _Layout:
+        smooth = self.option == "smooth"
+        slope, least = (norm, 0.0) if smooth else (value - self.value_floor, 1.0)
+        high = bounds.distance_max(slope, budget, max(least, self.d_eps), self.L_eps)
         probe = self.probe_counts(budget)
         return self._after_probe(window, budget, probe, self.probe, (self.d_eps, high))
 
@@ -263,21 +318,27 @@ class ConvexFree(_Variant):
 
     def probe_counts(self, budget: int) -> tuple[int, int]:
         """Return the (gradients, values) to sample at x0: as many values as a candidate gets."""
-        return 0, bounds.uniform_calls(budget, 2, bounds.free_count(budget) + 1)
+        return 0, budget // (2 * (_root(budget) + 1))
 
     def _needed(self, norm: float | None, value: float | None) -> float | None:
         return None  # Algorithm 4 samples no gradient at x0
 
-    def _layout(self, window: bool, norm: float, value: float, budget: int) -> Layout:
-        count = bounds.free_count(budget)
+    def _layout(self, window: bool, norm: float, value: float, budget: int) -> _Layout:
+        count, samples = _root(budget), self.probe_counts(budget)[1]
         # The range ends at the last radius that is a double; the formulas keep N.
-        ends = (self.d_eps, bounds.last_value(self.d_eps, count))
-        samples = self.probe_counts(budget)[1]
+        if not (values := bounds.geometric_values(self.d_eps, count)):
+            raise InputError(f"d_eps={self.d_eps!r} cannot be doubled; choose a smaller number")
+        ends = (self.d_eps, values[-1])
         if window:  # all but the probe on training: 6/pi^2 for cell 1
             first = bounds.square_calls(budget - samples, 1)
-            return Layout(ends, count, first, 2, None, samples)
+            return _Layout(ends, count, first, 2, values=samples)
         first, least = bounds.square_calls(budget, 2), 2 * (count + 1)
-        return Layout(ends, count, first, 2, None, samples, samples=samples, least=least)
+        return _Layout(ends, count, first, 2, values=samples, samples=samples, least=least)
+
+
+def _root(budget: int) -> int:
+    """Return N = ceil(sqrt(T)): Algorithm 4, line 1."""
+    return math.isqrt(budget - 1) + 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,15 +360,10 @@ class Deterministic(_Variant):
         """Return (0, 0): the exact gradient at x0 is not counted."""
         return 0, 0
 
-    def _ensemble(self, given: str) -> Ensemble:
-        validation.one_of("ensemble", given, ("exact", "resample"))
-        return "exact"
-
-    def _layout(self, window: bool, norm: float, value: float, budget: int) -> Layout:
-        high = bounds.distance_max_smooth(norm, budget, self.d_eps, self.L_eps)
-        ends = check_range(self.quantity, self.d_eps, high)
+    def _layout(self, window: bool, norm: float, value: float, budget: int) -> _Layout:
+        ends = self._range(self.d_eps, bounds.distance_max(norm, budget, self.d_eps, self.L_eps))
         count = bounds.geometric_count(*ends)
-        return Layout(ends, count, bounds.harmonic_calls(budget, 1, count), 1, None, None)
+        return _Layout(ends, count, bounds.harmonic_calls(budget, 1, count), 1)
 
 
 Method = NonConvex | Convex | ConvexFree | Deterministic

@@ -47,7 +47,7 @@ class Recipe:
     base: str | None = None  # the name of the base optimizer, None for the schedule's default
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Plan:
     """Everything that will run, fixed before anything runs.
 
@@ -75,26 +75,22 @@ class Plan:
         low, high = self.range
         if not 0.0 < low <= high < math.inf:
             raise PlanError(f"range={self.range} must be (low, high) with 0 < low <= high < inf")
-        for name in ("probe_gradients", "probe_values", "samples_per_candidate", "unrepresentable"):
-            if getattr(self, name) < 0:
-                raise PlanError(f"{name}={getattr(self, name)} must be 0 or above")
-        if self.candidates_per_cell < 1:
-            raise PlanError(f"candidates_per_cell={self.candidates_per_cell} must be at least 1")
-        for group in (self.cells, self.skipped):
-            if any(a.index >= b.index or a.value >= b.value for a, b in pairwise(group)):
-                raise PlanError("cells must increase in index and in value")
-        skipped = {cell.index for cell in self.skipped}
-        if twice := sorted(skipped & {cell.index for cell in self.cells}):
-            raise PlanError(f"cells {twice} are listed both to run and as skipped")
+        counts = ("probe_gradients", "probe_values", "samples_per_candidate", "unrepresentable")
+        for name, least in (*((name, 0) for name in counts), ("candidates_per_cell", 1)):
+            if getattr(self, name) < least:
+                raise PlanError(f"{name}={getattr(self, name)} must be {least} or above")
+        pairs = (*pairwise(self.cells), *pairwise(self.skipped))
+        if any(a.index >= b.index or a.value >= b.value for a, b in pairs):
+            raise PlanError("cells must increase in index and in value")
+        if twice := {cell.index for cell in self.skipped} & {cell.index for cell in self.cells}:
+            raise PlanError(f"cells {sorted(twice)} are listed both to run and as skipped")
         if any(cell.budget < 1 for cell in self.cells):
             raise PlanError("a cell without oracle calls cannot run: list it as skipped")
         if self.stationary and (self.cells or self.skipped):
             raise PlanError("a stationary start has no cells")
         if (spent := self.total_calls) > self.budget:
-            raise PlanError(
-                f"plan spends {spent} oracle calls but the budget is {self.budget}; "
-                f"allow at least {spent}"
-            )
+            message = f"plan spends {spent} oracle calls but the budget is {self.budget}"
+            raise PlanError(f"{message}; allow at least {spent}")
 
     @property
     def probe_calls(self) -> int:
@@ -107,24 +103,14 @@ class Plan:
         return sum(cell.budget for cell in self.cells)
 
     @property
-    def candidate_count(self) -> int:
-        """The points that may be returned, x0 among them."""
-        return 1 + len(self.cells) * self.candidates_per_cell
-
-    @property
     def ensemble_calls(self) -> int:
         """The fresh oracle calls for the choice; x0 keeps its probe."""
-        return (self.candidate_count - 1) * self.samples_per_candidate
+        return len(self.cells) * self.candidates_per_cell * self.samples_per_candidate
 
     @property
     def total_calls(self) -> int:
         """All oracle calls of the plan, never above the budget."""
         return self.probe_calls + self.training_calls + self.ensemble_calls
-
-    @property
-    def grid_size(self) -> int:
-        """N, the points of the grid: those that run, the skipped and the unrepresentable."""
-        return len(self.cells) + len(self.skipped) + self.unrepresentable
 
     def to_dict(self) -> dict[str, Json]:
         """Return the plan as JSON values; `from_dict` gives the same plan back, to the last bit."""
@@ -142,8 +128,35 @@ class Plan:
             raise PlanError(f"not a plan: {error}") from None
 
     def table(self) -> str:
-        """Return the plan as a table for people."""
-        return "\n".join(_lines(self))
+        """Return the plan as a table for people: the cells, then what everything costs."""
+        rows = [f"{cell.index:>6}  {cell.value:>12.6g}  {cell.budget:>16,}" for cell in self.cells]
+        if (hidden := len(rows) - 2 * _SHOWN) > 0:
+            rows[_SHOWN:-_SHOWN] = [f"{'...':>6}  {hidden} more cells"]
+        rows.insert(0, f"{'cell':>6}  {self.quantity:>12}  {'calls':>16}")
+        if self.stationary:
+            rows = ["the gradient at x0 is zero: nothing to train, x0 is the answer"]
+        if self.skipped:
+            ends = dict.fromkeys((self.skipped[0].index, self.skipped[-1].index))
+            rows.append(f"skipped, no call for one iteration: cells {'-'.join(map(str, ends))}")
+        if self.unrepresentable:
+            rows.append(f"not run, beyond the largest number: {self.unrepresentable:,} cells")
+        each, candidates = self.samples_per_candidate, len(self.cells) * self.candidates_per_cell
+        how = {
+            "resample": f"({candidates} candidates x {each:,} fresh samples)",
+            "window": "(by the last minibatches of each run)",
+            "exact": "(exact values, not counted)",
+        }[self.ensemble]
+        probe = f"({self.probe_gradients:,} gradients, {self.probe_values:,} values at x0)"
+        costs = (
+            ("probe", self.probe_calls, probe),
+            ("training", self.training_calls, f"({len(self.cells)} cells)"),
+            ("choice", self.ensemble_calls, how),
+            ("total", self.total_calls, f"of {self.budget:,} oracle calls"),
+        )
+        rows += [f"{name:<8}  {calls:>16,}  {words}" for name, calls, words in costs]
+        low, high = self.range
+        head = f"{self.method.name}: {self.quantity} from {low:.6g} to {high:.6g}"
+        return "\n".join([head, *rows])
 
     __str__ = table
 
@@ -153,47 +166,3 @@ class Plan:
             f"<Plan {self.method.name}: {len(self.cells)} cells, {self.quantity} "
             f"{low:.4g} to {high:.4g}, {self.total_calls} of {self.budget} oracle calls>"
         )
-
-
-def _lines(plan: Plan) -> list[str]:
-    """Return the table's lines: a heading, the cells, then what everything costs."""
-    low, high = plan.range
-    lines = [f"{plan.method.name}: {plan.quantity} from {low:.6g} to {high:.6g}"]
-    if plan.stationary:
-        lines.append("the gradient at x0 is zero: nothing to train, x0 is the answer")
-    else:
-        lines.append(f"{'cell':>6}  {plan.quantity:>12}  {'calls':>16}")
-        rows = [f"{cell.index:>6}  {cell.value:>12.6g}  {cell.budget:>16,}" for cell in plan.cells]
-        if len(rows) > 2 * _SHOWN:
-            hidden = len(rows) - 2 * _SHOWN
-            rows = [*rows[:_SHOWN], f"{'...':>6}  {hidden} more cells", *rows[-_SHOWN:]]
-        lines += rows
-    if plan.skipped:
-        lines.append(f"skipped, no call for one iteration: cells {_spans(plan.skipped)}")
-    if plan.unrepresentable:
-        lines.append(f"not run, beyond the largest number: {plan.unrepresentable:,} cells")
-    candidates = plan.candidate_count - 1
-    how = {
-        "resample": f"{candidates} candidates x {plan.samples_per_candidate:,} fresh samples",
-        "window": "by the last minibatches of each run",
-        "exact": "exact values, not counted",
-    }[plan.ensemble]
-    lines.append(
-        f"probe     {plan.probe_calls:>16,}  "
-        f"({plan.probe_gradients:,} gradients, {plan.probe_values:,} values at x0)"
-    )
-    lines.append(f"training  {plan.training_calls:>16,}  ({len(plan.cells)} cells)")
-    lines.append(f"choice    {plan.ensemble_calls:>16,}  ({how})")
-    lines.append(f"total     {plan.total_calls:>16,}  of {plan.budget:,} oracle calls")
-    return lines
-
-
-def _spans(cells: tuple[Cell, ...]) -> str:
-    """Return the cells' indices as spans, such as `4-9, 12`."""
-    spans: list[list[int]] = [[cells[0].index, cells[0].index]]
-    for before, after in pairwise(cell.index for cell in cells):
-        if after == before + 1:
-            spans[-1][1] = after
-        else:
-            spans.append([after, after])
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)

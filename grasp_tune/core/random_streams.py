@@ -10,15 +10,13 @@ integers.
 import hashlib
 import threading
 from dataclasses import dataclass, field
-from numbers import Integral
 from typing import Any
 
 import numpy as np
 from numpy.random import Philox
-from numpy.random.bit_generator import ISeedSequence
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
-from grasp_tune.core.errors import InputError
+from grasp_tune.core.validation import whole
 
 Rows = NDArray[np.int64]
 Words = NDArray[np.uint64]
@@ -43,7 +41,7 @@ def address(seed: int, *path: str | int) -> int:
             text = part.encode()
             parts.append(b"s%d:%b" % (len(text), text))
         else:
-            parts.append(b"i%d;" % _whole(part))
+            parts.append(b"i%d;" % whole("part of an address", part, None))
     digest = hashlib.blake2b(b"".join(parts), digest_size=16).digest()
     return int.from_bytes(digest, "little")
 
@@ -59,9 +57,8 @@ def trajectory_indices(seed: int, cell: int, count: int, length: int) -> tuple[i
     Algorithm 2, line 6: the points of a run's trajectory that become candidates. A draw takes 128
     bits, so that it is uniform to 1e-23 even for a run of 10^15 steps.
     """
-    _at_least("count", count, 1)
-    _at_least("length", length, 1)
-    drawn = words(seed, "trajectory", cell, count=2 * count).tolist()
+    whole("length", length)
+    drawn = words(seed, "trajectory", cell, count=2 * whole("count", count)).tolist()
     pairs = zip(drawn[::2], drawn[1::2], strict=True)
     return tuple(((high << 64 | low) * length) >> 128 for low, high in pairs)
 
@@ -81,50 +78,39 @@ class IndexStream:
     _key: Words = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        _at_least("size", self.size, 1)
-        _at_least("high", self.high, 1)
-        if self.high >= 2**32:
-            raise InputError(f"high={self.high} must be below 2**32 rows")
+        whole("size", self.size)
+        whole("high", self.high, 1, 2**32 - 1)
         place = address(self.seed, *self.path, "rows", self.size, self.high, "again")
         object.__setattr__(self, "_key", _halves(place))
 
     def block(self, start: int, count: int) -> Rows:
         """Return the rows of minibatches `start`.. in one go, shape (count, size)."""
-        _at_least("start", start, 0)
-        _at_least("count", count, 1)
+        whole("start", start, 0)
+        whole("count", count)
         counters = -(-self.size // _WORDS)  # each minibatch begins on a counter of its own
         drawn = _drawn(self._key, start * counters, count * counters * _WORDS)
         drawn = drawn.reshape(count, -1)[:, : self.size]
         # floor(word * high / 2^64), a uniform row below `high`, without 128-bit numbers.
         high = np.array([self.high], dtype=np.uint64)
-        upper, lower = drawn >> _HALF, drawn & _LOW
-        upper *= high
-        lower *= high
-        lower >>= _HALF
-        upper += lower  # at most (2^32 - 1)^2 + 2^32 - 1: no carry is lost
-        upper >>= _HALF
-        return upper.view(np.int64)
+        upper, lower = (drawn >> _HALF) * high, (drawn & _LOW) * high >> _HALF
+        # The sum is at most (2^32 - 1)^2 + 2^32 - 1: no carry is lost.
+        return (upper + lower >> _HALF).view(np.int64)
 
 
-class _NoEntropy(ISeedSequence):
-    """A seed that costs nothing: a bit generator would ask the system for one, which takes longer
-    than the draws, and is turned to its address at once."""
+class _Local(threading.local):
+    """A bit generator for each thread: making one for each draw takes longer than the draw."""
 
-    def generate_state(self, n_words: int, dtype: DTypeLike = np.uint32) -> NDArray[np.uint32]:
-        return np.zeros(n_words, dtype=dtype)
+    def __init__(self) -> None:
+        self.bits = Philox(0)
 
 
-_local = threading.local()
+_local = _Local()
 
 
 def _drawn(key: Words, counter: int, count: int) -> Words:
     """Return `count` words of what stands behind `key`, from `counter` blocks in."""
-    try:
-        bits: Philox = _local.bits  # this thread's own
-    except AttributeError:
-        bits = _local.bits = Philox(_NoEntropy())  # type: ignore[arg-type]  # not in NumPy's stubs
     place: Any = (counter & _MASK, counter >> 64, 0, 0)  # NumPy takes any sequence, faster
-    bits.state = {
+    _local.bits.state = {
         "bit_generator": "Philox",
         "state": {"counter": place, "key": key},
         "buffer": _EMPTY,
@@ -132,21 +118,9 @@ def _drawn(key: Words, counter: int, count: int) -> Words:
         "has_uint32": 0,
         "uinteger": 0,
     }
-    drawn: Words = bits.random_raw(count)
+    drawn: Words = _local.bits.random_raw(count)
     return drawn
 
 
 def _halves(key: int) -> Words:
     return np.array([key & _MASK, key >> 64], dtype=np.uint64)
-
-
-def _whole(part: object) -> int:
-    """Return `part` as an int; NumPy's integers are welcome, booleans and floats are not."""
-    if isinstance(part, bool) or not isinstance(part, Integral):
-        raise InputError(f"{part!r} must be a whole number (or a word, in an address)")
-    return int(part)
-
-
-def _at_least(name: str, given: int, least: int) -> None:
-    if _whole(given) < least:
-        raise InputError(f"{name}={given!r} must be at least {least}")

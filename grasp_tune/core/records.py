@@ -24,18 +24,16 @@ _WORDS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 def encode(value: object) -> Json:
-    """Return `value` as JSON values: dataclasses as dicts, tuples as lists, keys as text."""
-    if isinstance(value, Key):
-        return str(value)
+    """Return `value` as JSON values: dataclasses as dicts, tuples as lists."""
     if is_dataclass(value) and not isinstance(value, type):
         return {item.name: encode(getattr(value, item.name)) for item in fields(value)}
     if isinstance(value, tuple | list):
         return [encode(item) for item in value]
     if isinstance(value, dict):
         return {str(key): encode(item) for key, item in value.items()}
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if value is None or isinstance(value, bool | int | float | str):
+    if isinstance(value, str) or (isinstance(value, float) and not math.isfinite(value)):
+        return str(value)  # a key becomes text
+    if value is None or isinstance(value, bool | int | float):
         return value
     raise InputError(f"cannot write a {type(value).__name__} as JSON")
 
@@ -55,47 +53,40 @@ def record(kind: type[Record]) -> type[Record]:
     return made
 
 
+_hints = cache(typing.get_type_hints)
+
+
 def decode(kind: type[Record], value: Json) -> Record:
     """Return the record of class `kind` that `encode` wrote as `value`, every type checked."""
     return typing.cast(Record, _decode(kind, value, kind.__name__))
 
 
-_hints = cache(typing.get_type_hints)
-
-
 def _decode(kind: Any, value: Json, where: str) -> object:
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    wanted = getattr(kind, "__name__", str(kind))
     if origin in (typing.Union, types.UnionType):  # one type or None
         (rest,) = (choice for choice in inner if choice is not types.NoneType)
         return None if value is None else _decode(rest, value, where)
-    if origin is tuple:
-        if not isinstance(value, list):
-            raise InputError(f"{where}: got {type(value).__name__}, expected a list")
+    if origin is tuple and isinstance(value, list):
         items = inner[:1] * len(value) if inner[1:] == (Ellipsis,) else inner
-        if len(items) != len(value):
-            raise InputError(f"{where}: got {len(value)} entries, expected {len(items)}")
-        pairs = enumerate(zip(items, value, strict=True))
-        return tuple(_decode(item, entry, f"{where}[{at}]") for at, (item, entry) in pairs)
-    if kind is Key and isinstance(value, str):
+        if len(items) == len(value):
+            pairs = enumerate(zip(items, value, strict=True))
+            return tuple(_decode(item, entry, f"{where}[{at}]") for at, (item, entry) in pairs)
+        wanted = f"{len(items)} entries"
+    elif kind is Key and isinstance(value, str):
         return Key.parse(value)
-    if is_dataclass(kind) and kind is not Key:
-        return _decode_record(typing.cast(type, kind), value, where)
-    if kind is float:
+    elif is_dataclass(kind) and isinstance(value, dict):
+        hints, names = _hints(typing.cast(type, kind)), [item.name for item in fields(kind)]
+        unknown, missing = sorted(set(value) - set(names)), [n for n in names if n not in value]
+        if unknown or missing:
+            raise InputError(f"{where}: unknown keys {unknown}, missing keys {missing}")
+        found = {name: _decode(hints[name], value[name], f"{where}.{name}") for name in names}
+        return typing.cast(type, kind)(**found)
+    elif kind is float:
         if isinstance(value, str) and value in _WORDS:
             return _WORDS[value]
         if isinstance(value, float) or (type(value) is int and abs(value) <= _LARGEST):
             return float(value)
-    elif value in inner if origin is typing.Literal else type(value) is kind:
+    elif value in inner if origin is typing.Literal else type(value) is (origin or kind):
         return value
-    shown = repr(value)
-    raise InputError(f"{where}: got {shown[:80]}, expected {getattr(kind, '__name__', kind)}")
-
-
-def _decode_record(kind: type, value: Json, where: str) -> object:
-    if not isinstance(value, dict):
-        raise InputError(f"{where}: got {type(value).__name__}, expected an object")
-    hints, names = _hints(kind), [item.name for item in fields(kind)]
-    unknown, missing = sorted(set(value) - set(names)), [n for n in names if n not in value]
-    if unknown or missing:
-        raise InputError(f"{where}: unknown keys {unknown}, missing keys {missing}")
-    return kind(**{name: _decode(hints[name], value[name], f"{where}.{name}") for name in names})
+    raise InputError(f"{where}: got {repr(value)[:80]}, expected {wanted}")

@@ -11,7 +11,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from grasp_tune.core.checkpoint_keys import X0, Key
+from grasp_tune.core.checkpoint_keys import START, Key
 from grasp_tune.core.choice import Choice
 from grasp_tune.core.plan import Plan
 from grasp_tune.core.tasks import (
@@ -36,7 +36,7 @@ class Round:
 
     tasks: tuple[Task, ...]
     plan: Plan | None = None  # known from the end of the probe
-    leader: Key = X0  # the checkpoint to return if everything stopped now
+    leader: Key = START  # the checkpoint to return if everything stopped now
     discard: tuple[Key, ...] = ()  # checkpoints that nobody will read again
 
 
@@ -70,27 +70,22 @@ def train_tasks(
 ) -> tuple[TrainTask, ...]:
     """Return the segments as tasks: one each, or `width` at a time."""
     size = width if width and len(segments) >= LEAST_BATCH else 1
-    chunks = [tuple(segments[at : at + size]) for at in range(0, len(segments), size)]
-    return tuple(
-        TrainTask(f"{name}-{_span(chunk)}", chunk, exact=exact, norms=norms) for chunk in chunks
-    )
-
-
-def _span(chunk: tuple[Segment, ...]) -> str:
-    first, last = chunk[0].arm.index, chunk[-1].arm.index
-    return f"run{first:03d}" if first == last else f"run{first:03d}to{last:03d}"
+    tasks = []
+    for at in range(0, len(segments), size):
+        chunk = tuple(segments[at : at + size])
+        ends = dict.fromkeys(f"{segment.arm.index:03d}" for segment in (chunk[0], chunk[-1]))
+        tasks.append(TrainTask(f"{name}-run{'to'.join(ends)}", chunk, exact=exact, norms=norms))
+    return tuple(tasks)
 
 
 def score_tasks(
     name: str, samples: Sequence[Sample], by: Score, *, exact: bool = False
 ) -> tuple[ScoreTask, ...]:
     """Return the samples as a few tasks of about equal size."""
-    size = -(-len(samples) // SCORE_TASKS)
-    chunks = [tuple(samples[at : at + size]) for at in range(0, len(samples), max(1, size))]
-    return tuple(
-        ScoreTask(f"{name}-part{part:02d}", by, chunk, exact=exact)
-        for part, chunk in enumerate(chunks)
-    )
+    size = max(1, -(-len(samples) // SCORE_TASKS))
+    chunks = [tuple(samples[at : at + size]) for at in range(0, len(samples), size)]
+    names = (f"{name}-part{part:02d}" for part in range(len(chunks)))
+    return tuple(ScoreTask(i, by, chunk, exact) for i, chunk in zip(names, chunks, strict=True))
 
 
 def scores(tasks: Sequence[ScoreTask], known: Known) -> list[SampleOutcome]:

@@ -15,7 +15,7 @@ from enum import Enum
 from grasp_tune.core.choice import Choice, best_seen
 from grasp_tune.core.errors import CheckpointError, GraspError, InputError, SearchError
 from grasp_tune.core.plan import Plan
-from grasp_tune.core.records import Json
+from grasp_tune.core.records import Json, decode
 from grasp_tune.core.rounds import Round
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import (
@@ -27,6 +27,7 @@ from grasp_tune.core.tasks import (
     outcome_from_dict,
     outcome_to_dict,
 )
+from grasp_tune.core.validation import whole
 from grasp_tune.schedules import find_schedule
 
 logger = logging.getLogger(__name__)
@@ -39,6 +40,17 @@ class Step(Enum):
 
     WAIT = "wait"  # other tasks must end first
     DONE = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What is saved of a search: everything needed to rebuild it."""
+
+    spec: dict[str, Json]
+    outcomes: dict[str, Json]
+    failures: dict[str, Json]
+    repeated: int
+    notes: list[Json]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +74,13 @@ class Search:
         self.choice: Choice | None = None
         self.repeated = 0  # calls of outcomes that came more than once
         self.notes: list[str] = []  # what whoever runs the tasks has to say to the reader
+        self.tasks: dict[str, Task] = {}  # every task issued in any round so far, by id
         self._outcomes: dict[str, Outcome] = {}
         self._failures: dict[str, list[str]] = {}
         self._producers: dict[str, Task] = {}  # checkpoint key -> the task that writes it
-        self._tasks: dict[str, Task] = {}  # every task issued in any round so far
         self._rounds: list[tuple[Task, ...]] = []
         self._queue: deque[Task] = deque()
-        self._redo: dict[str, Task] = {}  # ended tasks whose checkpoints were lost
+        self._redo: set[str] = set()  # ended tasks whose checkpoints were lost
         self._blocked: dict[str, set[str]] = {}  # task id -> ids it waits for
         self._losses: dict[tuple[str, str], int] = {}  # (reader, checkpoint) -> times not read
         self._error: GraspError | None = None  # why the schedule cannot go on
@@ -81,8 +93,6 @@ class Search:
     def __reduce__(self) -> tuple[object, ...]:
         return Search.from_state, (self.state(), self.spec)  # a generator cannot be pickled
 
-    # -- ask and tell ---------------------------------------------------------------------------
-
     def ask(self) -> Task | Step:
         """Return the next task, or that others must end first, or that the search is done.
 
@@ -94,7 +104,7 @@ class Search:
             return Step.DONE
         for _ in range(len(self._queue)):
             task = self._queue.popleft()
-            if not self._wanted(task):
+            if self._known(task) is None:
                 continue
             if not self._blocked.get(task.id):
                 return task
@@ -108,16 +118,28 @@ class Search:
         A failed task is issued again, at most `ATTEMPTS` times in all. Raises `InputError` for an
         outcome that cannot be this task's.
         """
-        known = self._known(task)
-        if known is None:
+        if (known := self._known(task)) is None:
             return False
         if outcome is None:
             self._fail(known, reason)
             return True
         check_answer(known, outcome)
-        self._check_origin(outcome)
+        self._origin = self._origin or outcome.origin
+        if outcome.origin != self._origin:
+            raise SearchError(
+                f"a worker started from another point (digest {outcome.origin}) than the probe "
+                f"({self._origin}): `model` must build the same model in every process; seed "
+                "whatever it draws, or load its weights from a file"
+            )
         if known.id in self._redo:
-            self._end_redo(known, outcome)
+            self._end_redo(known.id)
+            self.repeated += outcome.calls
+            if outcome != self._outcomes[known.id]:
+                self.notes.append(
+                    f"repeated: {known.id} came out differently; the loss or the hardware is not "
+                    "deterministic, so what was lost has not come back bit for bit"
+                )
+                logger.warning(self.notes[-1])
             return True
         self._outcomes[known.id] = outcome
         self._failures.pop(known.id, None)  # they have passed; a repetition starts afresh
@@ -136,8 +158,7 @@ class Search:
         The task that wrote it is repeated, with the same bits since everything is addressed. If
         its own input is gone too, it says so in turn, back to x0 if need be.
         """
-        known = self._known(task)
-        if known is None:
+        if (known := self._known(task)) is None:
             return
         producer = self._producer(key, known.id)
         # Several tasks may miss the same one; while it is being made, that is no news.
@@ -158,8 +179,6 @@ class Search:
         if not self._repeat(self._producer(key, "the result"), "", key):
             raise CheckpointError(f"checkpoint {key} cannot be read, although it was made again")
 
-    # -- what others want to know ---------------------------------------------------------------
-
     @property
     def progress(self) -> Progress:
         """Where the search stands."""
@@ -168,7 +187,7 @@ class Search:
             calls=self._spent,
             budget=self.spec.budget,
             pending=len(self.round_tasks),
-            leader=str(self._round.leader),
+            leader=self.leader,
             best=best_seen(self._outcomes.values()),
         )
 
@@ -181,6 +200,10 @@ class Search:
         return spent
 
     @property
+    def _spent(self) -> int:
+        return sum(outcome.calls for outcome in self._outcomes.values())
+
+    @property
     def rounds(self) -> int:
         """Rounds begun so far."""
         return len(self._rounds)
@@ -189,55 +212,42 @@ class Search:
     def depth(self) -> int:
         """Steps on the longest chain: round by round, those of the longest task that has ended."""
         known = self._outcomes
-        return sum(
-            max((depth_of(task, known[task.id]) for task in tasks if task.id in known), default=0)
-            for tasks in self._rounds
+        steps = (
+            [depth_of(t, known[t.id]) for t in tasks if t.id in known] for tasks in self._rounds
         )
-
-    @property
-    def _spent(self) -> int:
-        return sum(outcome.calls for outcome in self._outcomes.values())
+        return sum(max(found, default=0) for found in steps)
 
     @property
     def round_tasks(self) -> tuple[Task, ...]:
         """The tasks of the current round that have not ended."""
-        if self.choice is not None:
-            return ()
-        return tuple(task for task in self._round.tasks if not self._settled(task.id))
+        tasks = () if self.choice is not None else self._round.tasks
+        return tuple(task for task in tasks if not self._settled(task.id))
 
     @property
     def outcomes(self) -> Mapping[str, Outcome]:
         """What is known, by task id, in the order in which the schedule issued the tasks."""
-        return {key: self._outcomes[key] for key in self._tasks if key in self._outcomes}
-
-    @property
-    def tasks(self) -> Mapping[str, Task]:
-        """Every task issued so far, by id."""
-        return dict(self._tasks)
+        return {key: self._outcomes[key] for key in self.tasks if key in self._outcomes}
 
     @property
     def leader(self) -> str:
         """The checkpoint to return if everything stopped now."""
-        return self.choice.key if self.choice is not None else str(self._round.leader)
+        return self.choice.key if self.choice is not None else self._round.leader
 
     def partial(self) -> Choice:
         """Return the choice, or the best so far marked partial where the search is not done."""
         if self.choice is not None:
             return self.choice
-        return Choice.stopped_early(self.leader, self._outcomes, self._tasks, self.lost)
+        return Choice.stopped_early(self.leader, self.tasks, self._outcomes, self.lost)
 
     @property
     def lost(self) -> dict[str, str]:
         """Tasks given up after too many failures, and why."""
-        failures = self._failures.items()
-        return {key: reasons[-1] for key, reasons in failures if len(reasons) >= ATTEMPTS}
+        return {key: why[-1] for key, why in self._failures.items() if len(why) >= ATTEMPTS}
 
     def discardable(self) -> tuple[str, ...]:
         """Return, once, the checkpoints that no task will read again."""
         keys, self._discarded = tuple(self._discarded), []
         return keys
-
-    # -- state ----------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Json]:
         """Return everything needed to rebuild the search, as JSON values."""
@@ -255,21 +265,14 @@ class Search:
         """Return the search that `state` describes; `spec` must agree with it if given."""
         if not isinstance(state, dict) or state.get("format") != 1:
             raise InputError("not a search state of format 1")
-        stored = state.get("spec")
-        if spec is not None and (difference := spec.difference(stored)):
+        found = decode(_State, {key: item for key, item in state.items() if key != "format"})
+        if spec is not None and (difference := spec.difference(found.spec)):
             raise InputError(f"the saved search differs from this one: {difference}")
-        search = cls(spec if spec is not None else SweepSpec.from_dict(stored))
-        outcomes, failures = state.get("outcomes"), state.get("failures")
-        if not isinstance(outcomes, dict) or not isinstance(failures, dict):
-            raise InputError("outcomes and failures of a search state must be objects")
-        repeated = state.get("repeated")
-        if not isinstance(repeated, int) or repeated < 0:
-            raise InputError(f"repeated: got {repeated!r}, expected a whole number >= 0")
-        search.replay({key: outcome_from_dict(item) for key, item in outcomes.items()}, failures)
-        search.repeated = repeated
-        if not isinstance(notes := state.get("notes", []), list):
-            raise InputError(f"notes: got {notes!r}, expected a list")
-        search.notes = [str(note) for note in notes]
+        search = cls(spec if spec is not None else SweepSpec.from_dict(found.spec))
+        outcomes = {key: outcome_from_dict(item) for key, item in found.outcomes.items()}
+        search.replay(outcomes, found.failures)
+        search.repeated = whole("repeated", found.repeated, 0)
+        search.notes = [str(note) for note in found.notes]
         return search
 
     def replay(
@@ -281,28 +284,22 @@ class Search:
                 raise InputError(f"failures of {key}: got {reasons!r}, expected a list of reasons")
             self._failures[key] = [str(reason) for reason in reasons]
         self._advance()
-        while True:
-            fresh = [task for task in self.round_tasks if task.id in outcomes]
-            if not fresh:
-                return
+        while fresh := [task for task in self.round_tasks if task.id in outcomes]:
             for task in fresh:
                 self.tell(task, outcomes[task.id])
-
-    # -- inside ---------------------------------------------------------------------------------
-
-    def _settled(self, key: str) -> bool:
-        return key in self._outcomes or self._given_up(key)
 
     def _given_up(self, key: str) -> bool:
         return len(self._failures.get(key, ())) >= ATTEMPTS
 
-    def _wanted(self, task: Task) -> bool:
-        return not self._settled(task.id) or task.id in self._redo
+    def _settled(self, key: str) -> bool:
+        return key in self._outcomes or self._given_up(key)
 
     def _known(self, task: Task | str) -> Task | None:
         """Return the task of that id, None where there is none, or where its end is no news."""
-        known = self._tasks.get(task if isinstance(task, str) else task.id)
-        return None if known is None or not self._wanted(known) else known
+        known = self.tasks.get(task if isinstance(task, str) else task.id)
+        if known is None or (self._settled(known.id) and known.id not in self._redo):
+            return None
+        return known
 
     def _producer(self, key: str, reader: str) -> Task:
         if key not in self._producers:
@@ -316,47 +313,27 @@ class Search:
             return False
         if producer.id not in self._redo:
             logger.warning("checkpoint %s cannot be read: %s is repeated", key, producer.id)
-            self._redo[producer.id] = producer
+            self._redo.add(producer.id)
             self.release(producer)
         return True
 
-    def _end_redo(self, task: Task, outcome: Outcome) -> None:
-        self._leave_redo(task)
-        self.repeated += outcome.calls
-        if outcome != self._outcomes[task.id]:
-            self.notes.append(
-                f"repeated: {task.id} came out differently; the loss or the hardware is not "
-                "deterministic, so what was lost has not come back bit for bit"
-            )
-            logger.warning(self.notes[-1])
-
-    def _leave_redo(self, task: Task) -> None:
-        if self._redo.pop(task.id, None) is not None:
-            for waiting in self._blocked.values():
-                waiting.discard(task.id)
+    def _end_redo(self, key: str) -> None:
+        self._redo.discard(key)
+        for waiting in self._blocked.values():
+            waiting.discard(key)
 
     def _fail(self, task: Task, reason: str) -> None:
         self._failures.setdefault(task.id, []).append(reason)
         if not self._given_up(task.id):
             self.release(task)
-            return
-        if isinstance(task, ProbeTask):
+        elif isinstance(task, ProbeTask):
             raise SearchError(
                 f"the probe failed {ATTEMPTS} times, so nothing can be trained: {reason}"
             )
-        logger.warning("%s failed %d times and is lost: %s", task.id, ATTEMPTS, reason)
-        self._leave_redo(task)
-        self._advance()
-
-    def _check_origin(self, outcome: Outcome) -> None:
-        if self._origin is None:
-            self._origin = outcome.origin
-        elif outcome.origin != self._origin:
-            raise SearchError(
-                f"a worker started from another point (digest {outcome.origin}) than the probe "
-                f"({self._origin}): `model` must build the same model in every process; seed "
-                "whatever it draws, or load its weights from a file"
-            )
+        else:
+            logger.warning("%s failed %d times and is lost: %s", task.id, ATTEMPTS, reason)
+            self._end_redo(task.id)
+            self._advance()
 
     def _enter(self, step: Round) -> None:
         self._round = step
@@ -365,11 +342,11 @@ class Search:
         if asked > left:
             raise SearchError(f"the schedule asks for {asked} oracle calls, but {left} are left")
         self.plan = step.plan if step.plan is not None else self.plan
-        self._discarded.extend(map(str, step.discard))
+        self._discarded.extend(step.discard)
         for task in step.tasks:
-            if task.id in self._tasks:
+            if task.id in self.tasks:
                 raise SearchError(f"the schedule used the task id {task.id} twice")
-            self._tasks[task.id] = task
+            self.tasks[task.id] = task
             self._producers.update(dict.fromkeys(task.writes, task))
             self._queue.append(task)
 
@@ -377,11 +354,9 @@ class Search:
         while self.choice is None and all(self._settled(task.id) for task in self._round.tasks):
             known = {task.id: self._outcomes.get(task.id) for task in self._round.tasks}
             try:
-                step = self._schedule.send(known)
+                self._enter(self._schedule.send(known))
             except StopIteration as end:
                 self.choice = end.value
-                return
             except GraspError as error:
                 self._error = error
                 raise
-            self._enter(step)

@@ -9,12 +9,12 @@ from grasp_tune.core.methods import Method, NonConvex, method_from_dict
 from grasp_tune.core.plan import Plan
 from grasp_tune.core.records import Json, encode
 from grasp_tune.core.rounds import Schedule
+from grasp_tune.core.validation import whole
 from grasp_tune.optimizers.registry import Factory, own_functions
 from grasp_tune.schedules import find_schedule, written_schedule
 
 AnySchedule = str | Schedule  # a schedule with its options, or the name of one
 EnsembleName = Literal["resample", "window"]
-_WHOLE = (("budget", 1, 10**18), ("width", 0, 10**6), ("probe_parts", 1, 10**5))
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +31,12 @@ class SweepSpec:
     challengers: tuple[str, ...] = ()  # further base optimizers that join the race
 
     def __post_init__(self) -> None:
-        for name, low, high in _WHOLE:
-            got = getattr(self, name)
-            if got is None and name == "probe_parts":
-                continue
-            if not isinstance(got, int) or isinstance(got, bool) or got < low:
-                raise InputError(f"{name}: got {got!r}, expected a whole number >= {low}")
-            if got > high:  # beyond all use, and a list of that length would fill the memory
-                raise InputError(f"{name}: got {got!r}, expected at most {high}")
-        if not isinstance(self.seed, int) or isinstance(self.seed, bool):
-            raise InputError(f"seed: got {self.seed!r}, expected a whole number")
+        # Limits beyond all use: lists of that length would fill the memory.
+        whole("budget", self.budget, 1, 10**18)
+        whole("width", self.width, 0, 10**6)
+        if self.probe_parts is not None:
+            whole("probe_parts", self.probe_parts, 1, 10**5)
+        whole("seed", self.seed, None)
         object.__setattr__(self, "schedule", find_schedule(self.schedule))
         if self.ensemble not in ("resample", "window"):
             raise InputError(f"ensemble: got {self.ensemble!r}, expected 'resample' or 'window'")
@@ -59,8 +55,8 @@ class SweepSpec:
     ) -> tuple["SweepSpec", dict[str, Factory]]:
         """Return the spec of what a person asked for, and the optimizers of their own by name.
 
-        The one place where a sweep is put together; the arguments are those of
-        `grasp_tune.minimize`. Workers need the functions beside the spec, which holds names only.
+        The one place where a sweep is put together. Workers need the functions beside the spec,
+        which holds names only.
 
         method: `NonConvex()` where it is None.
         width: how many short runs share a task; 0: one each.
@@ -91,10 +87,7 @@ class SweepSpec:
             base is left out, since a plan holds its name only.
         ensemble: the plan's own where it is None.
         """
-        if method is None:
-            record = encode(plan.method)
-            named = record["base"] is None or ":" not in record["base"]
-            method = method_from_dict(record if named else {**record, "base": None})
+        method = method or method_from_dict(_without_own_base(encode(plan.method)))
         how: EnsembleName = "window" if plan.ensemble == "window" else "resample"
         return cls(method, plan.budget, "paper", seed, ensemble or how)
 
@@ -109,10 +102,8 @@ class SweepSpec:
     def checked(cls, data: Json) -> dict[str, Json]:
         """Return what `to_dict` wrote, checked; a base of one's own is left as its name."""
         method = data.get("method") if isinstance(data, dict) else None
-        if isinstance(method, dict) and ":" in str(method.get("base")):
-            cls.from_dict({**data, "method": {**method, "base": None}})
-            return dict(data)
-        return cls.from_dict(data).to_dict()
+        known = {**data, "method": _without_own_base(method)} if isinstance(method, dict) else data
+        return {**cls.from_dict(known).to_dict(), "method": method}
 
     @classmethod
     def from_dict(cls, data: Json, own: Mapping[str, Factory] | None = None) -> "SweepSpec":
@@ -123,14 +114,11 @@ class SweepSpec:
         names = set(cls.__dataclass_fields__)
         if not isinstance(data, dict) or set(data) != names:
             raise InputError(f"a spec has exactly the keys {sorted(names)}")
-        rest = {key: value for key, value in data.items() if key not in ("method", "challengers")}
-        if not isinstance(data["challengers"], list):
-            raise InputError("challengers must be a list of names")
-        if not isinstance(data["method"], dict):
-            raise InputError(f"method: got {data['method']!r}, expected an object")
-        base = (own or {}).get(str(data["method"].get("base")))
-        method = method_from_dict(data["method"], base)
-        return cls(method=method, challengers=tuple(map(str, data["challengers"])), **rest)
+        method, challengers = data["method"], data["challengers"]
+        if not isinstance(challengers, list) or not isinstance(method, dict):
+            raise InputError("of a spec, challengers must be a list of names, method an object")
+        known = method_from_dict(method, (own or {}).get(str(method.get("base"))))
+        return cls(**{**data, "method": known, "challengers": tuple(map(str, challengers))})
 
     def difference(self, stored: Json) -> str:
         """Return the keys in which a stored spec differs, with both values; empty if none.
@@ -142,3 +130,7 @@ class SweepSpec:
             raise InputError(f"a spec has exactly the keys {sorted(mine)}")
         changed = (key for key in mine if mine[key] != stored[key])
         return "; ".join(f"{key} {stored[key]!r} became {mine[key]!r}" for key in changed)
+
+
+def _without_own_base(method: dict[str, Json]) -> dict[str, Json]:
+    return {**method, "base": None} if ":" in str(method.get("base")) else method

@@ -8,20 +8,15 @@ travel to another machine and an outcome can be replayed years later.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from grasp_tune.core.checkpoint_keys import (
-    MOMENTS,
-    START,
-    Key,
-    average_key,
-    iterate_key,
-    part_key,
-    state_key,
-)
+from grasp_tune.core import checkpoint_keys as keys
+from grasp_tune.core.checkpoint_keys import MOMENTS, START, Key
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.records import Json, decode, encode, record
+from grasp_tune.core.validation import whole
 from grasp_tune.optimizers.registry import described
 
 Score = Literal["gradient", "value"]  # what the ensemble compares: |mean gradient| or mean loss
@@ -60,7 +55,6 @@ class Arm:
         return self.base, self.values[1:]
 
     def with_value(self, index: int, value: float) -> Arm:
-        """Return another run of the same kind."""
         return Arm(index, self.base, ((self.values[0][0], value), *self.values[1:]))
 
 
@@ -83,8 +77,7 @@ class Segment:
     lanes: int = 1  # minibatches averaged in one step; a step then costs so many calls
 
     def __post_init__(self) -> None:
-        if self.lanes < 1:
-            raise InputError(f"need at least one lane, got {self.lanes=}")
+        whole("lanes", self.lanes)
         if not 0 <= self.start < self.stop:
             raise InputError(f"need 0 <= start < stop, got {self.start=}, {self.stop=}")
         if any(not self.start <= call <= self.stop for call in self.keep):
@@ -92,7 +85,6 @@ class Segment:
 
     @property
     def calls(self) -> int:
-        """Oracle calls that the segment may use."""
         return self.stop - self.start
 
     def step_share(self, call: int) -> float:
@@ -119,30 +111,29 @@ class Segment:
     @property
     def state(self) -> Key | None:
         """The state to go on from, None for x0."""
-        if self.origin is not None:
+        if self.origin is not None or not self.start:
             return self.origin
-        return state_key(self.arm.index, self.start) if self.start else None
+        return keys.state_key(self.arm.index, self.start)
 
     @property
     def candidates(self) -> tuple[Key, ...]:
-        """Checkpoints of candidates that it leaves."""
-        index = self.arm.index
-        points = tuple(iterate_key(index, call) for call in sorted(set(self.keep)))
-        if not self.keep_averages:
-            return points
-        return points + tuple(average_key(index, self.stop, gamma) for gamma in self.averages)
+        run, averages = self.arm.index, self.averages if self.keep_averages else ()
+        points = (keys.iterate_key(run, call) for call in sorted(set(self.keep)))
+        return (*points, *(keys.average_key(run, self.stop, gamma) for gamma in averages))
 
     @property
     def reads(self) -> tuple[Key, ...]:
-        """Checkpoints that must exist before it starts."""
         state = () if self.state is None else (self.state,)
-        return (*state, *((MOMENTS,) if self.arm.power else ()))
+        return (*state, MOMENTS) if self.arm.power else state
 
     @property
     def writes(self) -> tuple[Key, ...]:
-        """All checkpoints that it leaves."""
-        state = (state_key(self.arm.index, self.stop),) if self.save else ()
+        state = (keys.state_key(self.arm.index, self.stop),) if self.save else ()
         return (*self.candidates, *state)
+
+
+# Every task has an `id`, a `phase`, the most oracle `calls` that it may use, and the checkpoints
+# that it `reads`, which must exist before it starts, and `writes`.
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,22 +151,18 @@ class ProbeTask:
 
     @property
     def calls(self) -> int:
-        """Oracle calls that the task may use."""
-        if self.exact:
-            return 0
-        return self.gradients[1] - self.gradients[0] + self.values[1] - self.values[0]
+        spans = () if self.exact else (self.gradients, self.values)
+        return sum(stop - start for start, stop in spans)
 
     @property
-    def reads(self) -> tuple[str, ...]:
-        """Checkpoints that must exist before it starts."""
-        return tuple(str(part_key(part)) for part in range(self.merge))
+    def reads(self) -> tuple[Key, ...]:
+        return tuple(map(keys.part_key, range(self.merge)))
 
     @property
-    def writes(self) -> tuple[str, ...]:
-        """Checkpoints that it leaves."""
+    def writes(self) -> tuple[Key, ...]:
         if self.part is not None:
-            return (str(part_key(self.part)),)
-        return (str(MOMENTS),) if self.moments else ()
+            return (keys.part_key(self.part),)
+        return (MOMENTS,) if self.moments else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,18 +181,15 @@ class TrainTask:
 
     @property
     def calls(self) -> int:
-        """Oracle calls that the task may use."""
         return sum(segment.calls for segment in self.segments)
 
     @property
-    def reads(self) -> tuple[str, ...]:
-        """Checkpoints that must exist before it starts."""
-        return tuple(dict.fromkeys(str(key) for run in self.segments for key in run.reads))
+    def reads(self) -> tuple[Key, ...]:
+        return tuple(dict.fromkeys(key for run in self.segments for key in run.reads))
 
     @property
-    def writes(self) -> tuple[str, ...]:
-        """Checkpoints that it leaves."""
-        return tuple(str(key) for run in self.segments for key in run.writes)
+    def writes(self) -> tuple[Key, ...]:
+        return tuple(key for run in self.segments for key in run.writes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +206,7 @@ class ScoreTask:
     """Fresh samples at some candidates."""
 
     phase: ClassVar[str] = "score"
+    writes: ClassVar[tuple[Key, ...]] = ()
     id: str
     by: Score
     samples: tuple[Sample, ...]
@@ -229,18 +214,11 @@ class ScoreTask:
 
     @property
     def calls(self) -> int:
-        """Oracle calls that the task may use."""
         return 0 if self.exact else sum(sample.stop - sample.start for sample in self.samples)
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Checkpoints that must exist before it starts."""
         return tuple(sample.key for sample in self.samples if sample.key != START)
-
-    @property
-    def writes(self) -> tuple[str, ...]:
-        """Checkpoints that it leaves: none."""
-        return ()
 
 
 @record
@@ -318,10 +296,17 @@ class ScoreOutcome(_Ended):
 Task = ProbeTask | TrainTask | ScoreTask
 Outcome = ProbeOutcome | TrainOutcome | ScoreOutcome
 
-_TASKS: dict[str, type[Task]] = {kind.phase: kind for kind in (ProbeTask, TrainTask, ScoreTask)}
-_OUTCOMES: dict[str, type[Outcome]] = {
-    kind.phase: kind for kind in (ProbeOutcome, TrainOutcome, ScoreOutcome)
-}
+
+def ended_runs(
+    tasks: Iterable[Task], known: Mapping[str, Outcome | None]
+) -> Iterator[tuple[Segment, SegmentOutcome | None]]:
+    """Yield every run of some tasks and how it went; None where that is not known, or lost."""
+    for task in tasks:
+        if isinstance(task, TrainTask):
+            outcome = known.get(task.id)
+            lost = [None] * len(task.segments)
+            found = outcome.segments if isinstance(outcome, TrainOutcome) else lost
+            yield from zip(task.segments, found, strict=True)
 
 
 def depth_of(task: Task, outcome: Outcome) -> int:
@@ -350,43 +335,31 @@ def check_answer(task: Task, outcome: Outcome) -> None:
     where = task.id
     if outcome.phase != task.phase:
         raise InputError(f"task {where} cannot end with a {outcome.phase} outcome")
-    _check_count(where, "calls", outcome.calls, task.calls)
-    if isinstance(outcome, ProbeOutcome):
-        _check_count(where, "gradients", outcome.gradients)
-        _check_count(where, "values", outcome.values)
-        _check_count(where, "parameters", outcome.parameters, low=1)
-        _check_count(where, "matrices", outcome.matrices)
-        for name in ("gradient_norm", "gradient_square", "value_square", "value"):
-            got, low = getattr(outcome, name), -math.inf if name == "value" else 0.0
-            if not isinstance(got, float) or got < low:  # NaN passes
-                raise InputError(f"{where}: {name}: got {got!r}, expected a number >= {low}")
+    wanted: list[tuple[int | str, int]] = []  # the runs or candidates, and the calls of each
+    found: list[tuple[int | str, int]] = []
+    sizes: list[tuple[str, float]] = []
     if isinstance(task, TrainTask) and isinstance(outcome, TrainOutcome):
-        runs = [segment.arm.index for segment in task.segments]
-        if (got := [item.arm for item in outcome.segments]) != runs:
-            raise InputError(f"{where}: got the runs {got[:8]}, expected {runs[:8]}")
-        for segment, run in zip(task.segments, outcome.segments, strict=True):
-            _check_count(f"{where}: run {run.arm}", "calls", run.calls, segment.calls)
-        if outcome.calls != (total := sum(run.calls for run in outcome.segments)):
+        wanted = [(segment.arm.index, segment.calls) for segment in task.segments]
+        found = [(run.arm, run.calls) for run in outcome.segments]
+        if outcome.calls != (total := sum(calls for _, calls in found)):
             raise InputError(f"{where}: got {outcome.calls} calls, but its runs made {total}")
-    if isinstance(task, ScoreTask) and isinstance(outcome, ScoreOutcome):
-        keys = [sample.key for sample in task.samples]
-        if (found := [item.key for item in outcome.samples]) != keys:
-            raise InputError(f"{where}: got scores of {found[:8]}, expected {keys[:8]}")
-        for sample, item in zip(task.samples, outcome.samples, strict=True):
-            most = 1 if task.exact else sample.stop - sample.start
-            _check_count(f"{where}: {item.key}", "count", item.count, most)
-            if item.square < 0.0:
-                raise InputError(f"{where}: {item.key}: square: got {item.square}, expected >= 0")
-
-
-def _check_count(where: str, name: str, got: object, high: int | None = None, low: int = 0) -> None:
-    if (
-        not isinstance(got, int)
-        or isinstance(got, bool)
-        or not low <= got <= (got if high is None else high)
-    ):
-        limit = f">= {low}" if high is None else f"{low}..{high}"
-        raise InputError(f"{where}: {name}: got {got!r}, expected a whole number {limit}")
+    elif isinstance(task, ScoreTask) and isinstance(outcome, ScoreOutcome):
+        wanted = [(s.key, 1 if task.exact else s.stop - s.start) for s in task.samples]
+        found = [(item.key, item.count) for item in outcome.samples]
+        sizes = [(f"{item.key}: square", item.square) for item in outcome.samples]
+    elif isinstance(outcome, ProbeOutcome):
+        for count, low in (("gradients", 0), ("values", 0), ("parameters", 1), ("matrices", 0)):
+            whole(f"{where}: {count}", getattr(outcome, count), low)
+        names = ("gradient_norm", "gradient_square", "value_square")
+        sizes = [(name, getattr(outcome, name)) for name in names]
+    if [name for name, _ in found] != [name for name, _ in wanted]:
+        raise InputError(f"{where}: got an outcome of {found[:8]}, expected {wanted[:8]}")
+    for (name, most), (_, calls) in zip(wanted, found, strict=True):
+        whole(f"{where}: {name}: calls", calls, 0, most)
+    whole(f"{where}: calls", outcome.calls, 0, task.calls)
+    for what, size in sizes:
+        if not isinstance(size, float) or size < 0.0:  # NaN passes
+            raise InputError(f"{where}: {what}: got {size!r}, expected a number >= 0")
 
 
 def task_to_dict(task: Task) -> dict[str, Json]:
@@ -396,7 +369,8 @@ def task_to_dict(task: Task) -> dict[str, Json]:
 
 def task_from_dict(data: Json) -> Task:
     """Return the task that `task_to_dict` wrote."""
-    return decode(_kind(_TASKS, data), data.get("task"))
+    found: Task = _read("task", (ProbeTask, TrainTask, ScoreTask), data)
+    return found
 
 
 def outcome_to_dict(outcome: Outcome) -> dict[str, Json]:
@@ -406,11 +380,13 @@ def outcome_to_dict(outcome: Outcome) -> dict[str, Json]:
 
 def outcome_from_dict(data: Json) -> Outcome:
     """Return the outcome that `outcome_to_dict` wrote."""
-    return decode(_kind(_OUTCOMES, data), data.get("outcome"))
+    found: Outcome = _read("outcome", (ProbeOutcome, TrainOutcome, ScoreOutcome), data)
+    return found
 
 
-def _kind(table: dict[str, type], data: Json) -> type:
+def _read(what: str, kinds: tuple[Any, ...], data: Json) -> Any:
     phase = data.get("phase") if isinstance(data, dict) else None
-    if not isinstance(phase, str) or phase not in table:
-        raise InputError(f"phase: got {phase!r}, expected one of {sorted(table)}")
-    return table[phase]
+    for kind in kinds:
+        if kind.phase == phase:
+            return decode(kind, data.get(what))
+    raise InputError(f"phase: got {phase!r}, expected that of one of {kinds}")

@@ -1,54 +1,52 @@
 """Checks for what a person gives: each returns the value, or says what would be right."""
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from fractions import Fraction
 from numbers import Integral, Real
+from typing import Any
 
 from grasp_tune.core.errors import InputError
 
 LARGEST_BUDGET = 2**63 - 1  # what a 64-bit counter of oracle calls can hold
 
 
-def number(name: str, given: object) -> float:
-    """Return `given` as a finite float."""
+def number(
+    name: str, given: object, wanted: str = "", fits: Callable[[float], bool] = math.isfinite
+) -> float:
+    """Return `given` as a finite float that `fits`; `wanted` says which ones do."""
     if isinstance(given, bool) or not isinstance(given, Real):
         raise InputError(f"{name}={given!r} must be a number")
     try:
         value = float(given)
     except OverflowError:  # an int beyond the largest double
         value = math.inf
-    if not math.isfinite(value):
-        raise InputError(f"{name}={given!r} must be a finite number")
+    if not math.isfinite(value) or not fits(value):
+        words = wanted if math.isfinite(value) else "a finite number"
+        raise InputError(f"{name}={given!r} must be {words}")
     return value
 
 
 def positive(name: str, given: object) -> float:
     """Return `given` as a finite float above zero."""
-    if (value := number(name, given)) <= 0.0:
-        raise InputError(f"{name}={given!r} must be above 0 (any positive number will do)")
-    return value
+    return number(name, given, "above 0 (any positive number will do)", lambda value: value > 0.0)
 
 
 def not_negative(name: str, given: object) -> float:
     """Return `given` as a finite float, zero or above."""
-    if (value := number(name, given)) < 0.0:
-        raise InputError(f"{name}={given!r} must be 0 or above")
-    return value
+    return number(name, given, "0 or above", lambda value: value >= 0.0)
 
 
 def confidence(name: str, given: object, below: Fraction) -> float:
     """Return `given` as a probability of failure in (0, below)."""
-    if not 0.0 < (value := number(name, given)) < float(below):  # as doubles: 1/3 is its own limit
-        raise InputError(f"{name}={given!r} must be in (0, {below}), for example 0.05")
-    return value
+    end, wanted = float(below), f"in (0, {below}), for example 0.05"  # a double: 1/3 is its limit
+    return number(name, given, wanted, lambda value: 0.0 < value < end)
 
 
 def probe_share(name: str, given: object) -> float | None:
     """Return `given` as a share of the budget in (0, 1/2], or None: the default share."""
-    if given is not None and not 0.0 < number(name, given) <= 0.5:
-        raise InputError(f"{name}={given!r} must be a share of the budget in (0, 1/2], or None")
-    return None if given is None else number(name, given)
+    wanted = "a share of the budget in (0, 1/2], or None"
+    return None if given is None else number(name, given, wanted, lambda value: 0.0 < value <= 0.5)
 
 
 def one_of(name: str, given: object, choices: Collection[str]) -> str:
@@ -58,12 +56,13 @@ def one_of(name: str, given: object, choices: Collection[str]) -> str:
     return given
 
 
-def whole_budget(given: object) -> int:
-    """Return `given` as a budget T: a whole number of oracle calls, at least 1."""
-    if isinstance(given, bool) or not isinstance(given, Integral):
-        raise InputError(f"budget={given!r} must be a whole number of oracle calls, as an int")
-    if not 1 <= int(given) <= LARGEST_BUDGET:
-        raise InputError(f"budget={given!r} must be between 1 and {LARGEST_BUDGET} oracle calls")
+def whole(name: str, given: Any, low: int | None = 1, high: int | None = None) -> int:
+    """Return `given` as an int within limits; NumPy's integers will do, booleans will not."""
+    counts = isinstance(given, Integral) and not isinstance(given, bool)
+    if not counts or (low is not None and given < low) or (high is not None and given > high):
+        least = "" if low is None else f" >= {low}"
+        most = "" if high is None else f" and <= {high}"
+        raise InputError(f"{name}: got {given!r}, expected a whole number{least}{most}")
     return int(given)
 
 

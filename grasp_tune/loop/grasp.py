@@ -202,7 +202,7 @@ class Grasp(LoopOptimizer):
         }
         store = self._point.store
         if kept := {key: store.read(key) for key in store.keys()}:  # noqa: SIM118
-            grasp["store"] = {key: [clones(x.tensors), x.meta] for key, x in kept.items()}
+            grasp["store"] = {str(key): [clones(x.tensors), x.meta] for key, x in kept.items()}
             grasp["point"] = clones(self._point.tensors())
             grasp["buffers"] = [item.clone() for item in self._point.buffers.kept]
             if self._run is not None and not self.done:

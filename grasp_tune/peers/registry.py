@@ -20,12 +20,12 @@ from grasp_tune.engine.averaging import Averages
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.threads import task_threads
 from grasp_tune.extras import need
-from grasp_tune.peers.rivals import hidden_matrices
+from grasp_tune.peers.rivals import muon_groups
 from grasp_tune.peers.session import PeerResult, Run, Session
-from grasp_tune.peers.tuned import Asha, RangeTest, Tpe
+from grasp_tune.peers.tuned import asha, range_test, tpe
 
 GAMMA = 8.0  # the exponent that the authors of DoG recommend for its averages
-_OURS = "grasp_tune.peers.rivals"
+_OURS, _MORE = "grasp_tune.peers.rivals", "pytorch_optimizer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +106,14 @@ class SingleRun:
         return run.result(tensors=averages.candidate(GAMMA) if averages else None)
 
 
-def cosine(share: float) -> float:
-    """Return the factor of the learning rate after a share of the budget: 1 at 0, 0 at 1."""
-    return 0.5 * (1.0 + math.cos(math.pi * share))
-
-
 def warm_cosine(share: float, warm_up: float = 0.05) -> float:
     """Return the factor of the rate: linear from 0 to 1 during the warm-up, then a cosine to 0."""
     if share < warm_up:
         return share / warm_up
-    return cosine((share - warm_up) / (1.0 - warm_up))
+    return 0.5 * (1.0 + math.cos(math.pi * ((share - warm_up) / (1.0 - warm_up))))
+
+
+cosine = partial(warm_cosine, warm_up=0.0)
 
 
 def adamw_cosine(rate: float) -> SingleRun:
@@ -131,18 +129,12 @@ def _mechanic(run: Run, budget: int) -> Any:
 
 def _muon(run: Run, budget: int) -> Any:
     """Muon on hidden matrices, AdamW on all else (Jordan et al. 2024)."""
-    hidden = {id(item) for item in hidden_matrices(run.oracle.model)}
-    groups = [
-        {"params": [p for p in run.oracle.parameters if (id(p) in hidden) == use], "use_muon": use}
-        for use in (True, False)
-    ]
-    return packaged("pytorch_optimizer.Muon", [group for group in groups if group["params"]])
+    return packaged(f"{_MORE}.Muon", muon_groups(run.oracle.model, run.oracle.parameters))
 
 
 def _ademamix(run: Run, budget: int) -> Any:
     """AdEMAMix (Pagliardini et al. 2024), its two schedules as long as the run."""
-    options = {"t_alpha_beta3": float(budget)}
-    return packaged("pytorch_optimizer.AdEMAMix", run.oracle.parameters, **options)
+    return packaged(f"{_MORE}.AdEMAMix", run.oracle.parameters, t_alpha_beta3=float(budget))
 
 
 def _single(name: str, title: str, kind: str, options: Any = (), **how: Any) -> Peer:
@@ -152,7 +144,7 @@ def _single(name: str, title: str, kind: str, options: Any = (), **how: Any) -> 
     return Peer(name, title, SingleRun(kind, dict(options), **how), needed)
 
 
-_MORE, _PRODIGY = "pytorch_optimizer", "prodigyopt.Prodigy"
+_PRODIGY = "prodigyopt.Prodigy"
 _MOMENTUM = {"lr": 0.1, "momentum": 0.9}  # of many published recipes
 _ANNEALED = {"safeguard_warmup": True, "use_bias_correction": True}  # Prodigy with a cosine
 _WARM = partial(warm_cosine, warm_up=0.02)
@@ -181,9 +173,9 @@ _ALL = (
     _single("adamw", "AdamW, defaults", "torch.optim.AdamW"),
     _single("sgd", "SGD, defaults", "torch.optim.SGD"),
     _single("momentum", "SGD 0.1, momentum 0.9", "torch.optim.SGD", _MOMENTUM),
-    Peer("range-test", "LR-range test, then SGD", RangeTest()),
-    Peer("tpe", "Optuna TPE", Tpe(), "optuna"),
-    Peer("asha", "Ray ASHA", Asha(), "ray"),
+    Peer("range-test", "LR-range test, then SGD", range_test),
+    Peer("tpe", "Optuna TPE", tpe, "optuna"),
+    Peer("asha", "Ray ASHA", asha, "ray"),
     Peer("adamw-cosine", "AdamW, warm-up, cosine", adamw_cosine(1e-3)),
     # Dahl et al. 2023: 2 % warm-up.
     _single("nadamw", "NAdamW, AlgoPerf's constants", f"{_OURS}.NAdamW", rate=_WARM),

@@ -1,7 +1,6 @@
 """Rivals of 2023 to 2026 that no package has, written from their papers, and Muon's matrices."""
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -9,20 +8,19 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 
-def hidden_matrices(model: nn.Module) -> Iterator[nn.Parameter]:
-    """Yield the matrices between the first and the last layer, for Muon.
+def muon_groups(model: nn.Module, params: list[nn.Parameter]) -> list[dict[str, Any]]:
+    """Return the matrices between the first and the last layer, for Muon, and all else, for AdamW.
 
     Embeddings, matrices that a module with parts holds itself (positions, for example), and the
     first and last of the others are left out: inputs and outputs are not hidden.
     """
-    found = [
-        item
-        for module in model.modules()
-        if not isinstance(module, nn.Embedding) and not any(True for _ in module.children())
-        for item in module.parameters(recurse=False)
-        if item.ndim >= 2 and item.requires_grad
-    ]
-    yield from found[1:-1]
+    leaves = [item for item in model.modules() if not any(True for _ in item.children())]
+    held = [item for item in leaves if not isinstance(item, nn.Embedding)]
+    found = [item for module in held for item in module.parameters(recurse=False)]
+    matrices = [item for item in found if item.ndim >= 2 and item.requires_grad]
+    hidden = set(map(id, matrices[1:-1]))
+    groups = [(use, [p for p in params if (id(p) in hidden) == use]) for use in (True, False)]
+    return [{"params": members, "use_muon": use} for use, members in groups if members]
 
 
 class _Adam(Optimizer):

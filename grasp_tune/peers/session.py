@@ -11,7 +11,8 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from grasp_tune.core.errors import InputError, SearchError
+from grasp_tune.core.errors import SearchError
+from grasp_tune.core.validation import whole
 from grasp_tune.engine.checkpoints import Tensors, finite, model_tensors
 from grasp_tune.engine.oracle import Oracle
 from grasp_tune.engine.problem import TorchProblem
@@ -32,9 +33,7 @@ class Session:
     """A budget of oracle calls on one problem, shared by all runs that a peer makes."""
 
     def __init__(self, problem: TorchProblem, budget: int, seed: int) -> None:
-        if not isinstance(budget, int) or isinstance(budget, bool) or budget < 1:
-            raise InputError(f"budget: got {budget!r}, expected a whole number >= 1")
-        self.problem, self.budget, self.seed = problem, budget, seed
+        self.problem, self.budget, self.seed = problem, whole("budget", budget), seed
         self.calls = 0
 
     @property
@@ -74,32 +73,25 @@ class Run:
         step: takes a step of an optimizer, given the loss of the minibatch.
         """
         initial = [group.get("lr", math.nan) for group in optimizer.param_groups]
-        for _ in range(calls):
-            if not self.finite:
-                return
-            if rate is not None:
-                for group, value in zip(optimizer.param_groups, initial, strict=True):
+        for _ in range(calls if self.finite else 0):
+            for group, value in zip(optimizer.param_groups, initial, strict=True):
+                if rate is not None:
                     group["lr"] = value * rate(self.call)
             loss = float(self.oracle.gradient("train", self.call))
             self.call += 1
             self.losses.append(loss)
             self.finite = math.isfinite(loss)
-            if self.finite:
-                step(optimizer, loss)
+            if not self.finite:
+                return
+            step(optimizer, loss)
 
     def recent(self, count: int) -> float:
         """Return the mean of the last `count` minibatch losses; infinite for a run that ended."""
         seen = self.losses[-count:]
         return sum(seen) / len(seen) if self.finite and seen else math.inf
 
-    def tensors(self) -> Tensors:
-        """Return a copy of the model's tensors."""
-        return {name: item.clone() for name, item in model_tensors(self.oracle.model).items()}
-
-    def sound(self) -> bool:
-        """Return whether the run and its present point are finite."""
-        return self.finite and finite(self.oracle.model)
-
     def result(self, note: str = "", tensors: Tensors | None = None) -> PeerResult:
         """Return the present point, or others of the run, as what the peer ends with."""
-        return PeerResult(tensors or self.tensors(), 0, 0.0, not self.sound(), note)
+        model = self.oracle.model
+        point = tensors or {name: item.clone() for name, item in model_tensors(model).items()}
+        return PeerResult(point, 0, 0.0, not (self.finite and finite(model)), note)

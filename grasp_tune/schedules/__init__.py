@@ -5,7 +5,6 @@ people call it. Loading this module loads none of them.
 """
 
 from collections.abc import Mapping
-from dataclasses import fields
 from importlib import import_module
 from typing import TYPE_CHECKING, TypeVar
 
@@ -57,10 +56,8 @@ def find_schedule(given: object) -> "Schedule":
 
 def written_schedule(schedule: "Schedule") -> Json:
     """Return a schedule as JSON values: its name, with the options that are not the defaults."""
-    usual = type(schedule)()
-    names = [item.name for item in fields(schedule)]  # type: ignore[arg-type]
-    given = {n: encode(getattr(schedule, n)) for n in names}
-    changed = {n: value for n, value in given.items() if value != encode(getattr(usual, n))}
+    usual = encode(type(schedule)())
+    changed = {name: item for name, item in encode(schedule).items() if item != usual[name]}
     return {"name": schedule.name, **changed} if changed else schedule.name
 
 
@@ -71,6 +68,5 @@ def _kind(name: object, given: object) -> "type[Schedule]":
         raise InputError(f"schedule: got {given!r}, expected {known}")
     if isinstance(found, str):
         module, _, attribute = found.partition(":")
-        found = getattr(import_module(module), attribute)
-        _KINDS[str(name)] = found
+        found = _KINDS[str(name)] = getattr(import_module(module), attribute)
     return found

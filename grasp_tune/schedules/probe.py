@@ -11,8 +11,6 @@ from grasp_tune.core.rounds import Known, Round
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import ProbeOutcome, ProbeTask
 
-Probing = Generator[Round, Known, ProbeOutcome]
-
 MOST_PARTS = 16
 LEAST_CALLS = 32  # of a part: a shorter one costs more to hand out than it saves
 
@@ -27,54 +25,38 @@ def parts_of(calls: int) -> int:
 
 def probing(
     gradients: int, values: int, *, parts: int = 1, moments: bool = False, exact: bool = False
-) -> Probing:
+) -> Generator[Round, Known, ProbeOutcome]:
     """Yield the probe, in one task or in parts that are merged; return what it saw at x0.
 
     Raises where x0 is not finite: nothing can be trained from there.
     """
     parts = min(parts, max(gradients, values, 1))
-    if parts == 1:
-        task = ProbeTask("probe", (0, gradients), (0, values), moments=moments, exact=exact)
-        return (yield from _finish(task))
-    pieces = tuple(
-        ProbeTask(
-            f"probe-part{part:03d}",
-            _slice(gradients, part, parts),
-            _slice(values, part, parts),
-            moments=moments,
-            exact=exact,
-            part=part,
+    task = ProbeTask("probe", (0, gradients), (0, values), moments=moments, exact=exact)
+    calls = task.calls
+    if parts > 1:
+        spans = [
+            tuple((n * part // parts, n * (part + 1) // parts) for n in (gradients, values))
+            for part in range(parts)
+        ]
+        yield Round(
+            tuple(
+                replace(
+                    task, id=f"probe-part{part:03d}", gradients=span[0], values=span[1], part=part
+                )
+                for part, span in enumerate(spans)
+            )
         )
-        for part in range(parts)
-    )
-    known = yield Round(pieces)
-    merge = ProbeTask("probe-merge", moments=moments, merge=parts)
-    del known  # the sums travel through the checkpoints; the numbers come from the merge
-    outcome = yield from _finish(merge)
-    # The merge itself is free; what was spent at x0 is what the parts spent.
-    return replace(outcome, calls=sum(piece.calls for piece in pieces))
-
-
-def _finish(task: ProbeTask) -> Probing:
-    known = yield Round((task,))
-    outcome = known[task.id]
+        # The sums travel through the checkpoints; the numbers come from the merge, which is free.
+        task = ProbeTask("probe-merge", moments=moments, merge=parts)
+    outcome = (yield Round((task,)))[task.id]
     if not isinstance(outcome, ProbeOutcome):
         raise SearchError("the probe is lost, so nothing can be trained")
-    if outcome.gradients and not math.isfinite(outcome.gradient_norm):
-        raise ProblemError(
-            f"the gradient at the start point has norm {outcome.gradient_norm}: start from "
-            "finite weights and check the loss on one batch"
-        )
+    advice = "start from finite weights and check the loss on one batch"
+    if outcome.gradients and not math.isfinite(norm := outcome.gradient_norm):
+        raise ProblemError(f"the gradient at the start point has norm {norm}: {advice}")
     if outcome.values and not math.isfinite(outcome.value):
-        raise ProblemError(
-            f"the loss at the start point is {outcome.value}: start from finite weights and "
-            "check the loss on one batch"
-        )
-    return outcome
-
-
-def _slice(count: int, part: int, parts: int) -> tuple[int, int]:
-    return count * part // parts, count * (part + 1) // parts
+        raise ProblemError(f"the loss at the start point is {outcome.value}: {advice}")
+    return outcome if parts == 1 else replace(outcome, calls=calls)
 
 
 def plan_after(

@@ -4,7 +4,7 @@ import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 
-from grasp_tune.core.checkpoint_keys import X0, Key
+from grasp_tune.core.checkpoint_keys import START, Key
 from grasp_tune.core.ensemble import Tally, paired_samples, tallied
 from grasp_tune.core.plan import Plan
 from grasp_tune.core.rounds import Known, Round, score_tasks, scores, train_tasks
@@ -24,7 +24,7 @@ class PromoteState:
     left: int  # oracle calls not yet spent or promised
     next_run: int = 1  # the first run number that nobody has used
     sampled: int = 0  # samples of the ensemble's stream used so far
-    leader: Key = X0
+    leader: Key = START
     discard: tuple[Key, ...] = ()  # checkpoints that the next round lets go of
     notes: list[str] = field(default_factory=list)
 

@@ -236,7 +236,7 @@ def distance_range(state: PromoteState) -> tuple[float, float]:
         low = getattr(method, "F_eps", _DEFAULT_EPS) / norm
     low = min(max(low, 1.0 / _LARGEST), _LARGEST)  # a norm of any size gives numbers to work with
     smoothness = getattr(method, "L_eps", _DEFAULT_EPS)
-    high = bounds.distance_max_smooth(norm, state.spec.budget, low, smoothness)
+    high = bounds.distance_max(norm, state.spec.budget, low, smoothness)
     return low, min(high, _LARGEST)
 
 

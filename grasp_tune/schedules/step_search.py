@@ -9,33 +9,16 @@ whoever runs the trials feeds their values in.
 import math
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.plan import Cell
+from grasp_tune.core.validation import whole
 
 MOVE = 4  # decades that are tried at once beyond an end of the range
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepSearchOptions:
-    """How the budget of a step search is spent; measured by benchmarks/bench_optuna_step.py."""
-
-    low: float = 1e-6  # the smallest step of the first round; smaller ones follow where it wins
-    high: float = 1e2  # the largest likewise
-    first_share: float = 1 / 400  # of the budget, for each trial of the first round
-    longer: int = 4  # times as many calls in the next round
-    coarse: tuple[float, ...] = (-0.5, 0.0, 0.5)  # second round: powers of ten around the best
-    fine: tuple[float, ...] = (-0.5, -0.25, 0.0, 0.25)  # third round likewise
-    last: float = -0.25  # a short run likes a larger step than the long one that follows
-    search_share: float = 0.5  # of the budget at most before the last trial
-
-    def __post_init__(self) -> None:
-        if not 0.0 < self.low < self.high < math.inf:
-            raise InputError(f"need 0 < low < high < inf, got {self.low=}, {self.high=}")
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class StepCell(Cell):
     """One trial: its step, its oracle calls, and where it begins."""
 
@@ -43,13 +26,12 @@ class StepCell(Cell):
     parent: int = 0  # the index of that trial; 0: it begins at x0
 
 
-@dataclass(frozen=True, slots=True)
-class _Mark:
-    """A step that was tried."""
+class _Mark(NamedTuple):
+    """A step that was tried, ordered by how good it is; of equal ones the larger step."""
 
-    cell: StepCell
-    power: float  # of ten
     loss: float
+    less: float  # the power of ten of the step, negative
+    cell: StepCell
 
 
 T = TypeVar("T")
@@ -60,24 +42,31 @@ Rounds = Generator[list[tuple[float, int, _Mark | None]], list[_Mark], T]
 class StepSearch:
     """The trials of a search with a budget, as a function of how the earlier ones ended.
 
-    budget: T, oracle calls over all trials.
-    resume: trials may go on from where an earlier one of the same step ended, and the last one
-        goes on from the best: for whoever keeps checkpoints. Otherwise each begins at x0.
-    options: how the calls are spent.
+    How the calls are spent was measured by benchmarks/bench_optuna_step.py.
     """
 
-    budget: int
+    budget: int  # T, oracle calls over all trials
+    # Trials go on from where one of the same step ended, and the last one from the best: for
+    # whoever keeps checkpoints. Otherwise each begins at x0.
     resume: bool = False
-    options: StepSearchOptions = StepSearchOptions()
+    low: float = 1e-6  # the smallest step of the first round; smaller ones follow where it wins
+    high: float = 1e2  # the largest likewise
+    first_share: float = 1 / 400  # of the budget, for each trial of the first round
+    longer: int = 4  # times as many calls in the next round
+    coarse: tuple[float, ...] = (-0.5, 0.0, 0.5)  # second round: powers of ten around the best
+    fine: tuple[float, ...] = (-0.5, -0.25, 0.0, 0.25)  # third round likewise
+    last: float = -0.25  # a short run likes a larger step than the long one that follows
+    search_share: float = 0.5  # of the budget at most before the last trial
 
     def __post_init__(self) -> None:
-        if not isinstance(self.budget, int) or isinstance(self.budget, bool) or self.budget < 20:
-            raise InputError(f"budget: got {self.budget!r}, expected a whole number >= 20")
+        whole("budget", self.budget, 20)
+        if not 0.0 < self.low < self.high < math.inf:
+            raise InputError(f"need 0 < low < high < inf, got {self.low=}, {self.high=}")
 
     @property
     def range(self) -> tuple[float, float]:
         """A range that holds every step that may come up: ten decades beyond both ends."""
-        return self.options.low * 1e-10, self.options.high * 1e10
+        return self.low * 1e-10, self.high * 1e10
 
     def trials(self, losses: Mapping[int, float | None]) -> tuple[tuple[StepCell, ...], bool]:
         """Return all trials known so far, and whether no round follows.
@@ -98,7 +87,7 @@ class StepSearch:
                 cells.append(StepCell(len(cells) + 1, 10.0**power, calls, *begin))
                 loss = losses.get(cells[-1].index)
                 loss = math.inf if loss is None or math.isnan(loss) else loss
-                marks.append(_Mark(cells[-1], power, loss))
+                marks.append(_Mark(loss, -power, cells[-1]))
             last = sum(cell.budget for cell in cells) == self.budget
             if last or any(mark.cell.index not in losses for mark in marks):
                 return tuple(cells), last
@@ -106,44 +95,43 @@ class StepSearch:
 
     def _rounds(self) -> "Rounds[None]":
         """Yield the trials of a round as (power of ten, calls, what to go on from)."""
-        given = self.options
-        calls = max(1, int(self.budget * given.first_share))
+        calls = max(1, int(self.budget * self.first_share))
         tried = yield from self._first(calls)
-        best, second = (_ranked(tried) * 2)[:2]
-        for around in (given.coarse, given.fine):
-            powers = {best.power + shift for shift in around}
-            if around is given.coarse and math.isfinite(second.loss):
-                apart = abs(second.power - best.power) > 1.0  # two valleys
-                powers |= {second.power + shift for shift in (around if apart else (0.0,))}
-            calls = calls * given.longer
-            room = given.search_share * self.budget - _spent(tried)
+        best, second = (sorted(tried) * 2)[:2]
+        for around in (self.coarse, self.fine):
+            powers = {shift - best.less for shift in around}
+            if around is self.coarse and math.isfinite(second.loss):
+                apart = abs(second.less - best.less) > 1.0  # two valleys
+                powers |= {shift - second.less for shift in (around if apart else (0.0,))}
+            calls = calls * self.longer
+            room = self.search_share * self.budget - _spent(tried)
             if math.isinf(best.loss) or calls * len(powers) > room:
                 break
             # The longest of a step comes last.
-            known = {m.power: m for m in tried if self.resume and math.isfinite(m.loss)}
+            known = {-m.less: m for m in tried if self.resume and math.isfinite(m.loss)}
             parents = [(power, known.get(power)) for power in sorted(powers)]
             ended = yield [(power, calls - _length(parent), parent) for power, parent in parents]
             tried += ended
-            best = _ranked(ended)[0]
+            best = min(ended)
         diverged = math.isinf(best.loss)
-        power = min(m.power for m in tried) if diverged else best.power + given.last
+        power = -max(mark.less for mark in tried) if diverged else self.last - best.less
         yield [(power, self.budget, best if self.resume and not diverged else None)]
 
     def _first(self, calls: int) -> "Rounds[list[_Mark]]":
         """Try every decade; where the best lies at an end of the range, move on."""
-        low, high = (round(math.log10(end)) for end in (self.options.low, self.options.high))
+        low, high = (round(math.log10(end)) for end in (self.low, self.high))
         powers: Iterable[int] = range(low, high + 1)
+        ends = [math.log10(end) for end in self.range]
         tried: list[_Mark] = []
         while True:
             tried += yield [(float(power), calls, None) for power in powers]
-            best, low, high = _ranked(tried)[0], min(low, *powers), max(high, *powers)
-            if math.isinf(best.loss) or best.power == low:
+            best, low, high = min(tried), min(low, *powers), max(high, *powers)
+            if math.isinf(best.loss) or -best.less == low:
                 powers = range(low - MOVE, low)
-            elif best.power == high:
+            elif -best.less == high:
                 powers = range(high + 1, high + MOVE + 1)
             else:
                 return tried
-            ends = [math.log10(end) for end in self.range]
             powers = [power for power in powers if ends[0] < power < ends[1]]
             if not powers or _spent(tried) + calls * len(powers) > self.budget / 3:
                 return tried
@@ -156,8 +144,3 @@ def _length(mark: _Mark | None) -> int:
 
 def _spent(marks: list[_Mark]) -> int:
     return sum(mark.cell.budget for mark in marks)
-
-
-def _ranked(marks: list[_Mark]) -> list[_Mark]:
-    """Return the marks, best first; of equal ones the larger step."""
-    return sorted(marks, key=lambda mark: (mark.loss, -mark.power))

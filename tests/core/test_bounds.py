@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from grasp_tune.core import bounds
 from grasp_tune.core.bounds import geometric_count, geometric_values, self_bound
 from grasp_tune.core.errors import InputError
+from grasp_tune.core.methods import _root
 
 inputs = st.floats(-12.0, 12.0).map(lambda power: 10.0**power)
 budgets = st.integers(1, 10**15)
@@ -72,10 +73,8 @@ def test_geometric_grid_covers_the_range_in_any_unit(low: float, span: float, po
 def test_geometric_values_stop_at_the_largest_double() -> None:
     # 3e307 doubles to 6e307 and 1.2e308; 2.4e308 is beyond 1.8e308.
     assert bounds.geometric_values(3e307, 10) == (6e307, 1.2e308)
-    assert bounds.last_value(3e307, 10) == 1.2e308
-    assert bounds.last_value(3e307, 1) == 6e307
-    with pytest.raises(InputError, match="cannot be doubled"):
-        bounds.last_value(1.7e308, 3)
+    assert bounds.geometric_values(3e307, 1) == (6e307,)
+    assert bounds.geometric_values(1.7e308, 3) == ()
 
 
 @pytest.mark.parametrize("ends", [(0.0, 1.0), (2.0, 1.0), (1.0, math.inf), (math.nan, 1.0)])
@@ -90,7 +89,7 @@ def test_geometric_count_refuses_what_is_no_range(ends: tuple[float, float]) -> 
     [(0.05, 5), (0.3, 2), (0.25, 2), (0.125, 3), (0.001, 10)],
 )
 def test_trajectory_draws_by_hand(delta: float, draws: int) -> None:
-    assert bounds.trajectory_draws(delta) == draws
+    assert geometric_count(delta, 1.0) == draws
 
 
 @pytest.mark.parametrize(
@@ -106,19 +105,16 @@ def test_trajectory_draws_by_hand(delta: float, draws: int) -> None:
         (10**15, 31622777),
     ],
 )
-def test_free_count_is_the_root_rounded_up(budget: int, count: int) -> None:
-    assert bounds.free_count(budget) == count
+def test_convex_free_counts_the_root_rounded_up(budget: int, count: int) -> None:
+    assert _root(budget) == count
 
 
 def test_step_range_by_hand() -> None:
     # |g0| = 0.5, T = 1000, L_eps = 0.1, F_eps = 0.2, delta = 0.1:
     # L_max = 0.25 * 1000 / 0.2 = 1250,
     # Delta_max^2 = 250 / ln 10 = 250 / 2.302585093 = 108.5736205.
-    assert bounds.smoothness_max(0.5, 1000, 0.2) == pytest.approx(1250.0, rel=1e-15)
-    assert bounds.noise_max(0.5, 1000, 0.1) ** 2 == pytest.approx(108.5736205, rel=1e-9)
-    # eta_max = 1 / 0.2 = 5; eta_min: 1 / 2500 = 4e-4 against
+    # eta_min: 1 / 2500 = 4e-4 against
     # sqrt(0.4 / (1250 * 108.5736205 * 1000)) = sqrt(2.9473092e-9) = 5.42891e-5.
-    assert bounds.step_max(0.1) == 5.0
     assert bounds.step_min(0.5, 1000, 0.1, 0.2, 0.1) == pytest.approx(5.42891e-5, rel=1e-5)
 
 
@@ -129,22 +125,23 @@ def test_step_min_may_be_the_smoothness_term() -> None:
 
 
 def test_a_tiny_gradient_norm_is_not_lost_by_squaring() -> None:
-    # 1e-200 squared is no double, but T / F_eps = 1e190 brings L_max back to 1e-210.
-    assert bounds.smoothness_max(1e-200, 10**10, 1e-180) == pytest.approx(1e-210, rel=1e-12)
+    # 1e-200 squared is no double, but T / F_eps = 1e190 brings L_max back to 1e-210. The second
+    # term is sqrt(2 F_eps log(1/delta) / L_max) / |g0| / T = sqrt(2 * 1e-180 * 2.302585 / 1e-210)
+    # / 1e-200 / 1e10, far above the first, 1 / (2 L_max).
+    assert bounds.step_min(1e-200, 10**10, 1e-250, 1e-180, 0.1) == pytest.approx(
+        min(0.5e210, math.sqrt(4.605170186e30) * 1e190), rel=1e-9
+    )
     assert bounds.step_min(1e-200, 10**4, 0.5, 1e-2, 0.05) == 1.0
 
 
 def test_distance_bounds_by_hand() -> None:
     # 0.3 * 1000^2 / 2 = 150000; 3 * 1000^2 / 2 = 1.5e6; floors where the probe is small.
-    assert bounds.distance_max_smooth(0.3, 1000, 0.05, 2.0) == pytest.approx(150_000.0, rel=1e-15)
-    assert bounds.distance_max_universal(3.0, 1000, 0.05, 2.0) == pytest.approx(1.5e6, rel=1e-15)
-    assert bounds.distance_max_smooth(1e-9, 10, 0.05, 2.0) == 0.05
-    assert bounds.distance_max_universal(0.0, 10, 0.05, 2.0) == 1.0
-    assert bounds.distance_max_universal(0.0, 10, 7.0, 2.0) == 7.0
+    assert bounds.distance_max(0.3, 1000, 0.05, 2.0) == pytest.approx(150_000.0, rel=1e-15)
+    assert bounds.distance_max(3.0, 1000, 1.0, 2.0) == pytest.approx(1.5e6, rel=1e-15)
+    assert bounds.distance_max(1e-9, 10, 0.05, 2.0) == 0.05
 
 
 def test_budgets_by_hand() -> None:
-    assert bounds.uniform_calls(1000, 2, 17) == 29  # 1000 / 34 = 29.4
     # 1 + ln 8 = 3.0794415: 1000 / 6.158883 = 162.37.
     assert bounds.harmonic_calls(1000, 2, 8) == 162
     assert bounds.harmonic_calls(1000, 2, 1) == 500  # ln 1 = 0
@@ -176,14 +173,14 @@ def test_bounds_of_grasp_nc_are_instances_of_self_bounding(
     benchmark = norm**2
     floor = 1e-300
     assert self_bound(lambda L: L * F_eps / budget, benchmark, floor) == pytest.approx(
-        bounds.smoothness_max(norm, budget, F_eps), rel=1e-13
+        norm * (norm * budget / F_eps), rel=1e-13
     )
     assert self_bound(lambda F: L_eps * F / budget, benchmark, floor) == pytest.approx(
         norm * (norm * budget / L_eps), rel=1e-13
     )
     odds = math.log(1 / delta)
     assert self_bound(lambda square: square * odds / budget, benchmark, floor) == pytest.approx(
-        bounds.noise_max(norm, budget, delta) ** 2, rel=1e-13
+        norm * norm * budget / odds, rel=1e-13
     )
 
 
@@ -193,11 +190,11 @@ def test_bounds_of_grasp_c_are_instances_of_self_bounding(
 ) -> None:
     # Option I and the deterministic case: L_eps d^2 / T^2 against |g0| d.
     smooth = self_bound(lambda d: L_eps * d**2 / budget**2, lambda d: norm * d, d_eps)
-    closed = bounds.distance_max_smooth(norm, budget, d_eps, L_eps)
+    closed = bounds.distance_max(norm, budget, d_eps, L_eps)
     assert smooth == pytest.approx(closed, rel=1e-13)
     # Option II: from d >= 1 on, the rate is at least L_eps d / T^2 for every Hölder exponent.
     universal = self_bound(lambda d: L_eps * d / budget**2, norm, max(1.0, d_eps))
-    closed = bounds.distance_max_universal(norm, budget, d_eps, L_eps)
+    closed = bounds.distance_max(norm, budget, max(1.0, d_eps), L_eps)
     assert universal == pytest.approx(closed, rel=1e-13)
 
 
@@ -209,7 +206,7 @@ def test_bound_without_value_floor_is_an_instance_of_self_bounding(
     furthest = self_bound(lambda d: math.log2(d / d_eps) ** 2 / budget, 1.0, d_eps)
     assert math.log2(furthest / d_eps) == pytest.approx(math.sqrt(budget), rel=1e-12)
     if math.isqrt(budget) ** 2 != budget:  # at a square the logarithm's rounding decides
-        assert geometric_count(d_eps, furthest) == bounds.free_count(budget)
+        assert geometric_count(d_eps, furthest) == _root(budget)
 
 
 def test_self_bound_finds_the_last_double_that_passes() -> None:

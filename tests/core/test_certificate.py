@@ -22,7 +22,6 @@ def test_gradient_choice_by_hand() -> None:
     bound = gradient_choice(10, 50, 0.05, noise=2.0)
     assert bound.factor == 4.0
     assert bound.additive == pytest.approx(16.219154, rel=1e-7)
-    assert bound.at(0.5) == pytest.approx(18.219154, rel=1e-7)
 
 
 def test_value_choice_by_hand() -> None:
@@ -89,11 +88,11 @@ def test_save_and_load_gives_the_same_certificate(certificate: Certificate) -> N
         ({"other": 1}, "other"),
         ({"delta": 2.0}, "delta=2.0"),
         ({"share": 1.5}, "share=1.5"),
-        ({"candidates": 0}, "candidates=0"),
+        ({"candidates": 0}, "candidates: got 0"),
     ],
 )
 def test_reading_is_strict(change: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         decode(Certificate, {**encode(Certificate("none", 1, 0, 0.05)), **change})
-    with pytest.raises(InputError, match="an object"):
+    with pytest.raises(InputError, match="expected Certificate"):
         decode(Certificate, [])

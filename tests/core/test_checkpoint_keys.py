@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from grasp_tune.core.checkpoint_keys import (
     MOMENTS,
     START,
-    X0,
     Key,
     average_key,
     iterate_key,
@@ -19,7 +18,7 @@ from grasp_tune.core.records import decode, encode
 
 
 def test_texts_by_hand() -> None:
-    assert str(X0) == START == "x0"
+    assert START == "x0"
     assert str(MOMENTS) == "probe-moments"
     assert str(part_key(7)) == "probe-part007"
     assert str(iterate_key(3, 250)) == "run003-000000250"
@@ -29,7 +28,7 @@ def test_texts_by_hand() -> None:
 
 runs, calls = st.integers(0, 10**6), st.integers(0, 10**15)
 keys = st.one_of(
-    st.sampled_from([X0, MOMENTS]),
+    st.sampled_from([START, MOMENTS]),
     st.builds(part_key, runs),
     st.builds(iterate_key, runs, calls),
     st.builds(state_key, runs, calls),

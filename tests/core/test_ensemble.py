@@ -19,15 +19,12 @@ from grasp_tune.core.ensemble import (
     tallied,
     uniform_samples,
 )
-from grasp_tune.core.errors import InputError
 from grasp_tune.core.tasks import Sample, SampleOutcome
 
 
 def test_the_smallest_wins_ties_go_to_the_first_and_the_non_finite_lose() -> None:
     assert best([math.nan, 3.0, 2.0, 2.0, -math.inf, math.inf]) == 2
     assert ranking([math.nan, 3.0, 2.0, 2.0, -math.inf]) == [2, 3, 1, 0, 4]
-    with pytest.raises(InputError, match="no candidate"):
-        best([])
 
 
 def test_a_tally_by_hand() -> None:
@@ -100,7 +97,7 @@ def test_the_value_choice_fails_no_more_often_than_promised() -> None:
         truth = draws.uniform(0.0, 0.3, size=12)
         noise = draws.uniform(-1.0, 1.0, size=(12, 50))  # bounded by sigma = 1
         chosen = best(list((truth[:, None] + noise).mean(axis=1)))
-        bound = value_choice(12, 50, DELTA, variance=1.0).at(truth.min())
+        bound = truth.min() + value_choice(12, 50, DELTA, variance=1.0).additive
         failures += truth[chosen] > bound
     assert failures <= ALLOWED
 
@@ -114,7 +111,7 @@ def test_the_gradient_choice_fails_no_more_often_than_promised() -> None:
         noise /= np.linalg.norm(noise, axis=2, keepdims=True)  # |noise| = Delta = 1
         norms = np.linalg.norm((truth[:, None] + noise).mean(axis=1), axis=1)
         squares = (truth**2).sum(axis=1)
-        bound = gradient_choice(10, 20, DELTA, noise=1.0).at(squares.min())
+        bound = 4 * squares.min() + gradient_choice(10, 20, DELTA, noise=1.0).additive
         failures += squares[best(list(norms))] > bound
     assert failures <= ALLOWED
 

@@ -128,7 +128,7 @@ def test_convex_universal_by_hand() -> None:
     # 1 + ln 25 = 4.2188758; 1000 / 8.4377516 = 118.515. Samples 1000 / 100 = 10.
     method = Convex(d_eps=0.05, L_eps=2.0, option="universal", value_floor=0.5)
     plan = method.plan(1000, value=3.5)
-    assert plan.grid_size == 25
+    assert len(plan.cells) == 25
     assert [cell.budget for cell in plan.cells[:4]] == [118, 59, 39, 29]
     assert plan.samples_per_candidate == 10
     assert plan == method.plan(1000, value=3.5, grad_norm=None)
@@ -165,7 +165,6 @@ def test_convex_free_leaves_out_radii_beyond_the_doubles() -> None:
     plan = ConvexFree(d_eps=0.01).plan(10**12)
     assert len(plan.cells) == 1030
     assert plan.unrepresentable == 10**6 - 1030
-    assert plan.grid_size == 10**6
     assert plan.samples_per_candidate == 499_999  # 10^12 / (2 * 1000001) = 499999.5
     assert plan.cells[0].budget == 303_963_550_927  # 3 * 10^12 / 9.8696044010893586
     assert math.isinf(plan.cells[-1].value * 2)
@@ -393,11 +392,11 @@ def test_bad_inputs_say_what_was_given_and_what_would_be_right(make: Any, messag
         (lambda: Deterministic().plan(1000), "deterministic needs grad_norm"),
         (lambda: Deterministic().plan(1000, 1.0, ensemble="window"), "'exact', 'resample'"),
         (lambda: NonConvex().plan(1000, 1.0, ensemble="exact"), "'resample', 'window'"),
-        (lambda: NonConvex().plan(0, 1.0), "budget=0 must be between 1 and"),
-        (lambda: NonConvex().plan(-5, 1.0), "budget=-5 must be between 1 and"),
-        (lambda: NonConvex().plan(10**30, 1.0), "must be between 1 and 9223372036854775807"),
-        (lambda: NonConvex().plan(1e4, 1.0), "budget=10000.0 must be a whole number"),  # type: ignore[arg-type]
-        (lambda: NonConvex().plan(True, 1.0), "budget=True must be a whole number"),
+        (lambda: NonConvex().plan(0, 1.0), "budget: got 0, expected a whole number >= 1"),
+        (lambda: NonConvex().plan(-5, 1.0), "budget: got -5, expected a whole number >= 1"),
+        (lambda: NonConvex().plan(10**30, 1.0), "and <= 9223372036854775807"),
+        (lambda: NonConvex().plan(1e4, 1.0), "budget: got 10000.0, expected a whole number"),  # type: ignore[arg-type]
+        (lambda: NonConvex().plan(True, 1.0), "budget: got True, expected a whole number"),
     ],
 )
 def test_bad_measurements_are_refused_in_one_sentence(make: Any, message: str) -> None:

@@ -73,7 +73,7 @@ def test_nan_equals_nan_in_a_record() -> None:
         ({"word": "a", "number": True}, r"Inner.number: got True, expected float"),
         ({"word": "a"}, r"missing keys \['number'\]"),
         ({"word": "a", "number": 1, "more": 2}, r"unknown keys \['more'\]"),
-        ([], "expected an object"),
+        ([], "expected Inner"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(data: object, words: str) -> None:

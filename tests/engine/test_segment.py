@@ -85,7 +85,7 @@ def test_the_tree_adds_every_lane_once_and_holds_few_sums(lanes: list[int]) -> N
 def test_lanes_travel_with_the_task_and_are_checked() -> None:
     task = TrainTask("t", (Segment(Arm.of(1, "sgd", 0.1), 0, 9, lanes=3),))
     assert task_from_dict(task_to_dict(task)) == task
-    with pytest.raises(InputError, match="at least one lane"):
+    with pytest.raises(InputError, match="lanes: got 0"):
         Segment(Arm.of(1, "sgd", 0.1), 0, 9, lanes=0)
     with pytest.raises(InputError, match="they have one lane"):
         TrainTask("t", task.segments, exact=True)

@@ -8,7 +8,7 @@ from torch import nn
 
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.peers.registry import find_peer, warm_cosine
-from grasp_tune.peers.rivals import GreedyAdamW, NAdamW, ScheduleFreePlus, hidden_matrices
+from grasp_tune.peers.rivals import GreedyAdamW, NAdamW, ScheduleFreePlus, muon_groups
 
 
 def test_warm_up_is_linear_and_then_a_cosine() -> None:
@@ -72,7 +72,8 @@ def test_muon_takes_what_lies_between_the_first_and_the_last_matrix() -> None:
                 nn.Linear(4, 6), nn.Conv1d(6, 7, 3), nn.LayerNorm(7), nn.GRU(7, 8), nn.Linear(8, 2)
             )
 
-    shapes = [tuple(item.shape) for item in hidden_matrices(Net())]
+    net = Net()
+    shapes = [tuple(item.shape) for item in muon_groups(net, list(net.parameters()))[0]["params"]]
     assert shapes == [(7, 6, 3), (24, 7), (24, 8)]
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.plan import Cell
-from grasp_tune.schedules.step_search import StepSearch, StepSearchOptions
+from grasp_tune.schedules.step_search import StepSearch
 
 Loss = Callable[[float, int], float]
 
@@ -118,4 +118,4 @@ def test_inputs_are_checked() -> None:
     with pytest.raises(InputError, match="budget: got 19"):
         StepSearch(19)
     with pytest.raises(InputError, match="need 0 < low < high"):
-        StepSearchOptions(low=2.0, high=1.0)
+        StepSearch(20, low=2.0, high=1.0)
