@@ -83,9 +83,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _set_up_logging() -> None:
     """Log lines on standard error: all of them in a log, warnings only beside a progress bar."""
     logger = logging.getLogger("grasp_tune")
-    for handler in logger.handlers[:]:
-        logger.removeHandler(handler)
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(message)s"))
-    logger.addHandler(handler)
+    logger.handlers = [logging.StreamHandler(sys.stderr)]
     logger.setLevel(logging.WARNING if sys.stderr.isatty() else logging.INFO)

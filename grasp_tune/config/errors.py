@@ -6,17 +6,14 @@ from grasp_tune.core.errors import GraspError
 
 
 class ConfigError(GraspError, ValueError):
-    """A config that cannot be run; `line` is the whole story, `file: key: got X, expected Y`."""
+    """A config that cannot be run, in one line: `file: key: got X, expected Y`."""
 
-    def __init__(self, source: str, key: str, got: str, expected: str) -> None:
-        self.source, self.key, self.got, self.expected = source, key, got, expected
-        where = [source, f"{key[:117]}..." if len(key) > 120 else key]
-        self.line = _one_line(f"{': '.join(filter(None, where))}: got {got}, expected {expected}")
-        super().__init__(self.line)
-
-    def __reduce__(self) -> tuple[type[ConfigError], tuple[str, str, str, str]]:
-        # The default would rebuild the error from its message alone, and fail between processes.
-        return type(self), (self.source, self.key, self.got, self.expected)
+    def __init__(self, source: str, *what: str) -> None:
+        if what:  # else a whole line, from another process
+            key, got, expected = what
+            where = f"{source}: {key[:117]}{'...' * (len(key) > 117)}" if key else source
+            source = _one_line(f"{where}: got {got}, expected {expected}")
+        super().__init__(source)
 
 
 class DataError(GraspError, ValueError):

@@ -44,7 +44,7 @@ def load_experiment(
     overrides: Iterable[str] = (),
     environment: Mapping[str, str] | None = None,
 ) -> Experiment:
-    """The checked experiment in a YAML file; ConfigError, whose `line` says all, if it has a fault.
+    """The checked experiment in a YAML file; ConfigError if it has a fault.
 
     `overrides` are texts `a.b=value`; `environment` is os.environ unless given.
     """

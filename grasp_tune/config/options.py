@@ -76,8 +76,7 @@ class ResNet18(TrainedModel):
     """Normalization: torchvision's own over the minibatch, or over groups of channels, which makes
     every sample's loss independent of the others."""
     pretrained: s.Flag = False
-    """Start from torchvision's ImageNet weights, all but the last layer; use with `stem: imagenet`
-    and `norm: batch`."""
+    """Start from its ImageNet weights, but for the last layer (`stem: imagenet`, `norm: batch`)."""
     download: Download = False
     """Allow torchvision's weights to be fetched from the internet."""
 
@@ -206,8 +205,7 @@ class Local(BackendSection):
     threads: Annotated[s.Count, Field(le=1024)] | None = None
     """Threads that torch uses in each; empty: torch's own choice."""
     fused: s.FlagOrAuto = "auto"
-    """Let the cells of a small model share tasks, with the same result; `auto` decides by the
-    model."""
+    """Let the cells of a small model share tasks, with the same result; `auto`: by the model."""
 
 
 class Ray(BackendSection):
@@ -221,8 +219,7 @@ class Ray(BackendSection):
     gpus_per_task: Annotated[s.Real, Field(ge=0, le=64)] = 0.0
     """GPUs that one task reserves; 0.25 lets four tasks share one."""
     storage: s.Place = None
-    """Folder or URI that every machine can reach, for checkpoints; needed with several machines;
-    empty: the output folder."""
+    """Folder or URI for checkpoints that every machine can reach; empty: the output folder."""
     max_failures: Annotated[s.Whole, Field(ge=0, le=1000)] = 2
     """How often a task is tried again after a fault."""
 

@@ -20,13 +20,7 @@ from grasp_tune.config.schema import Experiment
 from grasp_tune.core.errors import GraspError
 from grasp_tune.core.records import encode
 from grasp_tune.engine.fused import pays
-from grasp_tune.report.evaluation import (
-    RunMetadata,
-    describe,
-    evaluate,
-    read_metadata,
-    write_metadata,
-)
+from grasp_tune.report import evaluation
 from grasp_tune.report.page import LiveReport, write_folder_report
 from grasp_tune.runtime.result import Result
 
@@ -36,7 +30,7 @@ class Finished:
     """A run that has ended, and where its files are."""
 
     result: Result
-    metadata: RunMetadata
+    metadata: evaluation.RunMetadata
     folder: Path
 
     @property
@@ -107,14 +101,14 @@ def run_experiment(
         raise
     result = replace(found, build=lambda: model)
     seconds = time.monotonic() - clock
-    quality = evaluate(result.model, built)
+    quality = evaluation.evaluate(result.model, built)
     trained = sum(item.numel() for item in model.parameters() if item.requires_grad)
-    metadata = describe(built, trained, quality, started, seconds)
-    if (earlier := read_metadata(folder)) is not None:
+    metadata = evaluation.describe(built, trained, quality, started, seconds)
+    if (earlier := evaluation.read_metadata(folder)) is not None:
         kept = replace(earlier, started=started, seconds=seconds, quality=quality)
         # Nothing was left to do: keep the times of the run that did it, and AdamW's scores.
         metadata = earlier if kept == metadata else metadata
-    write_metadata(folder, metadata)
+    evaluation.write_metadata(folder, metadata)
     write_folder_report(folder)
     return Finished(result, metadata, folder)
 
@@ -141,7 +135,7 @@ def load_run(folder: Path | str) -> Result:
 
     The data are not needed. Modules that the config names as `module:function` are imported.
     """
-    metadata = read_metadata(folder := Path(folder))
+    metadata = evaluation.read_metadata(folder := Path(folder))
     if metadata is None:
         raise ConfigError(str(folder), "", "no run.json", "the folder of a finished run")
     experiment = Experiment.model_validate(saved_config(folder))

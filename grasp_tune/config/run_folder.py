@@ -15,12 +15,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from grasp_tune.config.errors import ConfigError, shown
 from grasp_tune.config.loader import CONFIG, ENVIRONMENT_PREFIX, load_experiment
 from grasp_tune.config.schema import Experiment
 from grasp_tune.config.section import MASK, REACHES, Section, masked
+from grasp_tune.config.yaml_text import yaml_text
 from grasp_tune.runtime.files import replace_atomically
 from grasp_tune.runtime.lock import OURS, folder_lock
 
@@ -146,27 +145,3 @@ def _flat(mapping: dict[str, Any], prefix: str = "") -> dict[str, Any]:
         deeper = isinstance(value, dict) and value
         found |= _flat(value, f"{prefix}{key}.") if deeper else {f"{prefix}{key}": value}
     return found
-
-
-class _Dumper(yaml.SafeDumper):
-    """Plain YAML without anchors, which make a config hard to read."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-    def represent_str(self, data: str) -> yaml.ScalarNode:
-        # Quoted unless plainly a word, since our reader's idea of numbers is YAML 1.2's.
-        reserved = data.lower() in ("null", "true", "false", "yes", "no", "on", "off", "y", "n")
-        plain = re.fullmatch(r"[^\W\d][^\W\d-]*", data) and not reserved
-        style = None if plain else '"'
-        return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
-
-
-_Dumper.add_representer(str, _Dumper.represent_str)
-
-
-def yaml_text(values: dict[str, Any]) -> str:
-    """The mapping as YAML that the loader reads back to the same values."""
-    return yaml.dump(
-        values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=None
-    )

@@ -46,8 +46,7 @@ class Problem(s.Section):
     dataset: Annotated[Dataset, KINDS["problem", "dataset"]]
     """The data: a name, a name with options, or `module:function`."""
     model: Annotated[options.Model, KINDS["problem", "model"]] | None = None
-    """The model: a name, a name with options, or `module:function`; empty: one linear layer for the
-    convex methods, mlp for nonconvex."""
+    """A name, one with options, or `module:function`; empty: linear if convex, else mlp."""
     loss: Annotated[s.Text, s.known_or_own(lambda: LOSSES)] | None = None
     """cross_entropy, logistic, mse, hinge, or `module:function` that takes (model, batch) and
     returns a scalar; empty: what fits the model and the data."""
@@ -56,19 +55,16 @@ class Problem(s.Section):
     crop (pictures moved by up to an eighth of their side), noise (numbers, by a tenth of their
     deviation), or `module:function` that takes and returns the inputs of a minibatch."""
     batch_size: s.Batch | None = None
-    """Rows in one minibatch; empty: 64, and `full` (all rows) for the method deterministic, which
-    allows nothing else."""
+    """Rows in one minibatch; empty: 64, or `full` for the method deterministic, which needs it."""
     validation: s.Share = 0.0
-    """Share of the training rows kept aside; when above 0, the final choice between candidates is
-    made on them."""
+    """Share of the training rows kept aside, on which the final choice is then made."""
     metric: Annotated[s.Text, s.known_or_own(lambda: METRICS)] | None = None
     """What reports and comparisons tell beside the loss, larger is better: accuracy, f1, auc, r2,
     or `module:function` that takes (outputs, targets); empty: accuracy for classes."""
     choose_by: Literal["loss", "metric"] = "loss"
     """What the final choice goes by: the loss, or `metric` on the validation rows."""
     weight_decay: Annotated[s.Real, Field(ge=0)] = 0.0
-    """Decoupled weight decay, as in AdamW: every step multiplies the weights by 1 - step size times
-    this number."""
+    """Decoupled, as in AdamW: a step multiplies the weights by 1 - step size times this number."""
     clip: s.Positive | None = None
     """The largest norm of a step's gradient; a larger one is scaled down to it; empty: none."""
     device: Annotated[s.Text, s.checked(_is_device, "auto, cpu, cuda, cuda:N or mps")] = "cpu"
@@ -87,8 +83,7 @@ class Experiment(s.Section):
     )
     """The variant of the method and its inputs."""
     budget: Annotated[s.Count, Field(le=UNLIMITED)] = 10_000
-    """Oracle calls allowed in all: gradients or values of one minibatch (the paper's T). The
-    smallest of `budget`, `steps`, `epochs` and `minutes` counts."""
+    """Oracle calls (gradients or values of one minibatch) in all; the smallest limit counts."""
     steps: s.Count | None = None
     """As many oracle calls as one plain training of so many steps makes."""
     epochs: s.Positive | None = None
@@ -97,8 +92,7 @@ class Experiment(s.Section):
     """Minutes of the clock. Without `budget`, `steps` and `epochs` they are turned into calls by
     timing a few gradients. The backend local stops when they are over, with the best so far."""
     schedule: Literal["promote", "paper"] = "promote"
-    """`promote` searches briefly and gives the rest to the winner; `paper` is the paper's algorithm
-    to the letter."""
+    """`promote` gives most to the best of a short list; `paper` is the paper's to the letter."""
     schedule_options: dict[str, Any] = Field(default_factory=dict)
     """Fields of the schedule that differ from their defaults, as `gt.Promote(...)` takes them."""
     ensemble: Literal["resample", "window"] = "resample"
@@ -152,9 +146,6 @@ class Experiment(s.Section):
         if file and (test := getattr(problem.dataset, "test_share", 0.0)):
             right = "0, and test rows by problem.dataset.test_path"
             yield "problem.dataset.test_share", f"{test:g} {beside}", right
-        if problem.choose_by == "metric" and (problem.metric is None or not (share or file)):
-            right = "loss, or problem.metric and problem.validation with it"
-            yield "problem.choose_by", "metric without a metric or validation rows", right
         if self.schedule == "paper" and self.challengers:
             got = f"{len(self.challengers)} with schedule: paper"
             yield "challengers", got, "none, or schedule: promote"

@@ -83,10 +83,9 @@ class OneOf:
 def wrong(
     wanted: str, *, key: str = "", got: str = "", choices: tuple[str, ...] = ()
 ) -> PydanticCustomError:
-    """The error whose text is what would be right.
+    """The error that tells what would be right, at the key that is checked or at another one.
 
-    key: where it is told, dotted from the top, and `got`: what is there; empty: the key and value
-    that are checked. choices: names, of which the nearest is offered.
+    key: dotted, from the top. got: what is there. choices: names, of which the nearest is offered.
     """
     context = {"expected": wanted, "key": key, "got": got, "choices": choices}
     return PydanticCustomError("expected", "{expected}", context)

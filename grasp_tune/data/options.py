@@ -27,8 +27,7 @@ class Table(Dataset):
     scale: s.Positive = 1.0
     """Every feature is multiplied by this number, after `standardize`."""
     standardize: s.FlagOrAuto = False
-    """Shift and divide each feature to mean 0, variance 1 on the training rows; `auto`: where a
-    feature is far from 0 or their scales differ by more than 10."""
+    """Shift and divide each feature to mean 0, variance 1; `auto`: where their scales differ."""
     rows: s.Count | None = None
     """Use only so many training rows, picked at random once; empty: all."""
     test_share: s.Share = 0.0
@@ -116,8 +115,7 @@ class Csv(TextFile):
     """Turn each column of words into one column of 0 and 1 for every word, and fill blanks in
     columns of numbers with the column's mean; off: words and blanks are errors."""
     standardize: s.FlagOrAuto = "auto"
-    """Shift and divide each column of numbers to mean 0, variance 1 on the training rows; `auto`:
-    where a column is far from 0 or their scales differ by more than 10."""
+    """Shift and divide columns of numbers to mean 0, variance 1; `auto`: where scales differ."""
 
 
 class Images(Dataset):
@@ -126,8 +124,7 @@ class Images(Dataset):
     scale: s.Positive = 1.0
     """Every pixel is multiplied by this number, after `normalize`."""
     normalize: s.Flag = True
-    """Shift and divide each colour channel to mean 0 and variance 1 on the training pictures; off:
-    pixels from 0 to 1."""
+    """Shift and divide each colour to mean 0, variance 1; off: pixels from 0 to 1."""
     rows: s.Count | None = None
     """Use only so many training pictures, picked at random once; empty: all."""
 
@@ -151,8 +148,7 @@ class ImageFolder(Images):
     loader: ClassVar[str] = "grasp_tune.data.images:image_folder"
     name: Annotated[Literal["image_folder"], s.KIND] = "image_folder"
     path: s.PathText
-    """Folder with train/<class>/<picture> and, if there are test pictures, test/<class>/<picture>;
-    or with <class>/<picture> directly."""
+    """Folder with train/<class>/<picture> and test/<class>/<picture>, or with <class>/<picture>."""
     size: Annotated[s.Count, Field(le=1024)] = 32
     """Side in pixels to which every picture is brought."""
     channels: Literal[1, 3] = 3

@@ -20,8 +20,9 @@ from grasp_tune.api import minimize
 from grasp_tune.config.build import Built, build_parts, settled
 from grasp_tune.config.errors import ConfigError, shown
 from grasp_tune.config.explain import hint
-from grasp_tune.config.run_folder import claim, yaml_text
+from grasp_tune.config.run_folder import claim
 from grasp_tune.config.schema import Experiment
+from grasp_tune.config.yaml_text import yaml_text
 from grasp_tune.core.errors import BudgetTooSmall
 from grasp_tune.core.records import decode, encode
 from grasp_tune.engine.checkpoints import load_model

@@ -22,7 +22,8 @@ from markupsafe import Markup
 
 from grasp_tune.config.errors import ConfigError
 from grasp_tune.config.loader import CONFIG
-from grasp_tune.config.run_folder import REPORT, saved_config, yaml_text
+from grasp_tune.config.run_folder import REPORT, saved_config
+from grasp_tune.config.yaml_text import yaml_text
 from grasp_tune.report import advice, figures, formatting
 from grasp_tune.report.evaluation import RunMetadata, read_metadata
 from grasp_tune.runtime.callbacks import Callback

@@ -34,7 +34,7 @@ def test_run_writes_all_that_it_promises(command: Command, place: Path) -> None:
     assert f"done: {calls} of 400 calls" in ended.err
     assert f"{calls} of 400 oracle calls were spent" in ended.out
     assert f"{calls} of 400 oracle calls" in (place / "o" / "report.html").read_text()
-    assert f'"{place / "rows.npz"}"' in (place / "o" / "config.yaml").read_text()
+    assert f"path: {place / 'rows.npz'}" in (place / "o" / "config.yaml").read_text()
 
 
 OWN_LOSS = """

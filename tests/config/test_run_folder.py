@@ -9,9 +9,9 @@ from grasp_tune.config.run_folder import (
     claim,
     saved_config,
     saved_experiment,
-    yaml_text,
 )
 from grasp_tune.config.section import absolute, masked
+from grasp_tune.config.yaml_text import yaml_text
 
 
 @pytest.mark.parametrize(

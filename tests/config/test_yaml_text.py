@@ -13,7 +13,7 @@ from grasp_tune.config.yaml_text import MAX_BYTES, parse_yaml
 def refused(content: bytes | str) -> str:
     with pytest.raises(ConfigError) as caught:
         parse_yaml(content, "a.yaml")
-    line = caught.value.line
+    line = str(caught.value)
     assert line.startswith("a.yaml: ")
     assert "\n" not in line
     assert len(line) < 400
@@ -39,7 +39,6 @@ def refused(content: bytes | str) -> str:
         ("a:", {"a": None}),
         ("a: [1, x, {b: 2}]", {"a": [1, "x", {"b": 2}]}),
         ("a: module.name:function", {"a": "module.name:function"}),
-        ("a: &x [1, 2]\nb: *x", {"a": [1, 2], "b": [1, 2]}),
         ("", None),
         ("# only a remark\n", None),
         ("\ufeffa: 1".encode(), {"a": 1}),  # some editors sign their files
@@ -66,15 +65,9 @@ def test_tags_are_refused(text: str) -> None:
 
 
 def test_aliases_cannot_blow_up() -> None:
-    # Nine levels of nine: 9^9, about 400 million values, from a few hundred bytes.
-    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
-    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 9)]
-    assert "aliases expanded" in refused("\n".join(lines))
-
-
-def test_alias_inside_its_own_anchor_is_refused() -> None:
-    assert "expected at most 32 levels" in refused("a: &x [1, *x]")
-    assert "found undefined alias" in refused("a: *nowhere")
+    # Nine levels of nine would be 9^9, about 400 million values, from a few hundred bytes.
+    for text in ("a: &x [1, 2]", "a: *nowhere", "a: &x {b: *x}"):
+        assert refused(text).endswith("got an anchor or alias, expected YAML without them")
 
 
 @pytest.mark.parametrize("opener", ["[", "{a: ", "- ", "? "])
@@ -96,7 +89,7 @@ def test_long_text_is_refused() -> None:
 
 def test_huge_integers_are_refused() -> None:
     assert refused(f"a: {'9' * 19}") == (
-        "a.yaml: a: got '9999999999999999999', expected at most 18 digits"
+        "a.yaml: line 1: got '9999999999999999999', expected at most 18 digits"
     )
     assert "at most 18 digits" in refused(f"a: -{'9' * 5000}")
     assert parse_yaml(f"a: {'0' * 30}7", "a.yaml") == {"a": 7}
@@ -104,7 +97,8 @@ def test_huge_integers_are_refused() -> None:
 
 def test_a_key_given_twice_is_refused() -> None:
     assert (
-        refused("a:\n  b: 1\n  b: 1") == "a.yaml: a.b: got the key twice, expected every key once"
+        refused("a:\n  b: 1\n  b: 1")
+        == "a.yaml: line 3: got the key b twice, expected every key once"
     )
 
 
@@ -114,8 +108,7 @@ def test_keys_are_words(text: str) -> None:
 
 
 def test_merge_keys_are_keys_like_others() -> None:
-    text = "a: &a {x: 1}\nb:\n  <<: *a"
-    assert parse_yaml(text, "a.yaml") == {"a": {"x": 1}, "b": {"<<": {"x": 1}}}
+    assert parse_yaml("b: {<<: {x: 1}}", "a.yaml") == {"b": {"<<": {"x": 1}}}
 
 
 def test_broken_text_names_the_line() -> None:
@@ -144,7 +137,7 @@ def outcome(content: bytes | str) -> str:
     try:
         return repr(parse_yaml(content, "a.yaml"))
     except ConfigError as error:
-        return error.line
+        return str(error)
 
 
 @given(st.binary(max_size=200))
