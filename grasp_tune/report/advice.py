@@ -13,8 +13,11 @@ from grasp_tune.runtime.result import Result
 from grasp_tune.schedules.final_run import ENDED_EARLY
 
 MEMORIZES = 2.0  # a held-out loss above so many times the training loss is told
+_SURE = 2.0  # standard errors
 _WORTH = 0.05  # what twice the budget must promise, as a share of the loss, to be worth a word
 _LEAST = 8  # points of a curve for a slope
+_FITS = 1e-3  # of a constant prediction's loss: a training loss below it is as good as none
+_VALIDATE = "give validation data (problem.validation: 0.1 in a config, validation= in Python)"
 
 
 def headline(result: Result, metadata: RunMetadata | None) -> str:
@@ -29,13 +32,14 @@ def headline(result: Result, metadata: RunMetadata | None) -> str:
         return f"The model's {score_label(result)} is {score_words(result)}{before}."
     (where, held), constant = quality.held_out, "a constant prediction"
     shares = held.accuracy is not None and quality.metric in (None, "accuracy")
+    squares = metadata.loss == "mse" and held.metric is None
     if shares:
         text = f"The model gets {percent(held.accuracy)} of {where} right"
         constant = "always naming the most common class"
     elif held.metric is not None:
         text = f"The model reaches {quality.metric} {number(held.metric)} on {where}"
-    elif metadata.loss == "mse":
-        text = f"The model's mean squared error on {where} is {number(held.loss)}"
+    elif squares:
+        text = f"The model is off by {number(held.loss**0.5)} on {where} (root mean square)"
         constant = "always predicting the mean"
     else:
         text = f"Its loss over {where} is {number(held.loss)}"
@@ -43,10 +47,11 @@ def headline(result: Result, metadata: RunMetadata | None) -> str:
     def told(scores: Scores) -> str:
         if shares:
             return percent(scores.accuracy)
-        return number(scores.loss if held.metric is None else scores.metric)
+        value = scores.loss if held.metric is None else scores.metric
+        return number(value**0.5 if value and squares else value)
 
     if quality.baseline is not None:
-        text += f"; {constant} gets {told(quality.baseline)}"
+        text += f"; {constant} {'is off by' if squares else 'gets'} {told(quality.baseline)}"
     if quality.adamw is not None:
         text += f", AdamW at its defaults {told(quality.adamw)} with as many calls"
     return f"{text}."
@@ -125,7 +130,7 @@ def memorizes(result: Result, quality: Quality | None) -> str | None:
         kind = "held-back minibatches" if result.validation is None else "validation data"
         found.append((kind, row.score, lowest, error_bar(row) or math.inf))
     for where, loss, train, error in found:
-        if loss > MEMORIZES * train and loss > train + 3.0 * error:
+        if loss > MEMORIZES * train and loss > train + _SURE * error:
             best = "the lowest" if train == lowest else "that"
             return (
                 f"The loss on {where} ({number(loss, 3)}) is far above {best} on training data "
@@ -147,18 +152,23 @@ def next_steps(result: Result, metadata: RunMetadata | None) -> list[str]:
         )
     if (words := memorizes(result, quality)) is not None:
         remedy = (
-            "Give validation data (problem.validation: 0.1 in a config, validation= in Python), so "
-            "that the choice goes by them"
+            f"To let the choice go by other rows, {_VALIDATE}"
             if result.validation is None
             else "More data, augmentation (problem.augment), weight decay (problem.weight_decay), "
             "early stopping (schedule_options: {patience: 2}) or a smaller model would help"
         )
         return [*steps, f"{words} {remedy}. More budget would not help."]
     gain = expected_gain(result)
+    blind = result.validation is None and not (quality and quality.test)
     if ENDED_EARLY in result.notes:
         steps.append(
             "More budget would not help: the run ended when it got no better. More data, "
             "problem.augment or problem.weight_decay may."
+        )
+    elif quality and _fits(quality):
+        steps.append(
+            "More budget would change little: the model fits its training rows already"
+            + (", be it by learning or by memorizing." if blind else ".")
         )
     elif gain is not None and gain > _WORTH:
         much = "half or more" if gain > 0.5 else f"about {percent(gain)}"
@@ -171,11 +181,18 @@ def next_steps(result: Result, metadata: RunMetadata | None) -> list[str]:
             "More budget would change little: the curve is flat. A larger model, other features or "
             "a larger minibatch may."
         )
-    if result.validation is None and (quality is None or quality.test is None):
+    if blind:
         steps.append(
-            "No validation or test rows were given, so nothing here tells how it does on new data."
+            "No validation or test rows were given, so nothing here tells how it does on new data: "
+            f"{_VALIDATE}."
         )
     return steps
+
+
+def _fits(quality: Quality) -> bool:
+    """Whether there is hardly anything left to learn from the training rows."""
+    base = quality.baseline
+    return quality.train.accuracy == 1.0 or bool(base and quality.train.loss < _FITS * base.loss)
 
 
 def worker_words(result: Result) -> str:

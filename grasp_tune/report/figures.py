@@ -69,8 +69,10 @@ def run_scatter(
     most = max((run.calls for run in runs), default=1)
     sizes = [SMALL + (LARGE - SMALL) * math.sqrt(run.calls / most) for run in good]
     trail = [(run.value, loss) for run in good for loss in run.losses[:-1] if low <= loss <= high]
-    places = [(run.value, heights[run.arm]) for run in good]
-    star = [(run.value, heights[run.arm]) for run in good if run.arm == chosen]
+    plain = any(height < 0.0 for height in heights.values())  # else a zero is drawn at the edge
+    at = {run.arm: heights[run.arm] if plain else max(low, heights[run.arm]) for run in good}
+    places = [(run.value, at[run.arm]) for run in good]
+    star = [(run.value, at[run.arm]) for run in good if run.arm == chosen]
     lost = [(run.value, high) for run in bad]
     dots = {"color": OTHER, "opacity": 0.85, "size": sizes, "line": {"width": 1, "color": EDGE}}
     faint = {"color": OTHER, "opacity": 0.5, "size": 4}
@@ -162,7 +164,12 @@ def call_parts(result: Result) -> list[tuple[str, str, int, str]]:
         ("train", "training the runs that lost", others, "b"),
         ("train", "training the run that won", winner, "c"),
         ("ensemble", "choosing, on fresh samples", used[3], "d"),
-        ("not used", "not needed", int(result.spec["budget"]) - sum(used), "e"),
+        (
+            "not used",
+            "left" if result.partial else "not needed",
+            int(result.spec["budget"]) - sum(used),
+            "e",
+        ),
         ("repeated", "repeated after a fault, not counted", calls.get("repeated", 0), "f"),
     ]
     return [part for part in parts if part[2] > 0]

@@ -11,8 +11,10 @@ WORKERS = (1, 2, 4, 8, 16)  # for which a speed is told
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """A number with a few digits; a dash where there is none or it is not finite."""
-    return "–" if value is None or not math.isfinite(value) else f"{value:.{digits}g}"
+    """A number with a few digits, all before the point; a dash where it is none or not finite."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    return f"{value:,.0f}" if 10**digits <= abs(value) < 1e9 else f"{value:.{digits}g}"
 
 
 def percent(share: float | None) -> str:

@@ -171,7 +171,10 @@ def report_text(
         advice=advice,
         quantity=formatting.quantities(run.base for run in result.runs),
         parts=figures.call_parts(result),
-        candidates=sorted(result.candidates, key=lambda row: (math.isnan(row.score), row.score)),
+        # Those that were looked at longest first: few samples are no match for many.
+        candidates=sorted(
+            result.candidates, key=lambda row: (-row.samples, math.isnan(row.score), row.score)
+        ),
         runs=sorted(result.runs, key=lambda run: (-run.calls, run.value)),
         shown=_SHOWN,
         folder=folder and str(folder),

@@ -110,7 +110,7 @@ def test_regression_has_no_share_of_right_answers(tmp_path: Path) -> None:
     finished = run_experiment(experiment, tmp_path / "o", progress=False)
     quality = finished.metadata.quality
     assert quality is not None and quality.train.accuracy is None and quality.test is None
-    assert "mean squared error on all training rows is" in finished.report.read_text("utf-8")
+    assert "on all training rows (root mean square)" in finished.report.read_text("utf-8")
 
 
 def test_numbers_in_words() -> None:

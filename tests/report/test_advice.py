@@ -156,8 +156,16 @@ def test_accuracy_and_squared_error_are_told_in_the_usual_words() -> None:
     )
     quality = Quality(Scores(20, 0.2), Scores(30, 0.25), baseline=Scores(30, 4.0))
     assert headline(result(), replace(metadata(quality), loss="mse")) == (
-        "The model's mean squared error on 30 test rows is 0.25; always predicting the mean gets 4."
+        "The model is off by 0.5 on 30 test rows (root mean square); always predicting the mean is "
+        "off by 2."
     )
+
+
+def test_a_model_that_fits_its_rows_is_not_promised_more() -> None:
+    quality = Quality(Scores(99, 0.02, 1.0), baseline=Scores(99, 0.7, 0.5))
+    fitted, blind = next_steps(result(-0.5, score=0.02), metadata(quality))
+    assert fitted.endswith("fits its training rows already, be it by learning or by memorizing.")
+    assert "nothing here tells how it does on new data: give validation data" in blind
 
 
 def test_labels_without_a_pattern_are_seen_to_be_memorized() -> None:

@@ -177,6 +177,17 @@ def test_a_loss_of_zero_leaves_the_axis_logarithmic() -> None:
     assert curve_figure(result).layout.yaxis.type == "log"
 
 
+def test_a_run_that_ends_at_zero_is_drawn_at_the_edge() -> None:
+    # Losses 0.5 and 0: the axis of what can be drawn begins at 0.5 / 1.05.
+    runs = (
+        run_of(1, 0, 50, first_loss=2.0),
+        replace(run_of(2, 0, 50, first_loss=2.0), losses=(0.0,)),
+    )
+    figure = score_figure(replace(result_of(*runs, chosen=2), validation=9))
+    (star,) = [trace for trace in figure.data if trace.name == "chosen"]
+    assert list(star.y) == [pytest.approx(0.5 / 1.05)] and figure.layout.yaxis.type == "log"
+
+
 def test_the_chosen_run_is_drawn_on_validation_data() -> None:
     rows = [
         Candidate("x0", 0, "", math.nan, 0, False, 2.0, 9, 4.5),

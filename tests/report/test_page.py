@@ -205,6 +205,7 @@ def test_a_run_under_way_has_a_page_that_loads_itself_again(
         html = write_folder_report(folder).read_text("utf-8")
     assert '<meta http-equiv="refresh" content="10">' in html
     assert "This run is under way" in html
+    assert "What next?" not in html and "stopped before" not in html
     html = write_folder_report(folder).read_text("utf-8")  # nobody holds it: it was stopped
     assert 'http-equiv="refresh"' not in html
 
