@@ -61,13 +61,13 @@ Minutes = Annotated[float | None, typer.Option(help="Of the clock.")]
 
 
 def _experiment(
-    config: Path, typed: list[str], out: Path | None, allow_outside: bool
+    config: Path, typed: list[str], out: Path | None, allow_outside: bool, saved: bool = False
 ) -> Experiment:
-    """The experiment in a config; ConfigError where it reaches further than it may."""
+    """The experiment in a config, or in a run's folder, if it may do what it wants."""
     from grasp_tune.config.loader import load_experiment
-    from grasp_tune.config.run_folder import check_reach
+    from grasp_tune.config.run_folder import check_reach, saved_experiment
 
-    experiment = load_experiment(config, overrides=typed)
+    experiment = (saved_experiment if saved else load_experiment)(config, overrides=typed)
     if not allow_outside:
         check_reach(experiment, config, typed, out)
     return experiment
@@ -227,19 +227,8 @@ def resume(
 
     Example: grasp-tune resume runs/quickstart
     """
-    experiment = _saved(folder, changes or [], allow_outside)
+    experiment = _experiment(folder, changes or [], folder, allow_outside, saved=True)
     _run(experiment, folder, False, quiet, shown, allow_outside)
-
-
-def _saved(folder: Path, changes: list[str], allow_outside: bool) -> Experiment:
-    """The experiment of a run's folder, if it may do what it wants."""
-    from grasp_tune.config.loader import CONFIG
-    from grasp_tune.config.run_folder import check_reach, saved_experiment
-
-    experiment = saved_experiment(folder, tuple(changes))
-    if not allow_outside:
-        check_reach(experiment, folder / CONFIG, changes, folder)
-    return experiment
 
 
 def _run(
@@ -294,7 +283,7 @@ def report(
     if adamw:
         from grasp_tune.report.compare import train_adamw
 
-        train_adamw(folder, _saved(folder, [], allow_outside))
+        train_adamw(folder, _experiment(folder, [], folder, allow_outside, saved=True))
     path = write_folder_report(folder)
     typer.echo(str(path))
     if show and typer.launch(path.as_uri()) != 0:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from grasp_tune.config.entry_point import own_or_name
 from grasp_tune.config.losses import settle_loss
@@ -17,12 +15,12 @@ from grasp_tune.config.schema import UNLIMITED, Experiment
 from grasp_tune.core.errors import ProblemError
 from grasp_tune.data import Data, load_data
 from grasp_tune.data.backbone_features import with_features
+from grasp_tune.data.table import parted
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.limits import Limits
 
-_VALIDATION_SEED = 7003  # the same rows whatever the experiment's seed, as for test rows
+_SEED = 7003  # the same rows whatever the experiment's seed, as for test rows
 _EXACT_CHUNK = 1024  # rows at a time where the whole data is one batch
-Part = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,8 +42,11 @@ def build_parts(experiment: Experiment) -> Built:
     model = options.model or default_model(experiment.convex, data.spec)
     if isinstance(model, Backbone):
         data = with_features(data, model, device)
-    loss = settle_loss(options.loss, model.name, data.spec)
-    train, validation = _split(data, options.validation)
+    name, loss, outputs = settle_loss(options.loss, model.name, data.spec)
+    train, validation = (data.x, data.y), None
+    if options.validation:
+        kept, aside = map(torch.from_numpy, parted(len(data.x), options.validation, _SEED))
+        train, validation = ((data.x[rows], data.y[rows]) for rows in (kept, aside))
     if path := getattr(options.dataset, "validation_path", None):
         more = load_data(options.dataset.model_copy(update={"test_path": path}))
         assert more.x_test is not None and more.y_test is not None
@@ -59,8 +60,8 @@ def build_parts(experiment: Experiment) -> Built:
     # A GPU would wait for every minibatch if the rows were not there already.
     x, y = (part.to(device) for part in train)
     problem = TorchProblem(
-        model=ModelFactory(model, data.spec, loss.outputs, options.augment),
-        loss=loss.function,
+        model=ModelFactory(model, data.spec, outputs, options.augment),
+        loss=loss,
         data=(x, y),
         batch_size=min(rows, _EXACT_CHUNK) if size == "full" else size,
         validation=None if validation is None else tuple(part.to(device) for part in validation),
@@ -70,7 +71,7 @@ def build_parts(experiment: Experiment) -> Built:
         clip=options.clip,
         device=device,
     )
-    return Built(problem, data, model, loss.name, loss.outputs)
+    return Built(problem, data, model, name, outputs)
 
 
 def settled(
@@ -98,17 +99,3 @@ def chosen_device(name: str) -> torch.device:
             f"problem.device: got {name}, which this machine does not have; expected cpu or auto"
         )
     return device
-
-
-def _split(data: Data, share: float) -> tuple[Part, Part | None]:
-    """Training rows, and the share that is kept aside for the final choice."""
-    if share == 0.0:
-        return (data.x, data.y), None
-    count = len(data.x)
-    if (held := max(1, round(share * count))) >= count:
-        raise ProblemError(
-            f"problem.validation: got {share:g}, which leaves none of the {count} rows to train on"
-        )
-    order = torch.from_numpy(np.random.default_rng(_VALIDATION_SEED).permutation(count))
-    kept, aside = order[held:].sort().values, order[:held].sort().values
-    return (data.x[kept], data.y[kept]), (data.x[aside], data.y[aside])

@@ -7,7 +7,6 @@ classes; `settle_loss` decides how many outputs a model needs.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -18,14 +17,7 @@ from grasp_tune.core.errors import ProblemError
 from grasp_tune.data.data import DataSpec
 
 Batch = tuple[Tensor, Tensor]
-
-
-class SettledLoss(NamedTuple):
-    """A loss, its name, and the number of outputs that it needs of the model."""
-
-    name: str
-    function: Callable[[nn.Module, Batch], Tensor]
-    outputs: int
+Loss = Callable[[nn.Module, Batch], Tensor]
 
 
 def cross_entropy(model: nn.Module, batch: Batch) -> Tensor:
@@ -60,8 +52,8 @@ def _signs(y: Tensor) -> Tensor:
 _BY_NAME = {function.__name__: function for function in (cross_entropy, logistic, mse, hinge)}
 
 
-def settle_loss(name: str | None, model: str, spec: DataSpec) -> SettledLoss:
-    """The loss that a config means, for a kind of model and data; ProblemError if they do not fit.
+def settle_loss(name: str | None, model: str, spec: DataSpec) -> tuple[str, Loss, int]:
+    """The name of a loss, the loss, and the outputs that it needs; ProblemError if it does not fit.
 
     Without a name: `logistic` for the model of that name, `mse` where numbers are predicted, else
     `cross_entropy`.
@@ -83,4 +75,4 @@ def settle_loss(name: str | None, model: str, spec: DataSpec) -> SettledLoss:
     if wanted:
         raise ProblemError(f"problem.{fault} {about}, expected {wanted}")
     outputs = 1 if one_score or loss == "logistic" else spec.outputs
-    return SettledLoss(loss, _BY_NAME.get(loss) or load_entry_point(loss, "problem.loss"), outputs)
+    return loss, _BY_NAME.get(loss) or load_entry_point(loss, "problem.loss"), outputs

@@ -75,7 +75,7 @@ def release(folder: Path) -> None:
         shutil.rmtree(folder)
 
 
-def saved_experiment(folder: Path, overrides: tuple[str, ...] = ()) -> Experiment:
+def saved_experiment(folder: Path, *, overrides: Iterable[str] = ()) -> Experiment:
     """The experiment of a run's folder, ready to go on; ConfigError where there is none."""
     path = folder / CONFIG
     if not path.is_file():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,7 @@ def with_features(data: Data, options: Backbone, device: torch.device) -> Data:
         return found
 
     x_test = None if data.x_test is None else features(data.x_test)
-    return data.with_inputs(features(data.x), x_test)
+    return replace(data, x=features(data.x), x_test=x_test, pixels=None)
 
 
 def starting_weights(options: Model) -> dict[str, Tensor]:

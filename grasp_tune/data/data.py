@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
 import torch
@@ -93,7 +93,3 @@ class Data:
         numbers = 1 if self.y.ndim == 1 else int(self.y.shape[1])
         shape = tuple(self.x.shape[1:])
         return DataSpec(self.name, shape, classes, classes or numbers, self.pixels)
-
-    def with_inputs(self, x: Tensor, x_test: Tensor | None) -> Data:
-        """The same labels over other inputs, such as features of the pictures."""
-        return replace(self, x=x, x_test=x_test, pixels=None)

@@ -109,6 +109,13 @@ def kept_rows(count: int, rows: int | None) -> NDArray[np.int64]:
     return np.sort(np.random.default_rng(_ROWS_SEED).permutation(count)[:rows])
 
 
+def parted(count: int, share: float, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows that stay, and a random share that is kept aside; at least one of each, in order."""
+    held = min(max(1, round(share * count)), count - 1)
+    order = np.random.default_rng(seed).permutation(count)
+    return np.sort(order[held:]), np.sort(order[:held])
+
+
 def _scales_differ(x: Array) -> bool:
     """Whether a column is far from 0, or the widest is more than ten times the narrowest."""
     deviation = x.std(axis=0, dtype=np.float64).ravel()
@@ -159,10 +166,8 @@ def _with_test_share(name: str, arrays: Sequence[Array], share: float) -> Sequen
         raise DataError(
             f"{name}: it has test rows of its own, so {KEY}.test_share must be 0, got {share:g}"
         )
-    (x, y), count = arrays, len(arrays[0])
-    held = min(max(1, round(share * count)), count - 1)
-    order = np.random.default_rng(_SPLIT_SEED).permutation(count)
-    test, train = np.sort(order[:held]), np.sort(order[held:])
+    x, y = arrays
+    train, test = parted(len(x), share, _SPLIT_SEED)
     return x[train], y[train], x[test], y[test]
 
 

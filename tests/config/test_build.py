@@ -90,7 +90,7 @@ def test_what_the_data_cannot_give_is_told(rows: dict[str, Any]) -> None:
         ProblemError, match=r"got 64, expected at most the 10 training rows of rows"
     ):
         build_problem(experiment(rows))
-    with pytest.raises(ProblemError, match=r"problem.validation: got 0.99, which leaves none"):
+    with pytest.raises(ProblemError, match=r"expected at most the 1 training rows of rows"):
         build_problem(experiment(rows, problem={"validation": 0.99}))
     with pytest.raises(ProblemError, match=r"problem.model: got logistic for digits"):
         build_problem(experiment(problem={"model": "logistic"}))
