@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,9 @@ Layer = tuple[Mapping[str, Any], str]  # values, and the file, variable or optio
 
 def starter(file: str = "experiment.yaml") -> str:
     """The text of a first config, ready to run; `file` is its name in the comments."""
-    text = (files("grasp_tune.config") / "starter.yaml").read_text("utf-8")
-    return text.replace("{file}", file)
+    text = (files("grasp_tune.config") / "starter.yaml").read_text("utf-8").replace("{file}", file)
+    there = find_spec("sklearn") is not None
+    return text if there else text.replace("dataset: digits\n", "dataset: spirals\n")
 
 
 def load_experiment(

@@ -93,6 +93,9 @@ class Experiment(s.Section):
     timing a few gradients. The backend local stops when they are over, with the best so far."""
     schedule: Literal["promote", "paper"] = "promote"
     """`promote` gives most to the best of a short list; `paper` is the paper's to the letter."""
+    patience: s.Count | None = None
+    """End the final run after so many looks at validation rows (or fresh minibatches) in a row that
+    found nothing better, by what the choice goes by; empty: it runs to its end."""
     schedule_options: dict[str, Any] = Field(default_factory=dict)
     """Fields of the schedule that differ from their defaults, as `gt.Promote(...)` takes them."""
     ensemble: Literal["resample", "window"] = "resample"
@@ -172,6 +175,7 @@ class Experiment(s.Section):
     def given_schedule(self) -> Any:
         """The schedule as `minimize` takes it: its name, or a mapping with its options."""
         more = self.schedule_options
+        more = {"patience": self.patience, **more} if self.patience else more
         return {"name": self.schedule, **more} if more else self.schedule
 
     @property

@@ -68,6 +68,15 @@ def digits(options: Digits) -> Data:
     return table_data("digits", [bunch.images[:, None] / 16.0, bunch.target], options)
 
 
+def spirals(options: Digits) -> Data:
+    """Points on three spiral arms with a little noise, the same every time."""
+    random, arm = np.random.default_rng(7004), np.arange(3000) % 3
+    radius = random.random(3000)
+    angle = 4 * radius + arm * 2 * np.pi / 3 + 0.15 * random.standard_normal(3000)
+    x = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
+    return table_data("spirals", [x, arm], options)
+
+
 def breast_cancer(options: BreastCancer) -> Data:
     """Measurements of tumours, malignant (0) or benign (1)."""
     bunch = _sklearn("breast_cancer").load_breast_cancer()

@@ -44,6 +44,13 @@ class Digits(Table):
     """Share of the rows kept aside to judge the final model, never used in training."""
 
 
+class Spirals(Digits):
+    """3,000 points in the plane on three spiral arms (3 classes), made here: needs no package."""
+
+    loader: ClassVar[str] = "grasp_tune.data.catalog:spirals"
+    name: Annotated[Literal["spirals"], s.KIND] = "spirals"  # type: ignore[assignment]
+
+
 class BreastCancer(Digits):
     """569 tumours, 30 measurements, 2 classes, shipped with scikit-learn."""
 
@@ -176,6 +183,7 @@ class OwnData(Dataset):
 DATASETS: dict[str, type[Dataset]] = {
     "digits": Digits,
     "breast_cancer": BreastCancer,
+    "spirals": Spirals,
     "mnist": TorchvisionImages,
     "cifar10": TorchvisionImages,
     "image_folder": ImageFolder,

@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -306,3 +307,37 @@ def test_watch_follows_a_run_to_its_end(command: Command, place: Path) -> None:
     assert re.fullmatch(r"done: [0-9]+ of 400 calls, best loss .*", lines[-2])
     assert lines[-1] == f"report: {place / 'o' / 'report.html'}"
     sys.modules.pop("slow_loss", None)
+
+
+def test_a_metric_chooses_and_ends_a_run_from_the_command_line(
+    command: Command, place: Path
+) -> None:
+    rng = np.random.default_rng(5)
+    x = rng.standard_normal((200, 3))
+    y = (x[:, 0] + 0.8 * rng.standard_normal(200) > 0).astype(int)  # nobody gets all of them right
+    np.savez(place / "rows.npz", x_train=x, y_train=y)
+    words = ["--set", "problem.model={name: mlp, hidden: [32]}", "--set", "problem.validation=0.3"]
+    words += [
+        "--set",
+        "problem.metric=auc",
+        "--set",
+        "problem.choose_by=metric",
+        "--budget",
+        "3000",
+    ]
+    run = ["run", "small.yaml", "-q", "--format", "json", *words]
+    whole = command(*run, "--out", "whole").json
+    early = command(*run, "--out", "early", "--set", "patience=2").json
+    assert whole["by"] == early["by"] and 0 < 1 - early["score"] < 1
+    assert sum(early["calls"].values()) < 2500 < sum(whole["calls"].values())
+    assert any("ended early" in note for note in early["notes"])
+    assert early["quality"]["metric"] == "auc" and early["quality"]["validation"]["metric"] > 0.5
+    page = (place / "early" / "report.html").read_text()
+    assert "validation auc" in page.lower() or "auc on validation" in page.lower()
+    config = (place / "early" / "config.yaml").read_text()
+    assert "patience: 2" in config and "choose_by: metric" in config
+    # What a metric needs is said in one line before anything is trained.
+    refused = command("run", "small.yaml", "--out", "o", "--set", "problem.choose_by=metric")
+    assert refused.code == 2 and "needs a metric and validation data" in refused.err
+    refused = command("plan", "small.yaml", "--set", "schedule=paper", "--set", "patience=2")
+    assert refused.code == 2 and "patience" in refused.err and refused.err.count("\n") == 1

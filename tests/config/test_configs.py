@@ -1,15 +1,17 @@
 """Every config that ships is valid, commented and honest; the starter too."""
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
 from grasp_tune.config.build import build_parts
 from grasp_tune.config.loader import load_experiment, starter
+from grasp_tune.config.run import run_experiment
 
 CONFIGS = sorted(Path(__file__).parents[2].glob("configs/*.yaml"))
-EMBEDDED = {"digits", "breast_cancer"}
+EMBEDDED = {"digits", "breast_cancer", "spirals"}
 
 
 def test_the_promised_configs_are_there() -> None:
@@ -76,3 +78,17 @@ def test_the_starter_runs_and_every_alternative_in_it_is_valid(tmp_path: Path) -
     for line in re.findall(r"(?m)^  # (dataset: .*)$", text):
         file.write_text(text.replace("  dataset: digits", f"  {line}"), encoding="utf-8")
         assert load_experiment(file, environment={}).problem.dataset.name != "digits"
+
+
+def test_the_starter_runs_where_scikit_learn_is_not_installed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("grasp_tune.config.loader.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    (tmp_path / "mine.yaml").write_text(starter(), encoding="utf-8")
+    experiment = load_experiment(tmp_path / "mine.yaml", overrides=["budget=300"], environment={})
+    assert experiment.problem.dataset.name == "spirals"
+    quality = run_experiment(experiment, tmp_path / "o", progress=False).metadata.quality
+    assert quality is not None and quality.test is not None
+    assert quality.test.rows == 600 and quality.test.loss < 1.0  # ln 3 at the start

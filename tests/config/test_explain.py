@@ -7,7 +7,10 @@ import pytest
 from grasp_tune.config.errors import ConfigError
 from grasp_tune.config.loader import experiment_from
 
-DATASETS = "digits, breast_cancer, mnist, cifar10, image_folder, npz, libsvm, csv, module:function"
+DATASETS = (
+    "digits, breast_cancer, spirals, mnist, cifar10, image_folder, npz, libsvm, csv, "
+    "module:function"
+)
 MODELS = "softmax, logistic, linear, mlp, cnn, resnet18, backbone, module:function"
 
 
