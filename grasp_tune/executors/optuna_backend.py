@@ -5,15 +5,19 @@ an artifact store and nothing else; each replays the outcomes on the study, runs
 returns the same result.
 """
 
+import io
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 import optuna
+from optuna import Study
 from optuna.artifacts import FileSystemArtifactStore
 from optuna.artifacts._protocol import ArtifactStore
+from optuna.artifacts.exceptions import ArtifactNotFound
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
@@ -24,9 +28,9 @@ from grasp_tune.core.spec import AnySchedule, SweepSpec
 from grasp_tune.engine.checkpoints import Store
 from grasp_tune.engine.fused import fusion_width
 from grasp_tune.engine.problem import TorchProblem, checked_problem
+from grasp_tune.engine.tensor_file import Content
 from grasp_tune.engine.worker import Worker
 from grasp_tune.executors import study as storage
-from grasp_tune.executors.artifacts import artifact_checkpoints
 from grasp_tune.executors.local import InProcess
 from grasp_tune.executors.optuna import StudyCalls, StudyExecutor, StudyLog
 from grasp_tune.executors.process_pool import ProcessPool
@@ -36,12 +40,12 @@ from grasp_tune.runtime.callbacks import reporter_for
 from grasp_tune.runtime.driver import MakeWorker, run_sweep
 from grasp_tune.runtime.executor import Executor
 from grasp_tune.runtime.result import Result
-from grasp_tune.runtime.store import TemporaryStore
+from grasp_tune.runtime.store import BlobStore, TemporaryStore, file_name, spooled
 from grasp_tune.runtime.sweep_folder import SweepFolder
 
 
 def run(
-    study: optuna.Study,
+    study: Study,
     problem: TorchProblem,
     budget: int,
     method: Method | None = None,
@@ -116,7 +120,7 @@ class OptunaBackend:
             result.save(out)
         return result
 
-    def open(self, out: Path | None = None) -> optuna.Study:
+    def open(self, out: Path | None = None) -> Study:
         """Return the study, new or as it was left; SearchError where the storage cannot be used.
 
         out: the output folder, which holds `study.journal` where no storage is given.
@@ -136,7 +140,7 @@ class OptunaBackend:
 
 
 def _run(
-    study: optuna.Study,
+    study: Study,
     problem: TorchProblem,
     spec: SweepSpec,
     artifact_store: ArtifactStore | None,
@@ -185,8 +189,53 @@ def _run(
     return result
 
 
+class _Artifacts:
+    """The artifacts of a store by their ids.
+
+    An artifact store cannot replace a file in one step, so a reader may meet a file half written:
+    its checksum says so, and the search has it made again.
+    """
+
+    def __init__(self, artifact_store: ArtifactStore) -> None:
+        self._store = artifact_store
+
+    def write(self, name: str, content: Content) -> None:
+        with spooled(content) as file:
+            self._store.write(name, file)
+
+    def open(self, name: str) -> BinaryIO:
+        try:
+            with self._store.open_reader(name) as file:
+                return io.BytesIO(file.read())
+        except ArtifactNotFound:
+            raise FileNotFoundError(name) from None
+
+    def exists(self, name: str) -> bool:
+        with suppress(ArtifactNotFound, OSError):
+            self._store.open_reader(name).close()
+            return True
+        return False
+
+    def remove(self, name: str) -> None:
+        with suppress(ArtifactNotFound, OSError):  # what stays costs room, nothing else
+            self._store.remove(name)
+
+    def names(self) -> tuple[str, ...]:
+        return ()  # an artifact store cannot list what it holds
+
+
+def artifact_name(sweep: str, key: str) -> str:
+    """Return the id of the artifact that holds a checkpoint of a sweep."""
+    return f"grasp-{sweep}-{file_name(key)}"
+
+
+def artifact_checkpoints(artifact_store: ArtifactStore, sweep: str) -> BlobStore:
+    """Return the checkpoints of a sweep."""
+    return BlobStore(_Artifacts(artifact_store), lambda key: artifact_name(sweep, key), sweep)
+
+
 def sweep_on(
-    study: optuna.Study,
+    study: Study,
     spec: SweepSpec,
     artifact_store: ArtifactStore | None,
     timing: Timing | None,
@@ -197,7 +246,7 @@ def sweep_on(
             "artifact_store: got None, but checkpoints must outlive this process; give the "
             "workers one, such as optuna.artifacts.FileSystemArtifactStore(folder)"
         )
-    if difference := spec.difference(storage.agreed_json(study, SETTING, spec.to_dict())):
+    if difference := spec.difference(storage.study_json(study, SETTING, spec.to_dict())):
         raise InputError(
             f"the sweep on study {study.study_name!r} differs from this one: {difference}"
         )
@@ -208,7 +257,7 @@ def sweep_on(
     return StudyLog(study, sweep, timing), store
 
 
-def write_choice(study: optuna.Study, result: Result, **more: object) -> None:
+def write_choice(study: Study, result: Result, **more: object) -> None:
     """Write the choice and its certificate on the study, unless they are there."""
     certificate = None if result.certificate is None else result.certificate.to_dict()
     chosen = {"candidate": encode(result.choice.chosen), "by": result.choice.by}

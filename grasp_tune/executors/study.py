@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import optuna
+from optuna import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from grasp_tune.core.errors import InputError
@@ -37,7 +38,7 @@ CHOICE = "grasp:choice"  # study: the chosen candidate and its certificate
 PIECE = 30_000  # characters
 
 
-def trials_of(study: optuna.Study) -> list[FrozenTrial]:
+def trials_of(study: Study) -> list[FrozenTrial]:
     """Return all trials by number, as stored now; not to be changed."""
     # Not `study.get_trials`: it may answer from before the last write, and some pruners filter it.
     return study._storage.get_all_trials(study._study_id, deepcopy=False)
@@ -52,67 +53,59 @@ def label_of(trial: FrozenTrial | optuna.Trial) -> dict[str, Any]:
     return {}
 
 
-def show_trial(study: optuna.Study, trial: FrozenTrial, shown: dict[str, Json]) -> None:
+def show_trial(study: Study, trial: FrozenTrial, shown: dict[str, Json]) -> None:
     """Write user attributes on a trial, also as Optuna hands it to the objective."""
     for name, value in shown.items():
         study._storage.set_trial_user_attr(trial._trial_id, name, value)
         trial.user_attrs[name] = value
 
 
-def set_trial(study: optuna.Study, trial_id: int, key: str, value: Json) -> None:
+def set_trial(study: Study, trial_id: int, key: str, value: Json) -> None:
     """Write a system attribute; RuntimeError where the trial has ended."""
     study._storage.set_trial_system_attr(trial_id, key, value)
 
 
-def end_trial(
-    study: optuna.Study, trial_id: int, state: TrialState, value: float | None = None
-) -> bool:
+def end_trial(study: Study, trial_id: int, state: TrialState, *values: float) -> bool:
     """Return whether the trial has now ended this way; False where it had ended already."""
-    values = None if value is None else [value]
     try:
-        return study._storage.set_trial_state_values(trial_id, state=state, values=values)
+        return study._storage.set_trial_state_values(trial_id, state, values or None)
     except RuntimeError:  # UpdateFinishedTrialError
         return False
 
 
-def in_memory(study: optuna.Study) -> bool:
+def in_memory(study: Study) -> bool:
     """Return whether no other process can see the study."""
     return isinstance(study._storage, optuna.storages.InMemoryStorage)
 
 
-def in_optimize(study: optuna.Study) -> bool:
+def in_optimize(study: Study) -> bool:
     """Return whether `study.optimize` runs in this thread, as far as can be told."""
     return bool(getattr(getattr(study, "_thread_local", None), "in_optimize_loop", False))
 
 
-def set_study_json(study: optuna.Study, key: str, value: Json) -> None:
+def set_study_json(study: Study, key: str, value: Json) -> None:
     """Write JSON values of any length on a study."""
-    storage, number = study._storage, study._study_id
-    pieces = pieces_of(value)
+    storage, number, pieces = study._storage, study._study_id, pieces_of(value)
     if f"{key}:{len(pieces)}" in storage.get_study_user_attrs(number):
         pieces.append("")  # ends a longer text that was there before
     for at in reversed(range(len(pieces))):  # whoever finds the first piece finds all of them
         storage.set_study_user_attr(number, f"{key}:{at}", pieces[at])
 
 
-def study_json(study: optuna.Study, key: str) -> Json:
-    """Return what `set_study_json` wrote, None where there is nothing."""
-    try:
-        return joined(study._storage.get_study_user_attrs(study._study_id), key)
-    except ValueError as error:
-        where = f"study {study.study_name}, {key}"
-        raise InputError(f"{where}: damaged, or not written by grasp_tune: {error}") from None
-
-
-def agreed_json(study: optuna.Study, key: str, wanted: Json) -> Json:
-    """Return what is on the study, after writing `wanted` where there is nothing.
+def study_json(study: Study, key: str, wanted: Json = None) -> Json:
+    """Return what `set_study_json` wrote, after writing `wanted` where there is nothing.
 
     Of two processes that write at the same time one wins, for both: what is there in the end is
     read again. Later writers do not exist, because they find something.
     """
-    if (found := study_json(study, key)) is None:
+    try:
+        found = joined(study._storage.get_study_user_attrs(study._study_id), key)
+    except ValueError as error:
+        where = f"study {study.study_name}, {key}"
+        raise InputError(f"{where}: damaged, or not written by grasp_tune: {error}") from None
+    if found is None and wanted is not None:
         set_study_json(study, key, wanted)
-        found = study_json(study, key)
+        return study_json(study, key)
     return found
 
 
@@ -151,7 +144,7 @@ class Timing:
     grace: float = 60.0
 
     @classmethod
-    def of(cls, study: optuna.Study) -> "Timing":
+    def of(cls, study: Study) -> "Timing":
         """Return the study's own timing where its storage has a heartbeat, else ours."""
         storage = study._storage
         every = getattr(storage, "get_heartbeat_interval", lambda: None)()
@@ -164,11 +157,10 @@ class Timing:
 class Heartbeat:
     """Says now and then, on the trials of a process, that it lives and how many calls it made.
 
-    Optuna's own heartbeat exists for relational databases alone and asks for equal clocks; this
-    one needs nothing but attributes.
+    Optuna's own heartbeat exists for relational databases alone and asks for equal clocks.
     """
 
-    def __init__(self, study: optuna.Study, timing: Timing, calls: Callable[[], int]) -> None:
+    def __init__(self, study: Study, timing: Timing, calls: Callable[[], int]) -> None:
         self._study, self._every, self._calls = study, timing.every, calls
         self._beats, self._last = 0, time.monotonic()
 
@@ -210,7 +202,7 @@ def process_name() -> str:
 
 
 def is_dead(worker: object) -> bool:
-    """Return whether a process of this machine is known to be gone, by its `process_name`."""
+    """Return whether a process of this machine is known to be gone."""
     machine, _, process = str(worker).partition(":")
     return machine == _MACHINE and process.isdigit() and not alive(int(process))
 

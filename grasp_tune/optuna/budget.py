@@ -7,7 +7,7 @@ from torch import nn
 from grasp_tune.core.checkpoint_keys import iterate_key
 from grasp_tune.core.errors import InputError
 from grasp_tune.engine.checkpoints import model_tensors
-from grasp_tune.executors.artifacts import artifact_checkpoints
+from grasp_tune.executors.optuna_backend import artifact_checkpoints
 from grasp_tune.executors.study import CALLS, fingerprint, label_of
 from grasp_tune.optuna.sampler import prune_surplus
 

@@ -71,10 +71,7 @@ class StoredPlan:
 
 def stored_plan(study: Study, wanted: StoredPlan | None = None) -> StoredPlan | None:
     """Return the plan on the study, None where there is none; `wanted` is written there then."""
-    if wanted is None:
-        data = storage.study_json(study, PLAN)
-    else:
-        data = storage.agreed_json(study, PLAN, encode(wanted))
+    data = storage.study_json(study, PLAN, None if wanted is None else encode(wanted))
     return None if data is None else decode(StoredPlan, data)
 
 

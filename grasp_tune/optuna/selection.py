@@ -28,8 +28,7 @@ from grasp_tune.core.tasks import (
 from grasp_tune.engine.checkpoints import model_tensors
 from grasp_tune.engine.problem import TorchProblem, checked_problem
 from grasp_tune.engine.worker import Worker
-from grasp_tune.executors.artifacts import artifact_checkpoints, artifact_name
-from grasp_tune.executors.optuna_backend import write_choice
+from grasp_tune.executors.optuna_backend import artifact_checkpoints, artifact_name, write_choice
 from grasp_tune.executors.study import CALLS, fingerprint, label_of, trials_of
 from grasp_tune.optuna.cells import stored_plan
 from grasp_tune.runtime.result import Result
