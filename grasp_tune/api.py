@@ -80,8 +80,7 @@ def minimize(
         `local` stops when they are over, and returns the best point so far.
     strict: raise `SearchError` where a task was lost for good, instead of a line in `result.notes`.
     hard_cap: the budget also holds for work that a fault has undone, in this call or an earlier one
-        with the same `out`; where it is used up, the best point so far is returned. `local` and
-        `optuna` only.
+        with the same `out`; where it is used up, the best point so far is returned.
     callbacks: hear how the sweep goes; see `Callback`, and `grasp_tune.report.loggers`.
     """
     began = time.monotonic()
@@ -92,8 +91,8 @@ def minimize(
         raise InputError(
             f"backend: got {backend!r}, expected 'local', 'ray', 'optuna' or an object with `run`"
         )
-    if hard_cap and backend not in ("local", "optuna"):
-        raise InputError("hard_cap: the backends 'local' and 'optuna' count calls as they are made")
+    if hard_cap and backend not in BACKENDS:
+        raise InputError("hard_cap: it goes with the names of backends; give it to the object")
     folder = None if out is None else Path(out)
     limits, exact = Limits(budget, steps, epochs, minutes), getattr(method, "exact", False)
     calls = limits.calls(problem, seed, folder, exact=exact)
@@ -137,7 +136,7 @@ def _backend(given: str | Backend, workers: int | None, hard_cap: bool) -> Backe
     if given == "ray":
         from grasp_tune.executors.ray import RayBackend
 
-        return RayBackend(workers=workers)
+        return RayBackend(workers=workers, hard_cap=hard_cap)
     from grasp_tune.optuna import OptunaBackend
 
     return OptunaBackend(workers=workers or 1, hard_cap=hard_cap)

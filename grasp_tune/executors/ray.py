@@ -7,6 +7,7 @@ time. Checkpoints go to the folder of the sweep or to a storage that all machine
 import contextlib
 import importlib
 import logging
+import socket
 import threading
 import time
 import uuid
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import torch
 
@@ -64,6 +66,7 @@ class RayBackend:
     cpus_per_task, gpus_per_task: what a task reserves; fractions let tasks share.
     storage: a folder or URI that every machine can reach; None: the output folder.
     max_failures: how often a task whose worker died is started again before the search hears of it.
+    hard_cap: as `minimize` takes it; all machines must see `out`, where the calls are counted.
     """
 
     address: str | None = None
@@ -72,6 +75,7 @@ class RayBackend:
     gpus_per_task: float = 0.0
     storage: str | None = None
     max_failures: int = 2
+    hard_cap: bool = False
 
     def __post_init__(self) -> None:
         if self.workers is not None and self.workers < 1:
@@ -112,6 +116,7 @@ class RayBackend:
             store=store,
             bases=bases,
             reporter=reporter_for(progress),
+            hard_cap=self.hard_cap,
         )
         if store is not None and out is None:  # nobody can go on from them
             for key in list(store.keys()):
@@ -154,7 +159,7 @@ class WorkerActor:
 
 
 def _make_worker(
-    parcel: list[Any], token: str, lock: Path, text: str
+    parcel: list[Any], token: str, lock: Path, text: str, hard_cap: bool
 ) -> tuple[Worker, CallCounter | None]:
     """Return a worker on this machine, which must see the driver's checkpoints.
 
@@ -169,6 +174,8 @@ def _make_worker(
         raise SearchError(f"{host} does not see the checkpoints of the driver: {SHARED}")
     if lock.is_file() and lock.read_text() == text:
         return make_worker(), None
+    if hard_cap:
+        raise SearchError(f"hard_cap: {host} does not see the `out` of the driver, {lock.parent}")
     make_worker.calls = CallCounter(None)  # the driver's folder is out of reach
     return make_worker(), make_worker.calls
 
@@ -187,7 +194,7 @@ class RayExecutor(WorkerPool[_Actor]):
         super().__init__(folder.usage)
         self._backend, self._store, self._count = backend, folder.store, folder.calls.counter()
         self._session = contextlib.ExitStack()
-        self._session.enter_context(_session(backend.address))
+        self._session.enter_context(_session(backend))
         self._deaths: Counter[str] = Counter()
         self._stillborn = 0  # workers in a row that died before they were ready
         self._room, self._looked, self._since = 1, -LOOK, time.monotonic()
@@ -199,7 +206,7 @@ class RayExecutor(WorkerPool[_Actor]):
             self.cancel()
             raise InputError(f"problem: it cannot be sent to other processes: {error}") from error
         lock = folder.path.resolve() / LOCK
-        make = partial(_make_worker, parcel, self._token, lock, lock.read_text())
+        make = partial(_make_worker, parcel, self._token, lock, lock.read_text(), backend.hard_cap)
         self._start = partial(start_actor, backend.needs, make)
 
     @property
@@ -212,6 +219,10 @@ class RayExecutor(WorkerPool[_Actor]):
             self._room = max(1, sum(room_for(self._backend.needs, node) for node in nodes))
             self._looked = time.monotonic()
         return self._room
+
+    @property
+    def held(self) -> int:
+        return sum(bool(member.address) for member in self.members)
 
     def meeting(self, leader: _Actor) -> str:
         return f"{leader.address}/{uuid.uuid4().hex}"
@@ -272,7 +283,8 @@ class RayExecutor(WorkerPool[_Actor]):
         for job in self.answered(member, ended):
             task, ended = job.task, job.ended()
             self._deaths[task.id] += isinstance(ended, Died)
-            if isinstance(ended, Died) and self._deaths[task.id] <= self._backend.max_failures:
+            again = 0 if self._backend.hard_cap else self._backend.max_failures
+            if isinstance(ended, Died) and self._deaths[task.id] <= again:
                 self.waiting.appendleft(task)
             else:
                 del self._deaths[task.id]
@@ -352,17 +364,25 @@ def room_for(needs: Mapping[str, float], there: Mapping[str, float]) -> int:
 
 
 @contextlib.contextmanager
-def _session(address: str | None) -> Iterator[None]:
+def _session(backend: RayBackend) -> Iterator[None]:
     """Use the Ray session at hand; start one where there is none, and end it afterwards."""
     if ray.is_initialized():
         yield
         return
-    own = {"include_dashboard": False} if address is None else {"address": address}
+    address = backend.address
+    own: Any = {"include_dashboard": False} if address is None else {"address": address}
     try:
+        if address is not None and ":" in address:  # Ray itself would try for minutes
+            place = urlsplit(address if "//" in address else f"//{address}")
+            socket.create_connection((place.hostname, place.port), timeout=10.0).close()
         ray.init(log_to_driver=False, **own)
-    except ConnectionError as fault:
+    except (OSError, ValueError) as fault:
         raise SearchError(f"address: no Ray cluster answers at {address!r}: {fault}") from fault
     try:
+        there = ray.cluster_resources()
+        if address is None and not room_for(backend.needs, there):
+            found = {kind: there.get(kind, 0.0) for kind in backend.needs}
+            raise InputError(f"a task needs {backend.needs}, but this machine has {found}")
         yield
     finally:
         ray.shutdown()

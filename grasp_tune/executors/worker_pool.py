@@ -69,6 +69,11 @@ class WorkerPool(ABC, Generic[M]):
         return len(self.members)
 
     @property
+    def held(self) -> int:
+        """How many workers are there."""
+        return len(self.members)
+
+    @property
     def free(self) -> bool:
         """Whether there is room for another task."""
         return len(self.waiting) + self.busy < self.capacity
@@ -114,5 +119,5 @@ class WorkerPool(ABC, Generic[M]):
                 yield job
 
     def note(self) -> None:
-        """Tell how many workers are busy now."""
-        self._usage.note(self.capacity, self.busy)
+        """Tell how many workers are there and busy now."""
+        self._usage.note(self.held, self.busy)

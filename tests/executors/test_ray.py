@@ -168,6 +168,26 @@ def test_as_many_tasks_run_as_the_cluster_holds(tmp_path: Path, wanted: gt.Resul
         assert 1 <= len(set(tmp_path.iterdir()) - before) <= workers
 
 
+@pytest.mark.usefixtures("ray_session")
+def test_a_hard_cap_holds_for_what_a_death_undid(tmp_path: Path, wanted: gt.Result) -> None:
+    path = str(tmp_path / "calls")
+
+    def die_once() -> None:
+        import os
+        import signal
+
+        with open(path, "ab", buffering=0) as file:
+            file.write(b".")
+            if file.tell() == 450:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    result = run(linear_problem(die_once)(), hard_cap=True, out=tmp_path / "out", workers=1)
+    seen = os.path.getsize(path)
+    assert 450 < seen <= FEW["budget"]
+    assert result.calls["repeated"] > 0 and sum(result.calls.values()) in (seen, seen + 1)
+    assert result.partial == (wanted.to_dict()["choice"] != result.to_dict()["choice"])
+
+
 def test_a_second_driver_on_the_same_folder_is_refused(tmp_path: Path) -> None:
     before = ray.is_initialized()
     with folder_lock(tmp_path), pytest.raises(gt.GraspError, match=f"process {os.getpid()} on"):
@@ -186,3 +206,21 @@ def test_a_second_driver_on_the_same_folder_is_refused(tmp_path: Path) -> None:
 def test_bad_options_are_named(options: dict[str, Any], words: str) -> None:
     with pytest.raises(gt.InputError, match=words):
         RayBackend(**options)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:9", "ray://nowhere.invalid:10001", "here:x"])
+def test_a_cluster_that_is_not_there_is_named_at_once(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with pytest.raises(gt.SearchError, match=f"no Ray cluster answers at '{address}'"):
+        run(backend=RayBackend(address=address))
+
+
+def test_what_this_machine_never_has_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    for name in ("init", "shutdown"):
+        monkeypatch.setattr(ray, name, lambda **how: None)
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 2.0})
+    with pytest.raises(gt.InputError, match=r"needs .*'GPU': 1.*this machine has .*'GPU': 0.0"):
+        run(backend=RayBackend(gpus_per_task=1))
