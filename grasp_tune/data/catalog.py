@@ -22,7 +22,8 @@ _LINES = "a text file with lines such as: +1 3:0.5 7:1"
 
 def load_data(options: Dataset) -> Data:
     """The data that a `problem.dataset` section describes; files are read here, and only here."""
-    data: Data = load_entry_point(options.loader, f"{KEY}.name")(options)
+    name = options.loader or f"{__name__}:{options.name}"
+    data: Data = load_entry_point(name, f"{KEY}.name")(options)
     return data
 
 

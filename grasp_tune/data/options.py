@@ -18,7 +18,8 @@ from grasp_tune.core.errors import InputError
 class Dataset(s.NamedSection):
     """The keys of one kind of data."""
 
-    loader: ClassVar[str]  # `module:function`; takes the section and returns a `Data`
+    # `module:function`; takes the section and returns a `Data`. Empty: that name in `catalog`.
+    loader: ClassVar[str] = ""
 
 
 class Table(Dataset):
@@ -38,7 +39,6 @@ class Table(Dataset):
 class Digits(Table):
     """1,797 handwritten digits of 8 x 8 pixels (10 classes), shipped with scikit-learn."""
 
-    loader: ClassVar[str] = "grasp_tune.data.catalog:digits"
     name: Annotated[Literal["digits"], s.KIND] = "digits"
     test_share: s.Share = 0.2
     """Share of the rows kept aside to judge the final model, never used in training."""
@@ -47,14 +47,12 @@ class Digits(Table):
 class Spirals(Digits):
     """3,000 points in the plane on three spiral arms (3 classes), made here: needs no package."""
 
-    loader: ClassVar[str] = "grasp_tune.data.catalog:spirals"
     name: Annotated[Literal["spirals"], s.KIND] = "spirals"  # type: ignore[assignment]
 
 
 class BreastCancer(Digits):
     """569 tumours, 30 measurements, 2 classes, shipped with scikit-learn."""
 
-    loader: ClassVar[str] = "grasp_tune.data.catalog:breast_cancer"
     name: Annotated[Literal["breast_cancer"], s.KIND] = "breast_cancer"  # type: ignore[assignment]
     standardize: s.FlagOrAuto = True
     """Shift and divide each feature to mean 0, variance 1: their scales differ by 10,000."""
@@ -75,7 +73,6 @@ class TableFile(Table):
 class Npz(TableFile):
     """Arrays in one `.npz` file of NumPy; arrays of Python objects are refused."""
 
-    loader: ClassVar[str] = "grasp_tune.data.catalog:npz"
     name: Annotated[Literal["npz"], s.KIND] = "npz"
     x: s.Text = "x_train"
     """Name of the training inputs in it."""
@@ -99,7 +96,6 @@ class TextFile(TableFile):
 class Libsvm(TextFile):
     """Rows `label index:value ...` in LIBSVM's text format."""
 
-    loader: ClassVar[str] = "grasp_tune.data.catalog:libsvm"
     name: Annotated[Literal["libsvm"], s.KIND] = "libsvm"
     features: Annotated[s.Count, Field(le=10_000_000)] | None = None
     """Number of features; empty: the largest index found."""
