@@ -73,9 +73,12 @@ class Limits:
             return min(found)
         if folder is not None and (folder / STATE).is_file():
             return int(read_sealed(folder / STATE, STATE_LIMIT)["spec"]["budget"])
-        return self._calls_by_time(problem, seed, exact)
+        calls = self.calls_by_time(problem, seed, exact)
+        logger.info("%g minutes are %d oracle calls", self.minutes, calls)
+        return calls
 
-    def _calls_by_time(self, problem: TorchProblem, seed: int, exact: bool) -> int:
+    def calls_by_time(self, problem: TorchProblem, seed: int, exact: bool = False) -> int:
+        """Return the oracle calls that fit into the minutes, by timing a few."""
         assert self.minutes is not None
         allowed = 60 * self.minutes
         enough = min(_TIMING[0] * allowed, _TIMING[1])
@@ -95,8 +98,4 @@ class Limits:
                     optimizer.step()
                 call += 1
             each = (time.perf_counter() - begun) / (call - _WARM)
-        found = max(1, int(_SHARE * allowed / each))
-        logger.info(
-            "%g minutes are %d oracle calls of %.3g ms each", self.minutes, found, 1e3 * each
-        )
-        return found
+        return max(1, int(_SHARE * allowed / each))

@@ -205,7 +205,7 @@ def compare(
 
 def _time_words(runs: int, experiment: Experiment, problem: TorchProblem) -> str:
     """How long so many runs will take, from how many calls fit into a minute."""
-    fitting = Limits(minutes=1).calls(problem, experiment.seed)
+    fitting = Limits(minutes=1).calls_by_time(problem, experiment.seed)
     total = duration(60 * runs * experiment.budget / fitting)
     return f"{plural(runs, 'run')} of {experiment.budget:,} calls each: about {total}"
 
