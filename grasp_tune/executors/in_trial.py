@@ -2,17 +2,25 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
+
+import torch
+from torch import nn
 
 from grasp_tune.core.methods import Method
 from grasp_tune.core.spec import AnySchedule, SweepSpec
 from grasp_tune.engine.fused import fusion_width
-from grasp_tune.engine.problem import TorchProblem, checked_problem
+from grasp_tune.engine.metrics import find_metric
+from grasp_tune.engine.problem import Rows, TorchProblem, checked_problem
+from grasp_tune.engine.streams import full_batches
 from grasp_tune.executors.local import InProcess
 from grasp_tune.runtime.callbacks import Callback, Reporter
 from grasp_tune.runtime.driver import run_sweep
 from grasp_tune.runtime.result import Result
+
+VALUE_SHARE = 8  # at most this part of a trial's budget goes to the loss that it returns
 
 
 class _Parts(Callback):
@@ -30,6 +38,33 @@ class _Parts(Callback):
         self._report(self._parts, self._best)
 
 
+@torch.no_grad()
+def _value(problem: TorchProblem, model: nn.Module, data: Any, most: int) -> float:
+    """Return the loss, or 1 - metric, over the data's rows in evaluation mode.
+
+    most: of so many rows at most; of more, the same ones in every trial are drawn.
+    """
+    device, metric = problem.chosen_device, problem.metric
+    if most < (rows := _rows(data)):
+        drawn = torch.randperm(rows, generator=torch.Generator().manual_seed(0))[:most]
+        if isinstance(data, tuple):
+            data = tuple(item[drawn.to(item.device)] for item in data)
+        else:
+            data = replace(data, items=[data.items[int(row)] for row in drawn])
+    model.to(device).eval()
+    parts = list(full_batches(data, device))
+    if metric is not None and problem.choose_by == "metric":
+        outputs = torch.cat([model(batch[0]) for batch, _ in parts])
+        return 1.0 - float(find_metric(metric)[1](outputs, torch.cat([b[1] for b, _ in parts])))
+    total = sum(float(problem.loss(model, batch)) * count for batch, count in parts)
+    return total / sum(count for _, count in parts)
+
+
+def _rows(data: Any) -> int:
+    """Return how many rows can be had by number."""
+    return len(data[0]) if isinstance(data, tuple) else len(data) if isinstance(data, Rows) else 0
+
+
 def train_in_trial(
     problem: TorchProblem,
     budget: int,
@@ -41,13 +76,20 @@ def train_in_trial(
 ) -> tuple[Result, dict[str, float]]:
     """Return the result, and what a trial says of it: loss, oracle calls and chosen step.
 
+    A few fresh minibatches tell runs of a trial apart, but not trials: whoever compares many would
+    be given the luckiest. So a part of the budget goes to the loss over all rows held out.
+
     report: is told the parts that have ended and the best mean loss so far; may raise to end it.
     method, schedule, seed, how: as `minimize` takes them.
     """
     width = fusion_width(checked_problem(problem), method, "auto", seed)
-    spec, bases = SweepSpec.assemble(method, budget, schedule, seed, width=width, **how)
+    data = problem.data if problem.validation is None else problem.validation
+    spare = min(-(-_rows(data) // problem.batch_size), budget // VALUE_SHARE)
+    spec, bases = SweepSpec.assemble(method, budget - spare, schedule, seed, width=width, **how)
     heard = Reporter([_Parts(report)])
     result = run_sweep(problem, spec, InProcess, bases=bases, reporter=heard)
     loss = math.inf if math.isnan(result.loss) else result.loss
-    calls = sum(count for name, count in result.calls.items() if name != "repeated")
+    if spare and math.isfinite(loss):
+        loss = _value(problem, result.model, data, spare * problem.batch_size)
+    calls = spare + sum(count for name, count in result.calls.items() if name != "repeated")
     return result, {"loss": loss, "oracle_calls": calls, "step": result.choice.chosen.value}

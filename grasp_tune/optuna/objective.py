@@ -70,7 +70,7 @@ def train(trial: Trial, problem: TorchProblem, budget: int, **how: Any) -> float
     budget: T, the oracle calls of this trial.
     how: method, schedule, seed and ensemble, as `grasp_tune.minimize` takes them.
 
-    The loss is that of fresh minibatches, or of `validation` where the problem has it.
+    The loss is that over all rows of `validation`, or of the data where there is none.
     """
 
     def report(part: int, best: float) -> None:

@@ -259,8 +259,8 @@ def train(problem: TorchProblem, budget: int, **how: Any) -> float:
                  metric="loss", mode="min", scheduler=ASHAScheduler())
 
     Reports the best `loss` after each part of the training, so that schedulers work, and at last
-    the loss of fresh minibatches (or of `validation`) with `oracle_calls`, the chosen `step` and
-    the model as a checkpoint, which `Result.load` reads.
+    the loss over all rows of `validation` (or of the data) with `oracle_calls`, the chosen `step`
+    and the model as a checkpoint, which `Result.load` reads.
 
     problem: what the trial's config makes of model, loss and data.
     budget: T, the oracle calls of this trial.

@@ -1,0 +1,61 @@
+"""A sweep inside a trial: what it returns tells trials apart, and costs no more than it may."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+import grasp_tune as gt
+from grasp_tune.executors.in_trial import train_in_trial
+
+ROWS = torch.randn(120, 3, generator=torch.Generator().manual_seed(1))
+LABELS = (ROWS[:, 0] > 0).long()
+
+
+def problem(**more: object) -> tuple[gt.TorchProblem, list[int]]:
+    """A classifier, and how many calls its loss has seen."""
+    calls = [0]
+
+    def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        calls[0] += 1
+        return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+    made = gt.TorchProblem(
+        model=lambda: nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Linear(8, 2)),
+        loss=loss,
+        data=(ROWS[:80], LABELS[:80]),
+        batch_size=8,
+        **more,  # type: ignore[arg-type]
+    )
+    return made, calls
+
+
+def loss_over(model: nn.Module, rows: slice) -> float:
+    with torch.no_grad():
+        return float(nn.functional.cross_entropy(model.eval()(ROWS[rows]), LABELS[rows]))
+
+
+@pytest.mark.parametrize("kind", ["tensors", "dataset", "training"])
+def test_the_value_is_the_loss_over_all_rows_and_within_the_budget(kind: str) -> None:
+    held_out = (ROWS[80:], LABELS[80:])
+    given = {"tensors": held_out, "dataset": TensorDataset(*held_out), "training": None}
+    made, calls = problem(validation=given[kind])
+    result, found = train_in_trial(made, 200, lambda part, best: None)
+    expected = loss_over(result.model, slice(0, 80) if kind == "training" else slice(80, 120))
+    assert found["loss"] == pytest.approx(expected, rel=1e-5)
+    assert calls[0] <= found["oracle_calls"] <= 200
+
+
+def test_of_many_rows_the_same_ones_are_drawn_in_every_trial() -> None:
+    made, calls = problem(validation=(ROWS[80:], LABELS[80:]))
+    values = [train_in_trial(made, 24, lambda part, best: None)[1] for _ in range(2)]
+    assert values[0] == values[1]
+    assert calls[0] <= 2 * 24
+
+
+def test_a_metric_that_chooses_is_the_value() -> None:
+    made, _ = problem(validation=(ROWS[80:], LABELS[80:]), metric="accuracy", choose_by="metric")
+    result, found = train_in_trial(made, 200, lambda part, best: None)
+    with torch.no_grad():
+        right = float((result.model(ROWS[80:]).argmax(1) == LABELS[80:]).float().mean())
+    assert found["loss"] == pytest.approx(1.0 - right)
