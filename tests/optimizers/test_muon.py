@@ -7,7 +7,13 @@ import torch
 from torch import nn
 
 from grasp_tune.optimizers.adam import CoordinateAdam
-from grasp_tune.optimizers.muon import SIZE, MatrixAdam, equalized, hidden_matrices
+from grasp_tune.optimizers.muon import (
+    SIZE,
+    MatrixAdam,
+    equalized,
+    equalized_in_blocks,
+    hidden_matrices,
+)
 
 
 @pytest.mark.parametrize("shape", [(5, 40), (40, 5), (16, 16), (2, 2)])
@@ -87,3 +93,30 @@ def test_it_goes_on_bit_for_bit() -> None:
     fresh = MatrixAdam([other], lr=0.1, matrices=(0,))
     fresh.load_state_dict(optimizer.state_dict())
     assert torch.equal(go_on(other, fresh, 3, 6)[0], whole)
+
+
+def test_large_matrices_are_equalized_in_blocks_of_their_shorter_side() -> None:
+    matrix = torch.randn(200, 150, generator=torch.Generator().manual_seed(6))
+    whole = equalized_in_blocks(matrix)
+    blocks = [equalized(block) for block in matrix.split(50, dim=1)]
+    assert torch.allclose(whole, torch.cat(blocks, dim=1), atol=1e-5)
+    assert torch.allclose(equalized_in_blocks(matrix.T), whole.T, atol=1e-6)
+    assert torch.equal(equalized_in_blocks(matrix[:, :9]), equalized(matrix[:, :9]))
+
+
+def test_matrices_of_one_shape_move_together_as_they_do_alone() -> None:
+    draw = torch.Generator().manual_seed(7)
+    shapes = [(6, 4), (6, 4), (4, 6), (6, 2, 2), (140, 131)]
+    points = [nn.Parameter(torch.randn(shape, generator=draw)) for shape in shapes]
+    alone = [nn.Parameter(point.detach().clone()) for point in points]
+    together = MatrixAdam(points, lr=0.1, matrices=range(len(points)))
+    optimizers = [MatrixAdam([point], lr=0.1, matrices=(0,)) for point in alone]
+    for _ in range(3):
+        for point, other in zip(points, alone, strict=True):
+            point.grad = torch.randn(point.shape, generator=draw)
+            other.grad = point.grad.clone()
+        together.step()
+        for optimizer in optimizers:
+            optimizer.step()
+    for point, other in zip(points, alone, strict=True):
+        assert torch.allclose(point, other, atol=1e-5)
