@@ -45,7 +45,7 @@ from torch.nn import functional
 
 import grasp_tune as gt
 from grasp_tune.core.spec import SweepSpec
-from grasp_tune.report.dry_run import DryRun, Speed, StartPoint, Stopwatch, dry_run
+from grasp_tune.report.dry_run import DryRun, StartPoint, dry_run, measure
 from grasp_tune.report.simulation import Costs, simulate, timed_exchange
 from grasp_tune.runtime.sweep_folder import STATE, load_search
 
@@ -111,7 +111,7 @@ def rounds(options: argparse.Namespace, name: str, word: str) -> DryRun:
     return dry_run(search.spec, StartPoint(1.0, 1.0), search.outcomes)
 
 
-CALLS = Costs(Speed(probe=1.0, single=1.0, fused=1.0, value=1.0, point=0, state=0, steps=0))
+CALLS = Costs(1.0)
 
 
 def predict(options: argparse.Namespace) -> None:
@@ -387,11 +387,10 @@ def on_cores(options: argparse.Namespace) -> None:
     )
     schedule = schedule_of("default", options.lanes)
     spec = SweepSpec(gt.NonConvex(), options.budget, schedule)
-    stopwatch = Stopwatch(problem, 0, {})
-    start = stopwatch.start(exact=False)
-    run = dry_run(spec, start)
-    costs = Costs(stopwatch.speed(run, spec), timed_exchange(start.parameters))
-    print(f"{costs.speed.single:.4f} s a call, {costs.exchange:.4f} s an exchange", flush=True)
+    measured = measure(problem, spec, {})
+    start, run = measured.start, measured.run
+    costs = Costs(measured.call, timed_exchange(start.parameters))
+    print(f"{costs.call:.4f} s a call, {costs.exchange:.4f} s an exchange", flush=True)
     print(f"depth in a dry run: {run.depth}", flush=True)
     real: dict[int, float] = {}
     for workers in (1, 2):

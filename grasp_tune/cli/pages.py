@@ -124,9 +124,9 @@ def plan_page(estimate: CostEstimate) -> Group:
 
 
 def _time(estimate: CostEstimate) -> str:
-    if estimate.seconds is None or estimate.costs is None:
+    if estimate.seconds is None or estimate.measured is None:
         return "not measured: leave --grad-norm out to time a few steps"
-    steps = f"{estimate.costs.speed.steps:,} timed oracle calls, thrown away and not counted"
+    steps = f"{estimate.measured.steps:,} timed oracle calls, thrown away and not counted"
     kind = estimate.experiment.backend.kind
     more = "" if kind == "local" else f", and what {kind} itself needs"
     return f"about {duration(estimate.seconds)} on this machine{more} (from {steps})"

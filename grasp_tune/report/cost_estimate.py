@@ -8,15 +8,14 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from grasp_tune.config.schema import Experiment
-from grasp_tune.core.methods import Method
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import ScoreTask
-from grasp_tune.report.dry_run import DryRun, Round, StartPoint, Stopwatch, dry_run
+from grasp_tune.report.dry_run import DryRun, Measured, Round, StartPoint, dry_run, measure
 from grasp_tune.report.formatting import plural, quantities
 
 if TYPE_CHECKING:
     from grasp_tune.config.build import Built
-    from grasp_tune.report.simulation import Costs, Simulation
+    from grasp_tune.report.simulation import Costs
 
 # Seconds to start workers and between two tasks, on a machine with nothing else to do.
 OVERHEAD = {"local": (0.0, 0.0), "ray": (8.0, 0.02), "optuna": (2.0, 0.02)}
@@ -29,7 +28,6 @@ class Phase:
     name: str  # "probe", "train", "rung 3", "choose"
     what: str  # in words
     calls: int
-    seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +36,11 @@ class CostEstimate:
 
     experiment: Experiment
     start: StartPoint
-    measured: bool  # whether the start point was looked at, or only assumed
     run: DryRun
     phases: tuple[Phase, ...]
-    costs: Costs | None
-    built: Built | None
+    measured: Measured | None = None  # None: the start point was not looked at, only assumed
+    costs: Costs | None = None
+    built: Built | None = None
 
     @property
     def quantity(self) -> str:
@@ -52,14 +50,14 @@ class CostEstimate:
     @property
     def seconds(self) -> float | None:
         """How long the sweep would take here."""
-        return None if self.costs is None else sum(item.seconds or 0.0 for item in self.phases)
+        return self.seconds_on(getattr(self.experiment.backend, "workers", None) or 1)
 
     @property
     def disk(self) -> int | None:
         """Bytes of checkpoints, at most, and of the model that is returned."""
-        if self.costs is None:
+        if self.measured is None:
             return None
-        point, more = self.costs.speed.point, self.costs.speed.state - self.costs.speed.point
+        point, more = self.measured.point, self.measured.state - self.measured.point
         kept = [item.states * more + item.stored * point for item in self.run.rounds]
         return point + max(kept, default=0)
 
@@ -71,7 +69,11 @@ class CostEstimate:
 
     def seconds_on(self, workers: int) -> float | None:
         """How long the sweep would take on so many workers of this machine's speed."""
-        return None if self.costs is None else _simulated(self.run, self.costs, workers).seconds
+        if self.costs is None:
+            return None
+        from grasp_tune.report.simulation import simulate
+
+        return simulate(self.run, self.costs, workers).seconds
 
     def to_dict(self) -> dict[str, Any]:
         """The estimate as JSON values."""
@@ -97,8 +99,8 @@ class CostEstimate:
             "disk_bytes": self.disk,
             "seconds": self.seconds,
             "seconds_on_workers": {str(2**power): self.seconds_on(2**power) for power in range(9)},
-            "start": {**start, "measured": self.measured},
-            "timed_calls": 0 if self.costs is None else self.costs.speed.steps,
+            "start": {**start, "measured": self.measured is not None},
+            "timed_calls": 0 if self.measured is None else self.measured.steps,
             "paper_plan": self.run.plan and self.run.plan.to_dict(),
             "notes": list(self.experiment.notes()),
         }
@@ -113,8 +115,7 @@ def estimate_cost(
     run. With `grad_norm` (and `value`, the loss) at the start point given, neither happens.
     """
     given = experiment.sweep_arguments()
-    method: Method = given["method"]
-    built, costs, width = None, None, 0
+    built, width = None, 0
     if grad_norm is None:  # what follows needs torch; without it a plan takes no time
         from grasp_tune.config.build import build_parts, settled
         from grasp_tune.engine.fused import fusion_width
@@ -122,9 +123,9 @@ def estimate_cost(
 
         built = build_parts(experiment)
         experiment = settled(experiment, built.problem)
-        width = fusion_width(built.problem, method, given["fused"], experiment.seed)
+        width = fusion_width(built.problem, given["method"], given["fused"], experiment.seed)
     spec, bases = SweepSpec.assemble(
-        method,
+        given["method"],
         experiment.budget,
         given["schedule"],
         experiment.seed,
@@ -136,31 +137,22 @@ def estimate_cost(
         assert grad_norm is not None
         start = StartPoint(grad_norm, value)
         run = dry_run(spec, start)
-    else:
-        stopwatch = Stopwatch(built.problem, experiment.seed, bases)
-        start = stopwatch.start(exact=method.exact)
-        run = dry_run(spec, start)
-        lanes = any(segment.lanes > 1 for segment in run.segments)
-        exchange = timed_exchange(start.parameters) if lanes else 0.0
-        costs = Costs(stopwatch.speed(run, spec), exchange, *OVERHEAD[experiment.backend.kind])
-    phases = _phases(run, costs, getattr(experiment.backend, "workers", None) or 1)
-    return CostEstimate(experiment, start, built is not None, run, phases, costs, built)
+        return CostEstimate(experiment, start, run, _phases(run))
+    found = measure(built.problem, spec, bases)
+    start, run = found.start, found.run
+    lanes = any(segment.lanes > 1 for segment in run.segments)
+    exchange = timed_exchange(start.parameters) if lanes else 0.0
+    costs = Costs(found.call, exchange, *OVERHEAD[experiment.backend.kind])
+    return CostEstimate(experiment, start, run, _phases(run), found, costs, built)
 
 
-def _simulated(run: DryRun, costs: Costs, workers: int) -> Simulation:
-    from grasp_tune.report.simulation import simulate
-
-    return simulate(run, costs, workers)
-
-
-def _phases(run: DryRun, costs: Costs | None, workers: int) -> tuple[Phase, ...]:
+def _phases(run: DryRun) -> tuple[Phase, ...]:
     """A line for the probe, one for every change of the runs that go on, one for the choice."""
 
     def runs(item: Round) -> object:
         return item.phase, {segment.arm.index for segment in item.segments}
 
     groups = [list(group) for _, group in groupby(run.rounds, runs)]
-    times = iter([] if costs is None else _simulated(run, costs, workers).rounds)
     trains = [group for group in groups if group[0].phase == "train"]
     found: list[Phase] = []
     for group in groups:
@@ -170,8 +162,7 @@ def _phases(run: DryRun, costs: Costs | None, workers: int) -> tuple[Phase, ...]
         elif group in trains:
             name = "train" if len(trains) == 1 else f"rung {trains.index(group) + 1}"
             words = _training_words(group)
-        seconds = None if costs is None else sum(next(times) for _ in group)
-        found.append(Phase(name, words, sum(item.calls for item in group), seconds))
+        found.append(Phase(name, words, sum(item.calls for item in group)))
     return tuple(found)
 
 

@@ -2,16 +2,16 @@
 
 What a schedule does depends on what its runs report. Here every run behaves: the loss falls with
 the calls and is lowest in the middle of the range. So the phases and their calls are typical; that
-the calls never exceed the budget is certain. `Stopwatch` takes a few real steps and throws them
-away: how fast this machine is, how large a checkpoint, and where the sweep starts. None of these
-counts as an oracle call of a run.
+the calls never exceed the budget is certain. `measure` takes a few real steps and throws them away:
+how fast this machine is, how large a checkpoint, and where the sweep starts. None of these counts
+as an oracle call of a run.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
 _ORIGIN = "dry run"
 _SAMPLES = 8  # minibatch gradients at the start point
-_STEPS = 10  # oracle calls that are timed
+_STEPS = 30  # oracle calls that are timed
 _SHORT = 2  # calls of the run that is compared with
-_SLOW = 1.0  # seconds of a step that needs no longer run
+_SLOW = 0.2  # seconds of a step that needs no longer run
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,91 +149,58 @@ def _made_up(task: Task, start: StartPoint, middle: float) -> Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Speed:
-    """Seconds of one oracle call, by what it is for, and bytes of one checkpoint."""
+class Measured:
+    """A sweep on this machine, from a few oracle calls at its start point."""
 
-    probe: float
-    single: float  # a run by itself
-    fused: float  # a run among others in one batched computation
-    value: float  # a loss without a gradient
+    start: StartPoint
+    run: DryRun
+    call: float  # seconds of one oracle call in the longest task
     point: int  # bytes of a candidate
     state: int  # bytes of a run that can go on
     steps: int  # oracle calls that were made to find out
 
-    def seconds_of(self, task: Task) -> float:
-        """The time that a task of the search takes."""
-        if isinstance(task, TrainTask):
-            return task.calls * (self.fused if len(task.segments) > 1 else self.single)
-        if isinstance(task, ProbeTask):
-            gradients = task.gradients[1] - task.gradients[0]
-            return gradients * self.probe + (task.values[1] - task.values[0]) * self.value
-        samples = sum(item.stop - item.start for item in task.samples)
-        return samples * (self.value if task.by == "value" else self.probe)
 
+def measure(problem: TorchProblem, spec: SweepSpec, bases: Mapping[str, Factory]) -> Measured:
+    """The sweep that would start here: the start point as a few samples show it, and a few steps.
 
-class Stopwatch:
-    """The problem at its start point, in this process."""
+    Their time is the difference of a longer and a shorter run: a real segment is so long that
+    reading and writing its checkpoints hardly matters.
+    """
+    from grasp_tune.engine.worker import Worker  # a plan without it loads no torch
+    from grasp_tune.runtime.store import TemporaryStore
 
-    def __init__(self, problem: TorchProblem, seed: int, bases: Mapping[str, Factory]) -> None:
-        from grasp_tune.engine.worker import Worker  # a plan without it loads no torch
-        from grasp_tune.runtime.store import TemporaryStore
+    store, made, exact = TemporaryStore(), list[int](), spec.method.exact
+    worker = Worker(problem, spec.seed, store, bases, made.append)
 
-        self._calls: list[int] = []
-        self._store = TemporaryStore()
-        self._worker = Worker(problem, seed, self._store, bases, self._calls.append)
+    def timed(task: Task) -> tuple[float, int]:
+        clock, before = time.perf_counter(), sum(made)
+        worker.run(task)
+        return time.perf_counter() - clock, max(1, sum(made) - before)
 
-    def start(self, *, exact: bool) -> StartPoint:
-        """The start point as a few samples show it."""
-        task = ProbeTask("probe", (0, _SAMPLES), (0, 0), moments=not exact, exact=exact)
-        outcome = self._worker.run(task)
-        assert isinstance(outcome, ProbeOutcome)
-        return StartPoint(outcome.gradient_norm, outcome.value, outcome.parameters)
+    def steps(stop: int) -> tuple[float, int]:
+        end: dict[str, Any] = {"stop": stop, "keep": (stop,), "save": True, "lanes": 1}
+        begin: dict[str, Any] = dict.fromkeys(("origin", "anneal", "ceiling"))
+        segments = [replace(item, start=0, **begin, **end) for item in longest.segments]
+        return timed(replace(longest, segments=tuple(segments)))
 
-    def speed(self, run: DryRun, spec: SweepSpec) -> Speed:
-        """The speed of what the sweep would do."""
-        exact, oracle = spec.method.exact, self._worker.oracle
-        steps = range(1 if exact else _STEPS)
-        task = ProbeTask("probe", (0, len(steps)), exact=exact)
-        probe = value = single = fused = _seconds(lambda: self._worker.run(task)) / len(steps)
-        if not exact:
-            oracle.value("probe", 0)  # sets things up
-            value = _seconds(lambda: [oracle.value("probe", at) for at in steps]) / len(steps)
-        trains = [t for item in run.rounds for t in item.tasks if isinstance(t, TrainTask)]
-        if trains:
-            parts = trains[0].segments
-            single = self._timed(replace(trains[0], segments=(parts[len(parts) // 2],)))
-            fused = self._timed(trains[0]) if len(parts) > 1 else single
-        keys, path = self._store.keys(), self._store.path
-        sizes = {Key.parse(key).what: path(key).stat().st_size for key in keys}
-        point = max(sizes.get("iterate", 0), sizes.get("average", 0))
-        return Speed(probe, single, fused, value, point, sizes.get("state", 0), sum(self._calls))
-
-    def _timed(self, task: TrainTask) -> float:
-        """Seconds of one call of a training task, from the start point.
-
-        The difference of a longer and a shorter run: a real segment is so long that reading and
-        writing its checkpoints hardly matters.
-        """
-        self._run(task, 1)  # the first call of all sets things up, which may take a second
-        short, fewer = self._run(task, _SHORT)
-        if short > _SLOW * _SHORT:
-            return short / fewer  # slow enough to be told from a few calls
-        long, more = self._run(task, _SHORT + _STEPS)
-        if more <= fewer:  # every run ended at once
-            return short / fewer
+    task = ProbeTask("probe", (0, _SAMPLES), (0, 0), moments=not exact, exact=exact)
+    found = worker.run(task)
+    assert isinstance(found, ProbeOutcome)
+    start = StartPoint(found.gradient_norm, found.value, found.parameters)
+    run = dry_run(spec, start)
+    trains = [task for item in run.rounds for task in item.tasks if isinstance(task, TrainTask)]
+    if not trains:
+        seconds, calls = timed(task)
+        return Measured(start, run, seconds / calls, 0, 0, sum(made))
+    longest = max(trains, key=lambda task: task.calls)
+    steps(1)  # the first call of all sets things up, which may take a second
+    short, fewer = steps(_SHORT)
+    each = short / fewer
+    if short < _SLOW * _SHORT:  # else it is slow enough to be told from a few calls
+        long, more = steps(_SHORT + _STEPS)
         # On a busy machine the difference may be all noise; no call is ten times the others.
-        return max((long - short) / (more - fewer), 0.1 * long / more)
-
-    def _run(self, task: TrainTask, stop: int) -> tuple[float, int]:
-        """Seconds and oracle calls of a task that ends after a few calls of each run."""
-        change: dict[str, Any] = {"stop": stop, "keep": (stop,), "save": True, "anneal": None}
-        segments = tuple(replace(item, start=0, **change) for item in task.segments)
-        before = sum(self._calls)
-        seconds = _seconds(lambda: self._worker.run(replace(task, segments=segments)))
-        return seconds, max(1, sum(self._calls) - before)
-
-
-def _seconds(action: Callable[[], object]) -> float:
-    clock = time.perf_counter()
-    action()
-    return time.perf_counter() - clock
+        each = max((long - short) / max(1, more - fewer), 0.1 * long / more)
+    keys, path = store.keys(), store.path
+    sizes = {Key.parse(key).what: path(key).stat().st_size for key in keys}
+    point = max(sizes.get("iterate", 0), sizes.get("average", 0))
+    return Measured(start, run, each, point, sizes.get("state", 0), sum(made))

@@ -17,7 +17,7 @@ import torch
 
 from grasp_tune.core.tasks import Task, TrainTask
 from grasp_tune.engine.lane_group import LaneGroup, LaneSum, Seat
-from grasp_tune.report.dry_run import DryRun, Speed
+from grasp_tune.report.dry_run import DryRun
 from grasp_tune.runtime.lane_sharing import LaneSharing, UsageMeter, lanes_of
 
 EXCHANGES = 20  # that are timed
@@ -27,7 +27,7 @@ EXCHANGES = 20  # that are timed
 class Costs:
     """Seconds that things take."""
 
-    speed: Speed  # oracle calls
+    call: float  # an oracle call
     exchange: float = 0.0  # of the gradients of one step between two workers
     start: float = 0.0  # from the beginning until workers take tasks
     task: float = 0.0  # between two tasks of a worker
@@ -38,7 +38,7 @@ class Costs:
         Gradients go around a ring, so that their time grows with the number of workers.
         """
         lanes = lanes_of(task)
-        seconds = self.task + self.speed.seconds_of(task) * -(-lanes // workers) / lanes
+        seconds = self.task + self.call * task.calls * -(-lanes // workers) / lanes
         if workers > 1 and isinstance(task, TrainTask):
             steps = max(-(-segment.calls // segment.lanes) for segment in task.segments)
             seconds += steps * self.exchange * (workers - 1)

@@ -57,11 +57,11 @@ def test_disk_space_counts_what_is_kept_at_a_time() -> None:
     )
     estimate = estimate_cost(experiment)
     cells = len(estimate.run.plan.cells)  # type: ignore[union-attr]
-    assert estimate.costs is not None and estimate.disk is not None
+    assert estimate.measured is not None and estimate.disk is not None
     # One candidate a cell, and the model that is returned; 65 * 10 numbers of 4 bytes and a header.
-    assert estimate.disk == (cells + 1) * estimate.costs.speed.point
-    assert 2600 < estimate.costs.speed.point < 4000
-    assert estimate.seconds == pytest.approx(sum(phase.seconds or 0.0 for phase in estimate.phases))
+    assert estimate.disk == (cells + 1) * estimate.measured.point
+    assert 2600 < estimate.measured.point < 4000
+    assert estimate.seconds == pytest.approx(estimate.run.calls * estimate.measured.call)
 
 
 def test_a_wide_range_and_its_phases_are_told_in_words() -> None:
