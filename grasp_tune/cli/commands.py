@@ -216,18 +216,22 @@ def run(
 def resume(
     folder: Folder,
     changes: Set = None,
+    budget: Budget = None,
+    epochs: Epochs = None,
     quiet: Quiet = False,
     shown: Shown = Format.TABLE,
     allow_outside: AllowOutside = False,
 ) -> None:
-    """Go on with a run that was stopped, from any working directory.
+    """Go on with a run that was stopped, or that has ended and gets more budget.
 
-    Uses DIR/config.yaml. With --set, only keys may change that leave the result as it is, such as
-    backend.workers. A finished run is not trained again; its report is written anew.
+    Uses DIR/config.yaml, from any working directory. With --set, only keys may change that leave
+    the result as it is, such as backend.workers. A finished run is trained further where --budget
+    or --epochs give it more calls than it had; else only its report is written anew.
 
-    Example: grasp-tune resume runs/quickstart
+    Example: grasp-tune resume runs/quickstart --epochs 20
     """
-    experiment = _experiment(folder, changes or [], folder, allow_outside, saved=True)
+    typed = _typed(changes, budget=budget, steps=None, epochs=epochs, minutes=None)
+    experiment = _experiment(folder, typed, folder, allow_outside, saved=True)
     _run(experiment, folder, False, quiet, shown, allow_outside)
 
 

@@ -107,7 +107,8 @@ def run_experiment(
     if (earlier := evaluation.read_metadata(folder)) is not None:
         kept = replace(earlier, started=started, seconds=seconds, quality=quality)
         # Nothing was left to do: keep the times of the run that did it, and AdamW's scores.
-        metadata = earlier if kept == metadata else metadata
+        same = earlier.quality is None or replace(earlier.quality, adamw=None) == quality
+        metadata = earlier if same and kept == metadata else metadata
     evaluation.write_metadata(folder, metadata)
     write_folder_report(folder)
     return Finished(result, metadata, folder)

@@ -48,7 +48,7 @@ def claim(folder: Path, experiment: Experiment, *, fresh: bool = False) -> None:
         fault = f", which holds other files and no {CONFIG}"
     elif ours and not (folder / CONFIG).read_bytes().startswith(_HEAD[:40].encode()):
         fault = f", whose {CONFIG} was not written by a run"
-    elif ours and not fresh and (difference := _difference(saved_config(folder), values)):
+    elif ours and not fresh and (difference := _difference(folder, values)):
         fault = f", the folder of another run ({difference})"
         wanted = "another folder, or --fresh to start over in this one"
     if fault:
@@ -86,9 +86,9 @@ def saved_experiment(folder: Path, *, overrides: Iterable[str] = ()) -> Experime
         got = "a URL whose password was not saved"
         wanted = "the whole URL in the environment variable GRASP_TUNE__BACKEND__STORAGE"
         raise ConfigError(str(path), "backend.storage", got, wanted)
-    if difference := _difference(saved_config(folder), experiment.to_dict()):
-        wanted = "only keys that leave the result as it is, such as backend.workers; to change "
-        wanted += "others, use run with another --out"
+    if difference := _difference(folder, experiment.to_dict()):
+        wanted = "only keys that leave the result as it is, such as backend.workers, and of a "
+        wanted += "finished run a larger budget; to change others, use run with another --out"
         raise ConfigError(str(path), "", f"a change ({difference})", wanted)
     return experiment
 
@@ -128,9 +128,14 @@ def _reaching(section: Section, above: str = "") -> Iterator[tuple[str, str]]:
             yield f"{above}{name}", "true" if value is True else str(value)
 
 
-def _difference(before: dict[str, Any], after: dict[str, Any]) -> str:
-    """The first keys in which two configs differ, in words; empty where a run may go on."""
-    old, new = _flat(before), _flat(after)
+def _difference(folder: Path, after: dict[str, Any]) -> str:
+    """The first keys in which a run's config and another differ; empty where it may go on.
+
+    A finished run may have more budget: it is extended.
+    """
+    old, new = _flat(saved_config(folder)), _flat(after)
+    if (folder / "result.json").is_file() and new["budget"] > old["budget"]:
+        new |= {key: old[key] for key in ("budget", "steps", "epochs", "minutes")}
     found = [
         f"{key} was {shown(old.get(key), 40)}, now {shown(new.get(key), 40)}"
         for key in sorted({*old, *new})

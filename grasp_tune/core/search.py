@@ -9,7 +9,7 @@ are one mechanism, and nothing can depend on the order in which tasks end.
 import logging
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from grasp_tune.core.choice import Choice, best_seen
@@ -28,7 +28,7 @@ from grasp_tune.core.tasks import (
     outcome_to_dict,
 )
 from grasp_tune.core.validation import whole
-from grasp_tune.schedules import find_schedule
+from grasp_tune.schedules.extension import all_rounds, prefix
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class Search:
         self._error: GraspError | None = None  # why the schedule cannot go on
         self._discarded: list[str] = []
         self._origin: str | None = None
-        self._schedule = find_schedule(spec.schedule).rounds(spec)
+        self._schedule = all_rounds(spec)
         self._enter(next(self._schedule))
         self._advance()
 
@@ -229,6 +229,11 @@ class Search:
         return {key: self._outcomes[key] for key in self.tasks if key in self._outcomes}
 
     @property
+    def begun(self) -> bool:
+        """Whether an outcome is known that is not of a budget that it extends."""
+        return any(key.startswith(prefix(self.spec)) for key in self._outcomes)
+
+    @property
     def leader(self) -> str:
         """The checkpoint to return if everything stopped now."""
         return self.choice.key if self.choice is not None else self._round.leader
@@ -261,16 +266,29 @@ class Search:
         }
 
     @classmethod
-    def from_state(cls, state: Json, spec: SweepSpec | None = None) -> "Search":
-        """Return the search that `state` describes; `spec` must agree with it if given."""
+    def from_state(
+        cls, state: Json, spec: SweepSpec | None = None, *, extend: bool = False
+    ) -> "Search":
+        """Return the search that `state` describes; `spec` must agree with it if given.
+
+        extend: where the search has ended and `spec` has more budget, return one that goes on.
+        """
         if not isinstance(state, dict) or state.get("format") != 1:
             raise InputError("not a search state of format 1")
         found = decode(_State, {key: item for key, item in state.items() if key != "format"})
-        if spec is not None and (difference := spec.difference(found.spec)):
+        spec = spec or SweepSpec.from_dict(found.spec)
+        before = spec.before(found.spec) if extend else spec
+        if difference := before.difference(found.spec):
             raise InputError(f"the saved search differs from this one: {difference}")
-        search = cls(spec if spec is not None else SweepSpec.from_dict(found.spec))
         outcomes = {key: outcome_from_dict(item) for key, item in found.outcomes.items()}
+        search = cls(before)
         search.replay(outcomes, found.failures)
+        if before.budget < spec.budget:
+            if search.choice is None:
+                difference = spec.difference(found.spec)
+                raise InputError(f"the saved search differs, and has not ended: {difference}")
+            search = cls(replace(spec, extends=(*before.extends, before.budget)))
+            search.replay(outcomes, found.failures)
         search.repeated = whole("repeated", found.repeated, 0)
         search.notes = [str(note) for note in found.notes]
         return search

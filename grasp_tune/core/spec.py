@@ -1,7 +1,8 @@
 """Everything that fixes a sweep before it starts: with the problem, the whole input."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, Literal
 
 from grasp_tune.core.errors import InputError
@@ -29,6 +30,7 @@ class SweepSpec:
     width: int = 0  # short runs that share a task; 0: one each
     probe_parts: int | None = None  # tasks that share the probe; None: the schedule decides
     challengers: tuple[str, ...] = ()  # further base optimizers that join the race
+    extends: tuple[int, ...] = ()  # budgets of the sweep that had ended before it was extended
 
     def __post_init__(self) -> None:
         # Limits beyond all use: lists of that length would fill the memory.
@@ -37,6 +39,8 @@ class SweepSpec:
         if self.probe_parts is not None:
             whole("probe_parts", self.probe_parts, 1, 10**5)
         whole("seed", self.seed, None)
+        for before, after in pairwise((0, *self.extends, self.budget)):
+            whole("extends", before, 0, after - 1)
         object.__setattr__(self, "schedule", find_schedule(self.schedule))
         if self.ensemble not in ("resample", "window"):
             raise InputError(f"ensemble: got {self.ensemble!r}, expected 'resample' or 'window'")
@@ -95,8 +99,11 @@ class SweepSpec:
         """Return the spec as JSON values."""
         written = {name: getattr(self, name) for name in self.__dataclass_fields__}
         schedule = written_schedule(find_schedule(self.schedule))
-        method, challengers = self.method.to_dict(), list(self.challengers)
-        return {**written, "method": method, "schedule": schedule, "challengers": challengers}
+        written |= {"method": self.method.to_dict(), "schedule": schedule}
+        written |= {name: list(getattr(self, name)) for name in ("challengers", "extends")}
+        if not self.extends:  # as before there was such a thing
+            del written["extends"]
+        return written
 
     @classmethod
     def checked(cls, data: Json) -> dict[str, Json]:
@@ -112,22 +119,34 @@ class SweepSpec:
         own: the user's own optimizers by name; needed where the method's base is one of them.
         """
         names = set(cls.__dataclass_fields__)
-        if not isinstance(data, dict) or set(data) != names:
+        if not isinstance(data, dict) or {*data, "extends"} != names:
             raise InputError(f"a spec has exactly the keys {sorted(names)}")
-        method, challengers = data["method"], data["challengers"]
-        if not isinstance(challengers, list) or not isinstance(method, dict):
-            raise InputError("of a spec, challengers must be a list of names, method an object")
+        method, lists = data["method"], (data["challengers"], data.get("extends", []))
+        if not all(isinstance(item, list) for item in lists) or not isinstance(method, dict):
+            raise InputError("of a spec, challengers and extends are lists, method is an object")
         known = method_from_dict(method, (own or {}).get(str(method.get("base"))))
-        return cls(**{**data, "method": known, "challengers": tuple(map(str, challengers))})
+        challengers, extends = tuple(map(str, lists[0])), tuple(lists[1])
+        return cls(**{**data, "method": known, "challengers": challengers, "extends": extends})
+
+    def before(self, stored: Json) -> "SweepSpec":
+        """Return the spec with the budget of a stored one, where that is no larger."""
+        values = stored if isinstance(stored, dict) else {}
+        budget, extends = values.get("budget"), tuple(values.get("extends", ()))
+        if not isinstance(budget, int) or budget > self.budget:
+            return self
+        return replace(self, budget=budget, extends=extends)
 
     def difference(self, stored: Json) -> str:
         """Return the keys in which a stored spec differs, with both values; empty if none.
 
         Compared as written: a base optimizer of one's own is there by name only.
         """
-        mine = self.to_dict()
-        if not isinstance(stored, dict) or set(stored) != set(mine):
+        mine = {"extends": [], **self.to_dict()}
+        if not isinstance(stored, dict) or {*stored, "extends"} != set(mine):
             raise InputError(f"a spec has exactly the keys {sorted(mine)}")
+        stored = {"extends": [], **stored}
+        if mine["budget"] != stored["budget"]:
+            stored["extends"] = mine["extends"]
         changed = (key for key in mine if mine[key] != stored[key])
         return "; ".join(f"{key} {stored[key]!r} became {mine[key]!r}" for key in changed)
 

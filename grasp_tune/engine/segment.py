@@ -141,7 +141,7 @@ class TrainingRun:
         self.optimizer = self.base.build(self.params, values, coordinates, bench.matrices)
         self._full = [group.get(self._entry) for group in self.optimizer.param_groups]
         self.averages = Averages(model, segment.averages)
-        if saved is not None:
+        if saved is not None and "optimizer" in saved.meta:  # else a point, where runs begin anew
             key, numbers = str(segment.state), str(saved.meta["optimizer"])
             load_optimizer(self.optimizer, saved.tensors, numbers, key)
             self.averages.load(saved.tensors, saved.meta, key)

@@ -219,7 +219,7 @@ class Driver:
         That takes two oracle calls, which show as repeated.
         """
         search = self.search
-        known = not search.outcomes or search.choice is not None or RESUMED in search.notes
+        known = not search.begun or search.choice is not None or RESUMED in search.notes
         if known or (self._hard_cap and self._folder.calls.total + 2 > search.spec.budget):
             return
         if not make_worker.made and make_worker.problem.chosen_device.type != "cpu":

@@ -80,7 +80,8 @@ def sweep_store(storage: str, spec: SweepSpec, out: Path | None) -> Store:
     """
     name = uuid.uuid4().hex
     if out is not None:
-        text = json.dumps([str(out.resolve()), spec.to_dict()], sort_keys=True)
+        values = {**spec.to_dict(), "budget": 0}  # which may be extended
+        text = json.dumps([str(out.resolve()), values], sort_keys=True)
         name = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
     name = f"grasp-{name[:16]}"
     if "://" not in storage:

@@ -51,9 +51,10 @@ USUAL_BYTES, LEAST_BYTES = 4, 2  # of one number; the least in half precision
 def load_search(path: Path, spec: SweepSpec | None = None) -> Search:
     """Return the search of a state file; where that is damaged, of the one saved before it.
 
+    One that has ended is extended where `spec` has more budget.
     Raises `CheckpointError` where neither can be read.
     """
-    return Search.from_state(read_sealed(path, STATE_LIMIT), spec)
+    return Search.from_state(read_sealed(path, STATE_LIMIT), spec, extend=True)
 
 
 class SweepFolder:

@@ -11,26 +11,28 @@
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Generator
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from grasp_tune.core.checkpoint_keys import START
+from grasp_tune.core.checkpoint_keys import START, Key
 from grasp_tune.core.choice import Candidate, Choice, start_won, stationary_start
 from grasp_tune.core.ensemble import best
 from grasp_tune.core.errors import BudgetTooSmall
 from grasp_tune.core.plan import Plan
-from grasp_tune.core.rounds import Rounds
+from grasp_tune.core.rounds import Known, Round, Rounds
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import Arm, ProbeOutcome
 from grasp_tune.optimizers.registry import described
+from grasp_tune.schedules.extension import Earlier
 from grasp_tune.schedules.final_run import final_run
 from grasp_tune.schedules.paper import start_candidate
 from grasp_tune.schedules.paper_sweep import paper_choice, plan_paper_sweep
 from grasp_tune.schedules.probe import parts_of, plan_after, probing
 from grasp_tune.schedules.promote_options import PromoteOptions
-from grasp_tune.schedules.promote_state import PromoteState
+from grasp_tune.schedules.promote_state import PromoteState, finite_loss
 from grasp_tune.schedules.race import race
-from grasp_tune.schedules.step_list import find_step
+from grasp_tune.schedules.step_list import FinalStart, find_step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +79,28 @@ class Promote(PromoteOptions):
             rows = yield from race(state, rows, calls)
         share = sweep.share if sweep is not None and papers is not None else 0.0
         return _choose(state, rows, papers, share, "race" if races or method.exact else "window")
+
+    def further_run(
+        self, spec: SweepSpec, earlier: Earlier, chosen: Candidate
+    ) -> Generator[Round, Known, tuple[list[Candidate], tuple[str, ...]]]:
+        """Yield a run from where a sweep has ended, with the same step, and a race against it.
+
+        Returns the candidates, the earlier choice first, and notes.
+        """
+        assert earlier.start is not None and earlier.plan is not None
+        left, races = spec.budget - earlier.spent, spec.ensemble != "window"
+        sampled = races and not spec.method.exact
+        calls = min(max(8, int(self.race_share * spec.budget)), left // 2) if sampled else 0
+        state = PromoteState(self, spec, earlier.start, earlier.plan, left - calls)
+        state.next_run, state.sampled = max(earlier.arms) + 1, earlier.sampled
+        state.leader, owner = Key(chosen.key), earlier.arms[chosen.arm]
+        loss = finite_loss(earlier.runs.get(chosen.arm))
+        start = FinalStart(state.new_arm(owner, owner.value), owner, state.leader, loss)
+        rows = yield from final_run(state, start)
+        rows[0] = chosen
+        if races or spec.method.exact:
+            rows = yield from race(state, [replace(chosen, note=""), *rows[1:]], calls)
+        return rows, tuple(state.notes)
 
     def probe_calls(self, spec: SweepSpec) -> int:
         """Return how many gradients the probe takes."""

@@ -101,6 +101,23 @@ def test_a_folder_of_another_config_is_refused_unless_fresh(command: Command, pl
     assert (place / "o" / "mine.txt").read_text() == "kept"
 
 
+@pytest.mark.usefixtures("place")
+def test_a_finished_run_is_extended_by_more_budget_and_by_nothing_else(command: Command) -> None:
+    command("run", "small.yaml", "--out", "o", "-q")
+    before = load_run("o")
+    ended = command("resume", "o", "-q", "--format", "json", "--budget", "900")
+    assert ended.code == 0, ended.err
+    assert 400 < sum(ended.json["calls"].values()) <= 900
+    assert load_run("o").spec["extends"] == [400]
+    assert load_run("o").runs[: len(before.runs)] == before.runs
+    assert command("run", "small.yaml", "--out", "o", "-q", "--budget", "1000").code == 0
+    assert load_run("o").spec["extends"] == [400, 900]
+    less = command("resume", "o", "-q", "--budget", "800")
+    assert less.code == 2 and "budget was 1000, now 800" in less.err
+    other = command("run", "small.yaml", "--out", "o", "-q", "--budget", "1200", "--set", "seed=3")
+    assert other.code == 2 and "seed was 0, now 3" in other.err
+
+
 def test_what_does_not_change_the_result_may_change(command: Command, place: Path) -> None:
     first = command("run", "small.yaml", "--out", "o", "-q", "--format", "json")
     (place / "o" / "state.json").unlink()
@@ -109,9 +126,9 @@ def test_what_does_not_change_the_result_may_change(command: Command, place: Pat
     )
     assert again.code == 0, again.err
     assert again.json["chosen"] == first.json["chosen"]
-    refused = command("resume", "o", "--set", "budget=401")
+    refused = command("resume", "o", "--set", "budget=399")
     assert refused.code == 2
-    assert "a change (budget was 400, now 401)" in refused.err
+    assert "a change (budget was 400, now 399)" in refused.err
 
 
 def test_environment_variables_override(

@@ -151,8 +151,8 @@ def test_a_finished_folder_gives_its_result_again(expected: str, tmp_path: Path)
 
 
 def test_a_folder_of_another_sweep_is_refused(tmp_path: Path) -> None:
-    sweep(tmp_path, budget=400)
-    with pytest.raises(InputError, match="budget 400 became 500"):
+    sweep(tmp_path, budget=600)
+    with pytest.raises(InputError, match="budget 600 became 500"):
         sweep(tmp_path)
     assert (tmp_path / "result.json").exists()
 

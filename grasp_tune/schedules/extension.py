@@ -1,0 +1,116 @@
+"""A sweep that has ended, with more budget: its rounds again, then a further run, then a race.
+
+The rounds of the earlier budget come out as they did, so every outcome that is known counts. The
+rest of the budget goes on from the point that was chosen; what it finds races against that point.
+"""
+
+import math
+from collections.abc import Generator
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from grasp_tune.core.choice import Choice
+from grasp_tune.core.ensemble import best
+from grasp_tune.core.errors import InputError
+from grasp_tune.core.plan import Plan
+from grasp_tune.core.rounds import Known, Round, Rounds
+from grasp_tune.core.spec import SweepSpec
+from grasp_tune.core.tasks import Arm, ProbeOutcome, ScoreTask, SegmentOutcome, ended_runs
+from grasp_tune.schedules import find_schedule
+
+End = TypeVar("End")
+
+
+@dataclass
+class Earlier:
+    """What the rounds so far have used and found."""
+
+    start: ProbeOutcome | None = None  # the last one: of parts, their merge
+    plan: Plan | None = None
+    arms: dict[int, Arm] = field(default_factory=dict)
+    runs: dict[int, SegmentOutcome] = field(default_factory=dict)  # how each of them ended
+    spent: int = 0  # oracle calls
+    sampled: int = 0  # samples of the ensemble's stream
+
+    def watch(self, rounds: Generator[Round, Known, End]) -> Generator[Round, Known, End]:
+        """Yield the rounds of a schedule and take notes; return what they end with."""
+        known: Any = None
+        while True:
+            try:
+                step = rounds.send(known)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            self.plan = step.plan or self.plan
+            known = yield step
+            for task in step.tasks:
+                if isinstance(task, ScoreTask):
+                    self.sampled = max(self.sampled, *(item.stop for item in task.samples))
+                if (outcome := known[task.id]) is not None:
+                    self.spent += outcome.calls
+                if isinstance(outcome, ProbeOutcome):
+                    self.start = outcome
+            for segment, item in ended_runs(step.tasks, known):
+                self.arms[segment.arm.index] = segment.arm
+                if item is not None:
+                    self.runs[segment.arm.index] = item
+
+
+def all_rounds(spec: SweepSpec) -> Rounds:
+    """Yield the rounds of a sweep, those of earlier budgets first; return its choice."""
+    schedule = find_schedule(spec.schedule)
+    if not spec.extends:
+        return (yield from schedule.rounds(spec))
+    if not hasattr(schedule, "further_run"):
+        raise InputError(
+            f"schedule: {schedule.name!r} makes its plan for one budget, so a sweep of "
+            f"{spec.extends[-1]} calls cannot be extended to {spec.budget}; use another folder"
+        )
+    earlier = Earlier()
+    before = replace(spec, budget=spec.extends[-1], extends=spec.extends[:-1])
+    choice = yield from earlier.watch(all_rounds(before))
+    return (yield from _renamed(prefix(spec), _extension(spec, choice, earlier)))
+
+
+def prefix(spec: SweepSpec) -> str:
+    """Return what the ids of the tasks begin with that the last extension has added."""
+    return f"extended{len(spec.extends)}-" if spec.extends else ""
+
+
+def _renamed(name: str, rounds: Rounds) -> Rounds:
+    """Yield the rounds with a name before the ids of their tasks: earlier ones have the same."""
+    known: Any = None
+    while True:
+        try:
+            step = rounds.send(known)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        tasks = tuple(replace(task, id=f"{name}{task.id}") for task in step.tasks)
+        told = yield replace(step, tasks=tasks)
+        known = {task.id: told[f"{name}{task.id}"] for task in step.tasks}
+
+
+def _extension(spec: SweepSpec, choice: Choice, earlier: Earlier) -> Rounds:
+    """Yield the further run and the race; return the choice."""
+    schedule: Any = find_schedule(spec.schedule)
+    chosen, notes = choice.chosen, choice.notes
+    if not chosen.arm:
+        note = "x0 was chosen before, so there is no run to extend: the further calls are not made"
+        return replace(choice, notes=(*notes, note))
+    rows, more = yield from schedule.further_run(spec, earlier, chosen)
+    at = best([row.score if not row.note else math.nan for row in rows])
+    if rows[at].note or not math.isfinite(rows[at].score):  # too few calls for a race
+        at, rows = 0, [chosen, *rows[1:]]
+    if not at:
+        more = (*more, f"no point of the further run beat that of {spec.extends[-1]} calls")
+    others = [
+        replace(row, note=row.note or f"not chosen at {spec.extends[-1]} calls")
+        for row in choice.candidates[1:]
+        if row.key != chosen.key
+    ]
+    return replace(
+        choice,
+        key=rows[at].key,
+        candidates=(choice.candidates[0], *others, *rows),
+        share=choice.share * spec.extends[-1] / spec.budget,
+        notes=(*notes, *more),
+    )
