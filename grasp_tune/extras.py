@@ -1,10 +1,4 @@
-"""Optional packages: imported when they are used, and named with the extra that installs them.
-
-torchvision built for another torch cannot load its compiled operators, and then its import, and
-that of whatever imports it, fails with "operator torchvision::nms does not exist", although
-nothing here uses them. Declaring the signatures of the two operators that the import looks up
-lets everything in plain Python (data sets, ResNets, Lightning) work as usual.
-"""
+"""Optional packages: imported when they are used, and named with the extra that installs them."""
 
 import sys
 from importlib import import_module
@@ -13,7 +7,6 @@ from typing import Any
 
 from grasp_tune.core.errors import MissingExtra
 
-_LOST_OPERATORS = ("nms", "qnms")
 _declared: list[Any] = []  # a library that is collected takes its schemas along
 
 
@@ -37,7 +30,12 @@ def missing_extra(package: str, extra: str, purpose: str) -> MissingExtra:
 
 
 def _mended(module: str) -> ModuleType:
-    """The module, imported once more with torchvision's operators declared where they are lost."""
+    """The module, imported once more with torchvision's operators declared where they are lost.
+
+    torchvision built for another torch cannot load its compiled operators, and then its import
+    fails, although nothing here uses them. With their signatures declared, everything in plain
+    Python (data sets, ResNets, Lightning) works as usual.
+    """
     try:
         return import_module(module)
     except RuntimeError as error:
@@ -48,8 +46,6 @@ def _mended(module: str) -> ModuleType:
     from torch.library import Library
 
     _declared.append(Library("torchvision", "FRAGMENT"))
-    for operator in _LOST_OPERATORS:
-        _declared[0].define(
-            f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-        )
+    for name in ("nms", "qnms"):
+        _declared[0].define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     return import_module(module)

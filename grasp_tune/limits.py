@@ -29,16 +29,12 @@ _TIMING = 0.01, 2.0  # share of the minutes that timing takes, and its most in s
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a person allows; the smallest of those given counts. None: not given.
+    """What a person allows; the smallest of those given counts. None: not given."""
 
-    budget: oracle calls. steps: steps of one plain training, each of which is a call.
-    epochs: passes over the training rows. minutes: of the clock, for training and choosing.
-    """
-
-    budget: int | None = None
-    steps: int | None = None
-    epochs: float | None = None
-    minutes: float | None = None
+    budget: int | None = None  # oracle calls
+    steps: int | None = None  # of one plain training, each of which is a call
+    epochs: float | None = None  # passes over the training rows
+    minutes: float | None = None  # of the clock, for training and choosing
 
     def __post_init__(self) -> None:
         for name, got in (("epochs", self.epochs), ("minutes", self.minutes)):
@@ -63,10 +59,8 @@ class Limits:
         found = [item for item in (self.budget, self.steps) if item is not None]
         if self.epochs is not None:
             if problem.rows is None:
-                raise InputError(
-                    f"epochs: got {self.epochs:g} for data without a length, expected budget or "
-                    "steps"
-                )
+                got = f"got {self.epochs:g} for data without a length"
+                raise InputError(f"epochs: {got}, expected budget or steps")
             batches = 1 if exact else math.ceil(problem.rows / problem.batch_size)
             found.append(max(1, round(self.epochs * batches)))
         if found:
@@ -79,8 +73,7 @@ class Limits:
 
     def calls_by_time(self, problem: TorchProblem, seed: int, exact: bool = False) -> int:
         """Return the oracle calls that fit into the minutes, by timing a few."""
-        assert self.minutes is not None
-        allowed = 60 * self.minutes
+        allowed = 60 * (self.minutes or 0.0)
         enough = min(_TIMING[0] * allowed, _TIMING[1])
         oracle, call = Oracle(problem, seed), 0
         # The default's optimizer: of a small model its step takes longer than the gradient.

@@ -46,7 +46,7 @@ def optuna_artifact_lost(folder: Path) -> Row:
     sweep = Sweep(str(folder / "run"), backend="optuna")
     code, found = finish(sweep)
     expect(code == 0, f"it ended with code {code}: {found}")
-    chosen = list((folder / "run" / "artifacts").glob(f"*-{found['print']['key']}"))
+    chosen = list((folder / "run" / "artifacts").glob(f"*-{found['print']['key']}.safetensors"))
     expect(len(chosen) == 1, f"the chosen point has {len(chosen)} artifacts")
     chosen[0].unlink()
     code, found = finish(sweep)

@@ -7,7 +7,8 @@ ended. Asked and told like a search, so that a `Ledger` knows who runs which cel
 import math
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
 
 from grasp_tune.core.checkpoint_keys import START, iterate_key
 from grasp_tune.core.choice import Candidate, Choice
@@ -22,16 +23,17 @@ from grasp_tune.runtime.result import Result, Run
 from grasp_tune.schedules.step_search import StepSearch
 
 
-@dataclass(frozen=True, slots=True)
-class CellTask:
+def cell_id(index: int) -> str:
+    """Return the name of a cell's task."""
+    return f"cell{index:03d}"
+
+
+class CellTask(NamedTuple):
     """One cell to be trained."""
 
+    id: str
     cell: Cell
     parent: str = ""  # the trial whose checkpoint it goes on from; empty: it begins at x0
-
-    @property
-    def id(self) -> str:
-        return cell_id(self.cell.index)
 
 
 @record
@@ -44,36 +46,25 @@ class CellOutcome:
     calls: int  # as the trainable counted them
 
 
-def cell_id(index: int) -> str:
-    """Return the name of a cell's task."""
-    return f"cell{index:03d}"
-
-
 def training_only(plan: Plan) -> Plan:
     """Return the plan with its whole budget for training: the same grid, every cell longer."""
     spent = plan.training_calls
     if spent in (0, plan.total_calls):  # nothing is set aside for anything else
         return plan
     cells = tuple(replace(c, budget=c.budget * plan.budget // spent) for c in plan.cells)
-    return replace(
-        plan,
-        cells=cells,
-        probe_gradients=0,
-        probe_values=0,
-        samples_per_candidate=0,
-        ensemble="exact" if plan.ensemble == "exact" else "window",
-    )
+    way: Literal["exact", "window"] = "exact" if plan.ensemble == "exact" else "window"
+    nothing: dict[str, Any] = {"probe_gradients": 0, "probe_values": 0, "samples_per_candidate": 0}
+    return replace(plan, cells=cells, ensemble=way, **nothing)
 
 
 class CellSearch:
     """The cells, what is known of each, and the best of them.
 
     source: whose cells.
-    attempts: how often a cell may fail before it is given up.
     """
 
-    def __init__(self, source: Plan | StepSearch, attempts: int = ATTEMPTS) -> None:
-        self.source, self._attempts = source, attempts
+    def __init__(self, source: Plan | StepSearch) -> None:
+        self.source = source
         self.outcomes: dict[str, CellOutcome] = {}
         self._failures: dict[str, int] = {}
         self._queue: deque[str] = deque()
@@ -86,11 +77,9 @@ class CellSearch:
         if isinstance(self.source, Plan):
             found = self.source.cells
         else:
-            losses = {
-                cell.index: self.outcomes[key].score if key in self.outcomes else None
-                for key, cell in self.cells.items()
-                if self.settled(key)
-            }
+            settled = {key: cell.index for key, cell in self.cells.items() if self.settled(key)}
+            known = {at: self.outcomes.get(key) for key, at in settled.items()}
+            losses = {at: None if item is None else item.score for at, item in known.items()}
             found, last = self.source.trials(losses)
             self.grows = not last
         for cell in found[len(self.cells) :]:
@@ -99,13 +88,13 @@ class CellSearch:
 
     def settled(self, key: str) -> bool:
         """Return whether a cell has ended, or has failed too often."""
-        return key in self.outcomes or self._failures.get(key, 0) >= self._attempts
+        return key in self.outcomes or self._failures.get(key, 0) >= ATTEMPTS
 
     @property
     def lost(self) -> tuple[Cell, ...]:
         """The cells that failed too often."""
-        failed = (key for key in self.cells if self.settled(key) and key not in self.outcomes)
-        return tuple(self.cells[key] for key in failed)
+        known = self.cells.items()
+        return tuple(c for key, c in known if self.settled(key) and key not in self.outcomes)
 
     # -- ask and tell ---------------------------------------------------------------------------
 
@@ -115,7 +104,7 @@ class CellSearch:
             if not self.settled(key := self._queue.popleft()):
                 cell = self.cells[key]
                 parent = self.outcomes.get(cell_id(getattr(cell, "parent", 0)))
-                return CellTask(cell, "" if parent is None else parent.trial)
+                return CellTask(key, cell, "" if parent is None else parent.trial)
         return Step.DONE if all(map(self.settled, self.cells)) else Step.WAIT
 
     def tell(self, task: CellTask | str, outcome: CellOutcome | None, reason: str = "") -> bool:
@@ -142,7 +131,7 @@ class CellSearch:
     @property
     def best(self) -> CellOutcome:
         """The best cell so far; raises where none has a finite score."""
-        outcomes = list(self.outcomes.values())
+        outcomes = [self.outcomes[key] for key in self.cells if key in self.outcomes]
         if not outcomes:
             raise SearchError("there is no result yet: no cell has been run to its end")
         found = outcomes[best([item.score for item in outcomes])]
@@ -152,42 +141,42 @@ class CellSearch:
 
     def result(self) -> Result:
         """Return the result without a model: that is in the trial called `best.trial`."""
-        won = any(math.isfinite(item.score) for item in self.outcomes.values())
         if not self.outcomes:
             raise SearchError("there is no result yet: no cell has been run to its end")
         plan = self.source if isinstance(self.source, Plan) else None
-        if plan is None:
-            spec = SweepSpec(NonConvex(), self.source.budget, "paper", ensemble="window")
-        else:
+        if plan is not None:
             spec = SweepSpec.of_plan(plan, ensemble="window")
+        else:
+            spec = SweepSpec(NonConvex(), self.source.budget, "paper", ensemble="window")
         rows = [Candidate(START, 0, "", math.nan, 0, False, math.nan)]
         runs, base = [], (plan.method.base if plan is not None else None) or "own"
         for key, cell in self.cells.items():
-            outcome = self.outcomes.get(key)
-            score = math.nan if outcome is None else outcome.score
-            note = "" if math.isfinite(score) else ("diverged" if outcome else "lost")
-            at = (cell.index, base, cell.value)
-            point = str(iterate_key(cell.index, cell.budget))
-            rows.append(Candidate(point, *at, cell.budget, False, score, note=note))
-            calls, whole = 0 if outcome is None else outcome.calls, ((0, cell.budget),)
-            runs.append(Run(*at, 0.0, calls, not note, whole, curve=(), losses=(score,)))
-        chosen = self.cells[cell_id(self.best.cell)] if won else None
+            missing = CellOutcome(cell.index, "", math.nan, 0)
+            outcome = self.outcomes.get(key, missing)
+            note = "lost" if outcome is missing else "diverged"
+            note = "" if math.isfinite(outcome.score) else note
+            at, end = (cell.index, base, cell.value), cell.budget
+            point = str(iterate_key(cell.index, end))
+            rows.append(Candidate(point, *at, end, False, outcome.score, note=note))
+            whole, losses = ((0, end),), (outcome.score,)
+            runs.append(Run(*at, 0.0, outcome.calls, not note, whole, curve=(), losses=losses))
+        won = min(rows[1:], key=lambda row: (bool(row.note), row.score))
         choice = Choice(
-            START if chosen is None else str(iterate_key(chosen.index, chosen.budget)),
+            START if won.note else won.key,
             "value",
             "window",
             tuple(rows),
             covered=False,
             partial=self.grows or not all(map(self.settled, self.cells)),
-            notes=() if won else ("no run reported a finite metric, so x0 is returned",),
+            notes=("no run reported a finite metric, so x0 is returned",) if won.note else (),
         )
-        spent = sum(run.calls for run in runs)
+        calls = {"probe": 0, "train": sum(x.calls for x in runs), "ensemble": 0, "repeated": 0}
         return Result(
             spec=spec.to_dict(),
             choice=choice,
             plan=plan,
             certificate=None,
-            calls={"probe": 0, "train": spent, "ensemble": 0, "repeated": 0},
+            calls=calls,
             runs=tuple(runs),
             tensors={},
         )

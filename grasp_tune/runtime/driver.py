@@ -136,11 +136,7 @@ class Ledger:
 
 
 class Driver:
-    """One sweep in this process: its search, its folder, and what is written when.
-
-    deadline: the time of `time.monotonic` at which it must end.
-    hard_cap: as `run_sweep` takes it.
-    """
+    """One sweep in this process: its search, its folder, and what is written when."""
 
     def __init__(
         self,
@@ -315,7 +311,6 @@ def place_chosen(worker: Worker, ledger: Ledger, fits: Callable[[], bool]) -> No
     """Put the worker's model at the search's choice, made again here where it cannot be read.
 
     fits: whether the tasks that the ledger has issued may be run.
-    Raises `CheckpointError` where making it again does not help.
     """
     search = ledger.search
     while True:

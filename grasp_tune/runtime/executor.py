@@ -48,9 +48,6 @@ def portable(error: Exception, task: Task) -> Exception:
 
     That is the error itself, with a note of where it was raised, or a `SearchError` in its place
     where it cannot be pickled.
-
-    error: what was caught while the task ran.
-    task: the task that it ended.
     """
     if isinstance(error, GraspError):
         return error  # one sentence, which says everything

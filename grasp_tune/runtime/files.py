@@ -33,7 +33,7 @@ PAUSES = (0.02, 0.1, 0.5, 2.0)  # seconds between attempts: five attempts, 2.6 s
 STATE_LIMIT = 64 * 2**20  # bytes; a state or result file larger than this is not ours
 
 _SEAL, _SEALED = b'{"blake2b":"', b'",'  # the checksum stands between them
-_DIGEST = 64  # characters of the checksum
+_DIGEST = 64  # characters of the checksum; it is over the bytes that follow, and a brace
 _BYTES_A_VALUE = 8  # our files have more than this for each of their values
 _FEW = 1000  # values that no limit forbids
 _DAY = 86_400.0  # seconds
@@ -41,12 +41,12 @@ _HOST = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:40] or "-"
 _TEMPORARY = re.compile(r"\..+\.(?P<host>[A-Za-z0-9-]+)\.(?P<owner>[0-9]+)\.[0-9a-f]{16}\.tmp")
 
 
-def retried(action: Callable[[], Result], sleep: Callable[[float], None] = time.sleep) -> Result:
-    """Return what `action` returns, tried again after a pause where the fault is one that passes.
+def _digest(body: bytes) -> bytes:
+    return hashlib.blake2b(body, digest_size=_DIGEST // 2).hexdigest().encode()
 
-    Raises the last `OSError` when the attempts are used up, any other error at once. A full disk
-    does not pass.
-    """
+
+def retried(action: Callable[[], Result], sleep: Callable[[float], None] = time.sleep) -> Result:
+    """Return what `action` returns, tried again after a pause where a fault is one that passes."""
     for pause in PAUSES:
         try:
             return action()
@@ -61,10 +61,9 @@ def retried(action: Callable[[], Result], sleep: Callable[[float], None] = time.
 def in_words(
     what: object, doing: str = "written", needed: int = 0, key: str | None = None
 ) -> Iterator[None]:
-    """Turn an `OSError` inside the block into a `CheckpointError` of one sentence.
+    """Turn an `OSError` inside the block into a `CheckpointError`: `what` cannot be `doing`.
 
-    what: the file. doing: what cannot be done to it. needed: its size in bytes.
-    key: the checkpoint that it holds, where that can be made again.
+    needed: the file's size in bytes. key: the checkpoint in it, where that can be made again.
     """
     try:
         yield
@@ -78,12 +77,9 @@ def in_words(
 def replace_atomically(
     path: Path, write: Callable[[BinaryIO], object], *, durable: bool = True
 ) -> None:
-    """Put what `write` writes in the place of `path`, whole, and on the disk before it returns.
+    """Put what `write` writes in the place of `path`, whole, or leave no trace.
 
-    Whatever goes wrong, an interrupt included, `path` keeps its old content and the temporary file
-    is removed.
-
-    durable: False leaves it to the system when the content reaches the disk.
+    durable: it is on the disk before this returns; otherwise when the system likes.
     """
     with suppress(FileNotFoundError):
         _check_regular(os.lstat(path))
@@ -115,7 +111,6 @@ def replace_atomically(
 def remove_stale(folder: Path, *, alone: bool = False) -> int:
     """Return how many temporary files were removed: those whose writer is gone, or a day old.
 
-    A file of another machine's process, or of a living one, is left alone until it is a day old.
     alone: nobody else writes here, as whoever holds the folder's lock knows; then all of them go.
         A process number may be in use again, the more so in a container.
     """
@@ -138,7 +133,6 @@ def write_json_atomic(
 
     seal: with a checksum; `obj` must be a dict that is not empty.
     spare: the file before the last stays beside it, see `previous`.
-    Raises `CheckpointError` where the file cannot be written.
     """
     path, content = Path(path), json.dumps(obj, separators=(",", ":")).encode()
     if seal:
@@ -156,13 +150,11 @@ def write_json_atomic(
 
 
 def read_json(path: Path | str, limit: int, *, seal: bool = False) -> Any:
-    """Return what the JSON file `path` holds.
+    """Return what a JSON file holds; `CheckpointError` where it is missing, too long, or not JSON.
 
-    limit: bytes beyond which it is no file of ours.
-    seal: it was written with a checksum, which is verified; `DamagedState` where it does not match.
-
-    Raises `CheckpointError` where it is missing, too long, or not JSON. A value takes some 60 bytes
-    of memory, so a file of nothing but brackets is refused by their number.
+    limit: bytes beyond which it is no file of ours. A value takes some 60 bytes of memory, so a
+        file of nothing but brackets is refused by their number.
+    seal: it was written with a checksum; `DamagedState` where that does not match.
     """
     content = read_bytes(Path(path), limit)
     if seal:
@@ -186,10 +178,7 @@ def write_sealed(path: Path, obj: object) -> None:
 
 
 def read_sealed(path: Path, limit: int) -> Any:
-    """Return what `write_sealed` wrote last; where that file is damaged, what it wrote before.
-
-    Raises `DamagedState` where both are damaged, `CheckpointError` where `path` cannot be read.
-    """
+    """Return what `write_sealed` wrote last, or before; `DamagedState` where both are damaged."""
     try:
         return read_json(path, limit, seal=True)
     except DamagedState as damaged:
@@ -204,10 +193,6 @@ def read_sealed(path: Path, limit: int) -> Any:
 def previous(path: Path) -> Path:
     """Return where `write_sealed` keeps the file before the last."""
     return path.with_name(f"{path.stem}.previous{path.suffix}")
-
-
-def _digest(body: bytes) -> bytes:
-    return hashlib.blake2b(body, digest_size=_DIGEST // 2).hexdigest().encode()
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:

@@ -74,10 +74,7 @@ def store_on(filesystem: arrow.FileSystem, folder: str) -> Store:
 
 
 def sweep_store(storage: str, spec: SweepSpec, out: Path | None) -> Store:
-    """Return a store of a sweep's own; the same `out` and spec find it again.
-
-    storage: a folder, or a bucket such as s3://bucket/runs.
-    """
+    """Return a sweep's own store in a folder or bucket; the same `out` and spec find it again."""
     name = uuid.uuid4().hex
     if out is not None:
         values = {**spec.to_dict(), "budget": 0}  # which may be extended

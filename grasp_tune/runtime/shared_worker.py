@@ -25,8 +25,6 @@ logger = logging.getLogger(__name__)
 class SharedWorker:
     """One problem and one storage: does one piece of work after the other.
 
-    problem: what is trained.
-    storage: the sweep's folder.
     work: the first piece of work, for what all have in common.
     """
 

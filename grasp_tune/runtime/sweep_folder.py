@@ -24,21 +24,10 @@ from grasp_tune.core.search import Search
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import ProbeOutcome
 from grasp_tune.engine.checkpoints import Store
+from grasp_tune.runtime import files, lock
 from grasp_tune.runtime.call_counter import NAMES, CallCounter
-from grasp_tune.runtime.files import (
-    STATE_LIMIT,
-    in_words,
-    previous,
-    read_json,
-    read_sealed,
-    remove,
-    remove_stale,
-    retried,
-    write_json_atomic,
-    write_sealed,
-)
+from grasp_tune.runtime.files import STATE_LIMIT, previous, read_sealed
 from grasp_tune.runtime.lane_sharing import UsageMeter
-from grasp_tune.runtime.lock import NAME as MARKER
 from grasp_tune.runtime.lock import FolderLock, folder_lock
 from grasp_tune.runtime.store import CheckpointStore
 
@@ -52,7 +41,6 @@ def load_search(path: Path, spec: SweepSpec | None = None) -> Search:
     """Return the search of a state file; where that is damaged, of the one saved before it.
 
     One that has ended is extended where `spec` has more budget.
-    Raises `CheckpointError` where neither can be read.
     """
     return Search.from_state(read_sealed(path, STATE_LIMIT), spec, extend=True)
 
@@ -60,7 +48,7 @@ def load_search(path: Path, spec: SweepSpec | None = None) -> Search:
 class SweepFolder:
     """Where one sweep keeps what it knows; made by `open_folder`.
 
-    lock: the folder's, held by this process.
+    held: the folder, by this process.
     store, calls: where checkpoints go and oracle calls are counted, if not in the folder.
     made: the folder did not exist before.
     kept: somebody may go on from it later.
@@ -68,21 +56,21 @@ class SweepFolder:
 
     def __init__(
         self,
-        lock: FolderLock,
+        held: FolderLock,
         store: Store | None,
         calls: CallCounter | None,
         *,
         made: bool,
         kept: bool,
     ) -> None:
-        self.path, self.lock, self._made, self._kept = lock.folder, lock, made, kept
+        self.path, self.lock, self._made, self._kept = held.folder, held, made, kept
         self._state = self.path / STATE
         self._fresh = not self._state.exists()  # no sweep had begun in it
         self._checked = 0  # rounds whose need for disk was looked at
         self.usage = UsageMeter()
         place = self.path / CHECKPOINTS
-        self.store: Store = store or CheckpointStore(place, lock, durable=kept)
-        self.calls = calls or CallCounter(self.path / CALLS, lock.check)
+        self.store: Store = store or CheckpointStore(place, held, durable=kept)
+        self.calls = calls or CallCounter(self.path / CALLS, held.check)
 
     def search(self, spec: SweepSpec) -> Search:
         """Return the search as an earlier run left it, or a new one.
@@ -102,7 +90,7 @@ class SweepFolder:
                 logger.warning(
                     "%s; it is kept as %s, and the run starts again from x0", damaged, aside.name
                 )
-        remove(previous(self._state))  # of another run, whose folder was cleared
+        files.remove(previous(self._state))  # of another run, whose folder was cleared
         search = Search(spec)
         self.save(search)
         return search
@@ -111,7 +99,7 @@ class SweepFolder:
         """Replace the state file, where somebody may want it."""
         if self._kept:
             self.lock.check()
-            write_sealed(self._state, search.state())
+            files.write_sealed(self._state, search.state())
 
     @contextlib.contextmanager
     def deadline(self, minutes: float | None) -> Iterator[float]:
@@ -124,7 +112,7 @@ class SweepFolder:
             yield math.inf
             return
         if file.exists():
-            found = read_json(file, 2**12)
+            found = files.read_json(file, 2**12)
             spent = found.get("seconds", -1.0) if isinstance(found, dict) else -1.0
             if not isinstance(spent, (int, float)) or not 0 <= spent < math.inf:
                 raise InputError(f"{file}: got {found!r}, expected the seconds that were spent")
@@ -133,7 +121,7 @@ class SweepFolder:
         finally:
             with suppress(CheckpointError):
                 self.lock.check()
-                write_json_atomic(file, {"seconds": spent + time.monotonic() - begun})
+                files.write_json_atomic(file, {"seconds": spent + time.monotonic() - begun})
 
     def discard(self, keys: tuple[str, ...]) -> None:
         """Remove checkpoints that nobody will read again."""
@@ -162,7 +150,7 @@ class SweepFolder:
             with suppress(CheckpointError):  # not of this sweep
                 self.store.read(key)
                 self.store.delete(key)
-        ours = [self._state, previous(self._state), self.path / MARKER]
+        ours = [self._state, previous(self._state), self.path / lock.NAME]
         for file in (*ours, *(self.path / CALLS).glob(NAMES)):
             file.unlink(missing_ok=True)
         for folder in (self.path / CHECKPOINTS, self.path / CALLS, *[self.path] * self._made):
@@ -174,33 +162,29 @@ class SweepFolder:
 def open_folder(
     path: Path | None, store: Store | None = None, calls: CallCounter | None = None
 ) -> Iterator[SweepFolder]:
-    """Hold the folder of a sweep, made where it is missing; None: a temporary one.
-
-    store, calls: as `SweepFolder` takes them.
-    """
+    """Hold the folder of a sweep, made where it is missing; None: a temporary one."""
     with contextlib.ExitStack() as stack:
         kept, made = path is not None, path is not None and not path.exists()
-        with in_words(path or tempfile.gettempdir(), needed=1):
+        with files.in_words(path or tempfile.gettempdir(), needed=1):
             if path is None:
                 temporary = tempfile.TemporaryDirectory(
                     prefix="grasp-tune-", ignore_cleanup_errors=True
                 )
                 path = Path(stack.enter_context(temporary))
-            retried(lambda: path.mkdir(parents=True, exist_ok=True))
-        lock = stack.enter_context(folder_lock(path))
+            files.retried(lambda: path.mkdir(parents=True, exist_ok=True))
+        held = stack.enter_context(folder_lock(path))
         for place in (path / CHECKPOINTS, path / CALLS):
             if place.is_symlink():  # what is behind it may be somebody else's
                 raise CheckpointError(f"{place} is a link, expected a folder of the sweep's own")
         for place in (path, path / CHECKPOINTS):  # what a killed run was writing
-            remove_stale(place, alone=True)
-        yield SweepFolder(lock, store, calls, made=made, kept=kept)
+            files.remove_stale(place, alone=True)
+        yield SweepFolder(held, store, calls, made=made, kept=kept)
 
 
 def check_room(folder: Path, checkpoints: int, numbers: int) -> None:
     """Raise `CheckpointError` where the disk cannot hold so many more checkpoints.
 
-    numbers: of each, at least: those of the model. The state of a run has its optimizer's too, so
-        this is a lower bound, good enough to refuse what cannot end well.
+    numbers: of the model, a lower bound: the state of a run has its optimizer's too.
     """
     free, count = shutil.disk_usage(folder).free, checkpoints * numbers
     lack = (
