@@ -17,13 +17,7 @@ from urllib.parse import unquote, urlsplit
 import torch
 
 from grasp_tune.core.errors import SearchError
-from grasp_tune.core.tasks import (
-    Task,
-    outcome_from_dict,
-    outcome_to_dict,
-    task_from_dict,
-    task_to_dict,
-)
+from grasp_tune.core.tasks import Task
 from grasp_tune.engine.worker import Worker
 from grasp_tune.executors.worker_pool import Job, Member, WorkerPool
 from grasp_tune.runtime.driver import MakeWorker
@@ -68,9 +62,8 @@ class ProcessPool(WorkerPool[_Process]):
 
     def _start(self) -> _Process:
         ours, theirs = self._context.Pipe()
-        process = self._context.Process(
-            target=_serve, args=(theirs, self._make_worker, os.getpid())
-        )
+        work = theirs, self._make_worker, os.getpid()
+        process = self._context.Process(target=_serve, args=work)
         process.start()
         theirs.close()
         return _Process(process=process, pipe=ours)
@@ -80,7 +73,7 @@ class ProcessPool(WorkerPool[_Process]):
 
     def send(self, member: _Process, job: Job) -> None:
         with suppress(BrokenPipeError):  # it died meanwhile: `poll` notices
-            member.pipe.send((task_to_dict(job.task), job.seat(member.rank)))
+            member.pipe.send((job.task, job.seat(member.rank)))
 
     def poll(self, timeout: float) -> Iterator[tuple[Task, Ended]]:
         self.hand_out([member for member in self.members if member.job is None])
@@ -89,8 +82,7 @@ class ProcessPool(WorkerPool[_Process]):
             if member.pipe not in ready:
                 continue
             try:
-                kind, content = member.pipe.recv()
-                answer: Ended = outcome_from_dict(content) if kind == "outcome" else content
+                answer: Ended = member.pipe.recv()
             except (EOFError, OSError):  # also where it died in the middle of a message
                 member.process.join()
                 answer = Died(f"its worker process died (exit code {member.process.exitcode})")
@@ -118,13 +110,11 @@ def _serve(pipe: Connection, make_worker: MakeWorker, parent: int) -> None:
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     worker: Worker | None = None
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        while os.getppid() == parent:
-            if not pipe.poll(1.0):
-                continue  # look again whether the driver still lives
-            content, seat = pipe.recv()
-            task = task_from_dict(content)
+        while True:
+            task, seat = pipe.recv()
             try:
                 worker = worker or make_worker()
-                pipe.send(("outcome", outcome_to_dict(worker.run(task, seat))))
+                answer: Ended = worker.run(task, seat)
             except Exception as error:
-                pipe.send(("error", portable(error, task)))
+                answer = portable(error, task)
+            pipe.send(answer)

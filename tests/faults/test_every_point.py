@@ -6,13 +6,17 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, BinaryIO
 
 import pytest
+from optuna.artifacts import FileSystemArtifactStore
 from torch import Tensor, nn
 
 import grasp_tune as gt
+from grasp_tune.optuna import OptunaBackend
 from grasp_tune.runtime import files
 from tests.engine import workbench
 from tests.executors.contract import CountedCalls
@@ -211,6 +215,60 @@ def test_a_crash_in_every_renaming(tmp_path: Path) -> None:
 
         os.waitpid(forked(work), 0)
         check_resumed(out, calls, expected, budget=LARGE)
+
+
+@pytest.fixture
+def quick_path(tmp_path: Path) -> Iterator[Path]:
+    """An empty folder, in main memory where the system has one: a database flushes all the time."""
+    memory = Path("/dev/shm")
+    with TemporaryDirectory(dir=memory if memory.is_dir() else tmp_path) as folder:
+        yield Path(folder)
+
+
+def artifacts_fail(at: int, kind: str, patch: pytest.MonkeyPatch) -> Points:
+    """Fail in the n-th artifact: a full disk, or a death that leaves what a crash may leave."""
+    points, real = Points(), FileSystemArtifactStore.write
+
+    def write(store: FileSystemArtifactStore, name: str, body: BinaryIO) -> None:
+        points()
+        path, content = Path(str(store._base_path)) / name, body.read()
+        images = {"zeros": bytes(len(content)), "torn": content[: len(content) // 2], "empty": b""}
+        if points.count != at:
+            real(store, name, BytesIO(content))
+            return
+        if kind in images:
+            path.write_bytes(images[kind])
+        if kind == "full":
+            path.write_bytes(content[:7])
+            full()
+        os._exit(9)
+
+    patch.setattr(FileSystemArtifactStore, "write", write)
+    return points
+
+
+def test_a_fault_in_every_artifact_of_a_study(quick_path: Path) -> None:
+    def on_study(out: Path) -> dict[str, Any]:
+        return {"backend": OptunaBackend(storage=f"sqlite:///{out}.db")}
+
+    def disturbed(at: int, kind: str, out: Path, calls: Before) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            artifacts_fail(at, kind, patch)
+            sweep(out, calls, **on_study(out))
+
+    out = quick_path / "undisturbed"
+    with pytest.MonkeyPatch.context() as patch:
+        points = artifacts_fail(0, "", patch)
+        expected = fingerprint(sweep(out, **on_study(out)))
+    kinds = ("full", "lost", "zeros", "torn", "empty")
+    for at, out, calls in point_by_point(quick_path, points.count):
+        if (kind := kinds[at % 5]) == "full":
+            with pytest.raises(gt.CheckpointError, match="the disk is full"):
+                disturbed(at, kind, out, calls)
+        else:
+            process = forked(partial(disturbed, at, kind, out, calls))
+            assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 9
+        check_resumed(out, calls, expected, **on_study(out))
 
 
 def test_a_hard_cap_holds_at_every_death(tmp_path: Path) -> None:

@@ -118,6 +118,6 @@ def test_what_cannot_go_on_says_so_at_every_question() -> None:
 def test_calls_that_a_task_cannot_have_made_are_refused(calls: object) -> None:
     search, running = started()
     outcome = answer(running[0])
-    with pytest.raises(InputError, match=r"calls: got .*, expected a whole number >= 0"):
+    with pytest.raises(InputError, match=r"\bcalls\b"):
         search.tell(running[0], replace(outcome, calls=calls))  # type: ignore[arg-type]
     assert search.tell(running[0], outcome)
