@@ -66,10 +66,11 @@ _TAIL = """
   whatever became of them.
 - `tests/faults/test_every_point.py` fails every single write, renaming, link, removal and call of
   the loss of a small sweep, one at a time, and leaves after every renaming what a power cut may
-  leave (nothing, zeros, half a file, an empty file): each ends with the same bits and exact
-  counts.
-- The lock of a folder belongs to the driver and its workers. Workers end within a second of their
-  driver, so a killed run can be resumed at once, and never two of them write to one folder.
+  leave (nothing, zeros, half a file, an empty file), and likewise for every artifact of an Optuna
+  study in SQLite: each ends with the same bits and exact counts.
+- The lock of a folder belongs to the driver alone: no process that it started keeps it, so a killed
+  run can be resumed at once. Its workers end within half a second; what they may still write is the
+  same sweep's, with the same bits, and what they call is counted.
 - A full disk or a fault that does not pass ends the run with one sentence; nothing that was saved
   is lost. Faults that pass are tried again for some seconds. Before a round is trained, the disk
   is asked whether it can hold the round's checkpoints.

@@ -155,14 +155,15 @@ class LaneGroup:
         own = torch.zeros(max(sizes), dtype=torch.uint8)
         own[: len(packed)] = packed
         whole, spread, seconds = LaneSum(), list[Tensor](), list[float]()
-        for share, found in zip(shares, self._gathered(own), strict=True):
+        for rank, (share, found) in enumerate(zip(shares, self._gathered(own), strict=True)):
             end = 8 * (len(share) + 1)
             *values, spent = found[:end].clone().view(torch.float64).unbind()
             spread.extend(value.to(losses[0]) for value in values)
             seconds.append(float(spent))
-            for lanes in _subtrees(share):
-                whole.add_subtree(lanes, _unpacked(found[end : end + size], like))
-                end += size
+            parts = [total for _, _, total in tree.parts] if rank == self.seat.rank else None
+            for at, lanes in enumerate(_subtrees(share)):
+                row = found[end + at * size : end + (at + 1) * size]
+                whole.add_subtree(lanes, _unpacked(row, like) if parts is None else parts[at])
         self._shares.learn(seconds)
         return whole.total(), spread
 

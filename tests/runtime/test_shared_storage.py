@@ -81,6 +81,6 @@ def test_a_damaged_remote_checkpoint_is_named(tmp_path: Path) -> None:
     store.write("x0", {"a": torch.ones(3)}, {})
     path = tmp_path / "checkpoints/x0.safetensors"
     path.write_bytes(path.read_bytes()[:-2])
-    with pytest.raises(CheckpointError, match="truncated") as error:
+    with pytest.raises(CheckpointError, match=r"is damaged|truncated") as error:
         store.read("x0")
     assert error.value.key == "x0"
