@@ -116,7 +116,8 @@ class Assignments:
         # Optuna's retry of a trial that failed has its value already.
         given = trial.params.get(self._parameter or "")
         free = self.log.unclaimed()
-        return next((pair for pair in free if given in (None, _value(pair[0]))), None)
+        fits = (pair for pair in free if given is None or pair[0].cell.value == given)
+        return next(fits, None)
 
     def _hopeful(self) -> bool:
         """Return whether waiting may help: others run tasks, and may die or lead to further ones.
@@ -196,7 +197,3 @@ class Assignments:
                 [item.number for item in running],
             )
         return True
-
-
-def _value(task: Any) -> float | None:
-    return task.cell.value if hasattr(task, "cell") else None

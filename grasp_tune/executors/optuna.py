@@ -12,13 +12,13 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-import optuna
+from optuna import Study
 from optuna.distributions import CategoricalDistribution, FloatDistribution
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from grasp_tune.core.choice import Candidate, best_seen
 from grasp_tune.core.errors import CheckpointError, GraspError, SearchError
@@ -43,16 +43,7 @@ MARKS = 8  # points of a training curve that are reported: each costs a write
 _SPAN = FloatDistribution(1e-300, 1e300, log=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """The last task: its trial holds the chosen run."""
-
-    id: str = "result"
-    phase: str = "result"
-    calls: int = 0
-
-
-RESULT = Selection()
+RESULT = SimpleNamespace(id="result", phase="result", calls=0)  # whose trial holds the chosen run
 
 
 class StudyLog:
@@ -63,7 +54,7 @@ class StudyLog:
     timing: how often a worker says that it lives, and how long a silence means that it does not.
     """
 
-    def __init__(self, study: optuna.Study, sweep: str, timing: Timing | None = None) -> None:
+    def __init__(self, study: Study, sweep: str, timing: Timing | None = None) -> None:
         self.study, self.sweep, self._worker = study, sweep, storage.process_name()
         self.timing = timing or Timing.of(study)
         self.recent: list[FrozenTrial] = []  # all but the first ones that have ended
@@ -192,7 +183,7 @@ class StudyLog:
     def claim(self, task: Any, turn: int, parameters: dict[str, Any]) -> int | None:
         """Return the id of a new trial that holds the turn, None where another was faster."""
         kinds = {name: CategoricalDistribution((value,)) for name, value in parameters.items()}
-        template = optuna.trial.create_trial(
+        template = create_trial(
             state=TrialState.RUNNING,
             user_attrs=self.label(task, turn),
             params=parameters,

@@ -19,8 +19,7 @@ from grasp_tune.optuna.cells import CellLog, stored_plan
 from grasp_tune.runtime.cell_search import CellSearch
 from grasp_tune.runtime.result import Result, Run
 
-LOSS_ID = "grasp-loss"
-RUNGS_ID = "grasp-rungs"
+LOSS_ID, RUNGS_ID = "grasp-loss", "grasp-rungs"
 
 
 def loss_figure(study: optuna.Study) -> Any:
@@ -29,8 +28,7 @@ def loss_figure(study: optuna.Study) -> Any:
 
     runs, chosen = _runs(study)
     heights = {run.arm: run.last_loss for run in runs}
-    stored = stored_plan(study)
-    plan = None if stored is None else stored.plan
+    plan = getattr(stored_plan(study), "plan", None)
     words = "step size, radius or distance" if plan is None else plan.quantity
     return run_scatter(runs, heights, chosen, words, "mean loss at the end of the run")
 

@@ -185,8 +185,6 @@ class GraspSampler(StudySampler):
             raise InputError(f"study {study.study_name!r} has no plan of a GraspSampler yet")
         return cls(found, **options)
 
-    # -- what users ask -------------------------------------------------------------------------
-
     @property
     def plan(self) -> Plan:
         """The paper's plan; `InputError` where the sampler searches without one."""
@@ -215,8 +213,6 @@ class GraspSampler(StudySampler):
         found = self.assignments(study)
         found.learn()
         return tuple(found.search.lost)
-
-    # -- inside ---------------------------------------------------------------------------------
 
     def sample_independent(self, study: Study, trial: FrozenTrial, name: str, kind: Any) -> Any:
         """Return the cell's value for our parameter, the other sampler's for any other."""

@@ -76,8 +76,8 @@ def select(
         )
     own = [(label_of(trial), trial) for trial in trials_of(study)]
     own = [(label, trial) for label, trial in own if label.get("sweep") == stored.mark]
-    done = [pair for pair in own if pair[1].state == TrialState.COMPLETE and "void" not in pair[0]]
-    ended = {label["index"]: trial for label, trial in done}
+    done = ((label, item) for label, item in own if item.state == TrialState.COMPLETE)
+    ended = {label["index"]: item for label, item in done if "void" not in label}
     spec = SweepSpec.of_plan(plan, stored.seed, method=method)
     search = Search(replace(spec, schedule=Paper(by_loss=by == "loss"), probe_parts=1))
     worker = Worker(checked_problem(problem), stored.seed, store)
@@ -106,9 +106,8 @@ def select(
         if "dead network" in note:
             warnings.warn(f"{note}; here: by='loss'", stacklevel=2)
     chosen = result.choice.chosen
-    artifact = artifact_name(sweep, chosen.key) if chosen.arm else None
     trial = ended[chosen.arm].number if chosen.arm else None
-    write_choice(study, result, trial=trial, artifact=artifact)
+    write_choice(study, result, trial=trial, artifact=artifact_name(sweep, chosen.key))
     return result
 
 
