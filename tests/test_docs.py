@@ -1,5 +1,6 @@
 """The docs: the site builds, every page is reachable, and the examples run as printed."""
 
+import importlib
 import json
 import os
 import re
@@ -58,6 +59,30 @@ def test_every_public_name_is_in_the_reference() -> None:
     page = (DOCS / "reference" / "index.md").read_text("utf-8")
     told = re.findall(r"^::: grasp_tune\.(\w+)$", page, re.MULTILINE)
     assert set(told) == set(gt.__all__) - {"__version__"}
+
+
+def named(words: str) -> object:
+    """What a dotted name stands for, such as `gt.Result.save`; fields of dataclasses count."""
+    parts = re.sub(r"^gt\b", "grasp_tune", words).split(".")
+    found: Any = importlib.import_module(parts[0])
+    for at, part in enumerate(parts[1:], start=1):
+        if not hasattr(found, part) and part in getattr(found, "__dataclass_fields__", {}):
+            return part
+        if not hasattr(found, part):
+            importlib.import_module(".".join(parts[: at + 1]))
+        found = getattr(found, part)
+    return found
+
+
+def test_files_and_names_that_pages_speak_of_exist() -> None:
+    folders = "grasp_tune|tests|benchmarks|scripts|docs|examples|configs|hub|results"
+    for page in (*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"):
+        told = re.findall(r"`([\w/.-]+)`", page.read_text("utf-8"))
+        for words in dict.fromkeys(told):
+            if re.match(rf"({folders})/", words):
+                assert (ROOT / words).exists(), f"{page.name}: {words}"
+            elif re.fullmatch(r"(grasp_tune|gt)(\.\w+)+", words):
+                assert named(words) is not None, f"{page.name}: {words}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
