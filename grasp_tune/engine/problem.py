@@ -6,13 +6,13 @@ every one of them counts against the budget.
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, IterableDataset, default_collate
+from torch.utils.data import DataLoader, IterableDataset, Subset, default_collate
 
 from grasp_tune.core.errors import InputError, ProblemError
 from grasp_tune.engine.metrics import Metric, find_metric
@@ -27,6 +27,7 @@ Data = (
 )
 
 
+_ASIDE = 7003  # the seed of the validation rows: the same ones whatever a sweep's seed
 _UNTRAINABLE = (
     "not initialised yet (a lazy module); run the model once on an example inside `model` before "
     "returning it",
@@ -60,7 +61,8 @@ class TorchProblem:
         - an iterable of batches, or a function that gives one. It is read from the beginning for
           each purpose, and again when it ends. So is a loader of an `IterableDataset`.
     batch_size: rows of a batch, for data that come in rows; a `DataLoader` brings its own.
-    validation: like `data`; where given, the ensemble compares losses there, in evaluation mode.
+    validation: like `data`, or the share of its rows to keep aside, such as 0.1; where given, the
+        ensemble compares losses there, in evaluation mode.
     device: `None` picks CUDA, then MPS, then the CPU.
     metric: what people judge the model by, larger is better: `accuracy`, `f1`, `auc`, `r2`, or a
         function of (outputs, targets), where a batch is (inputs, targets).
@@ -75,7 +77,7 @@ class TorchProblem:
     loss: Callable[[nn.Module, Batch], Tensor]
     data: Data
     batch_size: int = 64
-    validation: Data | None = None
+    validation: Data | float | None = None
     device: str | torch.device | None = None
     metric: str | Metric | None = None
     choose_by: Literal["loss", "metric"] = "loss"
@@ -106,6 +108,9 @@ class TorchProblem:
         self._set(data=_as_data(self.data, size))
         if isinstance(self.data, Rows) and self.data.batch_size:
             self._set(batch_size=self.data.batch_size)
+        if isinstance(self.validation, float):
+            kept, aside = _parted(self.data, self.validation)
+            self._set(data=kept, validation=aside)
         self._set(rows=count_rows(self.data, "data", self.batch_size))
         if self.validation is not None:
             self._set(validation=_as_data(self.validation, self.batch_size))
@@ -248,6 +253,23 @@ def _as_data(data: Any, batch_size: int) -> Any:
     return Passes(data) if callable(data) or hasattr(data, "__iter__") else data
 
 
+def _parted(data: Any, share: float) -> tuple[Any, Any]:
+    """Return the data without a share of its rows, and these; the same ones every time."""
+    rows = count_rows(data, "data", 1) or 0  # an iterable has none
+    count = round(share * rows) if math.isfinite(share) else 0
+    wanted = "a share of data that come in rows, between 0 and 1, or data"
+    _need(0 < count < rows, "validation", repr(share), wanted)
+    order = np.random.default_rng(_ASIDE).permutation(rows)
+    parts = np.sort(order[count:]), np.sort(order[:count])
+
+    def taken(part: Any) -> Any:
+        if isinstance(data, Rows):
+            return replace(data, items=Subset(data.items, part.tolist()))
+        return tuple(column[torch.from_numpy(part)] for column in data)
+
+    return taken(parts[0]), taken(parts[1])
+
+
 def _has_rows(data: object) -> bool:
     found = hasattr(data, "__getitem__") and hasattr(data, "__len__")
     return found and not isinstance(data, IterableDataset | type)
@@ -259,7 +281,7 @@ def _column(item: Tensor | np.ndarray[Any, Any]) -> Tensor:
     return found.to(torch.get_default_dtype()) if wide else found
 
 
-def count_rows(data: Data, name: str, least: int) -> int | None:
+def count_rows(data: Data | float, name: str, least: int) -> int | None:
     """Return how many rows there are, None for an iterable; fewer than `least` is an error."""
     if isinstance(data, Passes):
         return None

@@ -17,7 +17,7 @@ _SURE = 2.0  # standard errors
 _WORTH = 0.05  # what twice the budget must promise, as a share of the loss, to be worth a word
 _LEAST = 8  # points of a curve for a slope
 _FITS = 1e-3  # of a constant prediction's loss: a training loss below it is as good as none
-_VALIDATE = "give validation data (problem.validation: 0.1 in a config, validation= in Python)"
+_VALIDATE = "give validation data (problem.validation: 0.1 in a config, validation=0.1 in Python)"
 
 
 def headline(result: Result, metadata: RunMetadata | None) -> str:
@@ -155,7 +155,7 @@ def next_steps(result: Result, metadata: RunMetadata | None) -> list[str]:
             f"To let the choice go by other rows, {_VALIDATE}"
             if result.validation is None
             else "More data, augmentation (problem.augment), weight decay (problem.weight_decay), "
-            "early stopping (schedule_options: {patience: 2}) or a smaller model would help"
+            "early stopping (patience: 3) or a smaller model would help"
         )
         return [*steps, f"{words} {remedy}. More budget would not help."]
     gain = expected_gain(result)

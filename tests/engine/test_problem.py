@@ -1,7 +1,9 @@
 """What the user gives: checked at birth, one sentence each."""
 
 import itertools
+import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -88,6 +90,22 @@ def test_validation_data_come_as_training_data_do(held_out: Any) -> None:
     given = workbench.problem(loss=nn.CrossEntropyLoss(), validation=held_out)
     result = gt.minimize(given, 60, progress=False)
     assert result.score < result.candidates[0].score
+
+
+def test_a_share_of_the_rows_is_kept_aside() -> None:
+    x = torch.arange(40.0).reshape(40, 1)
+    given: Any = {"model": workbench.linear, "loss": nn.MSELoss(), "batch_size": 8}
+    tensors: Any = gt.TorchProblem(data=(x, x), validation=0.25, **given)
+    rows: Any = gt.TorchProblem(data=TensorDataset(x), validation=0.25, **given)
+    assert tensors.rows == rows.rows == 30 and tensors.validation_rows == 10
+    kept, aside = tensors.data[0], tensors.validation[0]
+    assert sorted(torch.cat([kept, aside]).ravel().tolist()) == x.ravel().tolist()
+    assert [row[0].item() for row in rows.validation.items] == aside.ravel().tolist()
+    assert replace(tensors, batch_size=4).rows == 30  # not parted twice
+    cases: list[Any] = [((x,), 1.0), ((x,), 0.001), ((x,), math.nan), (batches, 0.5)]
+    for data, share in cases:
+        with pytest.raises(ProblemError, match=r"validation: got .* a share of data that come in"):
+            gt.TorchProblem(data=data, validation=share, **given)
 
 
 def test_a_module_as_the_loss_needs_pairs() -> None:
