@@ -9,6 +9,7 @@ import pickle
 import random
 import resource
 import time
+import zlib
 from collections.abc import Callable
 from functools import partial
 from html.parser import HTMLParser
@@ -269,8 +270,10 @@ def _lying(content: bytes, chance: random.Random) -> bytes:
         fields["__metadata__"]["blake2b"] = "0" * 64
     text = json.dumps(fields, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    digest = hashlib.blake2b(text, digest_size=32)
-    digest.update(numbers)
+    behind = text.find(b"0" * 64) + 64
+    digest = hashlib.blake2b(
+        text[behind:] + zlib.crc32(numbers).to_bytes(4, "little"), digest_size=32
+    )
     text = text.replace(b"0" * 64, digest.hexdigest().encode(), 1)
     return len(text).to_bytes(8, "little") + text + numbers
 

@@ -20,7 +20,7 @@ from grasp_tune.optimizers.adam import FIRST, CoordinateAdam
 # Jordan's: for singular values from 0.01 to 1 the fifth iterate lies between 0.7 and 1.2.
 QUINTIC = (3.4445, -4.7750, 2.0315)
 ROUNDS = 5
-WHOLE, BLOCK = 128, 64  # the longest shorter side of a matrix that is not cut; that of a block
+WHOLE, BLOCK = 128, 64  # the longest shorter side of a matrix that is not cut; rows of a block
 STACKED = 2**16  # numbers of a matrix that shares its products with others of its shape
 # Root mean square of a move per unit of step, as Adam's usually is, so that one step size serves
 # both (Liu et al. 2025).
@@ -64,28 +64,33 @@ def equalized(matrices: Tensor) -> Tensor:
     return (found if matrices.shape == found.shape else found.mT).to(matrices.dtype)
 
 
-def equalized_in_blocks(matrices: Tensor) -> Tensor:
-    """Return about $U V^T$ of a matrix or a stack; of large ones, for blocks of their shorter side.
+def block_rows(rows: int, columns: int) -> int:
+    """Return how many rows of a matrix are equalized together: all but of a large one.
 
-    The cost of all of it grows with the third power of the shorter side: 784 by 1024 numbers take
+    The cost of all of them grows with the third power of the shorter side: 784 by 1024 numbers take
     185 ms of a CPU core, and 4 ms in blocks, where a minibatch of 16 rows takes 3 ms. Blocks of 50
-    in place of a side of 100 cost 2 % of the loss (MNIST, 784-100-10, T = 1500), so only sides
-    beyond `WHOLE` are cut.
+    in place of a side of 100 cost 2 % of the loss (MNIST, 784-100-10, T = 1500), so only matrices
+    whose shorter side is beyond `WHOLE` are cut.
     """
-    if (side := min(matrices.shape[-2:])) <= WHOLE:
+    return rows if min(rows, columns) <= WHOLE else -(-rows // -(-rows // BLOCK))
+
+
+def equalized_in_blocks(matrices: Tensor) -> Tensor:
+    """Return about $U V^T$ of each block of a matrix, or of a stack of them."""
+    *_, rows, columns = matrices.shape
+    if (size := block_rows(rows, columns)) == rows:
         return equalized(matrices)
-    wide = matrices.mT if matrices.shape[-2] > side else matrices
-    size = -(-side // -(-side // BLOCK))
-    padded = nn.functional.pad(wide, (0, 0, 0, -side % size))
-    found = equalized(padded.view(-1, size, wide.shape[-1])).view(padded.shape)[..., :side, :]
-    return found if wide is matrices else found.mT
+    padded = nn.functional.pad(matrices, (0, 0, 0, -rows % size)) if rows % size else matrices
+    found = equalized(padded.reshape(-1, size, columns)).view(padded.shape)
+    return found[..., :rows, :]
 
 
 class MatrixAdam(CoordinateAdam):
     r"""Adam, with matrix-shaped steps for some of the parameters.
 
     With $m$ the running mean of $g$ (decay 0.9), looked ahead by one gradient, the step of an $n$
-    by $k$ matrix is $\eta \cdot 0.2 \sqrt{\max(n, k)}\, U V^\top$ where $m = U S V^\top$.
+    by $k$ matrix is $\eta \cdot 0.2 \sqrt{\max(n, k)}\, U V^\top$ where $m = U S V^\top$. Large
+    matrices are cut into blocks of rows, which each make such a step.
 
     matrices: the positions of these parameters.
     """
@@ -120,6 +125,6 @@ class MatrixAdam(CoordinateAdam):
                 moves: Sequence[Tensor] = (equalized_in_blocks(flat[0]),)
             else:
                 moves = equalized_in_blocks(torch.stack(flat)).unbind()
-            size = group["lr"] * SIZE * math.sqrt(max(rows, columns))
+            size = group["lr"] * SIZE * math.sqrt(max(block_rows(rows, columns), columns))
             for point, move in zip(some, moves, strict=True):
                 point.add_(move.view(point.shape), alpha=-size)

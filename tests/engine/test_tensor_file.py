@@ -116,7 +116,7 @@ def test_any_bytes_are_refused(data: bytes, cut: int) -> None:
 )
 def test_a_header_that_lies_allocates_nothing(shape: object, offsets: object) -> None:
     fields = {
-        "__metadata__": {"blake2b": "0" * 64, "made_by": "grasp_tune-2", "meta": "{}"},
+        "__metadata__": {"blake2b": "0" * 64, "made_by": "grasp_tune-3", "meta": "{}"},
         "x": {"dtype": "F32", "shape": shape, "data_offsets": offsets},
     }
     header = json.dumps(fields, separators=(",", ":")).encode()

@@ -95,12 +95,12 @@ def test_it_goes_on_bit_for_bit() -> None:
     assert torch.equal(go_on(other, fresh, 3, 6)[0], whole)
 
 
-def test_large_matrices_are_equalized_in_blocks_of_their_shorter_side() -> None:
-    matrix = torch.randn(200, 150, generator=torch.Generator().manual_seed(6))
+def test_large_matrices_are_equalized_in_blocks_of_rows() -> None:
+    matrix = torch.randn(150, 200, generator=torch.Generator().manual_seed(6))
     whole = equalized_in_blocks(matrix)
-    blocks = [equalized(block) for block in matrix.split(50, dim=1)]
-    assert torch.allclose(whole, torch.cat(blocks, dim=1), atol=1e-5)
-    assert torch.allclose(equalized_in_blocks(matrix.T), whole.T, atol=1e-6)
+    blocks = [equalized(block) for block in matrix.split(50)]
+    assert torch.allclose(whole, torch.cat(blocks), atol=1e-5)
+    assert torch.allclose(equalized_in_blocks(matrix[:149])[:50], whole[:50], atol=1e-5)
     assert torch.equal(equalized_in_blocks(matrix[:, :9]), equalized(matrix[:, :9]))
 
 
