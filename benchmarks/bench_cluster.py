@@ -3,6 +3,7 @@
     python -m benchmarks.bench_cluster ray [--budget 10000] [--pause 0.1] [--only WORDS]
     python -m benchmarks.bench_cluster rivals [--budget 10000] [--pause 0.1] [--only WORDS]
     python -m benchmarks.bench_cluster predict [--budget 10000] [--only WORDS]
+    python -m benchmarks.bench_cluster curve
     python -m benchmarks.bench_cluster local [--budget 1200]
 
 `ray`: an oracle that sleeps, on real Ray with eight logical CPUs. For each workload and schedule:
@@ -11,10 +12,11 @@ of both, worker-seconds busy over held, the steps that follow each other, and wh
 says for both. Sweeps with one worker run beside, each in a process of its own, since they sleep.
 
 `rivals`: the loss of the default with eight workers, and of ASHA and PBT of Ray and TPE of Optuna
-with eight processes after as much time, over learning rates from 1e-5 to 10; they compare the loss
-over all data, which costs them no time.
+with eight processes after as much time, over learning rates from 1e-5 to 10, the start of processes
+included for all; the rivals compare the loss over all data, which costs them no time.
 
 `predict`: the simulator alone, on the rounds of a real sweep: 1 to 256 workers, in units of calls.
+`curve`: the same for two budgets and both schedules, as a figure: docs/figures/workers.svg.
 
 `local`: a convolutional network on one and two processes of this machine, beside what the simulator
 says for them and for up to 256 workers. All figures are ratios inside one run.
@@ -44,6 +46,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import grasp_tune as gt
+from benchmarks.figures import growth_plot
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.report.dry_run import DryRun, StartPoint, dry_run, measure
 from grasp_tune.report.simulation import Costs, simulate, timed_exchange
@@ -52,6 +55,7 @@ from grasp_tune.runtime.sweep_folder import STATE, load_search
 ROOT = Path(__file__).resolve().parents[1]
 RATES = 1e-5, 10.0  # that the rivals search
 WORKERS = 8
+SIZES = tuple(2**power for power in range(9))  # numbers of workers that are simulated
 Batch = tuple[Tensor, Tensor]
 Loss = Callable[[nn.Module, Batch], Tensor]
 
@@ -120,7 +124,7 @@ def predict(options: argparse.Namespace) -> None:
         run = rounds(options, name, word)
         alone = simulate(run, CALLS, 1).seconds
         print(f"{name} | {word} | {alone:.0f} calls, depth {run.depth}", flush=True)
-        for count in (1, 2, 4, 8, 16, 32, 64, 128, 256):
+        for count in SIZES:
             found = simulate(run, CALLS, count)
             times = alone / found.seconds
             print(f"  {count} workers: {times:.2f} times, busy/held {found.share:.2f}", flush=True)
@@ -129,6 +133,20 @@ def predict(options: argparse.Namespace) -> None:
             if (lost := seconds - item.calls / WORKERS) > 0.005 * found.seconds:
                 first, count = item.tasks[0].id, len(item.tasks)
                 print(f"    {lost:.0f} of {seconds:.0f} lost with 8: {count} tasks from {first}")
+
+
+def curve(options: argparse.Namespace) -> None:
+    """Draw how many times faster a network is trained with 1 to 256 workers, by the simulator."""
+    lines = {}
+    for word in ("default", "paper"):
+        for options.budget in (10_000, 100_000):
+            run = rounds(options, "network", word)
+            alone = simulate(run, CALLS, 1).seconds
+            found = [(count, alone / simulate(run, CALLS, count).seconds) for count in SIZES]
+            lines[f"{word}, T = {options.budget:,}"] = found
+            print(word, options.budget, [round(times, 1) for _, times in found], flush=True)
+    text = growth_plot("What workers buy", ("workers", "times as fast as one"), lines)
+    (ROOT / "docs" / "figures" / "workers.svg").write_text(text)
 
 
 def wanted_rows(options: argparse.Namespace) -> list[tuple[str, str]]:
@@ -143,14 +161,14 @@ def sweep(options: argparse.Namespace, name: str, word: str, workers: int) -> di
     from grasp_tune.executors.ray import RayBackend, RayExecutor
     from grasp_tune.runtime.driver import run_sweep
 
-    begun = [0.0]
+    begun, starting = [0.0], [0.0]
 
     class Ready(RayExecutor):
         def __init__(self, *rest: Any) -> None:
             super().__init__(*rest)
             while not self.members or not all(member.address for member in self.members):
                 list(self.poll(0.1))
-            begun[0] = time.monotonic()
+            starting[0], begun[0] = time.monotonic() - begun[0], time.monotonic()
             folder = rest[1]
             folder.usage = type(folder.usage)()
             self._usage = folder.usage
@@ -166,7 +184,8 @@ def sweep(options: argparse.Namespace, name: str, word: str, workers: int) -> di
     seconds = time.monotonic() - begun[0]
     busy = math.nan if result.usage is None else result.usage.share
     loss = whole_loss(result.model, problem)
-    return {"seconds": seconds, "loss": loss, "depth": result.depth, "busy": busy}
+    found = {"seconds": seconds, "loss": loss, "depth": result.depth, "busy": busy}
+    return {**found, "start": starting[0]}
 
 
 def steps(
@@ -343,7 +362,7 @@ def against(options: argparse.Namespace) -> None:
             continue
         with eight_cpus():
             own = sweep(options, name, word, WORKERS)
-            seconds = own["seconds"]
+            seconds = own["start"] + own["seconds"]
             losses = [tune_rival(options, name, seconds, kind) for kind in ("ASHA", "PBT")]
         losses.append(tpe(options, name, seconds))
         shown = " | ".join(f"{loss:.4f}" for loss in losses)
@@ -413,23 +432,31 @@ def on_cores(options: argparse.Namespace) -> None:
         )
     one, two = (simulate(run, costs, count).seconds for count in (1, 2))
     print(f"two against one: {real[1] / real[2]:.2f}, simulated {one / two:.2f}", flush=True)
-    for count in (1, 2, 4, 8, 16, 32, 64, 128, 256):
+    for count in SIZES:
         found = simulate(run, costs, count)
         print(f"{count} workers: {found.seconds:.1f} s, busy/held {found.share:.2f}")
+
+
+COMMANDS = {
+    "ray": on_ray,
+    "rivals": against,
+    "predict": predict,
+    "curve": curve,
+    "local": on_cores,
+}
 
 
 def main() -> None:
     """Run one of them."""
     parser = argparse.ArgumentParser(description="What workers buy.")
-    parser.add_argument("where", choices=("ray", "rivals", "predict", "local", "one"))
+    parser.add_argument("where", choices=(*COMMANDS, "one"))
     parser.add_argument("--budget", type=int, default=10_000)
     parser.add_argument("--pause", type=float, default=0.1, help="seconds of an oracle call")
     parser.add_argument("--lanes", type=int, help="most_lanes of the default schedule")
     parser.add_argument("--only", default="", help="a word of the workload and schedule")
     parser.add_argument("--row", default="", help="of `one`: workload/schedule")
     options = parser.parse_args()
-    commands = {"ray": on_ray, "rivals": against, "predict": predict, "local": on_cores}
-    commands.get(options.where, alone)(options)
+    COMMANDS.get(options.where, alone)(options)
 
 
 if __name__ == "__main__":

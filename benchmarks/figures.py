@@ -82,6 +82,38 @@ def range_plot(title: str, axis: str, rows: Mapping[str, Sequence[float]]) -> st
     return "\n".join([*parts, "</svg>", ""])
 
 
+def growth_plot(
+    title: str, axes: tuple[str, str], lines: Mapping[str, Sequence[tuple[float, float]]]
+) -> str:
+    """Return a line for each name through its (x, y), with powers of two on both axes."""
+    left, top, unit, tall = 60, 40, 60, 40
+    most_x = max(x for points in lines.values() for x, _ in points)
+    most_y = max(y for points in lines.values() for _, y in points)
+    columns, rows = round(math.log2(most_x)), math.ceil(math.log2(most_y))
+    right, bottom = left + unit * columns, top + tall * rows
+    parts = [_open(right + 170, bottom + 50, title)]
+    for at in range(columns + 1):
+        parts.append(f'<path d="M{left + unit * at} {top}V{bottom}" stroke="{FAINT}"/>')
+        parts.append(_text(left + unit * at, bottom + 18, f"{2**at}", "middle"))
+    for at in range(rows + 1):
+        parts.append(f'<path d="M{left} {bottom - tall * at}H{right}" stroke="{FAINT}"/>')
+        parts.append(_text(left - 8, bottom - tall * at + 4, f"{2**at}", "end"))
+    parts.append(_text((left + right) / 2, bottom + 38, axes[0], "middle"))
+    parts.append(_text(left, top - 6, axes[1], "start"))
+    last: list[float] = []  # labels keep apart
+    for name, points in sorted(lines.items(), key=lambda item: -item[1][-1][1]):
+        places = [
+            (left + unit * math.log2(x), round(bottom - tall * math.log2(max(1.0, y)), 1))
+            for x, y in points
+        ]
+        way = "L".join(f"{x:g} {y:g}" for x, y in places)
+        colour = ACCENT if name.startswith("default") else POINT
+        parts.append(f'<path d="M{way}" stroke="{colour}" stroke-width="2" fill="none"/>')
+        last.append(max(places[-1][1] + 4, last[-1] + 14 if last else 0.0))
+        parts.append(_text(right + 8, last[-1], name, "start", colour))
+    return "\n".join([*parts, "</svg>", ""])
+
+
 def _open(width: float, height: float, title: str) -> str:
     name = html.escape(title)
     return (
