@@ -34,15 +34,14 @@ if TYPE_CHECKING:
 
     from grasp_tune.ray.plan_searcher import PlanSearcher
 
-METRICS = ("score", "loss")  # what the last trial alone reports as numbers
 FUNCTION_ENDED = (
     "the function ended in the middle of {task} (trial {trial}): make its optimizer with "
     "grasp_tune.ray.optimizer(model), loop until opt.done, and leave `stop` out; for a function "
     "that is given a learning rate use GraspSearcher.for_step(budget, parameter=...)"
 )
 STOPPED = (
-    "stop: it ended trial {trial} in the middle of {task}; leave `stop` out, since the budget ends "
-    "every trial, or stop the whole run with time_budget_s"
+    "stop: it ended trial {trial} in the middle of {task}; leave `stop` out: the budget ends "
+    "trials, and time_budget_s the run"
 )
 
 
@@ -93,20 +92,14 @@ class GraspSearcher(TuneSearcher):
 
     @staticmethod
     def for_step(budget: int, parameter: str = "lr", **options: Any) -> "PlanSearcher":
-        """Return a searcher that finds a step size for a trainable of the user's own.
-
-        budget, parameter, options: see `PlanSearcher`.
-        """
+        """Return a searcher of a step size for a trainable of the user's: see `PlanSearcher`."""
         from grasp_tune.ray.plan_searcher import PlanSearcher
 
         return PlanSearcher(None, parameter, budget=budget, **options)
 
     @staticmethod
     def from_plan(plan: Plan, parameter: str = "lr", **options: Any) -> "PlanSearcher":
-        """Return a searcher that gives the plan's cells to a trainable of the user's own.
-
-        plan, parameter, options: see `PlanSearcher`.
-        """
+        """Return a searcher that runs the plan's cells on a trainable of the user's."""
         from grasp_tune.ray.plan_searcher import PlanSearcher
 
         return PlanSearcher(plan, parameter, **options)
@@ -127,11 +120,10 @@ class GraspSearcher(TuneSearcher):
         self._drawn = drawn(config, self.spec.seed)
         if issubclass(trainable, GraspTrainable):
             metric, mode = run.metric or self._metric, run.mode or self._mode
-            if metric not in METRICS or mode != "min":
+            if metric not in ("score", "loss") or mode != "min":
                 raise InputError(
                     f"metric, mode: got {metric!r}, {mode!r}, expected 'score' or 'loss' and "
-                    "'min': only the last trial, which holds the chosen model, reports them as "
-                    "numbers"
+                    "'min', which the last trial, with the chosen model, reports as numbers"
                 )
             # One with parameters needs them: its model can be built in its own processes only.
             if "setup" not in vars(trainable):
@@ -247,17 +239,15 @@ class GraspProgress(tune.Callback):
 
     def __init__(self, searcher: GraspSearcher) -> None:
         self._searcher = searcher
-        self._reporter: Reporter | None = None
+        self._reporter: bool | Reporter = True  # made in the process that shows it
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        self._reporter = self._reporter or reporter_for(True)
-        if self._reporter is not None:
-            self._reporter.update(found := self._searcher.progress, found.calls)
+        self._reporter = reporter_for(self._reporter)
+        self._reporter.update(found := self._searcher.progress, found.calls)
 
     def on_experiment_end(self, trials: list[Any], **info: Any) -> None:
         self.on_step_end(0, trials)
-        if self._reporter is not None:
-            self._reporter.close()
+        reporter_for(self._reporter).close()
 
 
 def load_result(experiment: Any) -> Result:

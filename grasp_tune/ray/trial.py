@@ -172,6 +172,14 @@ class GraspTrainable(FunctionTrainable):
             raise InputError(f"make_problem: it returned {kind}, expected a TorchProblem")
         return problem
 
+    @classmethod
+    def worker(
+        cls, constants: Mapping[str, Any], given: Mapping[str, Any], context: Any, work: Work
+    ) -> tuple[SharedWorker, None]:
+        """Return a worker in this process, which may be one beside the trial's."""
+        storage = sweep_storage(context, work.run)
+        return SharedWorker(cls.problem(constants, given), storage, work), None
+
     def setup(self, config: dict[str, Any], **given: Any) -> None:
         self._given = given  # by `tune.with_parameters`
         load_compiler()
@@ -185,13 +193,10 @@ class GraspTrainable(FunctionTrainable):
         work, key = trial.work, (self.token, constants, trial.storage.path, trial.seed)
         worker = next((worker for known, worker in _KEPT if known == key), None)
         _KEPT.clear()
-        make = partial(
-            _companion, type(self), (constants, self._given), tune.get_context().get_storage(), work
-        )
+        context = tune.get_context().get_storage()
+        make = partial(self.worker, constants, self._given, context, work)
         with trial.faults():
-            if worker is None:
-                problem = self.problem(constants, self._given)
-                worker = SharedWorker(problem, trial.storage, work)
+            worker = worker or make()[0]
             worker.beat = trial.beat
             with _COMPANIONS.seat(work.task, needs, make) as seat:
                 begun = time.monotonic()
@@ -201,13 +206,6 @@ class GraspTrainable(FunctionTrainable):
             _COMPANIONS.sharing.learn(size, work.task.calls, seconds)
         _KEPT.append((key, worker))  # not one whose task was cut off: its model may be anywhere
         trial.last(row, worker.result)
-
-
-def _companion(
-    kind: type[GraspTrainable], source: tuple[Any, Any], context: Any, work: Work
-) -> tuple[SharedWorker, None]:
-    """Return a worker in another process than the trial's."""
-    return SharedWorker(kind.problem(*source), sweep_storage(context, work.run), work), None
 
 
 def grasp_trainable(
@@ -251,12 +249,6 @@ def optimizer(model: Groups, config: Mapping[str, Any] | None = None) -> TaskOpt
 
 def train(problem: TorchProblem, budget: int, **how: Any) -> float:
     """Train a problem without a learning rate in this trial, and return its loss.
-
-        def trial(config):
-            grasp_tune.ray.train(make_problem(config["width"]), budget=1_000)
-
-        tune.run(trial, config={"width": tune.choice([8, 64, 512])}, num_samples=20,
-                 metric="loss", mode="min", scheduler=ASHAScheduler())
 
     Reports the best `loss` after each part of the training, so that schedulers work, and at last
     the loss over all rows of `validation` (or of the data) with `oracle_calls`, the chosen `step`

@@ -88,6 +88,7 @@ def stay(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_trial_is_a_task_and_x0_is_the_first_trial_s(tmp_path: Path) -> None:
+    torch.manual_seed(1)  # not in the function, whose trials all build another model
     searcher, last = shop(tmp_path)
     result = searcher.result
     assert not result.partial
@@ -147,7 +148,7 @@ def test_a_problem_is_trained_in_one_line_and_reported(tmp_path: Path) -> None:
     assert len(parts) > 2 and losses == sorted(losses, reverse=True)
     assert last["loss"] < 0.5 and last["oracle_calls"] <= 120 and last["step"] > 0
     kept = gt.Result.load(next(tmp_path.glob("**/result.json")).parent)
-    assert kept.score == last["loss"]
+    assert kept.choice.chosen.value == last["step"]  # the loss is that of all rows
 
 
 @pytest.mark.usefixtures("ray_session")
