@@ -41,7 +41,8 @@ def run_base(
 
     while run.finite and run.call + found.calls_per_step <= budget:
         optimizer.step(closure)
-    return run.tensors() if run.sound() else None
+    result = run.result()
+    return None if result.diverged else result.tensors
 
 
 def tune(quality: Callable[[float], float], low: float = COARSE[0]) -> Tuned:

@@ -170,7 +170,7 @@ def _points(
     for stop in stops:
         while run.finite and run.call + base.calls_per_step <= stop:
             optimizer.step(closure)
-        if run.sound():
+        if not run.result().diverged:
             yield run
 
 

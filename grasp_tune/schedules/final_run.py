@@ -4,9 +4,8 @@ It is cut into parts, so that it can go on after a fault, and so that its step c
 shows: a part that makes the loss jump is undone, and the run goes on from the state before it with
 a smaller step; where nearly all of the loss is gone and it still falls, larger steps are tried.
 
-Where there are calls enough, a step averages several minibatches, its lanes, and more of them as it
-falls: less noise instead of less step, with a fraction of the depth. A step of L lanes is the root
-of L times as large.
+Where there are calls enough, a step averages several minibatches, its lanes: as good, with a
+fraction of the depth. A step of L lanes is the root of L times as large.
 """
 
 import math
@@ -31,13 +30,12 @@ def final_run(state: PromoteState, start: FinalStart) -> Generator[Round, Known,
     options, stopping, step = state.options, _Stopping(state), _StepSize(state, start)
     total = max(0, state.left - (options.parts + len(EARLY)) * stopping.samples)
     begin = start.state.call if start.state is not None else 0
-    end, call = begin + total, begin
+    end, call, lanes = begin + total, begin, _lanes(state)
     rows = [] if start.state is None else [Candidate.of(start.state, start.owner, start.loss)]
     good, kept, ends = start.state, start.owner, None
     window = math.nan  # mean loss of the last minibatches of the last part that stands
     for part in range(options.parts):
         first, last = call, part == options.parts - 1
-        lanes = _lanes(state, (end - first) / total) if total else 1
         length = (begin + total * (part + 1) // options.parts - first) // lanes * lanes
         stop = end if last else first + length
         if stop <= first:
@@ -92,12 +90,12 @@ def final_run(state: PromoteState, start: FinalStart) -> Generator[Round, Known,
     return rows
 
 
-def _lanes(state: PromoteState, share: float) -> int:
-    """Return how many lanes a part has that begins with so much of the full step."""
-    if state.spec.budget < state.options.lanes_budget or state.spec.method.exact:
+def _lanes(state: PromoteState) -> int:
+    options, budget = state.options, state.spec.budget
+    if budget < options.lanes_budget or state.spec.method.exact:
         return 1
-    wanted = int(2.0 * math.log2(1.0 / max(share, 1e-9)))
-    return min(state.options.most_lanes, state.options.first_lanes << min(wanted, 62))
+    most = min(options.most_lanes, max(1, budget // options.lane_calls))
+    return 1 << most.bit_length() - 1
 
 
 class _StepSize:

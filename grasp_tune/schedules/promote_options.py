@@ -21,9 +21,6 @@ class PromoteOptions:
     matrix_base: str = "muon"  # where the model has hidden matrices
     base: str = "adam"  # where it has none, and as the second kind where it has
     powers: tuple[float, ...] = (0.5, 0.0)  # of the coordinates' gradient sizes, the best first
-    # Steps divided by the gradients' sizes, and matrix-shaped ones, are slower at first and better
-    # in the end: to be chosen, a run of the second kind must have less than this share of the loss.
-    clear_lead: float = 0.9
     second_budget: int = 2_500  # from here on a second kind is tried: below, it costs too much
 
     # The ramp: steps that double until the loss has risen twice in a row.
@@ -33,7 +30,7 @@ class PromoteOptions:
     diverged: float = 4.0  # times the start's loss: the ramp ends at once
 
     # The list: runs of equal length whose steps are `spacing` apart.
-    spacing: float = 4.0  # half of it in the end: between two that are close, the mean is taken
+    spacing: float = 4.0
     # Best steps lay 4 ** -1 to 4 ** -5 below the edge on the workloads tried, mostly 4 ** -3.
     places: tuple[int, ...] = (2, 3, 4)
     most_places: int = 7  # with those beyond an end that is the best so far
@@ -41,23 +38,18 @@ class PromoteOptions:
     length_power: float = 0.6
     least_length: int = 8
     second_length: float = 3.0  # times the first: shorter ones are fooled by plateaus
-    score_share: float = 0.008  # for fresh samples at the averages of each run of the second rung
     near: float = 0.8  # of the best run's gain: a larger step that gained so much goes on, too
-    # Two runs are as good where one's loss is at most `close` times, and its gain since the start
-    # at least `alike` times the other's: the best step then lies between theirs.
-    close: float = 1.35  # for a larger step
-    close_below: float = 1.05  # for a smaller one
-    alike: float = 0.9
+    interpolate: bool = True  # whether the final step may lie between two of the list
     warmup: int = 10  # steps, of every run
 
     # The final run.
     parts: int = 8  # those of a tiny budget that would be empty are left out
     anneal: bool = True  # whether steps fall to zero
-    most_lanes: int = 8  # minibatches averaged in a step, at most
-    # With which the final run begins; more as its step falls. Five of six workloads at T = 10,000
-    # ended 0 to 9 % lower than with one lane, sparse words 15 % higher (docs/limits.md).
-    first_lanes: int = 4
+    # Minibatches averaged in a step. At T = 10,000 eight ended 0 to 6 % from one on eight of nine
+    # workloads, sparse words 13 % higher (docs/limits.md), with an eighth of the depth.
+    most_lanes: int = 8
     lanes_budget: int = 4_000  # below it steps are too few to do with fewer
+    lane_calls: int = 1_000  # of T, for each lane; lanes are a power of two
     average_power: float = 8.0  # exponent of the running average
     jump: float = 2.0  # a part whose loss is so many times the part before's is undone
     backoff: float = 4.0  # and the step divided by this

@@ -6,20 +6,19 @@ r"""Which step a long run should take: a ramp, a short geometric list, and a lon
    list grows beyond an end that is the best so far. Steps that are too large show early: the loss
    rises, or falls onto a plateau that no smaller step knows.
 3. Second rung. The beginning of a run flatters large steps, so the best goes on beside the next
-   smaller one, and the next larger one where that gained nearly as much. Fresh samples at the
-   averages of their points decide: an average shows what a run will reach once its step has fallen.
-   Where two are as good, the mean of their steps is taken.
+   smaller one, and the next larger one where that gained nearly as much. A parabola through the
+   losses around the best of them gives the step of the long run.
 
 An optimizer whose value cannot change in a run has no ramp: its list covers the self-bounded range
 of distances, $[d_\epsilon, |g_0| T^2 / L_\epsilon]$ (Algorithm 3, Option I).
 """
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from grasp_tune.core import bounds
-from grasp_tune.core.checkpoint_keys import Key, average_key, state_key
+from grasp_tune.core.checkpoint_keys import Key, state_key
 from grasp_tune.core.rounds import Known, Round
 from grasp_tune.core.tasks import Arm, Outcome, Segment, SegmentOutcome, Task
 from grasp_tune.optimizers.registry import described
@@ -100,6 +99,27 @@ class StepList:
             return max(self.losses) + 1
         return self.best - 1 if self.best == min(self.losses) else None
 
+    def vertex(self, second: Mapping[int, float | None]) -> float:
+        """Return how many places below the best of the second rung the best step may lie.
+
+        A parabola through its loss and its neighbours', all on logarithmic scales, has its vertex
+        there, at most half a place away. A neighbour without a second look is as far from the best
+        one as in the first rung; one that was never tried counts as infinitely worse.
+
+        second: the losses of the second rung by place, None where a run did not take part.
+        """
+        looked = {place: loss for place, loss in second.items() if loss is not None}
+        at = min(looked, key=lambda place: looked[place])
+        low = min(*looked.values(), *self.losses.values())
+        scale = math.log if low > 0.0 else float  # a loss that may be negative has no logarithm
+        rises = []
+        for place in (at - 1, at + 1):
+            losses = looked if place in looked else self.losses
+            rise = scale(losses.get(place, math.inf)) - scale(losses[at])
+            rises.append(min(max(rise, 0.0), 1e9))
+        larger, smaller = rises
+        return 0.5 * (larger - smaller) / ((larger + smaller) or 1.0)
+
 
 def find_step(
     state: PromoteState, kinds: Sequence[Arm], extra: tuple[Task, ...]
@@ -137,12 +157,9 @@ def find_step(
     return start, known
 
 
-def _run(state: PromoteState, arm: Arm, start: int, stop: int, *, judged: bool = False) -> Segment:
-    """Return a run of a rung; one that is judged leaves the average of its points."""
+def _run(state: PromoteState, arm: Arm, start: int, stop: int) -> Segment:
     power, warmup = state.options.average_power, state.options.warmup
-    return Segment(
-        arm, start, stop, save=True, warmup=warmup, averages=(power,), keep_averages=judged
-    )
+    return Segment(arm, start, stop, save=True, warmup=warmup, averages=(power,))
 
 
 # -- the ramp --------------------------------------------------------------------------------------
@@ -258,7 +275,7 @@ def _affordable(state: PromoteState, lists: list[StepList], length: int) -> list
 def _second_rung(
     state: PromoteState, lists: list[StepList], length: int
 ) -> Generator[Round, Known, FinalStart]:
-    """Yield the longer runs of the best and their fresh samples; return the winner."""
+    """Yield the longer runs of the best; return the winner, with the step of the long run."""
     options, first = state.options, lists[0]
     chosen = [item.arms[item.best] for item in lists]
     for place in (first.best - 1, first.best + 1):
@@ -273,51 +290,19 @@ def _second_rung(
     state.leader = state_key(best.index, length)
     if len(chosen) == 1:
         return FinalStart(best, best, state.leader, first.lowest)
-    runs = [_run(state, arm, length, end, judged=True) for arm in chosen]
-    found, _ = yield from state.train("second", runs)
+    found, _ = yield from state.train("second", [_run(state, arm, length, end) for arm in chosen])
     losses = {arm: finite_loss(found.get(arm.index)) for arm in chosen}
-    averages = {arm: average_key(arm.index, end, options.average_power) for arm in chosen}
     alive = [arm for arm in chosen if math.isfinite(losses[arm])]
-    scores = dict(losses)
-    count = max(8, int(options.score_share * state.spec.budget))
-    if state.samples_freely and len(alive) > 1 and count * len(alive) <= state.left // 4:
-        tallies = yield from state.fresh_losses("second-score", [averages[a] for a in alive], count)
-        fresh = {arm: tallies[averages[arm]].mean for arm in alive if averages[arm] in tallies}
-        scores.update({arm: value for arm, value in fresh.items() if math.isfinite(value)})
-    winner = _winner(chosen, scores, options.clear_lead)
-    good = state_key(winner.index, end)
-    leftover = [state_key(arm.index, end) for arm in chosen if arm in alive]
-    state.discard = tuple(
-        key for key in (*kept, *leftover, *(averages[arm] for arm in alive)) if key != good
-    )
-    if not math.isfinite(scores[winner]):
+    if not alive:
         state.discard = tuple(kept - {state.leader})
         return FinalStart(best, best, state.leader, first.lowest)
-    state.leader = good
-    arm = _between(state, winner, [a for a in alive if a.kind == winner.kind], scores)
-    return FinalStart(arm, winner, good, losses[winner])
-
-
-def _winner(arms: list[Arm], scores: dict[Arm, float], clear_lead: float) -> Arm:
-    """Return the best run of the first kind, unless one of another kind is clearly better."""
-    best = min(arms, key=lambda arm: scores[arm])
-    first = min((arm for arm in arms if arm.kind == arms[0].kind), key=lambda arm: scores[arm])
-    low, other = scores[best], scores[first]
-    ahead = low < clear_lead * other if other > 0.0 else low < other
-    return best if ahead else first
-
-
-def _between(state: PromoteState, winner: Arm, rivals: list[Arm], scores: dict[Arm, float]) -> Arm:
-    """Return the winner, or a run between it and another of its kind that is as good.
-
-    As good means: about the same loss, and about the same gain since the start. A larger step need
-    not come as close as a smaller one: a long run can use it.
-    """
-    options, start, low = state.options, state.start.value, scores[winner]
-    for other in rivals if described(winner.base).changes_step else ():
-        loss = scores[other]
-        close = options.close if other.value > winner.value else options.close_below
-        alike = loss - low <= (close - 1.0) * abs(low)
-        if other is not winner and alike and start - loss >= options.alike * (start - low):
-            return state.new_arm(winner, math.sqrt(winner.value) * math.sqrt(other.value))
-    return winner
+    winner = min(alive, key=lambda arm: losses[arm])
+    state.leader = state_key(winner.index, end)
+    leftover = (state_key(arm.index, end) for arm in alive if arm is not winner)
+    state.discard = (*kept, *leftover)
+    tried = next(item for item in lists if winner in item.arms.values())
+    arm = winner
+    if options.interpolate and described(winner.base).changes_step:
+        moved = tried.vertex({place: losses.get(arm) for place, arm in tried.arms.items()})
+        arm = state.new_arm(winner, winner.value * tried.spacing**-moved)
+    return FinalStart(arm, winner, state.leader, losses[winner])

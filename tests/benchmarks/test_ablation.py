@@ -30,8 +30,6 @@ def test_every_variant_changes_something(name: str) -> None:
             "constant-step",
             "no-undo",
             "no-bold",
-            "no-handicap",
-            "no-mean",
             "coordinates",
             "one-lane",
             "lanes-for-all",

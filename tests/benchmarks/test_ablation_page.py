@@ -10,12 +10,12 @@ from tests.benchmarks.test_standings import record
 def test_changes_are_measured_against_the_default() -> None:
     records = [record("mnist", "grasp-promote", 10, 0.5), record("iris", "grasp-promote", 10, 0.2)]
     variants = [
-        record("mnist", "ablation-no-mean", 10, 0.4),  # -20 %
-        record("iris", "ablation-no-mean", 10, 0.3),  # +50 %
+        record("mnist", "ablation-no-parabola", 10, 0.4),  # -20 %
+        record("iris", "ablation-no-parabola", 10, 0.3),  # +50 %
         record("mnist", "ablation-short-rungs", 10, math.inf),
     ]
     text = ablation_part(variants, records)
-    mean = cells(text, "no step between two that are as good")
+    mean = cells(text, "no step between two of the list")
     assert mean == ["2", "+15.0", "+50.0 (iris)", "-20.0 (mnist)"]
     assert cells(text, "rungs half as long")[:2] == ["1", "+1000.0"]
     assert text.index("no step between") < text.index("rungs half")  # best first
