@@ -1,11 +1,14 @@
 """The OptunaHub entry: what the registry wants is there, and it runs as it is."""
 
+import inspect
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import yaml
+
+from grasp_tune.optuna import GraspSampler
 
 HUB = Path(__file__).parents[2] / "hub"
 
@@ -27,6 +30,8 @@ def test_the_front_matter_has_what_the_registry_reads() -> None:
     assert "sampler" in front["tags"]
     for heading in ("Abstract", "APIs", "Installation", "Example"):
         assert f"\n## {heading}\n" in text
+    for name in inspect.signature(GraspSampler).parameters:  # those that it names, and no others
+        assert re.search(rf"GraspSampler\(.*\b{name}=.*\)", text), name
     licence = (HUB.parent / "LICENSE").read_text(encoding="utf-8")
     assert (HUB / "LICENSE").read_text(encoding="utf-8") == licence
 
