@@ -14,6 +14,7 @@ from grasp_tune.schedules.final_run import ENDED_EARLY
 
 MEMORIZES = 2.0  # a held-out loss above so many times the training loss is told
 _SURE = 2.0  # standard errors
+_CLOSE = 0.02  # a model whose share of right answers is so close to that in training learned
 _WORTH = 0.05  # what twice the budget must promise, as a share of the loss, to be worth a word
 _LEAST = 8  # points of a curve for a slope
 _FITS = 1e-3  # of a constant prediction's loss: a training loss below it is as good as none
@@ -122,11 +123,16 @@ def memorizes(result: Result, quality: Quality | None) -> str | None:
     lowest = min((loss for loss in ends if math.isfinite(loss)), default=math.nan)
     found: list[tuple[str, float, float, float]] = []  # where, its loss, in training, its error
     if quality is not None:
-        parts = {"test": quality.test, "validation": quality.validation}
-        train = quality.train.loss
-        found = [(f"{name} rows", item.loss, train, 0.0) for name, item in parts.items() if item]
+        right, train = quality.train.accuracy or math.inf, quality.train.loss
+        for name, part in (("test", quality.test), ("validation", quality.validation)):
+            if part is not None and right - (part.accuracy or 0.0) > _CLOSE:
+                found.append((f"{name} rows", part.loss, train, 0.0))
+    # Where a point on the way was chosen, the others went on, and got no better.
+    early = 2 * row.call < max(
+        (stop for run in result.runs for _, stop in run.stretches), default=0
+    )
     scored = result.choice.by == "value" and result.metric is None and row.samples
-    if scored and (quality is None or result.validation is not None):
+    if scored and (quality is None or (result.validation is not None and early)):
         kind = "held-back minibatches" if result.validation is None else "validation data"
         found.append((kind, row.score, lowest, error_bar(row) or math.inf))
     for where, loss, train, error in found:
@@ -176,6 +182,9 @@ def next_steps(result: Result, metadata: RunMetadata | None) -> list[str]:
             "More budget would help: if the curve goes on as it went, twice the calls lower the "
             f"training loss by {much}."
         )
+        if metadata is not None and result.spec.get("schedule") == "promote":
+            budget = 2 * int(result.spec["budget"])
+            steps[-1] += f" grasp-tune resume DIR --budget {budget} goes on from here."
     elif gain is not None:
         steps.append(
             "More budget would change little: the curve is flat. A larger model, other features or "

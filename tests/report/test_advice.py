@@ -139,8 +139,17 @@ def test_runs_that_went_on_and_memorized_are_told() -> None:
     # The choice was made after 20 calls, by validation: 0.5 ± 0.1; training went on to 0.001.
     quality = Quality(Scores(99, 0.4, 0.9), validation=Scores(50, 0.5, 0.9))
     found = result(-1.0, validation=50)
+    rows = tuple(replace(row, call=min(row.call, 20)) for row in found.candidates)
+    found = replace(found, choice=replace(found.choice, candidates=rows))
     (words,) = next_steps(found, metadata(quality))
     assert "validation data (0.5) is far above the lowest on training data (0.001)" in words
+
+
+def test_a_model_nearly_as_right_elsewhere_does_not_memorize() -> None:
+    # A loss of 1e-9 is far below 0.04, but 100 % and 99 % right are close.
+    quality = Quality(Scores(99, 1e-9, 1.0), Scores(99, 0.04, 0.99))
+    (words,) = next_steps(result(score=0.04), metadata(quality))
+    assert words.startswith("More budget would change little: the model fits its training rows")
 
 
 def test_a_steep_curve_promises_no_more_than_half() -> None:
