@@ -1,6 +1,7 @@
 """No search ever asks for more oracle calls than its budget, from one call on."""
 
 import math
+import random
 from dataclasses import replace
 from itertools import product
 
@@ -123,3 +124,71 @@ def test_a_schedule_that_asks_for_too_much_is_stopped(monkeypatch: pytest.Monkey
     monkeypatch.setattr(Promote, "probe_calls", lambda self, spec: spec.budget + 1)
     with pytest.raises(SearchError, match="asks for 101 oracle calls, but 100 are left"):
         Search(SweepSpec(NonConvex(), 100))
+
+
+powers = st.floats(-300.0, 300.0).map(lambda power: 10.0**power)
+chances = st.floats(-300.0, -0.5).map(lambda power: 10.0**power)
+any_method = st.one_of(
+    st.builds(NonConvex, L_eps=powers, F_eps=powers, delta=chances),
+    st.builds(Convex, d_eps=powers, L_eps=powers, delta=chances),
+    st.builds(Convex, d_eps=powers, L_eps=powers, option=st.just("universal")),
+    st.builds(ConvexFree, d_eps=powers, delta=chances),
+    st.builds(Deterministic, d_eps=powers, L_eps=powers),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    method=any_method,
+    budget=st.integers(1, 200),
+    schedule=st.sampled_from(["promote", "paper"]),
+    norm=st.one_of(powers, st.just(0.0)),
+    loss=st.one_of(powers, powers.map(lambda x: -x)),
+    seed=st.integers(0, 10**6),
+)
+def test_any_inputs_and_any_order_of_tells_end_in_the_same_choice_within_the_budget(
+    method: Method, budget: int, schedule: str, norm: float, loss: float, seed: int
+) -> None:
+    def reply(task: Task) -> Outcome:
+        outcome = answer(task)
+        if isinstance(outcome, ProbeOutcome):
+            squares = (min(x * x, 1e308) if abs(x) < 1e154 else 1e308 for x in (norm, loss))
+            gradient, value = squares
+            found = replace(outcome, gradient_norm=norm, gradient_square=gradient)
+            return replace(found, value=loss, value_square=value)
+        if isinstance(outcome, TrainOutcome):
+            items = (replace(item, loss=item.loss * loss) for item in outcome.segments)
+            return replace(outcome, segments=tuple(items))
+        return outcome
+
+    choices, draw = [], random.Random(seed)
+    for shuffled in (False, True):
+        search, calls = Search(SweepSpec(method, budget, schedule)), 0
+        try:
+            while tasks := _asked(search):
+                if shuffled:
+                    draw.shuffle(tasks)
+                for task in tasks:
+                    if shuffled and draw.random() < 0.1:
+                        search.release(task)
+                        continue
+                    outcome = reply(task)
+                    calls += outcome.calls
+                    assert search.tell(task, outcome)
+                    assert not search.tell(task, outcome)  # twice is no news
+                if shuffled and draw.random() < 0.1:
+                    search = Search.from_state(search.state())
+        except InputError:  # a range beyond the doubles, or too small a budget
+            choices.append(None)
+            continue
+        assert calls <= budget
+        choices.append(search.choice)
+    assert choices[0] == choices[1]
+
+
+def _asked(search: Search) -> list[Task]:
+    """All tasks that can be had at once."""
+    tasks = []
+    while not isinstance(step := search.ask(), Step):
+        tasks.append(step)
+    return tasks
