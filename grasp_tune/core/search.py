@@ -80,8 +80,7 @@ class Search:
         self._producers: dict[str, Task] = {}  # checkpoint key -> the task that writes it
         self._rounds: list[tuple[Task, ...]] = []
         self._queue: deque[Task] = deque()
-        self._redo: set[str] = set()  # ended tasks whose checkpoints were lost
-        self._blocked: dict[str, set[str]] = {}  # task id -> ids it waits for
+        self._missing: set[str] = set()  # checkpoints that were lost and are made again
         self._losses: dict[tuple[str, str], int] = {}  # (reader, checkpoint) -> times not read
         self._error: GraspError | None = None  # why the schedule cannot go on
         self._discarded: list[str] = []
@@ -100,13 +99,13 @@ class Search:
         """
         if self._error is not None:
             raise self._error
-        if self.choice is not None and not self._redo:
+        if self.choice is not None and not self._missing:
             return Step.DONE
         for _ in range(len(self._queue)):
             task = self._queue.popleft()
             if self._known(task) is None:
                 continue
-            if not self._blocked.get(task.id):
+            if self._missing.isdisjoint(task.reads):
                 return task
             self._queue.append(task)
         return Step.WAIT
@@ -131,8 +130,8 @@ class Search:
                 f"({self._origin}): `model` must build the same model in every process; seed "
                 "whatever it draws, or load its weights from a file"
             )
-        if known.id in self._redo:
-            self._end_redo(known.id)
+        if known.id in self._outcomes:
+            self._missing.difference_update(known.writes)
             self.repeated += outcome.calls
             if outcome != self._outcomes[known.id]:
                 self.notes.append(
@@ -160,14 +159,11 @@ class Search:
         """
         if (known := self._known(task)) is None:
             return
-        producer = self._producer(key, known.id)
-        # Several tasks may miss the same one; while it is being made, that is no news.
-        if producer.id == known.id:
+        if key in known.writes:
             self._fail(known, f"it cannot write checkpoint {key}")
-        elif producer.id not in self._redo and not self._repeat(producer, known.id, key):
+        elif not self._repeat(known.id, key):
             self._fail(known, f"checkpoint {key} cannot be read, although it was made again")
         else:
-            self._blocked.setdefault(known.id, set()).add(producer.id)
             self.release(known)
 
     def make_again(self, key: str) -> None:
@@ -176,7 +172,7 @@ class Search:
         `ask` then gives the tasks that this takes before it says done. Raises `CheckpointError`
         where that was tried too often.
         """
-        if not self._repeat(self._producer(key, "the result"), "", key):
+        if not self._repeat("the result", key):
             raise CheckpointError(f"checkpoint {key} cannot be read, although it was made again")
 
     @property
@@ -315,30 +311,25 @@ class Search:
     def _known(self, task: Task | str) -> Task | None:
         """Return the task of that id, None where there is none, or where its end is no news."""
         known = self.tasks.get(task if isinstance(task, str) else task.id)
-        if known is None or (self._settled(known.id) and known.id not in self._redo):
-            return None
-        return known
+        ended = known is None or (
+            self._settled(known.id) and self._missing.isdisjoint(known.writes)
+        )
+        return None if ended else known
 
-    def _producer(self, key: str, reader: str) -> Task:
-        if key not in self._producers:
-            raise SearchError(f"checkpoint {key} is needed by {reader}, and no task makes it")
-        return self._producers[key]
-
-    def _repeat(self, producer: Task, reader: str, key: str) -> bool:
+    def _repeat(self, reader: str, key: str) -> bool:
         """Have a checkpoint made again; returns False where that was tried too often."""
+        if (producer := self._producers.get(key)) is None:
+            raise SearchError(f"checkpoint {key} is needed by {reader}, and no task makes it")
+        if not self._missing.isdisjoint(producer.writes):  # it is being made: that is no news
+            self._missing.add(key)
+            return True
         times = self._losses[reader, key] = self._losses.get((reader, key), 0) + 1
         if times > ATTEMPTS or self._given_up(producer.id):
             return False
-        if producer.id not in self._redo:
-            logger.warning("checkpoint %s cannot be read: %s is repeated", key, producer.id)
-            self._redo.add(producer.id)
-            self.release(producer)
+        logger.warning("checkpoint %s cannot be read: %s is repeated", key, producer.id)
+        self._missing.add(key)
+        self.release(producer)
         return True
-
-    def _end_redo(self, key: str) -> None:
-        self._redo.discard(key)
-        for waiting in self._blocked.values():
-            waiting.discard(key)
 
     def _fail(self, task: Task, reason: str) -> None:
         self._failures.setdefault(task.id, []).append(reason)
@@ -350,7 +341,7 @@ class Search:
             )
         else:
             logger.warning("%s failed %d times and is lost: %s", task.id, ATTEMPTS, reason)
-            self._end_redo(task.id)
+            self._missing.difference_update(task.writes)
             self._advance()
 
     def _enter(self, step: Round) -> None:

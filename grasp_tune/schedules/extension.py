@@ -112,5 +112,5 @@ def _extension(spec: SweepSpec, choice: Choice, earlier: Earlier) -> Rounds:
         key=rows[at].key,
         candidates=(choice.candidates[0], *others, *rows),
         share=choice.share * spec.extends[-1] / spec.budget,
-        notes=(*notes, *more),
+        notes=tuple(dict.fromkeys((*notes, *more))),
     )
