@@ -43,21 +43,24 @@ class Oracle:
         for parameter in self.parameters:
             parameter.grad = None
         loss = self.loss(self.stream(purpose).batch(call), purpose, call)
-        loss.backward()
+        self._backward(loss)
         return loss.detach()
 
     def loss(self, batch: Batch, purpose: str, call: int) -> Tensor:
-        """Return the loss of a batch as a scalar tensor, and count the call."""
+        """Return the loss of a batch as a scalar tensor, and count the call.
+
+        Gradients are on even where only the value is wanted: a loss may take derivatives itself
+        (a penalty on gradients, the residual of a differential equation).
+        """
         self._seed_noise(purpose, call)
         self.count(1)
-        return self._checked(self.problem.loss(self.model, batch))
+        return self._scalar(self.problem.loss(self.model, batch))
 
     def _seed_noise(self, purpose: str, call: int) -> None:
         """Fix the random numbers that the model or the loss may draw in this call."""
         number = self._noise + (call << 3) + PURPOSES.index(purpose)
         seed_globally(number, cpu_only=self.device.type == "cpu")
 
-    @torch.no_grad()
     def value(self, purpose: str, call: int) -> float:
         """Return the loss of one minibatch; of validation data, what the choice goes by."""
         batch, metric = self.stream(purpose).batch(call), self.problem.metric
@@ -65,8 +68,9 @@ class Oracle:
             self._seed_noise(purpose, call)
             self.count(1)
             inputs, targets = batch
-            return 1.0 - float(find_metric(metric)[1](self.model(inputs), targets))
-        return float(self.loss(batch, purpose, call))
+            with torch.no_grad():
+                return 1.0 - float(find_metric(metric)[1](self.model(inputs), targets))
+        return float(self.loss(batch, purpose, call).detach())
 
     def exact(self, *, gradient: bool, counted: bool = False) -> float:
         """Return the loss over all data, and leave its gradient where asked; one oracle call.
@@ -79,14 +83,22 @@ class Oracle:
         for parameter in self.parameters:
             parameter.grad = None
         for batch, count in full_batches(self.problem.data, self.device):
-            with torch.set_grad_enabled(gradient):
-                loss = self._checked(self.problem.loss(self.model, batch))
-                if gradient:
-                    (loss * (count / rows)).backward()
+            loss = self._scalar(self.problem.loss(self.model, batch))
+            if gradient:
+                self._backward(loss * (count / rows))
             total += float(loss.detach()) * count
         return total / rows
 
-    def _checked(self, loss: object) -> Tensor:
+    @staticmethod
+    def _backward(loss: Tensor) -> None:
+        if not loss.requires_grad:
+            raise ProblemError(
+                "loss: its value does not depend on the model's parameters, so it has no gradient"
+            )
+        loss.backward()
+
+    @staticmethod
+    def _scalar(loss: object) -> Tensor:
         """Return the loss, or say what is wrong with it."""
         if not isinstance(loss, Tensor):
             raise ProblemError(f"loss: it returned {type(loss).__name__}, expected a scalar tensor")
@@ -94,10 +106,6 @@ class Oracle:
             raise ProblemError(
                 f"loss: it returned a tensor of shape {tuple(loss.shape)}, expected a scalar; "
                 "reduce it with .mean()"
-            )
-        if torch.is_grad_enabled() and not loss.requires_grad:
-            raise ProblemError(
-                "loss: its value does not depend on the model's parameters, so it has no gradient"
             )
         return loss.reshape(())
 

@@ -109,15 +109,15 @@ def _constant(built: Built) -> Callable[[Tensor], Tensor]:
     return lambda x: value.to(x.device).expand(len(x), -1)
 
 
-@torch.no_grad()
 def _scores(model: Any, built: Built, x: Tensor, y: Tensor) -> Scores:
     """Mean loss and metrics; accuracy is None where outputs do not name a class."""
     device, metric = built.problem.chosen_device, built.problem.metric
     loss, outputs = 0.0, []
     for rows, labels in zip(x.split(_CHUNK), y.split(_CHUNK), strict=True):
         batch = rows.to(device), labels.to(device)
-        loss += float(built.problem.loss(model, batch)) * len(rows)
-        outputs.append(model(batch[0]))
+        loss += float(built.problem.loss(model, batch).detach()) * len(rows)
+        with torch.no_grad():
+            outputs.append(model(batch[0]))
     mean = loss / len(x) if math.isfinite(loss) else math.nan
     if not all(isinstance(item, Tensor) for item in outputs):
         return Scores(len(x), mean)

@@ -123,3 +123,14 @@ def test_the_exact_gradient_is_that_of_all_rows() -> None:
     assert counted == 0
     oracle.exact(gradient=True, counted=True)
     assert counted == 1
+
+
+def test_a_loss_may_take_derivatives_itself() -> None:
+    def residual(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        x = batch[0].clone().requires_grad_(True)
+        slope = torch.autograd.grad(model(x).sum(), x, create_graph=True)[0]
+        return ((slope - 1.0) ** 2).mean()
+
+    oracle = Oracle(workbench.problem(loss=residual), 0)
+    assert oracle.value("ensemble", 0) == float(oracle.gradient("ensemble", 0))
+    assert oracle.exact(gradient=False) == oracle.exact(gradient=True)
