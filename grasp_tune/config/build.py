@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -15,11 +16,9 @@ from grasp_tune.config.schema import UNLIMITED, Experiment
 from grasp_tune.core.errors import ProblemError
 from grasp_tune.data import Data, load_data
 from grasp_tune.data.backbone_features import with_features
-from grasp_tune.data.table import parted
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.limits import Limits
 
-_SEED = 7003  # the same rows whatever the experiment's seed, as for test rows
 _EXACT_CHUNK = 1024  # rows at a time where the whole data is one batch
 
 
@@ -43,28 +42,21 @@ def build_parts(experiment: Experiment) -> Built:
     if isinstance(model, Backbone):
         data = with_features(data, model, device)
     name, loss, outputs = settle_loss(options.loss, model.name, data.spec)
-    train, validation = (data.x, data.y), None
-    if options.validation:
-        kept, aside = map(torch.from_numpy, parted(len(data.x), options.validation, _SEED))
-        train, validation = ((data.x[rows], data.y[rows]) for rows in (kept, aside))
+    # A GPU would wait for every minibatch if the rows were not there already.
+    rows = data.x.to(device), data.y.to(device)
+    validation: Any = options.validation or None
     if path := getattr(options.dataset, "validation_path", None):
         more = load_data(options.dataset.model_copy(update={"test_path": path}))
         assert more.x_test is not None and more.y_test is not None
-        validation = more.x_test, more.y_test
-    size, rows = experiment.batch_size, len(train[0])
-    if size != "full" and size > rows:
-        raise ProblemError(
-            f"problem.batch_size: got {size}, expected at most the {rows} training rows of "
-            f"{data.name}"
-        )
-    # A GPU would wait for every minibatch if the rows were not there already.
-    x, y = (part.to(device) for part in train)
+        validation = more.x_test.to(device), more.y_test.to(device)
+    size, count = experiment.batch_size, len(data.x)
+    whole = min(count - round(options.validation * count), _EXACT_CHUNK)
     problem = TorchProblem(
         model=ModelFactory(model, data.spec, outputs, options.augment),
         loss=loss,
-        data=(x, y),
-        batch_size=min(rows, _EXACT_CHUNK) if size == "full" else size,
-        validation=None if validation is None else tuple(part.to(device) for part in validation),
+        data=rows,
+        batch_size=whole if size == "full" else size,
+        validation=validation,
         metric=own_or_name(options.metric, "problem.metric"),
         choose_by=options.choose_by,
         weight_decay=options.weight_decay,

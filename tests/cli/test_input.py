@@ -60,7 +60,7 @@ def test_help_lists_the_commands_and_the_first_steps(command: Command) -> None:
         ),
         (
             ["run", "small.yaml", "--out", "o", "--set", "problem.batch_size=41"],
-            "problem.batch_size: got 41, expected at most the 40 training rows",
+            "data: 40 rows are fewer than one batch of 41; use batch_size <= 40 or more data",
         ),
         (["resume", "o"], "o: got no such folder, expected the folder of a run"),
         (["resume", "."], "a folder without config.yaml, expected the folder of a run"),

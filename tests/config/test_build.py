@@ -87,10 +87,10 @@ def test_convex_methods_get_a_linear_model(rows: dict[str, Any]) -> None:
 
 def test_what_the_data_cannot_give_is_told(rows: dict[str, Any]) -> None:
     with pytest.raises(
-        ProblemError, match=r"got 64, expected at most the 10 training rows of rows"
+        ProblemError, match=r"data: 10 rows are fewer than one batch of 64; use batch_size <= 10"
     ):
         build_problem(experiment(rows))
-    with pytest.raises(ProblemError, match=r"expected at most the 1 training rows of rows"):
+    with pytest.raises(ProblemError, match=r"validation: got 0.99, expected a share"):
         build_problem(experiment(rows, problem={"validation": 0.99}))
     with pytest.raises(ProblemError, match=r"problem.model: got logistic for digits"):
         build_problem(experiment(problem={"model": "logistic"}))
