@@ -209,13 +209,12 @@ def worker_words(result: Result) -> str:
     calls, depth = spent_calls(result), result.depth
     if not depth or not calls:
         return ""
-    fast = {count: calls / (depth + max(0, calls - depth) / count) for count in (4, 16)}
-    told = " and ".join(f"{fast[count]:.1f} times with {count}" for count in fast)
+    four, many = (calls / (depth + max(0, calls - depth) / count) for count in (4, 16))
     held = result.usage and (
         f" {plural(result.usage.workers, 'worker')} were held, and busy "
         f"{percent(result.usage.share)} of the time."
     )
     return (
-        f"{plural(depth, 'step')} of {calls:,} oracle calls must follow each other: it would be at "
-        f"most {told} workers as fast as with one.{held or ''}"
+        f"{plural(depth, 'step')} of {calls:,} oracle calls must follow each other, so it would be "
+        f"at most {four:.1f} times as fast with 4 workers, {many:.1f} times with 16.{held or ''}"
     )

@@ -130,8 +130,8 @@ def test_what_workers_buy_follows_from_depth_and_calls() -> None:
     # 1,000 calls of which 200 follow each other: on 4 workers 200 + 800 / 4 = 400 calls' time.
     words = worker_words(replace(result(), calls={"train": 1000}, depth=200))
     assert words == (
-        "200 steps of 1,000 oracle calls must follow each other: it would be at most 2.5 times "
-        "with 4 and 4.0 times with 16 workers as fast as with one."
+        "200 steps of 1,000 oracle calls must follow each other, so it would be at most 2.5 times "
+        "as fast with 4 workers, 4.0 times with 16."
     )
 
 
