@@ -15,7 +15,7 @@ from decimal import Context, Decimal
 import numpy as np
 
 from grasp_tune.core.errors import InputError
-from grasp_tune.core.validation import not_negative
+from grasp_tune.core.validation import number
 
 Rate = Callable[[float], float]
 LARGEST = sys.float_info.max
@@ -109,7 +109,7 @@ def self_bound(target: Rate, benchmark: float | Rate, floor: float) -> float:
     exceeded. The answer is exact: the last double that passes. `floor` itself where none does, inf
     where the target never exceeds. A target that is infinite, NaN or overflows has exceeded.
     """
-    floor = not_negative("floor", floor)
+    floor = number("floor", floor, "0 or above", lambda value: value >= 0.0)
     if not callable(benchmark) and math.isnan(benchmark):
         raise InputError("benchmark is NaN; it must be a number or a function of the unknown")
 

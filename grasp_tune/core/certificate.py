@@ -5,7 +5,7 @@ carries what was measured in their place and calls the outcome an estimate.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from grasp_tune.core.choice import Choice
@@ -47,14 +47,6 @@ def value_choice(candidates: int, samples: int, delta: float, variance: float) -
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """What was seen in place of the constants that nobody knows; None where nothing was seen."""
-
-    noise: float | None = None  # for Delta^2: the mean squared distance of a gradient from its mean
-    variance: float | None = None  # for sigma^2: the variance of a value
-
-
-@dataclass(frozen=True, slots=True)
 class Certificate:
     """What the theory says about a choice, with measured numbers in place of unknown ones.
 
@@ -65,7 +57,9 @@ class Certificate:
     candidates: int  # n, x0 among them
     samples: int  # M, fresh oracle calls per candidate, the fewest that the choice rests on
     delta: float  # probability that the bound fails
-    measured: Measured = field(default_factory=Measured)
+    # What was seen in place of the constant that nobody knows, None where nothing was: the mean
+    # squared distance of a gradient from its mean for Delta^2, the variance of a value for sigma^2.
+    noise: float | None = None
     share: float = 1.0  # of T: the search theorem holds with T times this
     covered: bool = True  # whether the base optimizer is the one that the theorem is about
 
@@ -80,12 +74,11 @@ class Certificate:
         """The bound with the measured numbers; None where one is missing or nothing was sampled."""
         if self.kind == "exact":
             return Bound(1.0)
-        by_gradient = self.kind == "gradient"
-        seen = self.measured.noise if by_gradient else self.measured.variance
-        if self.kind == "none" or self.samples < 1 or seen is None or not math.isfinite(seen):
+        noise = self.noise
+        if self.kind == "none" or self.samples < 1 or noise is None or not math.isfinite(noise):
             return None
-        lemma = gradient_choice if by_gradient else value_choice
-        return lemma(self.candidates, self.samples, self.delta, seen)
+        lemma = gradient_choice if self.kind == "gradient" else value_choice
+        return lemma(self.candidates, self.samples, self.delta, noise)
 
     @property
     def text(self) -> str:
@@ -134,13 +127,12 @@ def certify(spec: SweepSpec, choice: Choice) -> Certificate:
     unsampled = choice.way in ("window", "partial", "stationary")
     finalists = [row for row in scored if not row.note and row.arm] or scored
     spreads = [Tally(row.samples, row.score, row.square).variance for row in scored]
-    largest = max(filter(math.isfinite, spreads), default=None)
     return Certificate(
         kind="exact" if choice.way == "exact" else "none" if unsampled else choice.by,
         candidates=max(1, len(scored)),
         samples=min((row.samples for row in finalists), default=0),
         delta=getattr(spec.method, "delta", 0.05),
-        measured=Measured(largest) if choice.by == "gradient" else Measured(variance=largest),
+        noise=max(filter(math.isfinite, spreads), default=None),
         share=choice.share,
         covered=choice.covered,
     )

@@ -11,21 +11,22 @@ from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import Any, ClassVar
 
-from grasp_tune.core import bounds, validation
+from grasp_tune.core import bounds
 from grasp_tune.core.errors import BudgetTooSmall, InputError, PlanError
 from grasp_tune.core.plan import Cell, Plan, Quantity, Recipe, ScoreKind
 from grasp_tune.core.records import Json
+from grasp_tune.core.validation import LARGEST_BUDGET, as_fraction, number, one_of, whole
 from grasp_tune.optimizers import registry
 from grasp_tune.optimizers.registry import Base, Factory
 from grasp_tune.schedules import find_schedule
 
-_CHECKS: Mapping[str, Callable[[str, object], object]] = {
-    "L_eps": validation.positive,
-    "F_eps": validation.positive,
-    "d_eps": validation.positive,
-    "value_floor": validation.number,
-    "probe": validation.probe_share,
-    "option": lambda name, given: validation.one_of(name, given, ("smooth", "universal")),
+_ABOVE_0 = ("above 0 (any positive number will do)", lambda value: value > 0.0)
+_NUMBERS: Mapping[str, tuple[str, Callable[[float], bool]]] = {
+    "L_eps": _ABOVE_0,
+    "F_eps": _ABOVE_0,
+    "d_eps": _ABOVE_0,
+    "value_floor": ("", math.isfinite),
+    "probe": ("a share of the budget in (0, 1/2], or None", lambda share: 0.0 < share <= 0.5),
 }
 
 
@@ -75,13 +76,15 @@ class _Variant:
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     def __post_init__(self) -> None:
+        limit = float(self.delta_below)  # a double: 1/3 is its own limit
+        chance = (f"in (0, {self.delta_below}), for example 0.05", lambda x: 0.0 < x < limit)
+        numbers = {"delta": chance, **_NUMBERS}
         for name in (field.name for field in fields(self)):
             given = getattr(self, name)
-            if name == "delta":
-                given = validation.confidence(name, given, self.delta_below)
-            elif name in _CHECKS:
-                given = _CHECKS[name](name, given)
-            object.__setattr__(self, name, given)
+            if name in numbers and (name != "probe" or given is not None):
+                object.__setattr__(self, name, number(name, given, *numbers[name]))
+            elif name == "option":
+                one_of(name, given, ("smooth", "universal"))
         registry.check_base(self.base)
 
     @property
@@ -118,11 +121,13 @@ class _Variant:
         ensemble: `resample` chooses by fresh samples, `window` by the last minibatches of each run;
             `Deterministic` chooses by exact values whatever is said here, and has no `window`.
         """
-        budget = validation.whole("budget", budget, 1, validation.LARGEST_BUDGET)
-        norm = None if grad_norm is None else validation.not_negative("grad_norm", grad_norm)
-        mean = None if value is None else validation.number("value", value)
+        budget, norm, mean = whole("budget", budget, 1, LARGEST_BUDGET), grad_norm, value
+        if norm is not None:
+            norm = number("grad_norm", norm, "0 or above", lambda size: size >= 0.0)
+        if mean is not None:
+            mean = number("value", mean)
         ways = ("exact", "resample") if self.exact else ("resample", "window")
-        window = validation.one_of("ensemble", ensemble, ways) == "window"
+        window = one_of("ensemble", ensemble, ways) == "window"
         norm = self._needed(norm, mean)
         stationary = norm == 0.0
 
@@ -242,7 +247,7 @@ class NonConvex(_Variant):
         """Return the (gradients, values) to sample at x0: floor(T/4) gradients by default."""
         if self.probe is None:
             return budget // 4, 0  # Algorithm 2, line 1
-        return max(1, math.floor(validation.as_fraction(self.probe) * budget)), 0
+        return max(1, math.floor(as_fraction(self.probe) * budget)), 0
 
     def _layout(self, window: bool, norm: float, value: float, budget: int) -> _Layout:
         # Algorithm 2, lines 2 to 4: from eta_min to 1 / (2 L_eps), K points kept of each run.
@@ -277,7 +282,7 @@ class Convex(_Variant):
         """Return the (gradients, values) to sample at x0: floor(T/8) of each by default."""
         if self.probe is None:
             return budget // 8, budget // 8  # Algorithm 3, lines 1 and 2
-        each = max(1, math.floor(validation.as_fraction(self.probe) * budget / 2))
+        each = max(1, math.floor(as_fraction(self.probe) * budget / 2))
         return each, each
 
     def _needed(self, norm: float | None, value: float | None) -> float | None:
@@ -378,7 +383,7 @@ def method_from_dict(data: Mapping[str, Json], base: Factory | None = None) -> M
     A `base` that is a function is written by name only, so it has to be given again here.
     """
     values = dict(data)
-    kind = METHODS[validation.one_of("method name", values.pop("name", None), tuple(METHODS))]
+    kind = METHODS[one_of("method name", values.pop("name", None), tuple(METHODS))]
     names = [field.name for field in fields(kind)]
     # A plan's record has every method's inputs, None where the method has no such input.
     unknown = [key for key in values if key not in names and values[key] is not None]

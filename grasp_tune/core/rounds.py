@@ -45,20 +45,19 @@ Rounds = Generator[Round, Known, Choice]
 
 
 class Schedule(Protocol):
-    """How a budget is spent: a frozen dataclass whose fields are options with defaults."""
+    """How a budget is spent: a frozen dataclass whose fields are options with defaults.
+
+    name: what people call it; a class variable.
+    default_base: the optimizer that it runs where the method names none; None: the theorem's own.
+    rounds: yields the rounds of a sweep and returns its choice.
+    """
 
     @property
-    def name(self) -> str:
-        """What people call it; a class variable."""
-
+    def name(self) -> str: ...
+    @property
+    def default_base(self) -> str | None: ...
     def __hash__(self) -> int: ...
-
-    @property
-    def default_base(self) -> str | None:
-        """The optimizer that it runs where the method names none; None: the theorem's own."""
-
-    def rounds(self, spec: SweepSpec) -> Rounds:
-        """Yield the rounds of a sweep; return its choice."""
+    def rounds(self, spec: SweepSpec) -> Rounds: ...
 
 
 LEAST_BATCH = 8  # fewer runs than this are a task each

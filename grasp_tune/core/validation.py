@@ -8,12 +8,11 @@ from typing import Any
 
 from grasp_tune.core.errors import InputError
 
+Fits = Callable[[float], bool]
 LARGEST_BUDGET = 2**63 - 1  # what a 64-bit counter of oracle calls can hold
 
 
-def number(
-    name: str, given: object, wanted: str = "", fits: Callable[[float], bool] = math.isfinite
-) -> float:
+def number(name: str, given: object, wanted: str = "", fits: Fits = math.isfinite) -> float:
     """Return `given` as a finite float that `fits`; `wanted` says which ones do."""
     if isinstance(given, bool) or not isinstance(given, Real):
         raise InputError(f"{name}={given!r} must be a number")
@@ -25,28 +24,6 @@ def number(
         words = wanted if math.isfinite(value) else "a finite number"
         raise InputError(f"{name}={given!r} must be {words}")
     return value
-
-
-def positive(name: str, given: object) -> float:
-    """Return `given` as a finite float above zero."""
-    return number(name, given, "above 0 (any positive number will do)", lambda value: value > 0.0)
-
-
-def not_negative(name: str, given: object) -> float:
-    """Return `given` as a finite float, zero or above."""
-    return number(name, given, "0 or above", lambda value: value >= 0.0)
-
-
-def confidence(name: str, given: object, below: Fraction) -> float:
-    """Return `given` as a probability of failure in (0, below)."""
-    end, wanted = float(below), f"in (0, {below}), for example 0.05"  # a double: 1/3 is its limit
-    return number(name, given, wanted, lambda value: 0.0 < value < end)
-
-
-def probe_share(name: str, given: object) -> float | None:
-    """Return `given` as a share of the budget in (0, 1/2], or None: the default share."""
-    wanted = "a share of the budget in (0, 1/2], or None"
-    return None if given is None else number(name, given, wanted, lambda value: 0.0 < value <= 0.5)
 
 
 def one_of(name: str, given: object, choices: Collection[str]) -> str:

@@ -96,13 +96,11 @@ class SingleRun:
                 optimizer: Any = packaged(self.kind, run.oracle.parameters, **self.options)
             else:
                 optimizer = self.kind(run, budget)
-            modes = hasattr(optimizer, "eval")  # schedule-free ones return an average
-            if modes:
-                optimizer.train()
+            # Schedule-free ones return an average.
+            getattr(optimizer, "train", bool)()
             factor = None if rate is None else lambda call: rate(call / budget)
             run.advance(optimizer, budget, factor, step)
-            if modes:
-                optimizer.eval()
+            getattr(optimizer, "eval", bool)()
         return run.result(tensors=averages.candidate(GAMMA) if averages else None)
 
 

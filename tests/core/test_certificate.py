@@ -8,7 +8,6 @@ import pytest
 from grasp_tune.core.certificate import (
     Bound,
     Certificate,
-    Measured,
     gradient_choice,
     value_choice,
 )
@@ -33,17 +32,16 @@ def test_value_choice_by_hand() -> None:
 
 
 def test_certificate_uses_the_formula_of_its_kind() -> None:
-    seen = Measured(noise=2.0, variance=0.09)
-    assert Certificate("gradient", 10, 50, 0.05, seen).bound == gradient_choice(10, 50, 0.05, 2.0)
-    assert Certificate("value", 10, 50, 0.05, seen).bound == value_choice(10, 50, 0.05, 0.09)
+    assert Certificate("gradient", 10, 50, 0.05, 2.0).bound == gradient_choice(10, 50, 0.05, 2.0)
+    assert Certificate("value", 10, 50, 0.05, 0.09).bound == value_choice(10, 50, 0.05, 0.09)
     assert Certificate("exact", 10, 0, 0.05).bound == Bound(1.0, 0.0)
 
 
 def test_certificate_without_a_measurement_has_no_bound_and_says_so() -> None:
-    missing = Certificate("gradient", 10, 50, 0.05, Measured(variance=0.1))
+    missing = Certificate("gradient", 10, 50, 0.05)
     assert missing.bound is None
     assert "not measured" in missing.text
-    infinite = Certificate("value", 10, 50, 0.05, Measured(variance=float("inf")))
+    infinite = Certificate("value", 10, 50, 0.05, float("inf"))
     assert infinite.bound is None
     unsampled = Certificate("none", 10, 0, 0.05)
     assert unsampled.bound is None
@@ -51,11 +49,11 @@ def test_certificate_without_a_measurement_has_no_bound_and_says_so() -> None:
 
 
 def test_text_calls_itself_an_estimate_and_names_the_numbers() -> None:
-    text = Certificate("gradient", 10, 50, 0.05, Measured(noise=2.0)).text
+    text = Certificate("gradient", 10, 50, 0.05, 2.0).text
     assert text.startswith("Estimate: with probability 0.95, the squared gradient norm")
     assert "at most 4 times that of the best of 10 candidates plus 16.22." in text
     assert "whole budget" in text
-    plain = Certificate("value", 10, 50, 0.05, Measured(variance=0.09)).text
+    plain = Certificate("value", 10, 50, 0.05, 0.09).text
     assert "at most that of the best of 10 candidates plus 0.2937." in plain
 
 
@@ -68,8 +66,8 @@ def test_text_states_what_the_theorem_covers() -> None:
 @pytest.mark.parametrize(
     "certificate",
     [
-        Certificate("gradient", 10, 50, 1 / 30, Measured(noise=1 / 3), share=1 / 7, covered=False),
-        Certificate("value", 9, 4, 0.2, Measured(None, 0.1)),
+        Certificate("gradient", 10, 50, 1 / 30, 1 / 3, share=1 / 7, covered=False),
+        Certificate("value", 9, 4, 0.2, 0.1),
         Certificate("none", 1, 0, 0.05),
     ],
 )

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import grasp_tune as gt
-from grasp_tune.core.certificate import Certificate, Measured
+from grasp_tune.core.certificate import Certificate
 from grasp_tune.core.choice import Candidate, Choice
 from grasp_tune.data import DataSpec
 from grasp_tune.report.advice import (
@@ -91,10 +91,10 @@ def test_a_score_is_named_and_has_an_error_bar() -> None:
 
 
 def test_a_certificate_is_shown_where_it_says_something() -> None:
-    vague = Certificate("value", 4, 15, 0.05, Measured(variance=1.0))
+    vague = Certificate("value", 4, 15, 0.05, 1.0)
     assert vague.bound is not None and vague.bound.additive > 0.5
     assert certificate_words(replace(result(), certificate=vague)) is None
-    sharp = Certificate("value", 4, 15, 0.05, Measured(variance=1e-4))
+    sharp = Certificate("value", 4, 15, 0.05, 1e-4)
     assert certificate_words(replace(result(), certificate=sharp)) == sharp.text
     assert certificate_words(result()) is None
 
