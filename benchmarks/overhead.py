@@ -6,7 +6,7 @@ Three ways: AdamW by hand, `gt.Grasp` in the same loop, `gt.minimize`. Targets: 
 most 1.05 times AdamW's CPU time, a call of `minimize` at most 1.1 times, and at most two copies of
 the parameters more memory. Times are CPU seconds of this process, the best of several turns taken
 alternately. Peak memory is that of a fresh process each, on a network whose parameters outweigh all
-else; `files` is `Grasp(park="files")`.
+else; `device` is `Grasp(park="device")`.
 """
 
 import argparse
@@ -108,8 +108,8 @@ def run_grasp(case: Case) -> None:
 
 
 def run_parked(case: Case) -> None:
-    """The same, with all that waits on the disk."""
-    _train(case, lambda model: gt.Grasp(model, case.calls, park="files"))
+    """The same, with all that waits beside the model, and not on the disk."""
+    _train(case, lambda model: gt.Grasp(model, case.calls, park="device"))
 
 
 def run_default(case: Case) -> None:
@@ -159,7 +159,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)
     if options.measure:
         case, way = options.measure
-        {**RUNS, "files": run_parked}[way](CASES[case])
+        {**RUNS, "device": run_parked}[way](CASES[case])
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
         return
     print(f"{'CPU time per oracle call':<34} {'AdamW':>9}   times as much with")
@@ -169,7 +169,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         ratios = [f"{way} {found[way] / found['adamw']:.2f} (<= {TARGETS[way]})" for way in TARGETS]
         print(f"{case.title:<34} {each:>6.2f} ms   {', '.join(ratios)}", flush=True)
     copy = sum(item.numel() * item.element_size() for item in _large().parameters())
-    peaks = {way: peak_memory("large", way) for way in (*RUNS, "files")}
+    peaks = {way: peak_memory("large", way) for way in (*RUNS, "device")}
     more = [f"{way} {(peaks[way] - peaks['adamw']) / copy:+.1f}" for way in peaks if way != "adamw"]
     print(f"peak memory, {CASES['large'].title}: {peaks['adamw'] / 2**20:.0f} MB; copies of the ")
     print(f"parameters more than AdamW (<= +{COPIES:g}): {', '.join(more)}")

@@ -21,7 +21,6 @@ from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.core.methods import Method, NonConvex
 from grasp_tune.core.search import Search, Step
 from grasp_tune.core.spec import AnySchedule, SweepSpec
-from grasp_tune.engine.checkpoints import Store
 from grasp_tune.loop.loop_optimizer import LoopOptimizer, check_spec
 from grasp_tune.loop.model_point import Groups, ModelPoint, ParkedStore, clones
 from grasp_tune.runtime.driver import Ledger
@@ -33,6 +32,7 @@ logger = logging.getLogger(__name__)
 FORMAT = 3
 TIMED = 12  # steps that are timed where the budget is given in minutes; the first ones warm up
 WARM = 4
+PARKED = 2**20  # trained parameters of a model whose states are kept in memory
 MARGIN = 0.97  # of the time that is planned for; the rest is for steps that take longer
 
 
@@ -62,8 +62,9 @@ class Grasp(LoopOptimizer):
     weight_decay: decoupled, as in AdamW, of parameters of two or more dimensions: every step
         multiplies them by 1 - step size * weight_decay. A group's own one comes first.
     clip: the largest norm of a training step's gradient; a larger one is scaled down.
-    park: where candidates and waiting runs are kept: `device`, with the model; `cpu`; or in
-        temporary `files`.
+    park: where candidates and waiting runs are kept, some eight copies of the parameters: with the
+        model on its `device`; on the `cpu`; or in temporary `files`. By default on the device up
+        to a million parameters, and in files beyond.
     """
 
     def __init__(
@@ -79,18 +80,20 @@ class Grasp(LoopOptimizer):
         minutes: float | None = None,
         weight_decay: float = 0.0,
         clip: float | None = None,
-        park: Literal["device", "cpu", "files"] = "device",
+        park: Literal["auto", "device", "cpu", "files"] = "auto",
     ) -> None:
-        if park not in ("device", "cpu", "files"):
-            raise InputError(f"park: got {park!r}, expected 'device', 'cpu' or 'files'")
+        if park not in (kinds := ("auto", "device", "cpu", "files")):
+            raise InputError(f"park: got {park!r}, expected one of {', '.join(kinds)}")
         self._clock = _Clock(minutes) if minutes is not None else None
         budget = _budget(budget, epochs, loader, minutes)
         self._setting = NonConvex() if method is None else method, schedule, seed
         check_spec(self._spec(budget or 1))
-        store: Store = ParkedStore("cpu" if park == "cpu" else None)
-        if park == "files":
-            store = TemporaryStore()
-        super().__init__(ModelPoint(model, store, weight_decay, clip))
+        memory = ParkedStore("cpu" if park == "cpu" else None)
+        point = ModelPoint(model, memory, weight_decay, clip)
+        large = sum(item.numel() for item in point.trained) > PARKED
+        if park == "files" or (park == "auto" and large):
+            point.store = TemporaryStore()
+        super().__init__(point)
         self._ledger = None if budget is None else Ledger(Search(self._spec(budget)))
         self._task_id = ""
         self._done, self._whole_epochs = False, epochs is not None

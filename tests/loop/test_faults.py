@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim import lr_scheduler
 
 import grasp_tune as gt
+from grasp_tune.runtime.store import TemporaryStore
 from tests.loop.test_grasp import (
     BUDGET,
     X,
@@ -261,8 +262,13 @@ def test_a_loop_saved_at_any_step_goes_on_bit_for_bit(method: Any, schedule: Any
         assert same(bits(later), bits(model)), step
 
 
-def test_states_on_the_disk_change_no_bit() -> None:
-    one, other = network(), network()
+def test_states_on_the_disk_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other, large = network(), network(), network()
     train(one, gt.Grasp(one, 200), batches())
     train(other, gt.Grasp(other, 200, park="files"), batches())
     assert same(bits(one), bits(other))
+    monkeypatch.setattr("grasp_tune.loop.grasp.PARKED", 10)
+    opt = gt.Grasp(large, 200)
+    assert isinstance(opt._point.store, TemporaryStore)
+    train(large, opt, batches())
+    assert same(bits(one), bits(large))
