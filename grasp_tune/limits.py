@@ -7,20 +7,32 @@ by the clock is kept in the sweep's folder, so that going on decides the same.
 import logging
 import math
 import time
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from torch import Tensor
+from torch.optim import Optimizer
 
 from grasp_tune.core.errors import InputError
 from grasp_tune.engine.oracle import Oracle
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.streams import untouched_randomness
 from grasp_tune.engine.threads import task_threads
+from grasp_tune.optimizers.muon import hidden_matrices
 from grasp_tune.optimizers.registry import described
 from grasp_tune.runtime.files import STATE_LIMIT, read_sealed
 from grasp_tune.runtime.sweep_folder import STATE
 from grasp_tune.schedules.promote import Promote
 
 logger = logging.getLogger(__name__)
+
+
+def usual_optimizer(params: Sequence[Tensor], matrices: Collection[int]) -> Optimizer:
+    """Return the default's optimizer, to be timed: its step may take longer than a gradient."""
+    base = described(Promote().matrix_base if matrices else Promote().default_base)
+    return base.build(params, {base.value: 1.0}, None, matrices)
+
 
 _SHARE = 0.85  # of the minutes that the planned calls take: steps, scores and files take the rest
 _WARM, _TIMED = 2, 3  # calls that set things up, and the fewest that are timed
@@ -76,9 +88,9 @@ class Limits:
         allowed = 60 * (self.minutes or 0.0)
         enough = min(_TIMING[0] * allowed, _TIMING[1])
         oracle, call = Oracle(problem, seed), 0
-        # The default's optimizer: of a small model its step takes longer than the gradient.
-        base = described(Promote().default_base)
-        optimizer = base.build(oracle.parameters, {base.value: 1.0})
+        optimizer = usual_optimizer(
+            oracle.parameters, hidden_matrices(oracle.model, oracle.parameters)
+        )
         with untouched_randomness(), task_threads(oracle.model):
             begun = time.perf_counter()
             while call < _WARM + _TIMED or time.perf_counter() - begun < enough:

@@ -10,17 +10,18 @@ import logging
 import math
 import time
 from collections.abc import Iterator, Mapping
-from statistics import median
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from grasp_tune.core.checkpoint_keys import START
 from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.core.methods import Method, NonConvex
 from grasp_tune.core.search import Search, Step
 from grasp_tune.core.spec import AnySchedule, SweepSpec
+from grasp_tune.limits import usual_optimizer
 from grasp_tune.loop.loop_optimizer import LoopOptimizer, check_spec
 from grasp_tune.loop.model_point import Groups, ModelPoint, ParkedStore, clones
 from grasp_tune.runtime.driver import Ledger
@@ -30,8 +31,9 @@ from grasp_tune.runtime.store import TemporaryStore
 logger = logging.getLogger(__name__)
 
 FORMAT = 3
-TIMED = 12  # steps that are timed where the budget is given in minutes; the first ones warm up
-WARM = 4
+# Steps that are timed where the budget is given in minutes, at the least; the first ones warm up.
+TIMED, WARM = 12, 4
+TIMING = 0.02, 2.0  # share of the time that timing takes, and its most in seconds
 PARKED = 2**20  # trained parameters of a model whose states are kept in memory
 MARGIN = 0.97  # of the time that is planned for; the rest is for steps that take longer
 
@@ -111,6 +113,7 @@ class Grasp(LoopOptimizer):
         over = self._clock is not None and self._agreed(torch.tensor(float(self._clock.over))) > 0
         if self._ledger is None:  # none of the steps that are timed moves the model
             assert self._clock is not None
+            self._clock.rehearse(self._point)
             if (steps := self._clock.tick()) is not None or over:
                 calls = self._agreed(torch.tensor(steps or 1.0, dtype=torch.float64))
                 self._ledger = Ledger(Search(self._spec(int(calls))))
@@ -260,6 +263,19 @@ class _Clock:
         self._begun: float | None = None
         self._spent = 0.0  # before this process
         self._ticks: list[float] = []
+        self._copies: list[Tensor] = []
+        self._optimizer: Optimizer | None = None
+
+    def rehearse(self, point: ModelPoint) -> None:
+        """Make a step with copies of the parameters, so that its time is known too."""
+        if self._optimizer is None:
+            self._copies = [nn.Parameter(item.detach().clone()) for item in point.trained]
+            self._optimizer = usual_optimizer(self._copies, point.matrices)
+        point.check_gradients()
+        for copy, item in zip(self._copies, point.trained, strict=True):
+            copy.grad = item.grad
+        with torch.no_grad():
+            self._optimizer.step()
 
     @property
     def elapsed(self) -> float:
@@ -276,10 +292,12 @@ class _Clock:
         now = time.monotonic()
         self._begun = self._begun or now
         self._ticks.append(now)
-        if len(self._ticks) < TIMED:
+        enough = min(TIMING[0] * self._limit, TIMING[1])
+        if len(self._ticks) < TIMED or now - self._ticks[WARM - 1] < enough:
             return None
-        gaps = [b - a for a, b in zip(self._ticks[WARM - 1 :], self._ticks[WARM:], strict=False)]
-        return max(1, int(MARGIN * (self._limit - self.elapsed) / max(median(gaps), 1e-6)))
+        self._copies, self._optimizer = [], None
+        each = (now - self._ticks[WARM - 1]) / (len(self._ticks) - WARM)
+        return max(1, int(MARGIN * (self._limit - self.elapsed) / max(each, 1e-6)))
 
     def go_on(self, spent: float) -> None:
         """Go on with so many seconds spent."""

@@ -83,7 +83,7 @@ def test_a_loop_spends_at_most_its_budget_and_ends_with_the_chosen_weights() -> 
     assert sum(result.calls.values()) == steps == opt.calls
     assert same(bits(model), chosen)  # finish() changes nothing once the budget is spent
     assert result.model is model
-    assert whole_loss(model) < 0.5 * before
+    assert whole_loss(model) < 0.65 * before
     assert not result.partial
     assert result.certificate is not None
 
