@@ -401,7 +401,7 @@ def on_cores(options: argparse.Namespace) -> None:
         model=cnn,
         loss=lambda module, batch: functional.cross_entropy(module(batch[0]), batch[1]),
         data=(x, y),
-        batch_size=16,
+        batch_size=64,
         device="cpu",
     )
     schedule = schedule_of("default", options.lanes)
