@@ -5,20 +5,17 @@ rest of the budget goes on from the point that was chosen; what it finds races a
 """
 
 import math
-from collections.abc import Generator
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from grasp_tune.core.choice import Choice
 from grasp_tune.core.ensemble import best
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.plan import Plan
-from grasp_tune.core.rounds import Known, Round, Rounds
+from grasp_tune.core.rounds import Rounds
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import Arm, ProbeOutcome, ScoreTask, SegmentOutcome, ended_runs
 from grasp_tune.schedules import find_schedule
-
-End = TypeVar("End")
 
 
 @dataclass
@@ -32,8 +29,8 @@ class Earlier:
     spent: int = 0  # oracle calls
     sampled: int = 0  # samples of the ensemble's stream
 
-    def watch(self, rounds: Generator[Round, Known, End]) -> Generator[Round, Known, End]:
-        """Yield the rounds of a schedule and take notes; return what they end with."""
+    def watch(self, rounds: Rounds, name: str = "") -> Rounds:
+        """Yield rounds, a name before the ids of their tasks, and take notes; return their end."""
         known: Any = None
         while True:
             try:
@@ -41,7 +38,9 @@ class Earlier:
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
             self.plan = step.plan or self.plan
-            known = yield step
+            tasks = tuple(replace(task, id=f"{name}{task.id}") for task in step.tasks)
+            told = yield replace(step, tasks=tasks)
+            known = {task.id: told[f"{name}{task.id}"] for task in step.tasks}
             for task in step.tasks:
                 if isinstance(task, ScoreTask):
                     self.sampled = max(self.sampled, *(item.stop for item in task.samples))
@@ -68,25 +67,12 @@ def all_rounds(spec: SweepSpec) -> Rounds:
     earlier = Earlier()
     before = replace(spec, budget=spec.extends[-1], extends=spec.extends[:-1])
     choice = yield from earlier.watch(all_rounds(before))
-    return (yield from _renamed(prefix(spec), _extension(spec, choice, earlier)))
+    return (yield from earlier.watch(_extension(spec, choice, earlier), prefix(spec)))
 
 
 def prefix(spec: SweepSpec) -> str:
     """Return what the ids of the tasks begin with that the last extension has added."""
     return f"extended{len(spec.extends)}-" if spec.extends else ""
-
-
-def _renamed(name: str, rounds: Rounds) -> Rounds:
-    """Yield the rounds with a name before the ids of their tasks: earlier ones have the same."""
-    known: Any = None
-    while True:
-        try:
-            step = rounds.send(known)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
-        tasks = tuple(replace(task, id=f"{name}{task.id}") for task in step.tasks)
-        told = yield replace(step, tasks=tasks)
-        known = {task.id: told[f"{name}{task.id}"] for task in step.tasks}
 
 
 def _extension(spec: SweepSpec, choice: Choice, earlier: Earlier) -> Rounds:
