@@ -17,7 +17,7 @@ from grasp_tune.core.checkpoint_keys import MOMENTS, START, part_key
 from grasp_tune.core.tasks import ProbeOutcome, ProbeTask, SampleOutcome, ScoreOutcome, ScoreTask
 from grasp_tune.engine.checkpoints import Buffers, Store, Tensors
 from grasp_tune.engine.step_rules import StepRules
-from grasp_tune.optimizers.preconditioner import Coordinates, typical_peak
+from grasp_tune.optimizers.coordinatewise import Coordinates, typical_peak
 from grasp_tune.optimizers.registry import Factory
 from grasp_tune.optimizers.unixgrad import joint_norm
 

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grasp_tune.optimizers.coordinatewise import CoordinateWise
-from grasp_tune.optimizers.preconditioner import Coordinates
+from grasp_tune.core.errors import InputError
+from grasp_tune.optimizers.coordinatewise import Coordinates, OwnState, multiplier
 
 FIRST = 0.9  # decay of the mean
 RAMP = 0.8  # the mean square's decay is 1 - t ** -RAMP: short memory first, long memory later
@@ -21,34 +21,7 @@ RAMP = 0.8  # the mean square's decay is 1 - t ** -RAMP: short memory first, lon
 TINY = 1e-18
 
 
-def fresh_share(count: int) -> float:
-    """Return the weight of the newest squared gradient, the `count`-th of a run.
-
-    The first one has weight 1, so the mean square needs no correction for its start.
-    """
-    return count**-RAMP
-
-
-def take_in(mean: list[Tensor], square: list[Tensor], gradients: list[Tensor], count: int) -> None:
-    """Let the running means go on with the `count`-th gradients."""
-    fresh = fresh_share(count)
-    torch._foreach_lerp_(mean, gradients, 1.0 - FIRST)
-    torch._foreach_mul_(square, 1.0 - fresh)
-    torch._foreach_addcmul_(square, gradients, gradients, fresh)
-
-
-def clipped_moves(mean: list[Tensor], square: list[Tensor], count: int) -> list[Tensor]:
-    """Return the `count`-th moves, from -1 to 1 per coordinate."""
-    roots = torch._foreach_sqrt(square)
-    torch._foreach_add_(roots, TINY)
-    torch._foreach_mul_(roots, 1.0 - FIRST**count)
-    moves = torch._foreach_div(mean, roots)
-    torch._foreach_clamp_min_(moves, -1.0)
-    torch._foreach_clamp_max_(moves, 1.0)
-    return list(moves)
-
-
-class CoordinateAdam(CoordinateWise):
+class CoordinateAdam(OwnState):
     r"""Adam whose steps may also shrink with the size of each coordinate's gradients.
 
     With $m$ and $v$ the running means of $g$ (decay 0.9) and $g^2$ (decay $1 - t^{-0.8}$), and $p$
@@ -65,7 +38,15 @@ class CoordinateAdam(CoordinateWise):
         lr: float,
         coordinates: Coordinates | None = None,
     ) -> None:
-        super().__init__(params, lr, coordinates, steps=0)
+        if not lr > 0.0:
+            raise InputError(f"lr is {lr}, but must be a positive number")
+        sizes = coordinates or Coordinates(0.0, [], 1.0)
+        defaults = {"lr": lr, "power": sizes.power, "typical": sizes.typical, "steps": 0}
+        super().__init__(params, defaults)
+        if sizes.power:
+            points = [point for group in self.param_groups for point in group["params"]]
+            for point, peak in zip(points, sizes.peaks, strict=True):
+                self.state[point]["peak"] = peak.detach().to(point.device, point.dtype, copy=True)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -74,18 +55,26 @@ class CoordinateAdam(CoordinateWise):
             loss = None if closure is None else closure()
         for group in self.param_groups:
             group["steps"] += 1
-            points = [point for point in group["params"] if point.grad is not None]
-            if points:
+            if points := [point for point in group["params"] if point.grad is not None]:
                 self._move(group, points)
         return loss
 
     def _move(self, group: dict[str, Any], points: list[Tensor]) -> None:
         gradients = [point.grad for point in points if point.grad is not None]
-        self.begin(points, "mean", "square")
-        self.raise_peaks(group, points, gradients)
         mean, square = self.entries(points, "mean"), self.entries(points, "square")
-        take_in(mean, square, gradients, group["steps"])
-        moves = clipped_moves(mean, square, group["steps"])
-        if (scales := self.scales(group, points)) is not None:
-            torch._foreach_mul_(moves, scales)
+        fresh = group["steps"] ** -RAMP  # 1 at first: the mean square needs no correction
+        torch._foreach_lerp_(mean, gradients, 1.0 - FIRST)
+        torch._foreach_mul_(square, 1.0 - fresh)
+        torch._foreach_addcmul_(square, gradients, gradients, fresh)
+        roots = torch._foreach_sqrt(square)
+        torch._foreach_add_(roots, TINY)
+        torch._foreach_mul_(roots, 1.0 - FIRST ** group["steps"])
+        moves = torch._foreach_div(mean, roots)
+        torch._foreach_clamp_min_(moves, -1.0)
+        torch._foreach_clamp_max_(moves, 1.0)
+        if power := group["power"]:
+            peaks = self.entries(points, "peak")
+            for move, peak, gradient in zip(moves, peaks, gradients, strict=True):
+                torch.maximum(peak, gradient.abs(), out=peak)
+                move.mul_(multiplier(peak, group["typical"], power))
         torch._foreach_add_(points, moves, alpha=-group["lr"])

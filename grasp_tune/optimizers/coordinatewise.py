@@ -1,8 +1,14 @@
-"""What the coordinate-wise optimizers share: their own state, and a multiplier per coordinate."""
+"""Per-coordinate step sizes from the probe: what badly scaled features need.
+
+Multiply a feature by c and its best weight shrinks by c while its gradient grows by c, so a step
+that suits all coordinates must shrink with the size of their gradients. How much (the power 0, 1/2
+or 1) is for the race to find out.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,7 +16,37 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from grasp_tune.core.errors import InputError
-from grasp_tune.optimizers.preconditioner import Coordinates, multiplier
+
+FLOOR = 1e-2  # no coordinate counts as quieter than this share of a typical one
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinates:
+    """How large each coordinate's gradient is, and how much that matters."""
+
+    power: float
+    peaks: list[Tensor]  # the largest gradient of each coordinate in the probe
+    typical: float  # the median of those that are not zero
+
+
+def multiplier(peak: Tensor, typical: float, power: float) -> Tensor:
+    """Return (peak / typical) ** -power for each coordinate, at most `FLOOR` ** -power.
+
+    Without the floor a feature that is nearly always dark gets a huge weight from the few
+    minibatches that show a trace of it, and ruins the rows in which it is bright.
+    """
+    return (peak / typical).clamp_min(FLOOR).pow(-power)
+
+
+def typical_peak(peaks: list[Tensor]) -> float:
+    """Return the median of the peaks that are not zero, 1 where all are."""
+    # One copy, ordered in place: torch's median takes several of the model's size.
+    found = torch.cat([item.flatten() for item in peaks]).cpu().numpy()
+    if not (loud := int((found > 0).sum())):
+        return 1.0
+    middle = int((found == 0).sum()) + (loud - 1) // 2  # NaNs are last
+    found.partition(middle)
+    return float(found[middle])
 
 
 def check_wide(parameters: Iterable[Tensor], what: str) -> None:
@@ -23,6 +59,16 @@ def check_wide(parameters: Iterable[Tensor], what: str) -> None:
             )
 
 
+def dense_gradient(point: Tensor, who: str) -> Tensor | None:
+    """Return a parameter's gradient, None where it has none; raise InputError for a sparse one."""
+    if point.grad is not None and point.grad.layout is not torch.strided:
+        raise InputError(
+            f"a gradient has layout {point.grad.layout}, but {who} needs dense gradients; "
+            "build the layer with sparse=False"
+        )
+    return point.grad
+
+
 class OwnState(Optimizer):
     """An optimizer that never shares tensors with the state that it was loaded from."""
 
@@ -30,56 +76,11 @@ class OwnState(Optimizer):
         """Go on from a `state_dict`; its tensors are copied, never shared."""
         super().load_state_dict(state_dict)
         for state in self.state.values():
-            for name, value in state.items():
-                state[name] = value.clone()
-
-
-class CoordinateWise(OwnState):
-    """An optimizer whose steps may shrink with the size of each coordinate's gradients.
-
-    `coordinates` gives the power and the sizes seen in the probe; without it the power is 0, and
-    all coordinates are alike. `numbers` are what else a group remembers.
-    """
-
-    def __init__(
-        self,
-        params: Iterable[Tensor] | Iterable[dict[str, Any]],
-        lr: float,
-        coordinates: Coordinates | None,
-        **numbers: float,
-    ) -> None:
-        if not lr > 0.0:
-            raise InputError(f"lr is {lr}, but must be a positive number")
-        power = coordinates.power if coordinates is not None else 0.0
-        typical = coordinates.typical if coordinates is not None else 1.0
-        super().__init__(params, {"lr": lr, "power": power, "typical": typical, **numbers})
-        if power and coordinates is not None:
-            points = [point for group in self.param_groups for point in group["params"]]
-            for point, peak in zip(points, coordinates.peaks, strict=True):
-                self.state[point]["peak"] = peak.detach().to(point.device, point.dtype, copy=True)
+            state.update({name: value.clone() for name, value in state.items()})
 
     def entries(self, points: list[Tensor], name: str) -> list[Tensor]:
-        """Return what is remembered of these parameters under one name."""
-        return [self.state[point][name] for point in points]
-
-    def begin(self, points: list[Tensor], *names: str) -> None:
-        """Let parameters that are new remember zeros under these names."""
+        """Return what is remembered of these parameters under a name; of new ones, zeros."""
         for point in points:
-            for name in names:
-                if name not in self.state[point]:
-                    self.state[point][name] = torch.zeros_like(point)
-
-    def scales(self, group: dict[str, Any], points: list[Tensor]) -> list[Tensor] | None:
-        """Return the multipliers of all coordinates, None where they are alike."""
-        if not group["power"]:
-            return None
-        peaks = self.entries(points, "peak")
-        return [multiplier(peak, group["typical"], group["power"]) for peak in peaks]
-
-    def raise_peaks(
-        self, group: dict[str, Any], points: list[Tensor], gradients: list[Tensor]
-    ) -> None:
-        """Raise the recorded size of each coordinate whose gradient is the largest so far."""
-        if group["power"]:
-            for peak, gradient in zip(self.entries(points, "peak"), gradients, strict=True):
-                torch.maximum(peak, gradient.abs(), out=peak)
+            if name not in self.state[point]:
+                self.state[point][name] = torch.zeros_like(point)
+        return [self.state[point][name] for point in points]

@@ -117,7 +117,6 @@ class MatrixAdam(CoordinateAdam):
                 alike.setdefault((*shape, at if point.numel() > STACKED else -1), []).append(point)
         for (rows, columns, _), some in alike.items():
             gradients = [point.grad for point in some if point.grad is not None]
-            self.begin(some, "mean")
             means = self.entries(some, "mean")
             torch._foreach_lerp_(means, gradients, 1.0 - FIRST)
             ahead = torch._foreach_lerp(means, gradients, 1.0 - FIRST)

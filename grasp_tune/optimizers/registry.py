@@ -50,7 +50,7 @@ class BaseOptimizer:
     name: what methods, tasks and results call it.
     make: `module:name` of a class or function, or the function itself. It is called with the
         parameters, then by keyword with the run's values, `options`, and, where `uses_power` is
-        set, `coordinates` (`preconditioner.Coordinates` or None); where `uses_matrices` is set,
+        set, `coordinates` (`coordinatewise.Coordinates` or None); where `uses_matrices` is set,
         `matrices`, the positions of the hidden matrices among the parameters.
     value: the keyword of the searched number; further values of a run keep their own names.
     quantity: what people call that number.
@@ -116,10 +116,7 @@ def register(entry: BaseOptimizer) -> BaseOptimizer:
 
 for _entry in (
     BaseOptimizer(
-        name="sgd",
-        make="torch.optim:SGD",
-        from_distance=gradient_step,
-        theorem=("nonconvex",),
+        name="sgd", make="torch.optim:SGD", from_distance=gradient_step, theorem=("nonconvex",)
     ),
     BaseOptimizer(
         name="unixgrad",
@@ -134,18 +131,14 @@ for _entry in (
     ),
     BaseOptimizer(
         name="adagrad",
-        make=f"{_HOME}.adagrad:scaled_adagrad",
+        make=f"{_HOME}.adagrad:DiagonalAdaGrad",
         value="distance",
         quantity="distance",
         from_distance=coordinate_distance,
         group_entry="distance",
         uses_power=True,
     ),
-    BaseOptimizer(
-        name="adam",
-        make=f"{_HOME}.adam:CoordinateAdam",
-        uses_power=True,
-    ),
+    BaseOptimizer(name="adam", make=f"{_HOME}.adam:CoordinateAdam", uses_power=True),
     BaseOptimizer(name="muon", make=f"{_HOME}.muon:MatrixAdam", uses_matrices=True),
     BaseOptimizer(
         name="momentum",
@@ -234,8 +227,3 @@ def own_functions(
     for name in challengers:
         find_optimizer(name, found)
     return found
-
-
-def quantity(name: str) -> str:
-    """Return what the searched number of an optimizer is called."""
-    return described(name).quantity

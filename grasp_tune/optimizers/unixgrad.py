@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from grasp_tune.core.errors import InputError
-from grasp_tune.optimizers.coordinatewise import OwnState, check_wide
+from grasp_tune.optimizers.coordinatewise import OwnState, check_wide, dense_gradient
 
 # Sums of squares run over rows of this length in the tensor's own precision and in float64 beyond:
 # one float32 sum over 10^7 numbers is off by 4e-4, and float64 throughout costs 15 times as much.
@@ -101,10 +101,8 @@ class UniXGrad(OwnState):
         for point in points:
             if not self.state[point]:
                 self.state[point]["origin"] = point.clone()
-                self.state[point]["lead"] = torch.zeros_like(point)
-                self.state[point]["mean"] = torch.zeros_like(point)
             self.state[point].pop("ahead", None)
-        origin, lead, mean = (self._entries(points, name) for name in ("origin", "lead", "mean"))
+        origin, lead, mean = (self.entries(points, name) for name in ("origin", "lead", "mean"))
         torch._foreach_copy_(points, mean)  # (2)
         torch._foreach_lerp_(points, lead, 2.0 / (group["iteration"] + 2))
         _leave_units(points, group["radius"], origin)
@@ -118,7 +116,7 @@ class UniXGrad(OwnState):
         points, group = self._points(), self.param_groups[0]  # numbers: the same in all groups
         root, weight = group["root"], group["iteration"] + 1
         reach = 2.0 * weight / root  # (1), times alpha_t, in units of the radius
-        origin, lead, mean = (self._entries(points, name) for name in ("origin", "lead", "mean"))
+        origin, lead, mean = (self.entries(points, name) for name in ("origin", "lead", "mean"))
         here = _gradients(points)
         if "ahead" not in self.state[points[0]]:
             for point, gradient in zip(points, here, strict=True):
@@ -142,9 +140,6 @@ class UniXGrad(OwnState):
 
     def _points(self) -> list[Tensor]:
         return [parameter for group in self.param_groups for parameter in group["params"]]
-
-    def _entries(self, points: list[Tensor], name: str) -> list[Tensor]:
-        return [self.state[point][name] for point in points]
 
 
 def joint_norm(tensors: Sequence[Tensor]) -> float:
@@ -215,12 +210,6 @@ def _largest(tensors: Sequence[Tensor]) -> float:
 
 def _gradients(points: Sequence[Tensor]) -> list[Tensor]:
     """The gradients where they stand; zeros for a parameter that has none."""
-    found = []
-    for point in points:
-        if point.grad is not None and point.grad.layout is not torch.strided:
-            raise InputError(
-                f"a gradient has layout {point.grad.layout}, but UniXGrad needs dense gradients; "
-                "build the layer with sparse=False"
-            )
-        found.append(torch.zeros_like(point) if point.grad is None else point.grad)
-    return found
+    found = [dense_gradient(point, "UniXGrad") for point in points]
+    pairs = zip(points, found, strict=True)
+    return [torch.zeros_like(point) if item is None else item for point, item in pairs]

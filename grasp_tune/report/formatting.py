@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from grasp_tune.optimizers.registry import quantity
+from grasp_tune.optimizers.registry import described
 
 WORKERS = (1, 2, 4, 8, 16)  # for which a speed is told
 
@@ -47,4 +47,4 @@ def plural(count: int, word: str, ending: str = "s") -> str:
 
 def quantities(bases: Iterable[str]) -> str:
     """What the numbers of these base optimizers are called."""
-    return " or ".join(sorted({quantity(base) for base in bases})) or quantity("")
+    return " or ".join(sorted({described(base).quantity for base in bases})) or "step size"

@@ -60,24 +60,13 @@ class StepList:
         return self.arms[place]
 
     @property
-    def middle(self) -> int:
-        """The place to begin at where there is no list."""
-        return self.places[len(self.places) // 2]
-
-    @property
     def best(self) -> int:
         """The place of the lowest loss; of equal ones, that of the smallest step."""
         return min(self.losses, key=lambda place: (self.losses[place], -place))
 
     @property
     def lowest(self) -> float:
-        """The lowest loss."""
         return self.losses[self.best]
-
-    @property
-    def finite(self) -> bool:
-        """Whether a run stayed finite."""
-        return bool(self.losses) and math.isfinite(self.lowest)
 
     def comes_near(self, place: int, start: float, near: float) -> bool:
         """Return whether a run beside the best one may be better in the end.
@@ -95,7 +84,7 @@ class StepList:
             return None
         if not described(self.kind.base).changes_step:
             return None  # the list covers the whole range
-        if not self.finite or self.best == max(self.losses):
+        if math.isinf(self.lowest) or self.best == max(self.losses):
             return max(self.losses) + 1
         return self.best - 1 if self.best == min(self.losses) else None
 
@@ -133,7 +122,8 @@ def find_step(
     length = max(options.least_length, int(options.first_length * budget**options.length_power))
     first, lists = lists[:1], _affordable(state, lists, length)
     if not lists:
-        arm = first[0].add(state, first[0].middle) if first else None
+        middle = first[0].places[len(first[0].places) // 2] if first else 0
+        arm = first[0].add(state, middle) if first else None
         return None if arm is None else FinalStart(arm, arm), known
     wanted = [(item, place) for item in lists for place in item.places if item.add(state, place)]
     number = 0
@@ -144,12 +134,9 @@ def find_step(
             item.losses[place] = finite_loss(found.get(item.arms[place].index))
         number += 1
         more = [(item, item.beyond(options.most_places)) for item in lists]
-        wanted = [
-            (item, place)
-            for item, place in more
-            if place is not None and length <= state.left // 4 and item.add(state, place)
-        ]
-    lists = [item for item in lists if item.finite]
+        affordable = [(item, place) for item, place in more if length <= state.left // 4]
+        wanted = [(item, at) for item, at in affordable if at is not None and item.add(state, at)]
+    lists = [item for item in lists if item.losses and math.isfinite(item.lowest)]
     if not lists:
         state.notes.append("no run stayed finite")
         return None, known

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from grasp_tune.core.errors import InputError
 from grasp_tune.optimizers.adagrad import DiagonalAdaGrad
+from grasp_tune.optimizers.coordinatewise import Coordinates
 
 
 def feed(optimizer: DiagonalAdaGrad, parameter: nn.Parameter, gradient: Tensor) -> Tensor:
@@ -34,16 +35,12 @@ def test_two_steps_by_hand() -> None:
     assert second.tolist() == pytest.approx([6.4, 22.0 - 2.4 / 1.3, 30.0])
 
 
-def test_scale_multiplies_each_coordinate() -> None:
-    # Distance 2 times scale (0.25, 3), and 0.5 for the whole second parameter: 0.5, 6 and 1.
-    first, second = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(3))
-    optimizer = DiagonalAdaGrad(
-        [first, second], distance=2.0, scale=[torch.tensor([0.25, 3.0]), torch.tensor(0.5)]
-    )
-    first.grad, second.grad = torch.tensor([7.0, -7.0]), torch.full((3,), 0.1)
-    optimizer.step()
-    assert first.tolist() == pytest.approx([-0.5, 6.0])
-    assert second.tolist() == pytest.approx([-1.0, -1.0, -1.0])
+def test_sizes_seen_in_the_probe_divide_each_step() -> None:
+    # Peaks 4 and 1/4 of a typical 1, power 1/2: multipliers 1/2 and 2 of the distance 2.
+    point = nn.Parameter(torch.zeros(2))
+    sizes = Coordinates(0.5, [torch.tensor([4.0, 0.25])], 1.0)
+    optimizer = DiagonalAdaGrad([point], distance=2.0, coordinates=sizes)
+    assert feed(optimizer, point, torch.tensor([7.0, -7.0])).tolist() == pytest.approx([-1.0, 4.0])
 
 
 @given(
@@ -92,9 +89,10 @@ def test_a_gradient_that_is_not_finite_is_not_hidden(bad: float) -> None:
 def test_state_dict_continues_bit_for_bit(stop: int, scaled: bool) -> None:
     draw = torch.Generator().manual_seed(2)
     gradients = torch.randn(20, 7, generator=draw)
-    scale = [torch.rand(7, generator=draw) + 0.1] if scaled else None
+    peaks = [torch.rand(7, generator=draw) + 0.1]
+    sizes = Coordinates(0.5, peaks, 1.0) if scaled else None
     parameter = nn.Parameter(torch.ones(7))
-    optimizer = DiagonalAdaGrad([parameter], distance=0.7, scale=scale)
+    optimizer = DiagonalAdaGrad([parameter], distance=0.7, coordinates=sizes)
     for gradient in gradients[:stop]:
         feed(optimizer, parameter, gradient)
     saved, point = copy.deepcopy(optimizer.state_dict()), parameter.detach().clone()
@@ -134,21 +132,6 @@ def test_a_distance_beyond_float32_moves_to_its_end() -> None:
 def test_a_distance_that_is_no_distance_is_refused(distance: float) -> None:
     with pytest.raises(InputError, match="must be a positive finite number"):
         DiagonalAdaGrad([nn.Parameter(torch.ones(2))], distance=distance)
-
-
-@pytest.mark.parametrize(
-    ("scale", "message"),
-    [
-        ([torch.ones(2), torch.ones(2)], "2 tensors, but there are 1 parameters"),
-        ([torch.ones(3)], r"shape \(3,\), but its parameter has \(2,\)"),
-        ([torch.tensor([1.0, 0.0])], r"scale\[0\] must be positive and finite"),
-        ([torch.tensor([1.0, math.inf])], r"scale\[0\] must be positive and finite"),
-        ([torch.tensor(1e-60, dtype=torch.float64)], r"everywhere in torch\.float32"),
-    ],
-)
-def test_a_scale_that_does_not_fit_is_refused(scale: list[Tensor], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        DiagonalAdaGrad([nn.Parameter(torch.ones(2))], distance=1.0, scale=scale)
 
 
 def test_half_precision_and_sparse_gradients_are_refused() -> None:

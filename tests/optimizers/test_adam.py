@@ -5,8 +5,8 @@ import torch
 from torch import Tensor, nn
 
 from grasp_tune.core.errors import InputError
-from grasp_tune.optimizers.adam import CoordinateAdam, fresh_share
-from grasp_tune.optimizers.preconditioner import FLOOR, Coordinates, multiplier, typical_peak
+from grasp_tune.optimizers.adam import CoordinateAdam
+from grasp_tune.optimizers.coordinatewise import FLOOR, Coordinates, multiplier, typical_peak
 
 
 def stepped(point: Tensor, gradients: list[Tensor], optimizer: CoordinateAdam) -> Tensor:
@@ -28,12 +28,6 @@ def test_two_steps_by_hand() -> None:
     # (2.60967, 2). Ratios (0.72604, -1): x = (0.5 - 0.36302, 1.5 + 0.5).
     second = stepped(point, [torch.tensor([0.0, -2.0], dtype=torch.float64)], optimizer)
     assert second.tolist() == pytest.approx([0.13698, 2.0], abs=1e-5)
-
-
-def test_the_first_squared_gradient_has_all_the_weight_and_later_ones_less_and_less() -> None:
-    shares = [fresh_share(count) for count in (1, 2, 100, 10_000)]
-    assert shares[0] == 1.0
-    assert shares == sorted(shares, reverse=True)
 
 
 def test_a_coordinate_that_was_silent_for_long_moves_by_one_step_at_most() -> None:
