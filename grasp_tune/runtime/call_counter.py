@@ -7,6 +7,7 @@ from budget.
 
 import mmap
 import struct
+import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 from grasp_tune.runtime.files import in_words, read_bytes, retried
 
 NAMES = "[0-9a-f]" * 32  # of the files, as a pattern
+LOOK = 0.2  # seconds between two looks at whose folder it is
 _COUNT = struct.Struct("<q")
 
 
@@ -21,7 +23,8 @@ class CallCounter:
     """The calls of every process that ever worked on a sweep: a small file each in `folder`.
 
     folder: where the files are; without it the calls of this process alone are counted.
-    check: called before a file is made; raises where the folder is another's by now.
+    check: called before a file is made, and now and then; raises where the folder is another's by
+        now, so that the workers of a driver that died end where another driver goes on.
     """
 
     def __init__(self, folder: Path | None, check: Callable[[], None] = lambda: None) -> None:
@@ -41,7 +44,13 @@ class CallCounter:
                 file.flush()
                 memory = mmap.mmap(file.fileno(), _COUNT.size)
 
+        looked = time.monotonic()
+
         def add(calls: int) -> None:
+            nonlocal looked
+            if (now := time.monotonic()) - looked > LOOK:
+                looked = now
+                self._check()
             _COUNT.pack_into(memory, 0, _COUNT.unpack_from(memory)[0] + calls)
 
         return add

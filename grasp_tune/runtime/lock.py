@@ -1,9 +1,9 @@
 """Whose folder it is: a marker file that owns it, names its sweep, and is locked while it is used.
 
 The lock is the kernel's and goes with the process: one left by a crash is never in the way. The
-text in the file holds the sweep's name, and tells people who holds the lock. The library `filelock`
-empties the file that it locks, and knows neither its holder nor whether it is still the one in the
-folder, which is why this is not it.
+text in the file holds the sweep's name, and tells people, and whoever writes to the folder, who
+holds the lock. The library `filelock` empties the file that it locks, and knows neither its holder
+nor whether it is still the one in the folder, which is why this is not it.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grasp_tune.core.errors import CheckpointError, InputError, LockedError
-from grasp_tune.runtime.files import in_words, open_regular
+from grasp_tune.runtime.files import in_words, open_regular, read_bytes
 
 NAME = ".grasp_tune.json"
 # What a sweep or a saved result writes. In a folder without the marker they are somebody else's.
@@ -35,33 +35,23 @@ _SIZE = 256  # bytes of the marker: always as many, so that rewriting it needs n
 _HOST = socket.gethostname()[:80]
 _OPEN: set[int] = set()  # the markers that this process has locked
 
-Identity = tuple[int, int] | None  # device and inode of a file; None: there is none
-
 
 @dataclass(frozen=True, slots=True)
 class FolderLock:
-    """A folder that this process holds, and the name of the sweep in it."""
+    """A folder that a driver holds, and the name of the sweep in it."""
 
     folder: Path
     sweep: str
-    identity: Identity  # of the marker, which stays open: no other file can have it
+    text: bytes  # of the marker, which no other driver would write
     crashed: bool = False  # whoever held it before died: its workers may live for another moment
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return _sent, (self.folder, self.sweep, self.identity, _HOST)
 
     def check(self) -> None:
         """Raise `CheckpointError` where the folder is no longer the one that was locked."""
-        if _identity(self.folder / NAME) != self.identity:
+        if _text(self.folder / NAME) != self.text:
             raise CheckpointError(
                 f"{self.folder} was removed or taken over by another run while this one used it: "
                 "nothing more is written there"
             )
-
-
-def _sent(folder: Path, sweep: str, identity: Identity, host: str) -> FolderLock:
-    """Return a lock that another process holds; a device has another number on another machine."""
-    return FolderLock(folder, sweep, identity if host == _HOST else _identity(folder / NAME))
 
 
 @contextlib.contextmanager
@@ -78,13 +68,13 @@ def folder_lock(folder: Path) -> Iterator[FolderLock]:
         _OPEN.add(file)
         try:
             _acquire(file, folder)
-            if (identity := _identity(file)) != _identity(path):
-                continue  # it was replaced meanwhile: there is another now
             held = _read(file)
             sweep = str(held.get("sweep") or os.urandom(16).hex())
             with contextlib.suppress(OSError):  # the lock holds without its text
                 os.pwrite(file, _record(sweep, os.getpid()), 0)
-            yield FolderLock(folder, sweep, identity, bool(held.get("pid")))
+            if (text := os.pread(file, _SIZE, 0)) != _text(path):
+                continue  # it was replaced meanwhile: there is another now
+            yield FolderLock(folder, sweep, text, bool(held.get("pid")))
             with contextlib.suppress(OSError):
                 os.pwrite(file, _record(sweep, 0), 0)
             return
@@ -144,16 +134,15 @@ def _acquire(file: int, folder: Path) -> None:
         ) from None
 
 
-def _identity(file: Path | int) -> Identity:
-    try:
-        found = os.fstat(file) if isinstance(file, int) else os.lstat(file)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
+def _text(path: Path) -> bytes:
+    """Return what the marker says now; nothing where there is none."""
+    with contextlib.suppress(CheckpointError):
+        return read_bytes(path, _SIZE)
+    return b""
 
 
 def _record(sweep: str, process: int) -> bytes:
-    holder = {"sweep": sweep, "pid": process, "host": _HOST, "since": int(time.time())}
+    holder = {"sweep": sweep, "pid": process, "host": _HOST, "since": time.time()}
     return json.dumps(holder).encode().ljust(_SIZE - 1) + b"\n"
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from grasp_tune.core.errors import LockedError
+from grasp_tune.core.errors import CheckpointError, LockedError
+from grasp_tune.runtime.call_counter import CallCounter
 from grasp_tune.runtime.lock import folder_lock
 from tests.executors.sweeps import forked
 
@@ -50,3 +51,33 @@ def test_a_grandchild_that_outlives_its_driver_is_not_in_the_way(tmp_path: Path)
     os.waitpid(process, 0)
     with folder_lock(tmp_path) as lock:
         lock.check()
+
+
+def test_a_worker_of_a_dead_driver_stops_where_another_driver_goes_on(tmp_path: Path) -> None:
+    stopped = tmp_path / "stopped"
+
+    def hold() -> None:
+        with folder_lock(tmp_path) as lock:
+            if os.fork():
+                os._exit(0)
+            add = CallCounter(tmp_path / "calls", lock.check).counter()
+            try:
+                while not stopped.exists():
+                    add(1)
+                    time.sleep(0.01)
+            except CheckpointError:
+                stopped.touch()
+            os._exit(0)
+
+    os.waitpid(forked(hold), 0)
+    calls = CallCounter(tmp_path / "calls")
+    while calls.total < 50:  # it goes on as long as nobody else wants the folder
+        time.sleep(0.01)
+    with folder_lock(tmp_path) as lock:
+        assert lock.crashed
+        end = time.monotonic() + 60
+        while not stopped.exists() and time.monotonic() < end:
+            time.sleep(0.01)
+        assert stopped.exists()
+    with folder_lock(tmp_path) as lock:
+        assert not lock.crashed
