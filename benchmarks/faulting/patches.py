@@ -57,14 +57,18 @@ PASSING = (errno.EIO, errno.ESTALE, errno.EAGAIN, errno.ETIMEDOUT, errno.EBUSY)
 def unreliable_disk(rate: float, seed: int = 0, pause: float = 0.0) -> Iterator[list[int]]:
     """Let file operations fail now and then with errors that pass, and take their time.
 
-    Yields the list of the errors that were raised.
+    Yields the list of the errors that were raised. With a rate below 1 a fault passes: the next
+    few operations, as many as one write takes, go well.
     """
-    chance, raised = random.Random(seed), list[int]()
+    chance, raised, well = random.Random(seed), list[int](), 0
 
     def shaky(real: Callable[..., object]) -> Callable[..., object]:
         def action(*args: object, **options: object) -> object:
+            nonlocal well
             time.sleep(pause * chance.random())
-            if chance.random() < rate:
+            well -= 1
+            if chance.random() < rate and well < 0:
+                well = 4 if rate < 1.0 else 0
                 raised.append(chance.choice(PASSING))
                 raise OSError(raised[-1], os.strerror(raised[-1]))
             return real(*args, **options)
