@@ -42,13 +42,15 @@ MOVED = (
 class TrainRun(TrainingRun):
     """One run from a checkpoint to the next.
 
-    before: the task that has just ended; where this one goes on with it, nothing is copied.
+    before: the run that has just ended, where this one goes on with it: nothing is copied.
     """
 
-    def __init__(self, task: TrainTask, point: ModelPoint, before: object = None) -> None:
+    def __init__(
+        self, task: TrainTask, point: ModelPoint, before: TrainingRun | None = None
+    ) -> None:
         (segment,) = task.segments  # `check_spec` refuses batched runs
         saved: Any = before
-        if not (isinstance(before, TrainRun) and before.goes_on_as(segment)):
+        if before is None:
             begun = point.store.read(str(segment.state or START))
             point.put(begun.tensors)
             saved = begun if segment.state else None
@@ -168,8 +170,11 @@ class LoopOptimizer(Optimizer):
 
     def _begin(self, task: Task) -> None:
         """Make the task the one under way, and put the model where it wants its first call."""
+        before, self._run = self._run, None
         if isinstance(task, TrainTask):
-            self._run = TrainRun(task, self._point, self._run)
+            if not (isinstance(before, TrainRun) and before.goes_on_as(task.segments[0])):
+                before = None  # makes room for what is read
+            self._run = TrainRun(task, self._point, before)
         else:
             kind = ProbeRun if isinstance(task, ProbeTask) else ScoreRun
             self._run = kind(task, self._point)  # type: ignore[arg-type]

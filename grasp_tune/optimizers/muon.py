@@ -77,13 +77,15 @@ def block_rows(rows: int, columns: int) -> int:
 
 
 def equalized_in_blocks(matrices: Tensor) -> Tensor:
-    """Return about $U V^T$ of each block of a matrix, or of a stack of them."""
+    """Return about $U V^T$ of each block of a matrix, or of a stack of them; in their place."""
     *_, rows, columns = matrices.shape
     if (size := block_rows(rows, columns)) == rows:
         return equalized(matrices)
     padded = nn.functional.pad(matrices, (0, 0, 0, -rows % size)) if rows % size else matrices
-    found = equalized(padded.reshape(-1, size, columns)).view(padded.shape)
-    return found[..., :rows, :]
+    # A few at a time: what they need on the way is a part of the matrix, not several times it.
+    for some in padded.view(-1, size, columns).split(max(1, STACKED * 4 // (size * columns))):
+        some.copy_(equalized(some))
+    return padded[..., :rows, :]
 
 
 class MatrixAdam(CoordinateAdam):
