@@ -88,12 +88,21 @@ class StepList:
             return max(self.losses) + 1
         return self.best - 1 if self.best == min(self.losses) else None
 
+    def at_end(self, winner: Arm, most: int) -> int | None:
+        """Return the place beyond the winner's, where that is at an end of all that was tried."""
+        if len(self.arms) >= most or not described(self.kind.base).changes_step:
+            return None
+        place = next(at for at, arm in self.arms.items() if arm == winner)
+        if place == min(self.arms):
+            return place - 1
+        return place + 1 if place == max(self.arms) else None
+
     def vertex(self, second: Mapping[int, float | None]) -> float:
         """Return how many places below the best of the second rung the best step may lie.
 
         A parabola through its loss and its neighbours', all on logarithmic scales, has its vertex
         there, at most half a place away. A neighbour without a second look is as far from the best
-        one as in the first rung; one that was never tried counts as infinitely worse.
+        one as in the first rung; where one was never tried, the best step stands.
 
         second: the losses of the second rung by place, None where a run did not take part.
         """
@@ -104,7 +113,9 @@ class StepList:
         rises = []
         for place in (at - 1, at + 1):
             losses = looked if place in looked else self.losses
-            rise = scale(losses.get(place, math.inf)) - scale(losses[at])
+            if place not in losses or at not in losses:
+                return 0.0
+            rise = scale(losses[place]) - scale(losses[at])
             rises.append(min(max(rise, 0.0), 1e9))
         larger, smaller = rises
         return 0.5 * (larger - smaller) / ((larger + smaller) or 1.0)
@@ -283,13 +294,29 @@ def _second_rung(
     if not alive:
         state.discard = tuple(kept - {state.leader})
         return FinalStart(best, best, state.leader, first.lowest)
-    winner = min(alive, key=lambda arm: losses[arm])
+    winner, tried = _leading(lists, alive, losses)
+    while (place := tried.at_end(winner, options.most_places)) is not None:
+        further = tried.add(state, place) if end <= state.left // 6 else None
+        if further is None:
+            break
+        state.leader = state_key(winner.index, end)
+        found, _ = yield from state.train(f"end{further.index}", [_run(state, further, 0, end)])
+        losses[further] = finite_loss(found.get(further.index))
+        alive += [further] if math.isfinite(losses[further]) else []
+        winner, tried = _leading(lists, alive, losses)
     state.leader = state_key(winner.index, end)
     leftover = (state_key(arm.index, end) for arm in alive if arm is not winner)
     state.discard = (*kept, *leftover)
-    tried = next(item for item in lists if winner in item.arms.values())
     arm = winner
     if options.interpolate and described(winner.base).changes_step:
         moved = tried.vertex({place: losses.get(arm) for place, arm in tried.arms.items()})
         arm = state.new_arm(winner, winner.value * tried.spacing**-moved)
     return FinalStart(arm, winner, state.leader, losses[winner])
+
+
+def _leading(
+    lists: list[StepList], arms: Sequence[Arm], losses: Mapping[Arm, float]
+) -> tuple[Arm, StepList]:
+    """Return the best run and the list that it belongs to."""
+    winner = min(arms, key=lambda arm: losses[arm])
+    return winner, next(item for item in lists if winner in item.arms.values())

@@ -90,15 +90,23 @@ def test_a_smaller_step_is_always_looked_at_again_a_larger_one_where_it_gained_a
     assert not of({2: 0.9, 3: 0.7, 4: math.inf}).comes_near(4, 2.0, 0.7)
 
 
+def test_the_list_grows_beyond_a_winner_at_either_end() -> None:
+    item = of({2: 2.0, 3: 1.0, 4: 4.0})
+    arms = {place: Arm.of(place, "adam", 4.0**-place) for place in (2, 3, 4)}
+    item.arms.update(arms)
+    assert [item.at_end(arms[place], 7) for place in (2, 3, 4)] == [1, None, 5]
+    assert item.at_end(arms[2], 3) is None  # no place is left
+
+
 def test_the_vertex_by_hand() -> None:
     item = of({2: 2.0, 3: 1.0, 4: 4.0, 5: 9.0})
     # Neighbours e times and e^3 times as high: (1 - 3) / (2 * (1 + 3)) = -1/4, to the larger step.
     assert item.vertex({2: math.e, 3: 1.0, 4: math.e**3}) == pytest.approx(-0.25)
     # Those without a second look keep their ratio: log 2 and log 4, so -1/6.
     assert item.vertex({3: 0.5, 2: None}) == pytest.approx(-1 / 6)
-    # A best one at the end of the list: half a place back; between equals as well.
-    assert item.vertex({4: 3.0, 5: 2.0}) == pytest.approx(-0.5)
+    # Half a place between equals; a best one at the end of the list stays where it is.
     assert item.vertex({3: 1.0, 4: 1.0}) == pytest.approx(0.5)
+    assert item.vertex({4: 3.0, 5: 2.0}) == 0.0
     # Losses that may be negative are taken as they are: rises of 1 and 3.
     assert of({2: 0.0, 3: -1.0, 4: 2.0}).vertex({3: -2.0}) == pytest.approx(-0.25)
 
