@@ -32,8 +32,8 @@ def hidden_matrices(model: nn.Module | None, params: Iterable[Tensor]) -> frozen
 
     Filters of a convolution are the rows of a matrix; embeddings are no matrices, and neither are
     rows and columns. The last layer is not hidden: as Jordan advises, it makes Adam's steps, which
-    ended 2 to 5 % lower on seven of ten networks. A model with a single layer is linear in it, and
-    coordinates matter there.
+    ended lower on seven of ten networks, mostly by 2 to 5 %. A model with a single layer is linear
+    in it, and coordinates matter there.
     """
     kinds = (nn.Embedding, nn.EmbeddingBag)
     tables = [] if model is None else [m.weight for m in model.modules() if isinstance(m, kinds)]

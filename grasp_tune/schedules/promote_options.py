@@ -45,8 +45,8 @@ class PromoteOptions:
     # The final run.
     parts: int = 8  # those of a tiny budget that would be empty are left out
     anneal: bool = True  # whether steps fall to zero
-    # Minibatches averaged in a step. At T = 10,000 eight ended 0 to 6 % from one on eight of nine
-    # workloads, sparse words 13 % higher (docs/limits.md), with an eighth of the depth.
+    # Minibatches averaged in a step. At T = 10,000 eight were as good as four or better on seven of
+    # nine workloads (docs/limits.md), with a fraction of the depth.
     most_lanes: int = 8
     lanes_budget: int = 4_000  # below it steps are too few to do with fewer
     lane_calls: int = 1_000  # of T, for each lane; lanes are a power of two
