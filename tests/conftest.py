@@ -29,7 +29,7 @@ settings.load_profile("suite")
 
 # No test cuts the power: waiting for the disk, which took most of the time of sweeps into folders,
 # would prove nothing. Tests of what is flushed, and when, put their own function here.
-os.fsync = lambda handle: None
+os.fsync = lambda fd: None
 
 # Started in the background by a script, this process ignores SIGINT, and so would all that it
 # starts: tests that press Ctrl-C in a child would wait for ever.

@@ -295,8 +295,8 @@ def _second_rung(
         state.discard = tuple(kept - {state.leader})
         return FinalStart(best, best, state.leader, first.lowest)
     winner, tried = _leading(lists, alive, losses)
-    while (place := tried.at_end(winner, options.most_places)) is not None:
-        further = tried.add(state, place) if end <= state.left // 6 else None
+    while (beyond := tried.at_end(winner, options.most_places)) is not None:
+        further = tried.add(state, beyond) if end <= state.left // 6 else None
         if further is None:
             break
         state.leader = state_key(winner.index, end)

@@ -12,4 +12,4 @@ def test_all_ways_are_timed() -> None:
 
 
 def test_a_fresh_process_reports_its_own_peak() -> None:
-    assert 50 * 2**20 < peak_memory("small", "files") < 4 * 2**30
+    assert 50 * 2**20 < peak_memory("small", "device") < 4 * 2**30

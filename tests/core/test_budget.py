@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grasp_tune.core.choice import Choice
 from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.core.methods import Convex, ConvexFree, Deterministic, Method, NonConvex
 from grasp_tune.core.search import Search, Step
@@ -161,7 +162,7 @@ def test_any_inputs_and_any_order_of_tells_end_in_the_same_choice_within_the_bud
             return replace(outcome, segments=tuple(items))
         return outcome
 
-    choices, draw = [], random.Random(seed)
+    choices, draw = list[Choice | None](), random.Random(seed)
     for shuffled in (False, True):
         search, calls = Search(SweepSpec(method, budget, schedule)), 0
         try:

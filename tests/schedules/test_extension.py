@@ -137,7 +137,7 @@ def tensors(result: gt.Result) -> list[Tensor]:
 
 
 def test_a_sweep_is_extended_twice_in_its_folder_and_gets_better(tmp_path: Path) -> None:
-    found = []
+    found = list[gt.Result]()
     for budget in (150, 500, 1200):
         CALLS[:] = [0]
         made = sum(found[-1].calls.values()) if found else 0
