@@ -16,6 +16,7 @@ MEMORIZES = 2.0  # a held-out loss above so many times the training loss is told
 _SURE = 2.0  # standard errors
 _CLOSE = 0.02  # a model whose share of right answers is so close to that in training learned
 _WORTH = 0.05  # what twice the budget must promise, as a share of the loss, to be worth a word
+WORKERS = (1, 2, 4, 8, 16)  # for which the time is told
 _LEAST = 8  # points of a curve for a slope
 _FITS = 1e-3  # of a constant prediction's loss: a training loss below it is as good as none
 _VALIDATE = "give validation data (problem.validation: 0.1 in a config, validation=0.1 in Python)"
@@ -204,17 +205,21 @@ def _fits(quality: Quality) -> bool:
     return quality.train.accuracy == 1.0 or bool(base and quality.train.loss < _FITS * base.loss)
 
 
-def worker_words(result: Result) -> str:
+def worker_words(result: Result, metadata: RunMetadata | None) -> str:
     """What more workers would buy: a sweep takes at least depth + (calls - depth) / workers."""
-    calls, depth = spent_calls(result), result.depth
+    calls, depth, usage = spent_calls(result), result.depth, result.usage
     if not depth or not calls:
         return ""
-    four, many = (calls / (depth + max(0, calls - depth) / count) for count in (4, 16))
+    alone = usage.busy if usage else metadata.seconds if metadata else 0.0  # measured
+    shares = {count: (depth + max(0, calls - depth) / count) / calls for count in WORKERS}
+    times = [f"{duration(alone * share)} on {count}" for count, share in shares.items()]
+    faster = [f"{1.0 / shares[count]:.1f} times as fast on {count}" for count in (4, 16)]
+    told = ", ".join(times if alone else faster)
     held = result.usage and (
         f" {plural(result.usage.workers, 'worker')} were held, and busy "
         f"{percent(result.usage.share)} of the time."
     )
     return (
-        f"{plural(depth, 'step')} of {calls:,} oracle calls must follow each other, so it would be "
-        f"at most {four:.1f} times as fast with 4 workers, {many:.1f} times with 16.{held or ''}"
+        f"{plural(depth, 'step')} of {calls:,} oracle calls must follow each other: at best {told} "
+        f"workers.{held or ''}"
     )

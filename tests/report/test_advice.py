@@ -23,6 +23,7 @@ from grasp_tune.report.advice import (
 )
 from grasp_tune.report.evaluation import Quality, RunMetadata, Scores
 from grasp_tune.report.figures import error_bar
+from grasp_tune.runtime.lane_sharing import Usage
 from grasp_tune.runtime.result import Result, Run
 from tests.report.test_figures import result_of
 
@@ -128,10 +129,16 @@ def test_a_model_no_better_than_a_constant_is_told() -> None:
 
 def test_what_workers_buy_follows_from_depth_and_calls() -> None:
     # 1,000 calls of which 200 follow each other: on 4 workers 200 + 800 / 4 = 400 calls' time.
-    words = worker_words(replace(result(), calls={"train": 1000}, depth=200))
-    assert words == (
-        "200 steps of 1,000 oracle calls must follow each other, so it would be at most 2.5 times "
-        "as fast with 4 workers, 4.0 times with 16."
+    found = replace(result(), calls={"train": 1000}, depth=200)
+    begin = "200 steps of 1,000 oracle calls must follow each other: at best "
+    assert worker_words(found, None) == (
+        begin + "2.5 times as fast on 4, 4.0 times as fast on 16 workers."
+    )
+    # 80 s on one worker are 16 s in a row and 64 s that workers share.
+    found = replace(found, usage=Usage(2, 96.0, 80.0))
+    assert worker_words(found, None) == (
+        begin + "80 s on 1, 48 s on 2, 32 s on 4, 24 s on 8, 20 s on 16 workers. 2 workers were "
+        "held, and busy 83.3 % of the time."
     )
 
 
