@@ -205,7 +205,10 @@ class Result(_Saved):
         names = [name for name in (RESULT, f"{MODEL}{SUFFIX}") if (folder / name).exists()]
         if names and not (folder / MARKER).exists():
             try:
-                read_json(folder / RESULT, STATE_LIMIT, seal=True)
+                if RESULT in names:
+                    read_json(folder / RESULT, STATE_LIMIT, seal=True)
+                else:  # whoever wrote the model was stopped before the rest
+                    CheckpointStore(folder, clean=False).read(MODEL)
             except CheckpointError:
                 raise InputError(
                     f"{folder} holds {' and '.join(names)}, which may be somebody else's: save to "

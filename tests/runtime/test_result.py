@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 import grasp_tune as gt
@@ -88,6 +89,18 @@ def test_save_and_load_are_lossless(result: Result, tmp_path: Path) -> None:
     assert torch.equal(loaded.model(x), result.model(x))
     loaded.save(tmp_path)  # over one of ours
     assert {path.name for path in tmp_path.iterdir()} == {"result.json", "model.safetensors"}
+    (tmp_path / "result.json").unlink()  # a process that was killed between the two files
+    loaded.save(tmp_path)
+    assert gt.Result.load(tmp_path).score == result.score
+
+
+def test_a_model_of_somebody_else_is_not_overwritten(result: Result, tmp_path: Path) -> None:
+    theirs = tmp_path / "model.safetensors"
+    save_file({"weight": torch.ones(3)}, theirs)
+    before = theirs.read_bytes()
+    with pytest.raises(InputError, match="may be somebody else's"):
+        result.save(tmp_path)
+    assert theirs.read_bytes() == before
 
 
 def test_a_loaded_result_needs_to_know_how_the_model_is_built(
