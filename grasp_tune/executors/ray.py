@@ -24,7 +24,7 @@ import torch
 from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.core.search import ATTEMPTS
 from grasp_tune.core.spec import SweepSpec
-from grasp_tune.core.tasks import Task
+from grasp_tune.core.tasks import Task, TrainTask
 from grasp_tune.engine.lane_group import Seat, meeting_place
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.worker import Worker
@@ -312,7 +312,7 @@ class Companions:
     def seat(
         self, task: Any, needs: Mapping[str, float], make: Callable[[], Any]
     ) -> Iterator[Seat | None]:
-        """Give this process's place among its companions while the block runs; None: it is alone.
+        """Give this process's place among its companions while the task runs; None: it is alone.
 
         needs: resources of one worker, such as `{"CPU": 1}`.
         make: makes a worker in another process.
@@ -327,15 +327,17 @@ class Companions:
             refs = list(waiting)
             ready = ray.wait(refs, num_returns=len(refs), timeout=PATIENCE)[0] if refs else refs
             size = self.sharing.workers(task, 1 + len(ready))
-            if size == 1:
-                yield None
-                return
-            logger.info("%s: %d workers a step", task.id, size)
-            address, _server = meeting_place(ray.util.get_node_ip_address())
-            seats = [Seat(rank, size, f"{address}/0") for rank in range(size)]
+            seats: list[Seat | None] = [None]
+            if size > 1:
+                logger.info("%s: %d workers a step", task.id, size)
+                address, _server = meeting_place(ray.util.get_node_ip_address())
+                seats = [Seat(rank, size, f"{address}/0") for rank in range(size)]
             for ref, seat in zip(ready, seats[1:], strict=False):
                 waiting[ref].run.remote(task, seat)
+            begun = time.monotonic()
             yield seats[0]
+            if isinstance(task, TrainTask):
+                self.sharing.learn(size, task.calls, time.monotonic() - begun)
 
     def _size(self, task: Any, needs: Mapping[str, float]) -> int:
         alone = self._usage.speeds.get(1)

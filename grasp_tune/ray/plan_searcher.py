@@ -7,14 +7,16 @@ sampled again. A cell's score is the mean of its last reports (the paper's windo
 
 import math
 from collections.abc import Callable, Mapping
-from functools import reduce
-from operator import getitem
 from pathlib import Path
 from typing import Any
+
+from ray.tune.utils import unflattened_lookup
+from ray.tune.utils.util import unflatten_dict  # type: ignore[attr-defined]
 
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.plan import Cell, Plan
 from grasp_tune.core.search import Step
+from grasp_tune.core.validation import whole
 from grasp_tune.ray.tune_internals import TuneRun, TuneSearcher, drawn
 from grasp_tune.runtime.cell_search import CellOutcome, CellSearch, cell_id, training_only
 from grasp_tune.runtime.driver import Ledger
@@ -57,12 +59,10 @@ class PlanSearcher(TuneSearcher):
             raise InputError("give either a plan or a budget: GraspSearcher.for_step(10_000)")
         if mode not in ("min", "max", None):
             raise InputError(f"mode: got {mode!r}, expected 'min' or 'max'")
-        if window < 1:
-            raise InputError(f"window: got {window!r}, expected a whole number >= 1")
         if len({parameter, budget_key, CELL}) < 3:
             raise InputError(f"parameter, budget_key: {parameter!r}, {budget_key!r} are taken")
         self._parameter, self._budget_key, self._count = parameter, budget_key, count
-        self._window = window
+        self._window = whole("window", window)
         source = StepSearch(budget or 0, resume) if plan is None else training_only(plan)
         self._begin(CellSearch(source))
         super().__init__(metric=metric, mode=mode or ("min" if metric else None))
@@ -75,8 +75,8 @@ class PlanSearcher(TuneSearcher):
     @property
     def stopper(self) -> Callable[[str, Mapping[str, Any]], bool]:
         """For `stop=`: ends a trial at its budget, where its loop does not end by itself."""
-        path, count = self._budget_key.split("/"), self._count
-        return lambda trial, row: bool(row.get(count, 0) >= reduce(getitem, path, row["config"]))
+        key, count = self._budget_key, self._count
+        return lambda trial, row: bool(row.get(count, 0) >= unflattened_lookup(key, row["config"]))
 
     # -- what Tune asks -------------------------------------------------------------------------
 
@@ -90,8 +90,8 @@ class PlanSearcher(TuneSearcher):
         return True
 
     def meet(self, run: TuneRun) -> None:
-        if self._metric is None:  # Tune tells a searcher only where there is a config
-            self._metric, self._mode = run.metric, run.mode
+        # Tune says it by itself only where there is a config.
+        self.set_search_properties(run.metric, run.mode, {})
         if self._metric is None or self._mode is None:
             raise InputError(
                 f"metric, mode: got {self._metric!r}, {self._mode!r}; name what the trainable "
@@ -120,15 +120,11 @@ class PlanSearcher(TuneSearcher):
                     "its end: tune.report(metrics, checkpoint=...)"
                 )
             found["".join(self._budget_key.rpartition("/")[:2]) + "checkpoint"] = kept
-        config: dict[str, Any] = {}
-        for name, value in found.items():
-            *parents, last = name.split("/")
-            reduce(lambda inner, key: inner.setdefault(key, {}), parents, config)[last] = value
-        return config
+        return dict(unflatten_dict(found))
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         key, value = self._key(trial_id, result), result.get(self._metric or "")
-        if key is None or self._cells.settled(key) or not isinstance(value, int | float):
+        if key is None or not isinstance(value, int | float):
             return
         step, before = result.get("training_iteration", 0), self._reports.get(key, [])
         kept = [item for item in before if item[0] != step]  # the last report comes twice
@@ -138,8 +134,7 @@ class PlanSearcher(TuneSearcher):
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
         """Score the cell; one that failed is tried again, three times in all."""
-        key = self._key(trial_id, result or {})
-        if key is None or self._cells.settled(key):
+        if (key := self._key(trial_id, result or {})) is None:
             return
         if error or result is None:
             self._ledger.gone(trial_id, "failed")
@@ -152,10 +147,10 @@ class PlanSearcher(TuneSearcher):
         self._ledger.ended(key, CellOutcome(index, trial_id, score, calls))  # type: ignore[arg-type]
 
     def _key(self, trial_id: str, result: Mapping[str, Any]) -> str | None:
-        owners = [key for key, trial in self._ledger.running.items() if trial == trial_id]
+        """Return the cell of a trial, None where that is unknown, or known to have ended."""
         index = result.get(f"config/{CELL}")
-        key = cell_id(index) if isinstance(index, int) else next(iter(owners), None)
-        return key if key in self._cells.cells else None
+        key = cell_id(index) if isinstance(index, int) else self._ledger.task_of(trial_id)
+        return None if key not in self._cells.cells or self._cells.settled(key) else key
 
     # -- what users ask -------------------------------------------------------------------------
 

@@ -5,13 +5,14 @@ checkpoint. Nothing here decides anything: see `runtime.shared_sweep`.
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from pyarrow import fs as arrow
 from ray import tune
 from ray.tune.trainable import FunctionTrainable
+from torch import nn
 
 from grasp_tune.core.errors import CheckpointError, GraspError, InputError, SearchError
 from grasp_tune.core.methods import Method
@@ -20,6 +21,7 @@ from grasp_tune.core.search import Progress, Step
 from grasp_tune.core.spec import AnySchedule, EnsembleName, SweepSpec
 from grasp_tune.engine.fused import WIDTH
 from grasp_tune.loop.loop_optimizer import check_spec
+from grasp_tune.ray.plan_searcher import PlanSearcher
 from grasp_tune.ray.trial import KEY, GraspTrainable, to_config, trial_name, work_in
 from grasp_tune.ray.tune_internals import FOLDER, TuneRun, TuneSearcher, drawn, storage_of
 from grasp_tune.runtime.callbacks import Reporter, reporter_for
@@ -28,11 +30,6 @@ from grasp_tune.runtime.files import STATE_LIMIT, read_json, write_json_atomic
 from grasp_tune.runtime.result import Result
 from grasp_tune.runtime.shared_storage import SharedStorage
 from grasp_tune.runtime.shared_sweep import SELECT, SharedSweep
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from grasp_tune.ray.plan_searcher import PlanSearcher
 
 FUNCTION_ENDED = (
     "the function ended in the middle of {task} (trial {trial}): make its optimizer with "
@@ -91,17 +88,13 @@ class GraspSearcher(TuneSearcher):
         super().__init__(metric=metric, mode=mode)
 
     @staticmethod
-    def for_step(budget: int, parameter: str = "lr", **options: Any) -> "PlanSearcher":
+    def for_step(budget: int, parameter: str = "lr", **options: Any) -> PlanSearcher:
         """Return a searcher of a step size for a trainable of the user's: see `PlanSearcher`."""
-        from grasp_tune.ray.plan_searcher import PlanSearcher
-
         return PlanSearcher(None, parameter, budget=budget, **options)
 
     @staticmethod
-    def from_plan(plan: Plan, parameter: str = "lr", **options: Any) -> "PlanSearcher":
+    def from_plan(plan: Plan, parameter: str = "lr", **options: Any) -> PlanSearcher:
         """Return a searcher that runs the plan's cells on a trainable of the user's."""
-        from grasp_tune.ray.plan_searcher import PlanSearcher
-
         return PlanSearcher(plan, parameter, **options)
 
     # -- what Tune asks -------------------------------------------------------------------------
@@ -117,13 +110,12 @@ class GraspSearcher(TuneSearcher):
     def meet(self, run: TuneRun) -> None:
         run.set_up(trial_name)
         trainable, config = run.trainable or GraspTrainable, run.spec.get("config") or {}
-        self._drawn = drawn(config, self.spec.seed)
+        self.set_search_properties(run.metric, run.mode, config)
         if issubclass(trainable, GraspTrainable):
-            metric, mode = run.metric or self._metric, run.mode or self._mode
-            if metric not in ("score", "loss") or mode != "min":
+            if self._metric not in ("score", "loss") or self._mode != "min":
                 raise InputError(
-                    f"metric, mode: got {metric!r}, {mode!r}, expected 'score' or 'loss' and "
-                    "'min', which the last trial, with the chosen model, reports as numbers"
+                    f"metric, mode: got {self._metric!r}, {self._mode!r}, expected 'score' or "
+                    "'loss' and 'min', which the last trial, with the chosen model, reports"
                 )
             # One with parameters needs them: its model can be built in its own processes only.
             if "setup" not in vars(trainable):
@@ -142,7 +134,7 @@ class GraspSearcher(TuneSearcher):
         found = storage_of(run.spec.get("storage"))
         if found is not None:
             # Killed while Tune copied the state: what had ended is in the storage all the same.
-            if isinstance(self._failure, CheckpointError) and self._sweep.adopt(_runs(*found)):
+            if isinstance(self._failure, CheckpointError) and self._sweep.adopt(*found):
                 self._failure = None
             self._sweep.storage = SharedStorage(found[0], f"{found[1]}/{self._sweep.run}")
 
@@ -169,7 +161,7 @@ class GraspSearcher(TuneSearcher):
         with self._kept_for_later():
             if result is not None and not error:
                 self._sweep.hear(result)
-                if (task := self._sweep.task_of(trial_id)) is not None:
+                if (task := self._sweep.ledger.task_of(trial_id)) is not None:
                     advice = FUNCTION_ENDED if self._function else STOPPED
                     raise InputError(advice.format(task=task, trial=trial_id))
             run = TuneRun.asking()
@@ -225,12 +217,6 @@ class GraspSearcher(TuneSearcher):
             self._failure = error
 
 
-def _runs(filesystem: arrow.FileSystem, path: str) -> list[str]:
-    """The names of the sweeps in a folder, the latest last."""
-    found = filesystem.get_file_info(arrow.FileSelector(path, allow_not_found=True))
-    return [item.base_name for item in sorted(found, key=lambda item: item.mtime_ns or 0)]
-
-
 class GraspProgress(tune.Callback):
     """Shows phase, oracle calls and best loss: a bar on a terminal, lines in the log elsewhere.
 
@@ -261,14 +247,10 @@ def load_result(experiment: Any) -> Result:
             with item.checkpoint.as_directory() as folder:
                 return Result.load(folder)
     path = Path(str(getattr(experiment, "experiment_path", experiment)))
-    if (last := _newest(path.glob(f"{FOLDER}/*/result.json"))) is not None:
-        return Result.load(last.parent)
-    state = _newest(path.glob("searcher-state-*"))
-    saved = {} if state is None else read_json(state, STATE_LIMIT)
+    if last := sorted(path.glob(f"{FOLDER}/*/result.json"), key=os.path.getmtime):
+        return Result.load(last[-1].parent)
+    states = sorted(path.glob("searcher-state-*"), key=os.path.getmtime)
+    saved = read_json(states[-1], STATE_LIMIT) if states else {}
     if "plan" not in saved:
         raise SearchError(f"{path}: there is no result in it; was it stopped before its end?")
     return CellSearch.from_state(saved).result()  # of cells for the user's own trainable
-
-
-def _newest(paths: Iterable[Path]) -> Path | None:
-    return max(paths, key=lambda path: path.stat().st_mtime, default=None)

@@ -12,7 +12,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, ClassVar, NoReturn
 
 import torch
@@ -30,7 +30,7 @@ from grasp_tune.loop.model_point import Groups
 from grasp_tune.loop.task_optimizer import TaskOptimizer
 from grasp_tune.ray.tune_internals import config_around, sweep_storage
 from grasp_tune.runtime.result import Result
-from grasp_tune.runtime.shared_sweep import SELECT, Selection, Work
+from grasp_tune.runtime.shared_sweep import Selection, Work
 from grasp_tune.runtime.shared_worker import SharedWorker, ended_row, report_of, select_model
 
 KEY = "grasp"  # the one key in a trial's config that is ours
@@ -43,9 +43,7 @@ def to_config(work: Work, metric: str | None = None) -> dict[str, Any]:
     metric: what a function of the user's own reports; Tune wants it in every row.
     """
     task = work.task
-    words: dict[str, Any] = {"task": task.id, "phase": SELECT, "budget": 0}
-    if not isinstance(task, Selection):
-        words |= {"phase": task.phase, "budget": task.calls}
+    words: dict[str, Any] = {"task": task.id, "phase": task.phase, "budget": task.calls}
     if isinstance(task, TrainTask):
         arms = [segment.arm for segment in task.segments]
         words["base"] = "+".join(dict.fromkeys(arm.base.rpartition(".")[2] for arm in arms))
@@ -86,9 +84,12 @@ def report(row: dict[str, Any], result: Result | None = None) -> None:
 
 
 class TuneTrial:
-    """The trial of Tune in which this process works; see `loop.task_optimizer.TaskTrial`."""
+    """The trial of Tune in which this process works; see `loop.task_optimizer.TaskTrial`.
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    reported: when, by `time.monotonic`, it last told of its calls; None: now.
+    """
+
+    def __init__(self, config: Mapping[str, Any], reported: float | None = None) -> None:
         self.work, words = work_in(config), config[KEY]
         # Every row has every column. `score` and `loss` are numbers in the last trial only, so that
         # Tune's best trial by either of them is the chosen model, never a training run.
@@ -100,16 +101,14 @@ class TuneTrial:
         task, self.seed = self.work.task, self.work.spec.seed
         self.task: Task | None = None if isinstance(task, Selection) else task
         self.store: Store = self.storage.store
-        self._reported = time.monotonic()
-
-    def in_function(self) -> "TuneTrial":
-        """Return this trial for a loop of the user's own, which is ended where nothing is left."""
-        self._count = self.storage.calls.counter()
-        self._reported = -math.inf  # the first call is told: where a loop ends early, Tune knows
+        self._reported = time.monotonic() if reported is None else reported
         fresh = self.task if not self.work.attempt else None
         if fresh is not None and (known := self.storage.read_outcome(fresh)) is not None:
-            self.last(ended_row(self.storage, known[0]))
-        return self
+            self.last(ended_row(self.storage, known[0]))  # a trial that was cut off had done it
+
+    @cached_property
+    def _count(self) -> Callable[[int], None]:
+        return self.storage.calls.counter()
 
     def select(self, place: Callable[[str], Tensors]) -> Result:
         """Leave the chosen model as a checkpoint of Tune; the function goes on."""
@@ -199,11 +198,7 @@ class GraspTrainable(FunctionTrainable):
             worker = worker or make()[0]
             worker.beat = trial.beat
             with _COMPANIONS.seat(work.task, needs, make) as seat:
-                begun = time.monotonic()
                 row = worker.perform(work, seat)
-        if isinstance(work.task, TrainTask) and worker.calls:  # else it had been done before
-            size, seconds = 1 if seat is None else seat.size, time.monotonic() - begun
-            _COMPANIONS.sharing.learn(size, work.task.calls, seconds)
         _KEPT.append((key, worker))  # not one whose task was cut off: its model may be anywhere
         trial.last(row, worker.result)
 
@@ -243,8 +238,9 @@ def optimizer(model: Groups, config: Mapping[str, Any] | None = None) -> TaskOpt
     model: the model, its parameters, or parameter groups; on its device, with its first weights.
     config: what the function was given; needed only where another thread calls this.
     """
-    trial = TuneTrial(config_around() if config is None else config)
-    return TaskOptimizer(model, trial.in_function())
+    # The first call is told: where a loop ends early, Tune knows.
+    trial = TuneTrial(config_around() if config is None else config, reported=-math.inf)
+    return TaskOptimizer(model, trial)
 
 
 def train(problem: TorchProblem, budget: int, **how: Any) -> float:

@@ -115,8 +115,12 @@ class Ledger:
 
     def gone(self, owner: str, reason: str) -> None:
         """An owner is no more: whatever it had not ended has failed."""
-        for key in [key for key, who in self.running.items() if who == owner]:
+        while (key := self.task_of(owner)) is not None:
             self.ended(key, Died(reason))
+
+    def task_of(self, owner: str) -> str | None:
+        """Return a task that an owner has and has not ended."""
+        return next((key for key, who in self.running.items() if who == owner), None)
 
     def follow(self, live: Mapping[str, str], own: Container[str]) -> None:
         """Compare with what really runs: a task whose owner has vanished is issued again.

@@ -10,12 +10,13 @@ import hashlib
 import json
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 from pyarrow import fs as arrow
+from torch import nn
 
 from grasp_tune.core.checkpoint_keys import START
 from grasp_tune.core.errors import CheckpointError, InputError, SearchError
@@ -30,9 +31,6 @@ from grasp_tune.runtime.executor import Died
 from grasp_tune.runtime.result import Result
 from grasp_tune.runtime.shared_storage import CHOSEN, SharedStorage
 
-if TYPE_CHECKING:
-    from torch import nn
-
 logger = logging.getLogger(__name__)
 
 SELECT = "select"  # id of the last piece of work
@@ -43,8 +41,10 @@ KEPT = ("run", "width_known", "selected", "select_failures", "attempts")  # in a
 class Selection:
     """The last piece of work: put the chosen model where users find it."""
 
+    id: ClassVar[str] = SELECT
+    phase: ClassVar[str] = SELECT
+    calls: ClassVar[int] = 0
     reads: tuple[str]  # the chosen checkpoint
-    id: str = SELECT
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -168,16 +168,12 @@ class SharedSweep:
 
     def gone(self, owner: str, reason: str) -> None:
         """Learn that an owner is over; whatever it had not ended has failed."""
-        while (key := self.task_of(owner)) is not None:
+        while (key := self.ledger.task_of(owner)) is not None:
             self._under_way.pop(key, None)
             logger.warning("%s failed in trial %s: %s", key, owner, reason)
             if key == SELECT:
                 self._select_failed(reason)
             self.ledger.ended(key, Died(reason))
-
-    def task_of(self, owner: str) -> str | None:
-        """Return the task that an owner has and has not ended."""
-        return next((key for key, who in self.ledger.running.items() if who == owner), None)
 
     def _end(self, key: str) -> None:
         task, issued = self.search.tasks.get(key), self.ledger.running.pop(key, None)
@@ -213,7 +209,7 @@ class SharedSweep:
 
     # -- result and state -----------------------------------------------------------------------
 
-    def result(self, build: Callable[[], "nn.Module"] | None) -> Result:
+    def result(self, build: Callable[[], nn.Module] | None) -> Result:
         """Return the result; the best so far, marked partial, where the sweep has not ended."""
         if self.storage is None:
             raise SearchError("there is no result yet: nothing has been run")
@@ -235,13 +231,12 @@ class SharedSweep:
             **{name: copy(getattr(self, name)) for name in KEPT},
         }
 
-    def adopt(self, runs: Iterable[str]) -> bool:
-        """Go on from what the latest run of this very sweep left in the storage, if there is one.
-
-        runs: names of folders in the storage, the latest last.
-        """
-        mine = [run for run in runs if run.startswith(self._kind)]
-        self.run = mine[-1] if mine else self.run
+    def adopt(self, filesystem: arrow.FileSystem, folder: str) -> bool:
+        """Go on from what the latest run of this very sweep left in a folder, if there is one."""
+        found = filesystem.get_file_info(arrow.FileSelector(folder, allow_not_found=True))
+        mine = [run for run in found if run.base_name.startswith(self._kind)]
+        if mine:
+            self.run = max(mine, key=lambda run: run.mtime_ns or 0).base_name
         return bool(mine)
 
     def load(self, state: Json) -> None:

@@ -55,8 +55,6 @@ class SharedWorker:
 
     def _run(self, work: Work, task: Task, seat: Seat | None) -> Outcome:
         storage, spec = self._storage, work.spec
-        if not work.attempt and (known := storage.read_outcome(task)) is not None:
-            return known[0]
         try:
             outcome = self._worker.run(task, seat)
         except GroupLost as lost:
