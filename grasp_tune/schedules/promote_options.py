@@ -69,16 +69,34 @@ class PromoteOptions:
 
     def __post_init__(self) -> None:
         for item in fields(self):
-            value = getattr(self, item.name)
-            if isinstance(value, float) and math.isnan(value):
-                raise InputError(f"{item.name}: got nan, expected a number")
-            if item.name.endswith("_share") and not 0.0 <= value < 1.0:
-                raise InputError(f"{item.name}: got {value!r}, expected a share of T in [0, 1)")
-            if item.name == "patience" and value < 0:
-                raise InputError(f"patience: got {value!r}, expected a whole number >= 0")
-            if item.name in ("parts", "most_lanes", "least_length") and value < 1:
-                raise InputError(f"{item.name}: got {value!r}, expected a whole number >= 1")
-        if not self.powers or not self.places or not self.spacing > 1.0:
-            raise InputError("powers and places must not be empty, and spacing must be above 1")
-        if not 2 <= self.doublings <= 24:  # a curve has 24 points
-            raise InputError(f"doublings: got {self.doublings!r}, expected 2 to 24")
+            name, value, usual = item.name, getattr(self, item.name), item.default
+            if isinstance(usual, bool | str):
+                fits, wanted = type(value) is type(usual), f"a {type(usual).__name__}"
+            elif isinstance(usual, tuple):
+                fits = isinstance(value, tuple) and all(_within(-100, x, 100) for x in value)
+                fits = fits and (name != "places" or all(type(x) is int for x in value))
+                wanted = f"a tuple of numbers, such as {usual}"
+            elif isinstance(usual, int):
+                low = 0 if name in ("patience", "warmup", "second_budget", "lanes_budget") else 1
+                fits = type(value) is int and value >= low
+                wanted = f"a whole number >= {low}"
+            elif name.endswith("_share"):
+                fits, wanted = _within(0, value, 1) and value < 1, "a share of T in [0, 1)"
+            else:
+                high = 1 if name == "length_power" else math.inf if name in _LIMITS else 1000
+                fits, wanted = _within(0, value, high), f"a number from 0 to {high}"
+            if not fits:
+                raise InputError(f"{name}: got {value!r}, expected {wanted}")
+        if not (self.powers and self.places and self.spacing > 1 and self.backoff > 0):
+            raise InputError("need powers, places, a spacing above 1 and a backoff above 0")
+        for name, low, high in (("doublings", 2, 24), ("parts", 1, 1000)):  # a curve has 24 points
+            if not low <= (value := getattr(self, name)) <= high:
+                raise InputError(f"{name}: got {value!r}, expected {low} to {high}")
+
+
+_LIMITS = ("risen", "diverged", "near", "jump")  # inf: never reached
+
+
+def _within(low: float, value: object, high: float) -> bool:
+    exact = type(value) is int and abs(value) < 2**53
+    return (exact or isinstance(value, float)) and low <= value <= high  # type: ignore[operator]

@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import Field, dataclass, fields, replace
 from typing import Any, ClassVar
 
 import pytest
@@ -13,6 +13,7 @@ import grasp_tune as gt
 from grasp_tune.core.rounds import Rounds
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.schedules import find_schedule, register, schedule_names, written_schedule
+from tests.core.simulation import run
 
 
 def test_names_and_objects_mean_the_same() -> None:
@@ -63,9 +64,9 @@ def changed(name: str, value: Any) -> st.SearchStrategy[Any]:
     if isinstance(value, bool):
         return st.booleans()
     if isinstance(value, int):
-        return st.integers(1, 10**6)
+        return st.integers(1, 1000)
     if isinstance(value, float):
-        return st.floats(0.0, 0.99)
+        return st.floats(0.01, 0.99)
     if isinstance(value, str):
         return st.sampled_from(["adam", "muon"])
     return st.just(value[::-1])
@@ -85,9 +86,43 @@ def test_every_option_comes_back_from_json(data: st.DataObject) -> None:
     assert bool(spec.difference(SweepSpec(gt.NonConvex(), 1000).to_dict())) == (schedule != usual)
 
 
-@pytest.mark.parametrize(
-    "options", [{"jump": math.nan}, {"probe_share": 1.0}, {"parts": 0}, {"powers": ()}]
-)
-def test_options_are_checked_at_birth(options: dict[str, Any]) -> None:
-    with pytest.raises(gt.InputError):
-        gt.Promote(**options)
+WRONG: dict[type, list[Any]] = {
+    int: [1.5, "x", True, None, -1, math.nan, (3,)],
+    float: ["0.5", True, None, -0.5, math.nan, -math.inf, (0.5,), 10**400],
+    bool: [1, "yes", None],
+    str: [3, None, True],
+    tuple: [0.5, None, "abc", ("x",), (None,), (True,), (math.nan,), (math.inf,), [1]],
+}
+ODD: dict[str, list[Any]] = {
+    "backoff": [0.0],
+    "doublings": [25],
+    "parts": [10**9],
+    "first_length": [math.inf],
+    "length_power": [2.0],
+    "places": [(2.5,), ()],
+    "powers": [()],
+    "probe_share": [1.0],
+    "spacing": [1.0],
+}
+
+
+@pytest.mark.parametrize("item", fields(gt.Promote()), ids=lambda item: item.name)
+def test_an_option_that_cannot_be_used_is_named(item: Field[Any]) -> None:
+    for bad in WRONG[type(item.default)] + ODD.get(item.name, []):
+        with pytest.raises(
+            gt.InputError, match=rf"^{item.name}: got .*, expected|^need .*{item.name}"
+        ):
+            gt.Promote(**{item.name: bad})
+
+
+@given(st.data())
+def test_options_that_are_accepted_can_be_run(data: st.DataObject) -> None:
+    item = data.draw(st.sampled_from(fields(gt.Promote())))
+    numbers = st.integers(-3, 10**9) | st.floats() | st.sampled_from([0.0, math.inf, 1e-300])
+    try:
+        options: dict[str, Any] = {item.name: data.draw(numbers | st.tuples(numbers))}
+        schedule = gt.Promote(**options)
+    except gt.InputError:
+        return
+    search, _ = run(SweepSpec(gt.NonConvex(), 5000, schedule))
+    assert search.choice is not None
