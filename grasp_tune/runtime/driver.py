@@ -6,6 +6,7 @@ which call `next` and `ended` themselves.
 """
 
 import contextlib
+import inspect
 import logging
 import signal
 import threading
@@ -276,7 +277,7 @@ def run_sweep(
     with contextlib.ExitStack() as stack:
         stack.callback(reporter.close)
         folder = stack.enter_context(open_folder(out, store, calls))
-        stack.enter_context(_stop_on_sigterm())
+        stack.enter_context(_signals())
         if hard_cap and folder.lock.crashed:
             time.sleep(ORPHANS)
         deadline = stack.enter_context(folder.deadline(minutes))
@@ -342,8 +343,8 @@ def budgeted(search: Search) -> int:
 
 
 @contextlib.contextmanager
-def _stop_on_sigterm() -> Iterator[None]:
-    """Turn SIGTERM into an exception that unwinds through the saving of the state."""
+def _signals() -> Iterator[None]:
+    """Turn SIGTERM and Ctrl-C into exceptions that unwind through the saving of the state."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -351,9 +352,18 @@ def _stop_on_sigterm() -> Iterator[None]:
     def stop(number: int, frame: object) -> None:
         raise Stopped("stopped by SIGTERM")
 
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
+    interrupt = before = signal.getsignal(signal.SIGINT)
+    # Ray Tune leaves a handler behind, which would swallow the first Ctrl-C; it keeps the user's.
+    while getattr(interrupt, "__module__", "") == "ray.tune.tune":
+        kept = inspect.getclosurevars(interrupt).nonlocals  # type: ignore[arg-type]
+        interrupt = kept.get("original_handler", signal.default_int_handler)
+    with contextlib.ExitStack() as stack:
+        for number, ours, theirs in (
+            (signal.SIGTERM, stop, signal.getsignal(signal.SIGTERM)),
+            (signal.SIGINT, interrupt, before),
+        ):
+            if ours is not theirs:
+                signal.signal(number, ours)
+                # None: it was not set from Python, and cannot be put back.
+                stack.callback(signal.signal, number, signal.SIG_DFL if theirs is None else theirs)
         yield
-    finally:
-        # None: it was not set from Python, and cannot be put back.
-        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
