@@ -16,7 +16,7 @@ from typing import Any
 from optuna.trial import FrozenTrial, TrialState
 
 from grasp_tune.core.errors import CheckpointError
-from grasp_tune.core.search import Step
+from grasp_tune.core.search import ATTEMPTS, Step
 from grasp_tune.executors.optuna import NOTHING, RESULT, StudyLog
 from grasp_tune.executors.study import Heartbeat, end_trial, in_memory, in_optimize, label_of
 from grasp_tune.runtime.driver import Ledger
@@ -57,6 +57,7 @@ class Assignments:
         self._lock = threading.RLock()
         self._idle: float | None = None  # since when this process has found nothing to run
         self._warned = False
+        self._fallen = 0  # trials that failed although they had the chosen weights
 
     # -- a trial begins -------------------------------------------------------------------------
 
@@ -169,6 +170,7 @@ class Assignments:
             self.search.make_again(how.key)
         else:
             self._selected = how is RESULT
+            self._fallen += how is not RESULT
         for garbage in () if self.store is None else self.search.discardable():
             self.store.delete(garbage)
 
@@ -183,6 +185,14 @@ class Assignments:
         """Return whether nothing is left for this process after one of its trials."""
         with self._lock:
             self._submit()
+            if self._fallen >= ATTEMPTS:
+                self._fallen = 0  # another `study.optimize` tries again
+                logger.warning(
+                    "the last trial, which has the chosen weights, failed %d times; mend the "
+                    "objective and call study.optimize again, or use sampler.result(study)",
+                    ATTEMPTS,
+                )
+                return True
             if self.log.unclaimed() or not self.exhausted():  # the first asks no storage
                 return False
             running = [item for item in self.log.running() if item.number != number]

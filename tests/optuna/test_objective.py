@@ -145,6 +145,20 @@ def test_a_fault_is_one_sentence_and_the_study_goes_on(
         assert study.best_value < 0.55
 
 
+def test_a_last_trial_that_always_fails_ends_the_study_and_another_call_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    sampler = TaskSampler(budget=150)
+    study = optuna.create_study(sampler=sampler)
+    # `late` steps after the end of the last trial.
+    study.optimize(lambda t: classify(t, "late"), n_trials=60, catch=(Exception,))
+    failed = [trial for trial in study.trials if trial.state == TrialState.FAIL]
+    assert len(failed) == 3
+    assert "the last trial, which has the chosen weights, failed 3 times" in caplog.text
+    study.optimize(classify)
+    assert study.best_value < 0.55
+
+
 @pytest.mark.parametrize("phase", ["train", "result"])
 def test_a_lost_checkpoint_is_made_again(phase: str) -> None:
     sampler, lost = TaskSampler(budget=150), list[str]()
