@@ -41,7 +41,7 @@ def test_a_task_with_companions_has_the_bits_of_one_without(
 
     def done(name: str, **how: Any) -> tuple[Any, bytes]:
         worker, _ = make(name)
-        with group.seat(TASK, {"CPU": 0.5}, lambda: make(name, **how)) as seat:
+        with group.seat(TASK, {"CPU": 1.0}, lambda: make(name, **how)) as seat:
             assert (seat is None) == (name == "alone")
             row = worker.perform(WORK, seat)
         saved = next((tmp_path / name / "checkpoints").glob("run001*")).read_bytes()

@@ -1,6 +1,7 @@
 """After SIGKILL of the driver: the same choice, and nothing that had ended is run again."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -46,14 +47,11 @@ ray.init(address=sys.argv[3], log_to_driver=False)
 trainable, searcher = grasp_trainable(slow(folder)), GraspSearcher(**FEW)
 if way == "function":
     trainable, searcher = own_function(folder), GraspSearcher(budget=BUDGET)
-if way != "run":
-    tune.Tuner(
-        trainable,
-        tune_config=tune.TuneConfig(search_alg=searcher),
-        run_config=tune.RunConfig(storage_path=folder, name="killed", verbose=0),
-    ).fit()
-else:
-    tune.run(trainable, search_alg=searcher, storage_path=folder, name="killed", verbose=0)
+tune.Tuner(
+    trainable,
+    tune_config=tune.TuneConfig(search_alg=searcher),
+    run_config=tune.RunConfig(storage_path=folder, name="killed", verbose=0),
+).fit()
 """
 
 
@@ -115,9 +113,23 @@ def kill_in_the_middle(folder: Path, way: str) -> dict[Path, int]:
     return {item.relative_to(folder / "killed"): item.stat().st_mtime_ns for item in ended}
 
 
+@pytest.fixture(scope="module")
+def wanted() -> gt.Result:
+    return gt.minimize(linear_problem()(), progress=False, **FEW)
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[Path, int]]:
+    folder = tmp_path_factory.mktemp("killed")
+    return folder, kill_in_the_middle(folder, "problem")
+
+
 @pytest.mark.parametrize("way", ["tuner", "run"])
-def test_a_killed_driver_is_resumed_to_the_same_choice(tmp_path: Path, way: str) -> None:
-    before = kill_in_the_middle(tmp_path, way)
+def test_a_killed_driver_is_resumed_to_the_same_choice(
+    tmp_path: Path, way: str, killed: tuple[Path, dict[Path, int]], wanted: gt.Result
+) -> None:
+    folder, before = killed
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     trainable = grasp_trainable(slow(str(tmp_path)))
     if way == "tuner":
         home = tmp_path / "moved" / "elsewhere"
@@ -141,7 +153,6 @@ def test_a_killed_driver_is_resumed_to_the_same_choice(tmp_path: Path, way: str)
             verbose=0,
         )
         result = searcher.result
-    wanted = gt.minimize(linear_problem()(), progress=False, **FEW)
     assert same(result, wanted)
     # What had ended was not run again: its outcomes are the very files of before.
     assert {item: (home / item).stat().st_mtime_ns for item in before} == before
@@ -165,7 +176,7 @@ def test_a_killed_driver_of_a_user_s_own_function_is_resumed(tmp_path: Path) -> 
 
 # Every trial that fails costs a new process, six in all: minutes on a machine with a load of 15.
 @pytest.mark.timeout(900)
-def test_an_experiment_that_ended_in_errors_is_restarted(tmp_path: Path) -> None:
+def test_an_experiment_that_ended_in_errors_is_restarted(tmp_path: Path, wanted: gt.Result) -> None:
     down = tmp_path / "down"
     down.touch()
     path = str(down)
@@ -179,7 +190,7 @@ def test_an_experiment_that_ended_in_errors_is_restarted(tmp_path: Path) -> None
     trainable = grasp_trainable(linear_problem(on_call))
     tuner = tune.Tuner(
         trainable,
-        tune_config=tune.TuneConfig(search_alg=GraspSearcher(**FEW)),
+        tune_config=tune.TuneConfig(search_alg=GraspSearcher(**FEW), max_concurrent_trials=1),
         run_config=tune.RunConfig(storage_path=str(tmp_path), name="errors", verbose=0),
     )
     with pytest.raises(gt.SearchError, match=r"probe failed 3 times.*the network is down"):
@@ -188,4 +199,4 @@ def test_an_experiment_that_ended_in_errors_is_restarted(tmp_path: Path) -> None
     grid = tune.Tuner.restore(
         str(tmp_path / "errors"), trainable=trainable, restart_errored=True
     ).fit()
-    assert same(load_result(grid), gt.minimize(linear_problem()(), progress=False, **FEW))
+    assert same(load_result(grid), wanted)

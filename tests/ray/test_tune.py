@@ -185,6 +185,7 @@ def test_a_stop_of_everything_leaves_the_best_so_far(tmp_path: Path) -> None:
         search_alg=searcher,
         storage_path=str(tmp_path),
         stop=StopWhen(lambda: searcher.progress.phase == "score"),
+        max_concurrent_trials=1,
         time_budget_s=600,
         verbose=0,
     )
@@ -213,7 +214,7 @@ def test_a_trial_that_fails_is_tried_again(
     searcher = GraspSearcher(**FEW, ensemble="window")
     grid = tune.Tuner(
         grasp_trainable(linear_problem(fail_once)),
-        tune_config=tune.TuneConfig(search_alg=searcher, num_samples=-1),
+        tune_config=tune.TuneConfig(search_alg=searcher, num_samples=-1, max_concurrent_trials=1),
         run_config=tune.RunConfig(storage_path=str(tmp_path), verbose=0),
     ).fit()
     assert same(searcher.result, local(**FEW, ensemble="window"))
