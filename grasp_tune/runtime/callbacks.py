@@ -136,20 +136,24 @@ class LineReporter(Reporter):
         super().__init__(callbacks)
         self._clock, self._at = clock, clock()
         self._begun: tuple[float, int] | None = None  # when, and with how many calls done
+        self._rated: tuple[float, int] | None = None  # the same when workers had begun to train
 
     def update(self, progress: Progress, calls: int) -> None:
         now, same = self._clock(), progress.phase == self._phase
         super().update(progress, calls)
         (done, best), budget = _shown(progress, calls), progress.budget
         since, before = self._begun = self._begun or (now, done)
+        if self._rated is None and done > before and progress.phase != "probe":
+            self._rated = now, done  # what came before was mostly their start
         if same and now - self._at < LINE_EVERY:
             return
-        self._at, left = now, "time left unknown"
+        self._at, left = now, ""
         if progress.phase == "done":
-            left = f"{now - since:.0f} s"
-        elif done > before:
-            left = f"about {(budget - done) * (now - since) / (done - before):.0f} s left"
-        line = "%s: %d of %d calls, best loss %s, %s"
+            left = f", {now - since:.0f} s"
+        elif self._rated is not None and done > self._rated[1]:
+            seconds = (budget - done) * (now - self._rated[0]) / (done - self._rated[1])
+            left = f", about {seconds:.0f} s left"
+        line = "%s: %d of %d calls, best loss %s%s"
         logger.info(line, WORDS[progress.phase], done, budget, best, left)
 
 

@@ -55,15 +55,30 @@ def test_log_lines_come_at_changes_and_each_half_minute(caplog: pytest.LogCaptur
     with caplog.at_level(logging.INFO, logger="grasp_tune.runtime.callbacks"):
         lines.update(TRAIN, 50)
         now = 110.0
-        lines.update(TRAIN, 70)  # too soon
+        lines.update(TRAIN, 70)  # too soon; from here on it goes by the clock
         now = 101.0 + LINE_EVERY
-        lines.update(TRAIN, 112)  # 62 calls in 31 s: 88 more take 44 s
+        lines.update(TRAIN, 112)  # 42 calls in 21 s: 88 more take 44 s
         lines.update(replace(TRAIN, phase="done", calls=199), 190)  # as many as the result has
     assert [record.getMessage() for record in caplog.records] == [
-        "train: 50 of 200 calls, best loss 1.235, time left unknown",
+        "train: 50 of 200 calls, best loss 1.235",
         "train: 112 of 200 calls, best loss 1.235, about 44 s left",
         "done: 199 of 200 calls, best loss 1.235, 31 s",
     ]
+
+
+def test_the_start_of_the_workers_does_not_count_as_training(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    now = 0.0
+    lines = LineReporter((), lambda: now)
+    with caplog.at_level(logging.INFO, logger="grasp_tune.runtime.callbacks"):
+        lines.update(replace(TRAIN, phase="probe"), 0)
+        now = 7.0
+        lines.update(TRAIN, 10)
+        now = 8.0
+        lines.update(replace(TRAIN, phase="score"), 160)  # 150 calls in 1 s: 40 more take 0.27 s
+    probe, train, score = [record.getMessage() for record in caplog.records]
+    assert "left" not in probe + train and score.endswith("about 0 s left")
 
 
 def test_the_kind_of_progress_follows_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
