@@ -346,6 +346,7 @@ class Search:
 
     def _enter(self, step: Round) -> None:
         self._round = step
+        self._open = [task.id for task in step.tasks]
         self._rounds.append(step.tasks)
         asked, left = sum(task.calls for task in step.tasks), self.spec.budget - self._spent
         if asked > left:
@@ -360,7 +361,11 @@ class Search:
             self._queue.append(task)
 
     def _advance(self) -> None:
-        while self.choice is None and all(self._settled(task.id) for task in self._round.tasks):
+        while self.choice is None:
+            while self._open and self._settled(self._open[-1]):  # each is looked at once
+                self._open.pop()
+            if self._open:
+                return
             known = {task.id: self._outcomes.get(task.id) for task in self._round.tasks}
             try:
                 self._enter(self._schedule.send(known))

@@ -33,7 +33,7 @@ from grasp_tune.core.tasks import (
 from grasp_tune.runtime.files import read_sealed, write_sealed
 from grasp_tune.runtime.sweep_folder import load_search
 from grasp_tune.schedules import find_schedule
-from tests.core.simulation import answer
+from tests.core.simulation import answer, run
 
 METHODS: tuple[Method, ...] = (
     NonConvex(),
@@ -390,3 +390,20 @@ def test_stopping_early_gives_the_leader_marked_partial() -> None:
         search.tell(step, answer(step))
         partial = search.partial()
         assert partial.key in {row.key for row in partial.candidates}
+
+
+def test_restoring_looks_at_each_task_a_few_times_however_many_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    search, tasks = run(SweepSpec(NonConvex(L_eps=1e-90), 20_000, "paper"))
+    assert len(tasks) > 300
+    looks, settled = 0, Search._settled
+
+    def counted(self: Search, key: str) -> bool:
+        nonlocal looks
+        looks += 1
+        return settled(self, key)
+
+    monkeypatch.setattr(Search, "_settled", counted)
+    assert Search.from_state(search.state()).state() == search.state()
+    assert looks < 10 * len(tasks)
