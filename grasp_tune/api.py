@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.core.methods import Method
 from grasp_tune.core.spec import AnySchedule, EnsembleName, SweepSpec
+from grasp_tune.core.validation import whole
 from grasp_tune.engine.fused import fusion_width
 from grasp_tune.engine.problem import TorchProblem, checked_problem
 from grasp_tune.limits import Limits
@@ -86,8 +87,8 @@ def minimize(
     """
     began = time.monotonic()
     checked_problem(problem)
-    if workers is not None and (not isinstance(workers, int) or workers < 1 or workers is True):
-        raise InputError(f"workers: got {workers!r}, expected a whole number >= 1")
+    if workers is not None:
+        whole("workers", workers)
     if backend not in BACKENDS and (isinstance(backend, str) or not hasattr(backend, "run")):
         raise InputError(
             f"backend: got {backend!r}, expected 'local', 'ray', 'optuna' or an object with `run`"

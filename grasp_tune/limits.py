@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from grasp_tune.core.errors import InputError
+from grasp_tune.core.validation import whole
 from grasp_tune.engine.oracle import Oracle
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.streams import untouched_randomness
@@ -53,8 +54,8 @@ class Limits:
             good = isinstance(got, (int, float)) and not isinstance(got, bool)
             if got is not None and not (good and 0 < got < math.inf):
                 raise InputError(f"{name}: got {got!r}, expected a number > 0")
-        if self.steps is not None and (not isinstance(self.steps, int) or self.steps < 1):
-            raise InputError(f"steps: got {self.steps!r}, expected a whole number >= 1")
+        if self.steps is not None:
+            whole("steps", self.steps)
         if (self.budget, self.steps, self.epochs, self.minutes) == (None,) * 4:
             raise InputError("budget: got nothing, expected budget, steps, epochs or minutes")
 
@@ -76,7 +77,7 @@ class Limits:
             batches = 1 if exact else math.ceil(problem.rows / problem.batch_size)
             found.append(max(1, round(self.epochs * batches)))
         if found:
-            return min(found)
+            return int(min(found))  # NumPy's integers are no JSON
         if folder is not None and (folder / STATE).is_file():
             return int(read_sealed(folder / STATE, STATE_LIMIT)["spec"]["budget"])
         calls = self.calls_by_time(problem, seed, exact)

@@ -5,8 +5,6 @@ failed, 2 bad input, 130 Ctrl-C, 143 SIGTERM. Bad input is one line, without a t
 modules are imported inside the commands, so that `--help` and a wrong config answer at once.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

@@ -3,8 +3,6 @@
 What they need is imported inside of them, so that `--help` and a wrong config answer at once.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import shlex
@@ -62,7 +60,7 @@ Minutes = Annotated[float | None, typer.Option(help="Of the clock.")]
 
 def _experiment(
     config: Path, typed: list[str], out: Path | None, allow_outside: bool, saved: bool = False
-) -> Experiment:
+) -> "Experiment":
     """The experiment in a config, or in a run's folder, if it may do what it wants."""
     from grasp_tune.config.loader import load_experiment
     from grasp_tune.config.run_folder import check_reach, saved_experiment
@@ -236,7 +234,7 @@ def resume(
 
 
 def _run(
-    experiment: Experiment,
+    experiment: "Experiment",
     out: Path | None,
     fresh: bool,
     quiet: bool,

@@ -1,7 +1,5 @@
 """What the commands print on a terminal; imported when there is something to print."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,7 +44,7 @@ def _columns(*names: str) -> Table:
     return table
 
 
-def run_page(finished: Finished) -> Group:
+def run_page(finished: "Finished") -> Group:
     """What a run has found."""
     from grasp_tune.report.advice import effort, headline, next_steps, score_label, score_words
 
@@ -70,7 +68,7 @@ def run_page(finished: Finished) -> Group:
     return Group(Text(headline(result, metadata)), Text(effort(result, metadata)), table)
 
 
-def comparison_page(comparison: Comparison, path: Path) -> Group:
+def comparison_page(comparison: "Comparison", path: Path) -> Group:
     """What a comparison has found."""
     from grasp_tune.report.compare import head, headline, row
 

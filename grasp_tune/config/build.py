@@ -1,7 +1,5 @@
 """From an experiment to its problem: the data are read, the model and the loss are found."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Functions named in a config, `module:function`, imported only when they are asked for."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Errors of the experiment layer: a config that is wrong, data or weights that cannot be had."""
 
-from __future__ import annotations
-
 from grasp_tune.core.errors import GraspError
 
 

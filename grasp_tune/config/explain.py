@@ -4,8 +4,6 @@ Turns the first error that pydantic found into that line, in the words of the fi
 was written there, the source that gave the value, and the nearest valid key or name.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Callable, Iterable

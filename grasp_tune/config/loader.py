@@ -9,8 +9,6 @@ An included file is named relative to the file that includes it and must lie in 
 first file or below, links followed: a config from a stranger cannot show what else is on the disk.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.resources import files

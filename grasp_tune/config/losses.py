@@ -4,8 +4,6 @@ A batch is `(x, y)`. Classification losses take scores, one per class, or a sing
 classes; `settle_loss` decides how many outputs a model needs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,7 +1,5 @@
 """Models by name: a factory that knows the data's shape and builds the network anew each time."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 from functools import partial

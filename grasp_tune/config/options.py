@@ -5,8 +5,6 @@ a config says about them stands here. None has to be known or tuned: any positiv
 and costs at most a logarithm. There is no learning rate, smoothness or distance to give.
 """
 
-from __future__ import annotations
-
 from dataclasses import fields
 from typing import Annotated, Any, Literal
 
@@ -133,7 +131,7 @@ class MethodSection(s.NamedSection):
     )
 
     @model_validator(mode="after")
-    def _floor_has_a_use(self) -> MethodSection:
+    def _floor_has_a_use(self) -> "MethodSection":
         floor = getattr(self, "value_floor", 0.0)
         if floor != 0.0 and getattr(self, "option", "") == "smooth":
             got, right = f"{floor:g} with option: smooth", "no value_floor, or option: universal"

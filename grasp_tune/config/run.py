@@ -1,7 +1,5 @@
 """One experiment from config to report: what `grasp-tune run` and `resume` do."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace

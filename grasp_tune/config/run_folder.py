@@ -6,8 +6,6 @@ result.json, model.safetensors           the result
 run.json, report.html                    what people read
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -5,8 +5,6 @@ Only `problem.dataset` has no default. Rules that involve two keys live here, in
 when the problem is built.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
@@ -124,7 +122,7 @@ class Experiment(s.Section):
         return given if others == [None] * 3 else {**given, "budget": UNLIMITED}
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Experiment:
+    def _fits_together(self) -> "Experiment":
         for key, got, wanted in self._conflicts():
             raise s.wrong(wanted, key=key, got=got)
         return self

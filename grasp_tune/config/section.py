@@ -5,8 +5,6 @@ A section describes and checks; it imports neither torch nor any data. Numbers m
 at its key and not a surprise an hour later. The text below a key is what the reference says of it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

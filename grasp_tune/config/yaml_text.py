@@ -6,8 +6,6 @@ memory; size and depth are bounded; a key given twice is an error, not a silent 
 Scalars follow YAML 1.2: `1e-3` is a number, `no` and `2024-01-01` are text, `010` is ten.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any, ClassVar
 

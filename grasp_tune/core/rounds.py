@@ -5,8 +5,6 @@ and ends by returning a `Choice`. It may keep no state but its own local variabl
 nothing but its options, its spec and those outcomes: that is what makes replay exact.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -57,7 +55,7 @@ class Schedule(Protocol):
     @property
     def default_base(self) -> str | None: ...
     def __hash__(self) -> int: ...
-    def rounds(self, spec: SweepSpec) -> Rounds: ...
+    def rounds(self, spec: "SweepSpec") -> Rounds: ...
 
 
 LEAST_BATCH = 8  # fewer runs than this are a task each

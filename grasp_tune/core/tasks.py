@@ -5,8 +5,6 @@ it reads or writes; an outcome holds numbers only. Both are JSON through `record
 travel to another machine and an outcome can be replayed years later.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -31,7 +29,9 @@ class Arm:
     values: tuple[tuple[str, float], ...]
 
     @classmethod
-    def of(cls, index: int, base: str, value: float, *, power: float = 0.0, **others: float) -> Arm:
+    def of(
+        cls, index: int, base: str, value: float, *, power: float = 0.0, **others: float
+    ) -> "Arm":
         """Return a run with the optimizer's main value, and others by name.
 
         power: each coordinate's step is divided by (size of its gradients) ** power.
@@ -54,7 +54,7 @@ class Arm:
         """What runs have in common that differ by their main value only."""
         return self.base, self.values[1:]
 
-    def with_value(self, index: int, value: float) -> Arm:
+    def with_value(self, index: int, value: float) -> "Arm":
         return Arm(index, self.base, ((self.values[0][0], value), *self.values[1:]))
 
 

@@ -4,8 +4,6 @@ With the features in place of the pictures, training a linear layer on a frozen 
 convex problem of the paper's experiments, at the price of a table.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 from dataclasses import replace

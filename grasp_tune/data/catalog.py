@@ -1,7 +1,5 @@
 """From the options of a config to the data; the kinds that need no reader of their own."""
 
-from __future__ import annotations
-
 import zipfile
 from typing import Any
 

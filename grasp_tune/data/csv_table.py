@@ -4,8 +4,6 @@ Read by hand rather than by pandas, which fills short rows with blanks in silenc
 row that is wrong, and would be one more package to install for the most usual kind of file.
 """
 
-from __future__ import annotations
-
 import csv
 import math
 from collections.abc import Iterator

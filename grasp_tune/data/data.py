@@ -1,7 +1,5 @@
 """What every kind of data becomes: tensors, and what a model has to know about them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import prod
 

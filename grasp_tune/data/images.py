@@ -4,8 +4,6 @@ Pictures stay bytes in memory, a quarter of the space; `Data.pixels` says how a 
 The one place that imports torchvision and Pillow.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import warnings

@@ -5,8 +5,6 @@ data of it; `register` enters it. Nothing here loads torch: the loader is import
 read.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field

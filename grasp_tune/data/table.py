@@ -1,7 +1,5 @@
 """Arrays to data: labels to classes, a test share, fewer rows, standardized and scaled columns."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal

@@ -25,6 +25,7 @@ from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.core.methods import Method
 from grasp_tune.core.records import encode
 from grasp_tune.core.spec import AnySchedule, SweepSpec
+from grasp_tune.core.validation import whole
 from grasp_tune.engine.checkpoints import Store
 from grasp_tune.engine.fused import fusion_width
 from grasp_tune.engine.problem import TorchProblem, checked_problem
@@ -91,8 +92,7 @@ class OptunaBackend:
     hard_cap: bool = False
 
     def __post_init__(self) -> None:
-        if self.workers < 1:
-            raise InputError(f"workers: got {self.workers!r}, expected a whole number >= 1")
+        whole("workers", self.workers)
 
     def run(
         self,

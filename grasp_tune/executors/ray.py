@@ -25,6 +25,7 @@ from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.core.search import ATTEMPTS
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import Task, TrainTask
+from grasp_tune.core.validation import whole
 from grasp_tune.engine.lane_group import Seat, meeting_place
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.worker import Worker
@@ -78,8 +79,8 @@ class RayBackend:
     hard_cap: bool = False
 
     def __post_init__(self) -> None:
-        if self.workers is not None and self.workers < 1:
-            raise InputError(f"workers: got {self.workers!r}, expected a whole number >= 1")
+        if self.workers is not None:
+            whole("workers", self.workers)
         shares = self.cpus_per_task, self.gpus_per_task
         if min(shares) < 0.0 or not any(shares):
             raise InputError(

@@ -21,6 +21,7 @@ from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.core.methods import Method, NonConvex
 from grasp_tune.core.search import Search, Step
 from grasp_tune.core.spec import AnySchedule, SweepSpec
+from grasp_tune.core.validation import whole
 from grasp_tune.limits import usual_optimizer
 from grasp_tune.loop.loop_optimizer import LoopOptimizer, check_spec
 from grasp_tune.loop.model_point import Groups, ModelPoint, ParkedStore, clones
@@ -317,6 +318,4 @@ def _budget(
         return budget
     if loader is None or not hasattr(loader, "__len__"):
         raise InputError("epochs: give the loader too, one that has a length; or give budget=")
-    if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
-        raise InputError(f"epochs: got {epochs!r}, expected a whole number >= 1")
-    return epochs * len(loader)
+    return whole("epochs", epochs) * len(loader)

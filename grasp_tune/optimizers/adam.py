@@ -4,8 +4,6 @@ Decides how one gradient moves the parameters. It has no guarantee of its own; t
 uses it keeps the paper's cells beside it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 

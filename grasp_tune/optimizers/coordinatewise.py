@@ -5,8 +5,6 @@ that suits all coordinates must shrink with the size of their gradients. How muc
 or 1) is for the race to find out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any

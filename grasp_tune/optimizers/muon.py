@@ -6,8 +6,6 @@ embeddings and vectors among it, makes Adam's steps. It has no guarantee of its 
 that uses it keeps the paper's cells beside it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any

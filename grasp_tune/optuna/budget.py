@@ -6,6 +6,7 @@ from torch import nn
 
 from grasp_tune.core.checkpoint_keys import iterate_key
 from grasp_tune.core.errors import InputError
+from grasp_tune.core.validation import whole
 from grasp_tune.engine.checkpoints import model_tensors
 from grasp_tune.executors.optuna_backend import artifact_checkpoints
 from grasp_tune.executors.study import CALLS, fingerprint, label_of
@@ -70,8 +71,7 @@ def grasp_budget(trial: Trial, *, per_step: int = 1, calls: int | None = None) -
 
     Raises `TrialPruned` in a trial for which no cell was left.
     """
-    if not isinstance(per_step, int) or isinstance(per_step, bool) or per_step < 1:
-        raise InputError(f"per_step: got {per_step!r}, expected a whole number >= 1")
+    whole("per_step", per_step)
     prune_surplus(trial)
     if not label_of(trial).get("index") and calls is None:
         raise InputError(

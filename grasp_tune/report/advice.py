@@ -1,14 +1,12 @@
 """A run in words: how good it is, what the choice rests on, and what to do next."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
 
 from grasp_tune.report.evaluation import Quality, RunMetadata, Scores
 from grasp_tune.report.figures import error_bar, winning_curve
-from grasp_tune.report.formatting import duration, number, percent, plural
+from grasp_tune.report.formatting import WORKERS, duration, number, percent, plural
 from grasp_tune.runtime.result import Result
 from grasp_tune.schedules.final_run import ENDED_EARLY
 
@@ -16,7 +14,6 @@ MEMORIZES = 2.0  # a held-out loss above so many times the training loss is told
 _SURE = 2.0  # standard errors
 _CLOSE = 0.02  # a model whose share of right answers is so close to that in training learned
 _WORTH = 0.05  # what twice the budget must promise, as a share of the loss, to be worth a word
-WORKERS = (1, 2, 4, 8, 16)  # for which the time is told
 _LEAST = 8  # points of a curve for a slope
 _FITS = 1e-3  # of a constant prediction's loss: a training loss below it is as good as none
 _VALIDATE = "give validation data (problem.validation: 0.1 in a config, validation=0.1 in Python)"

@@ -5,8 +5,6 @@ where it was. All see the same minibatches in the same order; what they return i
 rows, outside the budget.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """What a run would do and cost, before anything is trained: what `grasp-tune plan` shows."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import asdict, dataclass
 from itertools import groupby
@@ -39,8 +37,8 @@ class CostEstimate:
     run: DryRun
     phases: tuple[Phase, ...]
     measured: Measured | None = None  # None: the start point was not looked at, only assumed
-    costs: Costs | None = None
-    built: Built | None = None
+    costs: "Costs | None" = None
+    built: "Built | None" = None
 
     @property
     def quantity(self) -> str:

@@ -7,8 +7,6 @@ how fast this machine is, how large a checkpoint, and where the sweep starts. No
 as an oracle call of a run.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Mapping
@@ -160,7 +158,7 @@ class Measured:
     steps: int  # oracle calls that were made to find out
 
 
-def measure(problem: TorchProblem, spec: SweepSpec, bases: Mapping[str, Factory]) -> Measured:
+def measure(problem: "TorchProblem", spec: SweepSpec, bases: Mapping[str, Factory]) -> Measured:
     """The sweep that would start here: the start point as a few samples show it, and a few steps.
 
     Their time is the difference of a longer and a shorter run: a real segment is so long that

@@ -5,8 +5,6 @@ oracle calls. Kept as `run.json` in the run's folder, so that a report can be wr
 and the model be built again without the data.
 """
 
-from __future__ import annotations
-
 import math
 import platform
 from collections.abc import Callable

@@ -3,20 +3,16 @@
 Plotly is loaded when a figure is wanted, not before: training needs none of it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from grasp_tune.core.choice import Candidate
 from grasp_tune.core.ensemble import Tally
 from grasp_tune.extras import need
 from grasp_tune.report.formatting import number, quantities
-
-if TYPE_CHECKING:
-    from grasp_tune.core.choice import Candidate
-    from grasp_tune.runtime.result import Result, Run
+from grasp_tune.runtime.result import Result, Run
 
 TOP = 8  # curves in one figure of a notebook; more cannot be told apart
 SMALL, LARGE = 7.0, 26.0  # pixels: the markers of the shortest and the longest run

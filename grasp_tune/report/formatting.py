@@ -1,7 +1,5 @@
 """Numbers in words that people read at a glance."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 

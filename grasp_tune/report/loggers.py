@@ -6,8 +6,6 @@ every run by its own calls, what validation data said, how the sweep was set up,
 report as an artifact.
 """
 
-from __future__ import annotations
-
 import math
 import tempfile
 from collections.abc import Mapping, Sequence

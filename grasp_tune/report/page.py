@@ -5,8 +5,6 @@ is put into a page as text is escaped. The page's policy allows our own scripts,
 and no others; so text that got through as markup could still not run.
 """
 
-from __future__ import annotations
-
 import base64
 import math
 import time

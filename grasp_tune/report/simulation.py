@@ -4,8 +4,6 @@ The rounds are those of a dry run, and tasks are handed out by the rule of the r
 the seconds are made up. So it says what another worker buys, and what it cannot.
 """
 
-from __future__ import annotations
-
 import heapq
 import multiprocessing
 import tempfile

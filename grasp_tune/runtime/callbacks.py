@@ -1,7 +1,5 @@
 """Who hears how a sweep goes: callbacks, a bar on a terminal, now and then a line in a log."""
 
-from __future__ import annotations
-
 import logging
 import math
 import sys
@@ -41,7 +39,7 @@ class Callback:
     def on_run(self, run: int, curve: Sequence[tuple[int, float]]) -> None:
         """A part of a run has ended: its number, and its (oracle call of the run, mean loss)s."""
 
-    def on_end(self, result: Result) -> None:
+    def on_end(self, result: "Result") -> None:
         """The sweep has ended with this result."""
 
 
@@ -70,7 +68,7 @@ class Reporter:
     def close(self) -> None:
         """Show no more."""
 
-    def finish(self, result: Result) -> None:
+    def finish(self, result: "Result") -> None:
         """Tell the end, and the runs that a backend with a loop of its own has not told."""
         if not self._heard:
             for run in result.runs:
