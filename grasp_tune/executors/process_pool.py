@@ -1,5 +1,6 @@
 """Worker processes: each runs one task at a time, and its death costs nothing but that task."""
 
+import logging
 import multiprocessing
 import os
 import signal
@@ -8,7 +9,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -24,6 +25,9 @@ from grasp_tune.runtime.driver import MakeWorker
 from grasp_tune.runtime.executor import Died, Ended, portable
 from grasp_tune.runtime.sweep_folder import SweepFolder
 
+logger = logging.getLogger(__name__)
+
+BEGIN = 120.0  # seconds for a forked worker to say that it serves: one that cannot is stuck
 WATCH = 0.2  # seconds between two looks whether the driver still lives
 
 
@@ -31,6 +35,8 @@ WATCH = 0.2  # seconds between two looks whether the driver still lives
 class _Process(Member):
     process: BaseProcess
     pipe: Connection
+    serves: bool = False
+    since: float = field(default_factory=time.monotonic)
 
 
 class ProcessPool(WorkerPool[_Process]):
@@ -77,17 +83,25 @@ class ProcessPool(WorkerPool[_Process]):
 
     def poll(self, timeout: float) -> Iterator[tuple[Task, Ended]]:
         self.hand_out([member for member in self.members if member.job is None])
+        for member in self.members:
+            # Forked while another thread held a lock, it waits for that lock for ever.
+            if not member.serves and time.monotonic() - member.since > BEGIN:
+                logger.warning("a worker process did not begin in %g s: it is replaced", BEGIN)
+                member.process.kill()
         ready = wait([member.pipe for member in self.members], timeout)
         for at, member in enumerate(self.members):
             if member.pipe not in ready:
                 continue
             try:
-                answer: Ended = member.pipe.recv()
+                answer: Ended | None = member.pipe.recv()
             except (EOFError, OSError):  # also where it died in the middle of a message
                 member.process.join()
                 answer = Died(f"its worker process died (exit code {member.process.exitcode})")
                 member.pipe.close()
                 self.members[at] = self._start()
+            if answer is None:
+                member.serves = True
+                continue
             for job in self.answered(member, answer):
                 if job.address:
                     Path(unquote(urlsplit(job.address).path)).unlink(missing_ok=True)
@@ -110,6 +124,7 @@ def _serve(pipe: Connection, make_worker: MakeWorker, parent: int) -> None:
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     worker: Worker | None = None
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        pipe.send(None)  # it serves
         while True:
             task, seat = pipe.recv()
             try:

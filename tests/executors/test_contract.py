@@ -4,15 +4,18 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import grasp_tune as gt
 from grasp_tune.core.search import Progress
 from grasp_tune.core.spec import AnySchedule
+from grasp_tune.executors import process_pool
 from grasp_tune.runtime.callbacks import Reporter
 from grasp_tune.runtime.lock import folder_lock
 from tests.executors.contract import (
@@ -80,6 +83,25 @@ def test_a_worker_that_dies_is_replaced(case: Case, tmp_path: Path) -> None:
 
     result = case.run(problem(before=before), spec(), tmp_path / "out")
     assert once.exists()
+    assert fingerprint(result) == expected()
+
+
+@over(case for case in CASES if case.name == "process pool")
+def test_a_worker_that_never_begins_is_replaced(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    serve, once = process_pool._serve, tmp_path / "once"
+
+    def stuck(*work: Any) -> None:
+        if not once.exists():
+            once.touch()
+            time.sleep(600.0)  # as in a deadlock right after the fork
+        serve(*work)
+
+    monkeypatch.setattr(process_pool, "_serve", stuck)
+    monkeypatch.setattr(process_pool, "BEGIN", 3.0)
+    result = case.run(problem(), spec(), tmp_path / "out")
+    assert "a worker process did not begin in 3 s: it is replaced" in caplog.text
     assert fingerprint(result) == expected()
 
 
