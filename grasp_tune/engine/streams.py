@@ -91,6 +91,10 @@ class Stream:
         if isinstance(data, tuple | Rows):
             count = len(data[0]) if isinstance(data, tuple) else len(data)
             self._index = IndexStream(seed, (purpose,), batch_size, count)
+            if purpose == "validation":
+                self._size, draw = batch_size, torch.Generator()
+                draw.manual_seed(address(seed, purpose) % 2**63)
+                self._order = torch.randperm(count, generator=draw)
 
     def batch(self, call: int) -> Batch:
         """Return the minibatch of oracle call `call`, on the device."""
@@ -109,8 +113,12 @@ class Stream:
     def rows(self, call: int) -> Tensor:
         """Return the row numbers of a minibatch: uniform draws with replacement.
 
-        With replacement, because the oracle's answers must be independent.
+        With replacement, because the oracle's answers must be independent. Not so validation rows,
+        often fewer than are drawn: one pass after the other in a random order, so all count alike.
         """
+        if self._purpose == "validation":
+            place = torch.arange(call * self._size, (call + 1) * self._size)
+            return self._order[place % len(self._order)]
         block, at = divmod(call, BLOCK)
         if block != self._block:
             assert self._index is not None

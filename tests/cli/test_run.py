@@ -346,7 +346,7 @@ def test_a_metric_chooses_and_ends_a_run_from_the_command_line(
     whole = command(*run, "--out", "whole").json
     early = command(*run, "--out", "early", "--set", "patience=2").json
     assert whole["by"] == early["by"] and 0 < 1 - early["score"] < 1
-    assert sum(early["calls"].values()) < 2500 < sum(whole["calls"].values())
+    assert sum(early["calls"].values()) < sum(whole["calls"].values())
     assert any("ended early" in note for note in early["notes"])
     assert early["quality"]["metric"] == "auc" and early["quality"]["validation"]["metric"] > 0.5
     page = (place / "early" / "report.html").read_text()
