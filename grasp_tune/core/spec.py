@@ -35,10 +35,10 @@ class SweepSpec:
     def __post_init__(self) -> None:
         # Limits beyond all use: lists of that length would fill the memory.
         whole("budget", self.budget, 1, 10**18)
-        whole("width", self.width, 0, 10**6)
-        if self.probe_parts is not None:
-            whole("probe_parts", self.probe_parts, 1, 10**5)
-        whole("seed", self.seed, None)
+        limits = (("width", 0, 10**6), ("probe_parts", 1, 10**5), ("seed", None, None))
+        for name, low, high in limits:
+            if (given := getattr(self, name)) is not None or name != "probe_parts":
+                object.__setattr__(self, name, whole(name, given, low, high))
         for before, after in pairwise((0, *self.extends, self.budget)):
             whole("extends", before, 0, after - 1)
         object.__setattr__(self, "schedule", find_schedule(self.schedule))
