@@ -129,10 +129,15 @@ def choices_table(folder: Path) -> Table:
     return Table(folder, "ensemble", ("workload", "by", "seed"))
 
 
+def sizes_table(folder: Path) -> Table:
+    """Return the table of the runs at the paper's own size."""
+    return Table(folder, "paper_size", ("run", "seed"))
+
+
 def all_tables(folder: Path) -> tuple[Table, ...]:
     """Return every table that `pack` looks after."""
     contests = (contest_table(folder, name) for name in ("peers", "ablation"))
-    return (*contests, cells_table(folder), choices_table(folder))
+    return (*contests, cells_table(folder), choices_table(folder), sizes_table(folder))
 
 
 def read_records(table: Table) -> Iterator[Record]:
