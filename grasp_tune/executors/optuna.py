@@ -1,263 +1,222 @@
-"""Tasks as trials of an Optuna study: the study is the event log that all processes share.
+"""The whole method as trials of one study: probe, search and ensemble.
 
-A trial says on a label which task it holds, and which turn of it. Storages number trials in the
-order in which they become visible, so of two trials with the same label all processes agree on the
-first; the other one ends at once. What a task came to is written on its trial. Every process reads
-the same trials, so that its own search learns the same events and decides the same.
+Any number of processes may run the same sweep on a study, now or later. They share the storage and
+an artifact store and nothing else; each replays the outcomes on the study, runs what is open, and
+returns the same result.
 """
 
 import contextlib
+import io
 import logging
 import math
 import random
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, BinaryIO, Literal
 
+import optuna
 from optuna import Study
-from optuna.distributions import CategoricalDistribution, FloatDistribution
-from optuna.trial import FrozenTrial, TrialState, create_trial
+from optuna.artifacts import FileSystemArtifactStore
+from optuna.artifacts._protocol import ArtifactStore
+from optuna.artifacts.exceptions import ArtifactNotFound
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState
 
-from grasp_tune.core.choice import Candidate, best_seen
-from grasp_tune.core.errors import CheckpointError, GraspError, SearchError
-from grasp_tune.core.records import Json
-from grasp_tune.core.tasks import Outcome, TrainOutcome, TrainTask, outcome_from_dict
-from grasp_tune.core.tasks import outcome_to_dict as encoded
+from grasp_tune.core.errors import InputError, SearchError
+from grasp_tune.core.methods import Method
+from grasp_tune.core.records import encode
+from grasp_tune.core.spec import AnySchedule, SweepSpec
+from grasp_tune.core.tasks import TrainTask
+from grasp_tune.core.validation import whole
+from grasp_tune.engine.checkpoints import Store
+from grasp_tune.engine.fused import fusion_width
+from grasp_tune.engine.problem import TorchProblem, checked_problem
+from grasp_tune.engine.tensor_file import Content
+from grasp_tune.engine.worker import Worker
 from grasp_tune.executors import study as storage
 from grasp_tune.executors.local import InProcess
-from grasp_tune.executors.study import CALLS, TASK, Heartbeat, Timing, end_trial, label_of
+from grasp_tune.executors.process_pool import ProcessPool
+from grasp_tune.executors.study import CALLS, CHOICE, SETTING, Heartbeat, Timing, end_trial
+from grasp_tune.executors.study_log import RESULT, SPAN, StudyLog
+from grasp_tune.optimizers.registry import Factory
 from grasp_tune.runtime.call_counter import CallCounter
+from grasp_tune.runtime.callbacks import reporter_for
+from grasp_tune.runtime.driver import MakeWorker, run_sweep
 from grasp_tune.runtime.executor import Died, Ended, Executor
+from grasp_tune.runtime.result import Result
+from grasp_tune.runtime.store import BlobStore, TemporaryStore, file_name, spooled
+from grasp_tune.runtime.sweep_folder import SweepFolder
 
 logger = logging.getLogger(__name__)
 
-OUTCOME = "grasp:outcome"
-FAULT = "grasp:fault"  # why a task has no outcome: one of these, and its words
-LOST, ERROR, DIED = "lost checkpoint", "error", "died"
-NOTHING = ""  # the task of a trial for which none was left
 FRONT = 8  # tasks from the front of the line among which a process picks one
 PAUSES = (0.02, 0.5)  # seconds between two looks at the study: the first, and the longest
-MARKS = 8  # points of a training curve that are reported: each costs a write
-_SPAN = FloatDistribution(1e-300, 1e300, log=True)
 
 
-RESULT = SimpleNamespace(id="result", phase="result", calls=0)  # whose trial holds the chosen run
+def run(
+    study: Study,
+    problem: TorchProblem,
+    budget: int,
+    method: Method | None = None,
+    schedule: AnySchedule = "promote",
+    seed: int = 0,
+    *,
+    artifact_store: ArtifactStore | None = None,
+    fused: bool | Literal["auto"] = "auto",
+    timing: Timing | None = None,
+    **options: Any,
+) -> Result:
+    """Return the result of the sweep on this study, after running whatever is left of it.
+
+    study: one objective to minimise. Every process that runs the same call on it takes part.
+    artifact_store: where checkpoints go; needed unless the study lives in this process's memory.
+    timing: how often a worker says that it lives, and after how long a silence another takes its
+        task over; by default the storage's heartbeat settings, or 5 and 60 seconds.
+    options: `ensemble`, `challengers` and `probe_parts`.
+
+    The other arguments are those of `grasp_tune.minimize`. After it the study's best trial is the
+    chosen run, with its step size among the parameters; all others have the value infinity.
+    """
+    width = fusion_width(checked_problem(problem), method, fused, seed)
+    spec, bases = SweepSpec.assemble(method, budget, schedule, seed, width=width, **options)
+    return _run(study, problem, spec, artifact_store, timing=timing, bases=bases)
 
 
-class StudyLog:
-    """The trials of one sweep on a study: who holds which task, and how they ended.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptunaBackend:
+    """How to keep a sweep on an Optuna study, for `minimize(backend=...)`.
 
-    study: where the trials are.
-    sweep: the name by which the processes of a sweep know its trials.
-    timing: how often a worker says that it lives, and how long a silence means that it does not.
+    storage: a database URL, or the path of a journal file; None: a journal in the output folder,
+        or the memory of this process where there is none.
+    study: its name in the storage. Every process that runs the same sweep on it takes part.
+    workers: processes on this machine.
+    hard_cap: the budget also holds for work that a fault has undone, as far as the calls of all
+        processes are known: exactly where they share the output folder.
     """
 
-    def __init__(self, study: Study, sweep: str, timing: Timing | None = None) -> None:
-        self.study, self.sweep, self._worker = study, sweep, storage.process_name()
-        self.timing = timing or Timing.of(study)
-        self.recent: list[FrozenTrial] = []  # all but the first ones that have ended
-        self._settled = 0  # so many of the first trials have ended: they never change
-        self._holders: dict[tuple[str, int], FrozenTrial] = {}  # (task, turn) -> its first trial
-        self._outcomes: dict[int, Outcome] = {}  # by trial number: read once
-        self._wanted: dict[str, Any] = {}  # tasks to be run, and not ended as far as we have told
-        self._turns: dict[str, int] = {}  # task id -> its turn now
-        self._beats: dict[int, tuple[object, float]] = {}  # by trial: the last one, and its time
-        self.refresh()
+    storage: str | None = None
+    study: str = "grasp_tune"
+    workers: int = 1
+    hard_cap: bool = False
 
-    def refresh(self) -> None:
-        """Read what is on the study now."""
-        self.recent = storage.trials_of(self.study)[self._settled :]
-        for trial in self.recent:
-            label = label_of(trial)
-            if label.get("sweep") == self.sweep and label["task"]:
-                key = label["task"], label["turn"]
-                if key not in self._holders or self._holders[key].number >= trial.number:
-                    self._holders[key] = trial
-        running = (at for at, item in enumerate(self.recent) if not item.state.is_finished())
-        ended = next(running, len(self.recent))
-        self._settled, self.recent = self._settled + ended, self.recent[ended:]
+    def __post_init__(self) -> None:
+        whole("workers", self.workers)
 
-    def running(self) -> list[FrozenTrial]:
-        """Return the trials that hold a task now."""
-        return [trial for trial in self._holders.values() if not trial.state.is_finished()]
+    def run(
+        self,
+        problem: TorchProblem,
+        spec: SweepSpec,
+        *,
+        out: Path | None = None,
+        bases: Mapping[str, Factory] | None = None,
+        progress: bool = False,
+    ) -> Result:
+        """Return the result of the sweep; the same study again goes on where it was cut off."""
+        how: dict[str, Any] = {"hard_cap": self.hard_cap, "reporter": reporter_for(progress)}
+        if out is None:
+            if self.storage is not None:
+                raise InputError(
+                    "out: got None, but a study in a storage needs a folder for its checkpoints, "
+                    "one that every process of the study can reach"
+                )
+            return _run(self.open(), problem, spec, workers=self.workers, bases=bases, **how)
+        (out / "artifacts").mkdir(parents=True, exist_ok=True)
+        store = FileSystemArtifactStore(out / "artifacts")
+        how |= {"workers": self.workers, "out": out, "bases": bases}
+        result = _run(self.open(out), problem, spec, store, **how)
+        result.save(out)
+        return result
 
-    @property
-    def calls(self) -> int:
-        """Oracle calls of all tasks that have ended, well or not, as far as their trials say."""
-        over = [trial for trial in self._holders.values() if trial.state.is_finished()]
-        known = ((self.outcome(trial), trial.system_attrs.get(CALLS, 0)) for trial in over)
-        return sum(int(calls) if found is None else found.calls for found, calls in known)
+    def open(self, out: Path | None = None) -> Study:
+        """Return the study, new or as it was left; SearchError where the storage cannot be used.
 
-    @property
-    def origin(self) -> str | None:
-        """The digest of the start point that the others have, None before anyone has said."""
-        known = map(self.outcome, self._holders.values())
-        return next((outcome.origin for outcome in known if outcome is not None), None)
-
-    def outcome(self, trial: FrozenTrial) -> Outcome | None:
-        """Return what a trial that has ended found, None where it did not."""
-        if trial.number not in self._outcomes and trial.state.is_finished():
-            try:
-                if (found := storage.joined(trial.system_attrs, OUTCOME)) is None:
-                    return None
-                self._outcomes[trial.number] = outcome_from_dict(found)
-            except (ValueError, GraspError) as error:
-                sentence = f"trial {trial.number} has no readable outcome: {error}"
-                raise SearchError(sentence) from None
-        return self._outcomes.get(trial.number)
-
-    def ended(self, trial: FrozenTrial) -> Any:
-        """Return how a trial's task ended; None where it has not, or its worker raised an error.
-
-        Whoever raised it has said so to its user; whoever comes later tries again.
+        out: the output folder, which holds `study.journal` where no storage is given.
         """
-        kind, words = trial.system_attrs.get(FAULT, (DIED, "its worker died"))
-        if not trial.state.is_finished() or kind == ERROR:
-            return None
-        if kind == LOST:
-            return CheckpointError(f"checkpoint {words} cannot be read", words)
-        found = None if trial.state == TrialState.FAIL else self.outcome(trial)
-        return found or (RESULT if trial.state == TrialState.COMPLETE else Died(words))
+        place: Any = self.storage or (None if out is None else str(out / "study.journal"))
+        try:
+            if place is not None and "://" not in place:
+                place = JournalStorage(JournalFileBackend(place))
+            return optuna.create_study(study_name=self.study, storage=place, load_if_exists=True)
+        except Exception as error:  # whatever the database's driver raises
+            # The message may quote the URL with its password, so only its kind is told.
+            raise SearchError(
+                f"the storage of the Optuna study {self.study!r} cannot be opened "
+                f"({type(error).__name__}): check that the database runs, that the account may "
+                "use it and that its driver is installed (pip install 'grasp_tune[storage]')"
+            ) from None
 
-    # -- what is to run -------------------------------------------------------------------------
 
-    def want(self, task: Any) -> None:
-        """Remember the task: some process on the study will run it."""
-        self._wanted[task.id] = task
-
-    def unclaimed(self) -> list[tuple[Any, int]]:
-        """Return the tasks that nobody holds, each with its turn."""
-        free = [task for task in self._wanted.values() if self._holder(task.id) is None]
-        return [(task, self._turns[task.id]) for task in free]
-
-    def heard(self, key: str) -> None:
-        """The caller knows how a task ended, before it is on the study."""
-        self._wanted.pop(key, None)
-        self._turns[key] = self._turns.get(key, 0) + 1
-
-    def news(self) -> list[tuple[Any, Any]]:
-        """Return what has ended, in the order of the trials: the same for whoever comes late."""
-        self.refresh()
-        found: dict[int, tuple[Any, Any]] = {}
-        for task in list(self._wanted.values()):
-            trial = self._holder(task.id)
-            if trial is not None and (how := self.ended(trial)) is not None:
-                found[trial.number] = task, how
-                self.heard(task.id)
-        return [found[number] for number in sorted(found)]
-
-    def _holder(self, key: str) -> FrozenTrial | None:
-        """Return the trial that decides how the task ends, None where it is still to be made."""
-        while True:
-            trial = self._holders.get((key, self._turns.setdefault(key, 0)))
-            if trial is None or not trial.state.is_finished() or self.ended(trial) is not None:
-                return trial
-            self._turns[key] += 1
-
-    def end_silent(self) -> bool:
-        """End a trial whose worker is gone, by our own clock; return whether there was one."""
-        now = time.monotonic()
-        for trial in self.running():
-            beat, worker = trial.system_attrs.get(storage.BEAT), label_of(trial)["worker"]
-            before, since = self._beats.get(trial.number, (beat, now))
-            self._beats[trial.number] = beat, since if before == beat else now
-            silence = now - self._beats[trial.number][1]
-            if worker and (silence > self.timing.grace or storage.is_dead(worker)):
-                if end_trial(self.study, trial._trial_id, TrialState.FAIL):
-                    name = label_of(trial)["task"]
-                    logger.warning("the worker of %s is gone: it is run again", name)
-                return True
-        return False
-
-    # -- taking a task, and saying how it ended --------------------------------------------------
-
-    def label(self, task: Any, turn: int) -> dict[str, Json]:
-        """Return the user attributes of a trial that holds a turn of a task, or none."""
-        key = getattr(task, "id", NOTHING)
-        label = {"sweep": self.sweep, "task": key, "turn": turn, "worker": self._worker}
-        shown = {"phase": task.phase, "budget": task.calls} if key else {}
-        return {TASK: label, "task": key, **shown}
-
-    def claim(self, task: Any, turn: int, parameters: dict[str, Any]) -> int | None:
-        """Return the id of a new trial that holds the turn, None where another was faster."""
-        kinds = {name: CategoricalDistribution((value,)) for name, value in parameters.items()}
-        template = create_trial(
-            state=TrialState.RUNNING,
-            user_attrs=self.label(task, turn),
-            params=parameters,
-            distributions={**kinds, **({"value": _SPAN} if kinds else {})},
+def _run(
+    study: Study,
+    problem: TorchProblem,
+    spec: SweepSpec,
+    artifact_store: ArtifactStore | None = None,
+    *,
+    timing: Timing | None = None,
+    out: Path | None = None,
+    workers: int = 1,
+    **how: Any,
+) -> Result:
+    """Take part in the sweep on the study until it is done, and return its result."""
+    if len(study.directions) > 1 or study.direction != optuna.study.StudyDirection.MINIMIZE:
+        raise InputError(
+            f"study {study.study_name!r} must have one objective, to be minimised; got "
+            f"{[direction.name.lower() for direction in study.directions]}"
         )
-        trial_id = self.study._storage.create_new_trial(self.study._study_id, template)
-        self.refresh()
-        if self._holders[task.id, turn]._trial_id == trial_id:
-            return trial_id
-        end_trial(self.study, trial_id, TrialState.PRUNED)
-        return None
+    log, store = sweep_on(study, spec, artifact_store, timing)
+    # Several studies may keep their files in one folder.
+    calls = StudyCalls(None if out is None else out / "calls" / log.sweep, log)
 
-    def take(self, trial: FrozenTrial, task: Any, turn: int) -> None:
-        """Give a turn to a trial that Optuna made; the caller knows that nobody else does."""
-        shown = self.label(task, turn)
-        shown[TASK]["trial"] = trial.number
-        if not storage.in_optimize(self.study):  # another process may tell what was asked here
-            shown[TASK]["worker"] = ""
-        storage.show_trial(self.study, trial, shown)
-        if key := shown[TASK]["task"]:
-            self._holders[key, turn] = trial
+    def executor(folder: SweepFolder, make_worker: MakeWorker) -> Executor:
+        def checked_worker() -> Worker:
+            worker = make_worker()
+            if log.origin is not None and worker.origin != log.origin:
+                raise SearchError(
+                    f"this process starts from another point (digest {worker.origin}) than the "
+                    f"others ({log.origin}): `model` must build the same model in every process; "
+                    "seed whatever it draws, or load its weights from a file"
+                )
+            return worker
 
-    def write_outcome(self, trial_id: int, outcome: Outcome) -> None:
-        """Write what a task found on its trial, without ending it."""
-        for at, piece in enumerate(storage.pieces_of(encoded(outcome))):
-            storage.set_trial(self.study, trial_id, f"{OUTCOME}:{at}", piece)
-        if isinstance(outcome, TrainOutcome) and len(outcome.segments) == 1:
-            points = [p for p in outcome.segments[0].curve if math.isfinite(p.loss)][::-1]
-            for point in reversed(points[:: max(1, -(-len(points) // MARKS))]):
-                self.study._storage.set_trial_intermediate_value(trial_id, point.call, point.loss)
-        # A part of a sweep is never the study's best trial: its loss is an attribute.
-        if math.isfinite(loss := best_seen([outcome])):
-            self.study._storage.set_trial_user_attr(trial_id, "loss", loss)
+        pool = workers > 1 and ProcessPool(workers, folder, checked_worker)
+        return StudyExecutor(log, pool or InProcess(folder, checked_worker), calls)
 
-    def write_fault(self, trial_id: int, how: Died | Exception) -> None:
-        """Write why a trial has no outcome, without ending it."""
-        fault = ERROR, repr(how)[:2000]
-        if isinstance(how, Died):
-            fault = DIED, how.reason
-        elif isinstance(how, CheckpointError) and how.key is not None:
-            fault = LOST, how.key
-        storage.set_trial(self.study, trial_id, FAULT, fault)
-
-    def publish(self, value: float, chosen: Candidate) -> None:
-        """Add the one trial with a finite value: the study's best trial is the chosen run."""
-        self.want(RESULT)
-        self.end_silent()
-        self.news()
-        parameters = {"base": chosen.base, "value": chosen.value} if chosen.arm else {}
-        for task, turn in self.unclaimed():  # else another process has said it, or is about to
-            if task is RESULT and (trial_id := self.claim(task, turn, parameters)) is not None:
-                end_trial(self.study, trial_id, TrialState.COMPLETE, value)
+    how["store"] = None if artifact_store is None else store
+    how["calls"] = calls if workers == 1 or out is not None else None
+    result = run_sweep(problem, spec, executor, **how)
+    write_choice(study, result)
+    if math.isfinite(result.score):
+        log.want(RESULT)  # the one trial with a finite value: the study's best is the chosen run
+        log.end_silent()
+        log.news()
+        chosen = result.choice.chosen
+        shown = {"base": chosen.base, "value": chosen.value} if chosen.arm else {}
+        for task, turn in log.unclaimed():  # else another process has said it, or is about to
+            if task is RESULT and (trial_id := log.claim(task, turn, shown)) is not None:
+                end_trial(study, trial_id, TrialState.COMPLETE, result.score)
+    return result
 
 
 class StudyCalls(CallCounter):
     """Counts the calls of this process, and knows those of the others from the study.
 
-    folder: where each process counts in a file too, so that what a killed one had asked is known
-        to the call; without it, it is known up to its last heartbeat.
+    folder: where all processes count in files, so that what a killed one had asked is known to the
+        call; without it, it is known up to its last heartbeat.
     log: the sweep on the study.
     """
 
     def __init__(self, folder: Path | None, log: StudyLog) -> None:
         super().__init__(folder)
-        self._log, self.made = log, 0  # by this process
+        self._log = log
 
-    def counter(self) -> Callable[[int], None]:
-        add = super().counter()
-
-        def count(calls: int) -> None:
-            self.made += calls
-            add(calls)
-
-        return count
+    @property
+    def made(self) -> int:
+        """The calls of this process that no file counts."""
+        return self._own
 
     @property
     def total(self) -> int:
@@ -275,9 +234,8 @@ class StudyExecutor:
 
     def __init__(self, log: StudyLog, inner: Executor, calls: StudyCalls | None = None) -> None:
         self._log, self._inner, self._calls, self._begun = log, inner, calls, 0
-        self._heartbeat = Heartbeat(log.study, log.timing, self._made)
+        self._heartbeat = Heartbeat(log.study, log.timing.every, self._made)
         self._ours: dict[str, int] = {}  # task id -> its trial: what runs
-        self._error: Exception = SearchError("its process was stopped")
         self._pause = PAUSES[0]
         self.submit = log.want
 
@@ -288,21 +246,17 @@ class StudyExecutor:
 
     def poll(self, timeout: float) -> Iterator[tuple[Any, Ended]]:
         """Run what is ours, and yield what has ended on the study since, by whoever."""
-        try:
-            if not (ended := self._log.news()):
-                self._claim()
-                self._run(timeout)
-                ended = self._log.news()
-        except BaseException as error:
-            self._error = error if isinstance(error, Exception) else SearchError(repr(error))
-            raise
+        if not (ended := self._log.news()):
+            self._claim()
+            self._run(timeout)
+            ended = self._log.news()
         yield from ended
 
     def cancel(self) -> None:
         """Let go of all workers, and give back what they had."""
         self._inner.cancel()
         for key in list(self._ours):
-            self._write(key, self._error)
+            self._write(key, sys.exception() or SearchError("its process was stopped"))
 
     def _claim(self) -> None:
         while self._inner.free and (waiting := self._log.unclaimed()):
@@ -311,7 +265,7 @@ class StudyExecutor:
             task, turn = waiting[0 if alone else random.randrange(min(len(waiting), FRONT))]
             one = isinstance(task, TrainTask) and len(task.segments) == 1
             value = task.segments[0].arm.value if one else math.nan
-            shown = {"value": value} if _SPAN.low <= value <= _SPAN.high else {}
+            shown = {"value": value} if SPAN.low <= value <= SPAN.high else {}
             if (trial_id := self._log.claim(task, turn, shown)) is not None:
                 self._begun += self._made()
                 self._ours[task.id] = trial_id
@@ -335,15 +289,15 @@ class StudyExecutor:
                     raise how
         self._heartbeat.beat(held)
 
-    def _write(self, key: str, how: Ended) -> None:
+    def _write(self, key: str, how: Ended | BaseException) -> None:
         """End a trial of ours, unless it was taken from us meanwhile."""
         trial_id, log = self._ours.pop(key), self._log
         try:
-            if not isinstance(how, Died | Exception):
+            if not isinstance(how, Died | BaseException):
                 log.write_outcome(trial_id, how)
                 end_trial(log.study, trial_id, TrialState.COMPLETE, math.inf)
                 return
-            storage.set_trial(log.study, trial_id, CALLS, self._made())
+            log.study._storage.set_trial_system_attr(trial_id, CALLS, self._made())
             log.write_fault(trial_id, how)
             end_trial(log.study, trial_id, TrialState.FAIL)
         except RuntimeError:  # UpdateFinishedTrialError: it was thought dead
@@ -352,3 +306,78 @@ class StudyExecutor:
     def _made(self) -> int:
         """Return the calls of this process since it claimed a task last."""
         return 0 if self._calls is None else self._calls.made - self._begun
+
+
+def sweep_on(
+    study: Study,
+    spec: SweepSpec,
+    artifact_store: ArtifactStore | None,
+    timing: Timing | None,
+) -> tuple[StudyLog, Store]:
+    """Return the trials of a sweep that all processes agree on, and where its checkpoints go."""
+    if artifact_store is None and not storage.in_memory(study):
+        raise InputError(
+            "artifact_store: got None, but checkpoints must outlive this process; give the "
+            "workers one, such as optuna.artifacts.FileSystemArtifactStore(folder)"
+        )
+    if difference := spec.difference(storage.study_json(study, SETTING, spec.to_dict())):
+        raise InputError(
+            f"the sweep on study {study.study_name!r} differs from this one: {difference}"
+        )
+    sweep = storage.fingerprint(spec.to_dict(), study.study_name)
+    kept = artifact_store and artifact_checkpoints(artifact_store, sweep)
+    return StudyLog(study, sweep, timing), kept or TemporaryStore()
+
+
+def write_choice(study: Study, result: Result, **more: object) -> None:
+    """Write the choice and its certificate on the study, unless they are there."""
+    certificate = None if result.certificate is None else result.certificate.to_dict()
+    chosen = {"candidate": encode(result.choice.chosen), "by": result.choice.by}
+    note = {**chosen, "calls": dict(result.calls), "certificate": certificate, **more}
+    if storage.study_json(study, CHOICE) != note:
+        storage.set_study_json(study, CHOICE, note)
+
+
+class _Artifacts:
+    """The artifacts of a store by their ids.
+
+    An artifact store cannot replace a file in one step, so a reader may meet a file half written:
+    its checksum says so, and the search has it made again.
+    """
+
+    def __init__(self, artifact_store: ArtifactStore) -> None:
+        self._store = artifact_store
+
+    def write(self, name: str, content: Content) -> None:
+        with spooled(content) as file:
+            self._store.write(name, file)
+
+    def open(self, name: str) -> BinaryIO:
+        try:
+            with self._store.open_reader(name) as file:
+                return io.BytesIO(file.read())
+        except ArtifactNotFound:
+            raise FileNotFoundError(name) from None
+
+    def exists(self, name: str) -> bool:
+        with contextlib.suppress(ArtifactNotFound, OSError):
+            self._store.open_reader(name).close()
+            return True
+        return False
+
+    def remove(self, name: str) -> None:
+        with contextlib.suppress(ArtifactNotFound, OSError):  # what stays costs room, nothing else
+            self._store.remove(name)
+
+    def names(self) -> tuple[str, ...]:
+        return ()  # an artifact store cannot list what it holds
+
+
+def artifact_name(sweep: str, key: str) -> str:
+    """Return the id of the artifact that holds a checkpoint of a sweep."""
+    return f"grasp-{sweep}-{file_name(key)}"
+
+
+def artifact_checkpoints(artifact_store: ArtifactStore, sweep: str) -> BlobStore:
+    """Return the checkpoints of a sweep."""
+    return BlobStore(_Artifacts(artifact_store), lambda key: artifact_name(sweep, key), sweep)

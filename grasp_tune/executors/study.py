@@ -1,8 +1,7 @@
 """What is written on a study and on its trials, under which names, and whether a worker lives.
 
-The only module that goes past Optuna's public interface to its storage: system attributes, and
-trials that are born with them, have no other door. Long texts are cut into pieces, since some
-databases hold 64 KB a value.
+Goes past Optuna's public interface to its storage: system attributes, and trials that are born
+with attributes, have no other door.
 """
 
 import contextlib
@@ -35,7 +34,7 @@ PLAN = "grasp:plan"  # study: the plan of a sampler
 SETTING = "grasp:spec"  # study: the sweep that runs on it
 CHOICE = "grasp:choice"  # study: the chosen candidate and its certificate
 
-PIECE = 30_000  # characters
+PIECE = 30_000  # characters a value: some databases hold 64 KB
 
 
 def trials_of(study: Study) -> list[FrozenTrial]:
@@ -60,11 +59,6 @@ def show_trial(study: Study, trial: FrozenTrial, shown: dict[str, Json]) -> None
         trial.user_attrs[name] = value
 
 
-def set_trial(study: Study, trial_id: int, key: str, value: Json) -> None:
-    """Write a system attribute; RuntimeError where the trial has ended."""
-    study._storage.set_trial_system_attr(trial_id, key, value)
-
-
 def end_trial(study: Study, trial_id: int, state: TrialState, *values: float) -> bool:
     """Return whether the trial has now ended this way; False where it had ended already."""
     try:
@@ -83,13 +77,25 @@ def in_optimize(study: Study) -> bool:
     return bool(getattr(getattr(study, "_thread_local", None), "in_optimize_loop", False))
 
 
+def pieces_of(value: Json) -> list[str]:
+    """Return JSON values as text, in pieces that every database holds."""
+    text = json.dumps(value, separators=(",", ":"))
+    return [text[at : at + PIECE] for at in range(0, len(text), PIECE)]
+
+
+def joined(attributes: Mapping[str, Any], key: str) -> Json:
+    """Return the values whose pieces are among the attributes; None where there are none."""
+    pieces: list[str] = []
+    while piece := attributes.get(f"{key}:{len(pieces)}"):
+        pieces.append(str(piece))
+    return json.loads("".join(pieces)) if pieces else None
+
+
 def set_study_json(study: Study, key: str, value: Json) -> None:
     """Write JSON values of any length on a study."""
-    storage, number, pieces = study._storage, study._study_id, pieces_of(value)
-    if f"{key}:{len(pieces)}" in storage.get_study_user_attrs(number):
-        pieces.append("")  # ends a longer text that was there before
+    pieces = [*pieces_of(value), ""]  # the last one ends a longer text that was there before
     for at in reversed(range(len(pieces))):  # whoever finds the first piece finds all of them
-        storage.set_study_user_attr(number, f"{key}:{at}", pieces[at])
+        study._storage.set_study_user_attr(study._study_id, f"{key}:{at}", pieces[at])
 
 
 def study_json(study: Study, key: str, wanted: Json = None) -> Json:
@@ -107,20 +113,6 @@ def study_json(study: Study, key: str, wanted: Json = None) -> Json:
         set_study_json(study, key, wanted)
         return study_json(study, key)
     return found
-
-
-def pieces_of(value: Json) -> list[str]:
-    """Return JSON values as text, in pieces that every database holds."""
-    text = json.dumps(value, separators=(",", ":"))
-    return [text[at : at + PIECE] for at in range(0, len(text), PIECE)]
-
-
-def joined(attributes: Mapping[str, Any], key: str) -> Json:
-    """Return the values whose pieces are among the attributes; None where there are none."""
-    pieces: list[str] = []
-    while piece := attributes.get(f"{key}:{len(pieces)}"):
-        pieces.append(str(piece))
-    return json.loads("".join(pieces)) if pieces else None
 
 
 def fingerprint(*values: Json) -> str:
@@ -160,8 +152,8 @@ class Heartbeat:
     Optuna's own heartbeat exists for relational databases alone and asks for equal clocks.
     """
 
-    def __init__(self, study: Study, timing: Timing, calls: Callable[[], int]) -> None:
-        self._study, self._every, self._calls = study, timing.every, calls
+    def __init__(self, study: Study, every: float, calls: Callable[[], int]) -> None:
+        self._storage, self._every, self._calls = study._storage, every, calls
         self._beats, self._last = 0, time.monotonic()
 
     def beat(self, trials: Iterable[int]) -> None:
@@ -171,8 +163,8 @@ class Heartbeat:
         self._beats, self._last = self._beats + 1, time.monotonic()
         for trial_id in trials:
             try:
-                set_trial(self._study, trial_id, BEAT, self._beats)
-                set_trial(self._study, trial_id, CALLS, self._calls())
+                self._storage.set_trial_system_attr(trial_id, BEAT, self._beats)
+                self._storage.set_trial_system_attr(trial_id, CALLS, self._calls())
             except RuntimeError:
                 continue  # the trial was ended from outside; its worker will notice at the end
             except (optuna.exceptions.StorageInternalError, OSError) as fault:
@@ -201,9 +193,9 @@ def process_name() -> str:
     return f"{_MACHINE}:{os.getpid()}"
 
 
-def is_dead(worker: object) -> bool:
+def is_dead(worker: str) -> bool:
     """Return whether a process of this machine is known to be gone."""
-    machine, _, process = str(worker).partition(":")
+    machine, _, process = worker.partition(":")
     return machine == _MACHINE and process.isdigit() and not alive(int(process))
 
 

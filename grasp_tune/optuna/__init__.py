@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from grasp_tune.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from grasp_tune.executors.optuna_backend import OptunaBackend as OptunaBackend
-    from grasp_tune.executors.optuna_backend import run as run
+    from grasp_tune.executors.optuna import OptunaBackend as OptunaBackend
+    from grasp_tune.executors.optuna import run as run
     from grasp_tune.executors.study import Timing as Timing
     from grasp_tune.optuna.budget import Budget as Budget
     from grasp_tune.optuna.budget import grasp_budget as grasp_budget

@@ -1,5 +1,7 @@
 """The budget of a trial as a loop, and the candidates that it leaves as artifacts."""
 
+from collections.abc import Iterator
+
 from optuna import Trial
 from optuna.artifacts._protocol import ArtifactStore
 from torch import nn
@@ -8,9 +10,9 @@ from grasp_tune.core.checkpoint_keys import iterate_key
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.validation import whole
 from grasp_tune.engine.checkpoints import model_tensors
-from grasp_tune.executors.optuna_backend import artifact_checkpoints
+from grasp_tune.executors.optuna import artifact_checkpoints
 from grasp_tune.executors.study import CALLS, fingerprint, label_of
-from grasp_tune.optuna.sampler import prune_surplus
+from grasp_tune.optuna.study_sampler import prune_surplus
 
 
 class Budget:
@@ -31,16 +33,12 @@ class Budget:
         self.done = 0  # oracle calls of the steps that are behind us
         self._trial, self._step, self._kept = trial, step, set[int]()
 
-    def __iter__(self) -> "Budget":
-        return self
-
-    def __next__(self) -> int:
+    def __iter__(self) -> Iterator[int]:
+        while self.spent + self._step <= self.total:
+            self.done, self.spent = self.spent, self.spent + self._step
+            yield self.start + self.done
         self.done = self.spent
-        if self.spent + self._step > self.total:
-            self.close()
-            raise StopIteration
-        self.spent += self._step
-        return self.start + self.done
+        self.close()
 
     def close(self) -> None:
         """Write on the trial what it used; the loop does so at its end, a `break` does not."""

@@ -12,11 +12,10 @@ import optuna
 from grasp_tune.core.errors import InputError, MissingExtra
 from grasp_tune.core.search import Search
 from grasp_tune.core.spec import SweepSpec
-from grasp_tune.executors.assignments import Assignments
-from grasp_tune.executors.optuna import StudyLog
 from grasp_tune.executors.study import CHOICE, SETTING, fingerprint, study_json
-from grasp_tune.optuna.cells import CellLog, stored_plan
-from grasp_tune.runtime.cell_search import CellSearch
+from grasp_tune.executors.study_log import StudyLog
+from grasp_tune.optuna.sampler import GraspSampler, StoredPlan
+from grasp_tune.optuna.study_sampler import Assignments
 from grasp_tune.runtime.result import Result, Run
 
 LOSS_ID, RUNGS_ID = "grasp-loss", "grasp-rungs"
@@ -28,7 +27,7 @@ def loss_figure(study: optuna.Study) -> Any:
 
     runs, chosen = _runs(study)
     heights = {run.arm: run.last_loss for run in runs}
-    plan = getattr(stored_plan(study), "plan", None)
+    plan = getattr(StoredPlan.on(study), "plan", None)
     words = "step size, radius or distance" if plan is None else plan.quantity
     return run_scatter(runs, heights, chosen, words, "mean loss at the end of the run")
 
@@ -61,19 +60,18 @@ def save_figures(study: optuna.Study) -> tuple[str, str]:
 
 def _runs(study: optuna.Study) -> tuple[Sequence[Run], int]:
     """Return the runs on a study, and which of them was chosen: 0 where none was, or x0."""
-    spec, stored = study_json(study, SETTING), stored_plan(study)
     runs: Sequence[Run] = ()
-    if spec is not None:
+    if (spec := study_json(study, SETTING)) is not None:
         # Of an optimizer of the user's own the name will do.
         module, _, name = (base := str(spec["method"].get("base"))).partition(":")
         search = Search(SweepSpec.from_dict(spec, {base: type(name, (), {"__module__": module})}))
         log = StudyLog(study, fingerprint(spec, study.study_name))
         Assignments(log, search).learn()
         runs = Result.of(search, {}).runs
-    elif stored is not None:
-        cells = CellSearch(stored.source)
-        Assignments(CellLog(study, stored), cells).learn()
-        runs = cells.result().runs if cells.outcomes else ()
+    elif StoredPlan.on(study) is not None:
+        known = GraspSampler.from_study(study).assignments(study)
+        known.learn()
+        runs = known.search.result().runs if known.search.outcomes else ()
     if not runs:
         raise InputError(f"study {study.study_name!r} has no run of grasp_tune that has ended")
     note = study_json(study, CHOICE)

@@ -20,15 +20,14 @@ from grasp_tune.core.spec import AnySchedule, SweepSpec
 from grasp_tune.core.tasks import Outcome, Task
 from grasp_tune.engine.checkpoints import Tensors
 from grasp_tune.engine.problem import TorchProblem
-from grasp_tune.executors.assignments import Assignments
 from grasp_tune.executors.in_trial import train_in_trial
-from grasp_tune.executors.optuna import NOTHING, RESULT
-from grasp_tune.executors.optuna_backend import sweep_on, write_choice
-from grasp_tune.executors.study import Timing
+from grasp_tune.executors.optuna import sweep_on, write_choice
+from grasp_tune.executors.study import Timing, label_of
+from grasp_tune.executors.study_log import RESULT
 from grasp_tune.loop.loop_optimizer import check_spec
 from grasp_tune.loop.model_point import Groups
 from grasp_tune.loop.task_optimizer import TaskOptimizer
-from grasp_tune.optuna.sampler import Addressed, StudySampler, prune_surplus
+from grasp_tune.optuna.study_sampler import Addressed, Assignments, StudySampler, prune_surplus
 from grasp_tune.runtime.result import Result
 
 
@@ -129,14 +128,13 @@ class TaskSampler(StudySampler):
 
     def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Any) -> None:
         """Say so where the objective's loop ended early."""
-        found = self.assignments(study)
-        task = found.task(trial.number)
-        if task not in (NOTHING, RESULT.id) and state == TrialState.COMPLETE:
+        task = label_of(trial).get("task")
+        if task and task != RESULT.id and state == TrialState.COMPLETE:
             error = InputError(
                 f"the objective ended in the middle of {task} (trial {trial.number}): make its "
                 "optimizer with grasp_tune.optuna.optimizer(trial, model), and loop until opt.done"
             )
-            found.log.write_fault(trial._trial_id, error)
+            self.assignments(study).log.write_fault(trial._trial_id, error)
             raise error
         super().after_trial(study, trial, state, values)
 
@@ -149,7 +147,7 @@ class ObjectiveTrial:
         found = self._found = sampler.assignments(trial.study)
         self._sampler, self._trial = sampler, trial
         self.store, self.seed = found.store, found.search.spec.seed
-        self.task: Task | None = found.search.tasks.get(found.task(trial.number))
+        self.task: Task | None = found.search.tasks.get(label_of(trial).get("task", ""))
 
     def select(self, place: Callable[[str], Tensors]) -> Result:
         """Write on the trial what was chosen; the objective goes on."""

@@ -1,115 +1,118 @@
 """The sampler: a search for a step size, or the paper's plan, cell by cell, and then the end."""
 
-import contextlib
-import copy
+import math
 import warnings
+from dataclasses import dataclass, replace
 from typing import Any
 
-from optuna import Study, Trial, TrialPruned
+from optuna import Study, Trial
 from optuna.distributions import BaseDistribution, FloatDistribution
-from optuna.samplers import BaseSampler, RandomSampler
+from optuna.samplers import BaseSampler
+from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from grasp_tune.core.errors import InputError
+from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.core.methods import Method
 from grasp_tune.core.plan import Cell, Plan
-from grasp_tune.core.random_streams import words
-from grasp_tune.engine.problem import TorchProblem
-from grasp_tune.executors.assignments import Assignments
-from grasp_tune.executors.optuna import NOTHING
-from grasp_tune.executors.study import TASK, end_trial, label_of, show_trial
-from grasp_tune.optuna.cells import CellLog, StoredPlan, cell_on, probed_plan, stored_plan
-from grasp_tune.runtime.cell_search import CellSearch
+from grasp_tune.core.records import Json, decode, encode
+from grasp_tune.core.search import Search
+from grasp_tune.core.spec import SweepSpec
+from grasp_tune.core.tasks import ProbeOutcome, ProbeTask
+from grasp_tune.engine.problem import TorchProblem, checked_problem
+from grasp_tune.engine.worker import Worker
+from grasp_tune.executors.study import (
+    CALLS,
+    PLAN,
+    TASK,
+    fingerprint,
+    label_of,
+    show_trial,
+    study_json,
+)
+from grasp_tune.executors.study_log import NOTHING, StudyLog
+from grasp_tune.optuna.study_sampler import Addressed, Assignments, StudySampler
+from grasp_tune.runtime.cell_search import CellOutcome, CellSearch
+from grasp_tune.runtime.executor import Died
+from grasp_tune.runtime.store import TemporaryStore
+from grasp_tune.schedules.paper import paper_segments
 from grasp_tune.schedules.step_search import StepSearch
 
-Space = dict[str, BaseDistribution]
+
+@dataclass(frozen=True, slots=True)
+class StoredPlan:
+    """What the trials of a study are to run: written there once, read by every process."""
+
+    plan: Plan | None  # the paper's, or
+    search: StepSearch | None  # one that goes on by how earlier cells ended
+    parameter: str
+    seed: int
+    probe: ProbeOutcome | None = None  # what the plan was made from, where we probed
+
+    @classmethod
+    def on(cls, study: Study, wanted: "StoredPlan | None" = None) -> "StoredPlan | None":
+        """Return the one on the study, None where there is none; `wanted` is written there then."""
+        data = study_json(study, PLAN, None if wanted is None else encode(wanted))
+        return None if data is None else decode(cls, data)
+
+    @property
+    def source(self) -> Any:
+        """Whichever of the two it is."""
+        return self.plan or self.search
+
+    @property
+    def mark(self) -> str:
+        """A name by which the trials of this plan are known."""
+        return fingerprint(encode(self))
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """The smallest range that holds every cell's value."""
+        cells = () if self.plan is None else self.plan.cells
+        return (cells[0].value, cells[-1].value) if cells else self.source.range
+
+    def kept(self) -> dict[int, tuple[int, ...]]:
+        """Return after which calls of a cell the iterate is a candidate, as the paper has it."""
+        if self.plan is None:
+            return {}
+        runs = paper_segments(SweepSpec.of_plan(self.plan, self.seed), self.plan, "sgd")
+        return {run.arm.index: run.keep for run in runs}
+
+    def difference(self, other: "StoredPlan") -> str:
+        """Return in what two differ, with both values; empty where they do not."""
+        one, two = ({**encode(item), **encode(item.source)} for item in (self, other))
+        plain = [name for name in one if name not in ("plan", "search", "probe", "cells")]
+        pairs = [(name, one[name], two.get(name)) for name in plain]
+        found = [f"{name} {a!r} there, {b!r} here" for name, a, b in pairs if a != b]
+        return "; ".join(found) or ("" if one == two else "its cells differ")
 
 
-class StudySampler(BaseSampler):
-    """A sampler that gives each trial a task; what the two kinds of them share.
+class CellLog(StudyLog):
+    """The cells of a plan on a study: a trial's value says how its cell went."""
 
-    others: samples the parameters that are not ours.
-    """
+    def __init__(self, study: Study, stored: StoredPlan) -> None:
+        super().__init__(study, stored.mark)
+        self._kept = stored.kept()
 
-    parameter = ""  # ours
+    def label(self, task: Any, turn: int) -> dict[str, Json]:
+        label = super().label(NOTHING, turn)[TASK]
+        if task is NOTHING:
+            return {TASK: {**label, "index": 0}}
+        cell = encode(task.cell)  # its value and its budget, and where it begins
+        keep = self._kept.get(task.cell.index, (task.cell.budget,))
+        own = {"attempt": turn + 1, "parent": int(task.parent) if task.parent else None}
+        return {TASK: {**label, "task": task.id, **cell, "keep": keep, **own}}
 
-    def __init__(self, others: BaseSampler) -> None:
-        self._others = others
-        self._studies: dict[tuple[int, int], Assignments] = {}  # by storage and study
-
-    def _open(self, study: Study) -> Assignments:
-        raise NotImplementedError
-
-    def assignments(self, study: Study) -> Assignments:
-        """Return who does what on a study, as this process knows it."""
-        key = (id(study._storage), study._study_id)
-        if key not in self._studies:
-            self._studies.setdefault(key, self._open(study))
-        return self._studies[key]
-
-    def before_trial(self, study: Study, trial: FrozenTrial) -> None:
-        """Give the trial its task."""
-        try:
-            self.assignments(study).take(trial)
-        except BaseException:
-            end_trial(study, trial._trial_id, TrialState.FAIL)  # not left running for ever
-            raise
-        self._others.before_trial(study, trial)
-
-    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> Space:
-        space = self._others.infer_relative_search_space(study, trial)
-        return {name: kind for name, kind in space.items() if name != self.parameter}
-
-    def sample_relative(self, study: Study, trial: FrozenTrial, space: Space) -> dict[str, Any]:
-        self._raise_error_if_multi_objective(study)
-        prune_surplus(trial)
-        found = self._others.sample_relative(study, trial, space) if space else {}
-        # A sampler may keep a search space of its own (TPE with group=True), with our parameter.
-        return {name: value for name, value in found.items() if name in space}
-
-    def sample_independent(self, study: Study, trial: FrozenTrial, name: str, kind: Any) -> Any:
-        self._raise_error_if_multi_objective(study)
-        prune_surplus(trial)
-        return self._others.sample_independent(study, trial, name, kind)
-
-    def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Any) -> None:
-        """Learn how the trial ended, and end the study's loop when nothing is left to give."""
-        self._others.after_trial(study, trial, state, values)
-        found, now = self.assignments(study), copy.copy(trial)
-        now.state, now.values = state, values  # as it will be on the study
-        if found.task(trial.number):
-            found.forget(trial.number, found.log.ended(now))
-        if found.over(trial.number):
-            with contextlib.suppress(RuntimeError):  # with ask and tell there is no loop to end
-                study.stop()
-
-    def reseed_rng(self) -> None:
-        self._others.reseed_rng()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_studies": {}}  # they are found again from the study
-
-
-class Addressed(RandomSampler):
-    """Random values that are functions of their address, whoever draws them and when.
-
-    each: whether trials differ; otherwise a parameter has the same value in all of them.
-    """
-
-    def __init__(self, seed: int, *, each: bool) -> None:
-        super().__init__()
-        self._seed, self._each = seed, each
-
-    def sample_independent(self, study: Study, trial: FrozenTrial, name: str, kind: Any) -> Any:
-        address = (trial.number, name) if self._each else (name,)
-        (word,) = words(self._seed, "independent", *address, count=1).tolist()
-        return RandomSampler(seed=word >> 32).sample_independent(study, trial, name, kind)
-
-
-def prune_surplus(trial: FrozenTrial | Trial) -> None:
-    """Raise `TrialPruned` in a trial for which no task was left."""
-    if label_of(trial).get("task") == NOTHING:
-        raise TrialPruned("every cell or task has been given to a trial")
+    def ended(self, trial: FrozenTrial) -> Any:
+        label, value = label_of(trial), math.nan
+        if not trial.state.is_finished():
+            return None
+        if trial.state == TrialState.FAIL or label.get("void"):
+            return Died("its trial failed")
+        if trial.state == TrialState.COMPLETE and trial.value is not None:
+            maximize = self.study.direction == StudyDirection.MAXIMIZE
+            value = -trial.value if maximize else trial.value
+        calls = int(trial.user_attrs.get(CALLS, label["budget"]))
+        return CellOutcome(label["index"], str(trial.number), value, calls)
 
 
 class GraspSampler(StudySampler):
@@ -172,16 +175,29 @@ class GraspSampler(StudySampler):
             is how further processes join, or a study goes on, without a second probe.
         options: `independent_sampler`.
         """
-        found = None if study is None else stored_plan(study)
+        found = None if study is None else StoredPlan.on(study)
         if found is None:
-            found = probed_plan(problem, budget, method, parameter, seed)
-            found = found if study is None else stored_plan(study, found)
+            spec, _ = SweepSpec.assemble(method, budget, "paper", seed)
+            search, worker = Search(spec), Worker(checked_problem(problem), seed, TemporaryStore())
+            while isinstance(task := search.ask(), ProbeTask):  # its parts, then their sum
+                outcome = worker.run(task)
+                search.tell(task, outcome)
+            if (plan := search.plan) is None or plan.stationary:
+                raise SearchError(
+                    "the mean gradient at x0 is zero: as far as the probe can see, x0 is "
+                    "stationary and there is nothing to search"
+                )
+            assert isinstance(outcome, ProbeOutcome)
+            probe = replace(outcome, calls=search.calls["probe"])
+            name = parameter or ("lr" if plan.quantity == "step size" else "radius")
+            found = StoredPlan(plan, None, name, seed, probe)
+            found = found if study is None else StoredPlan.on(study, found)
         return cls(found, **options)
 
     @classmethod
     def from_study(cls, study: Study, **options: Any) -> "GraspSampler":
         """Return the sampler whose plan is written on the study, for a process that joins it."""
-        if (found := stored_plan(study)) is None:
+        if (found := StoredPlan.on(study)) is None:
             raise InputError(f"study {study.study_name!r} has no plan of a GraspSampler yet")
         return cls(found, **options)
 
@@ -216,30 +232,30 @@ class GraspSampler(StudySampler):
 
     def sample_independent(self, study: Study, trial: FrozenTrial, name: str, kind: Any) -> Any:
         """Return the cell's value for our parameter, the other sampler's for any other."""
-        cell = cell_on(trial)
-        if name == self.parameter and cell is not None:
-            if (value := self._fitting(kind, cell.value)) is not None:
+        label = label_of(trial)
+        if name == self.parameter and label.get("index"):
+            if (value := self._fitting(kind, label["value"])) is not None:
                 return value
             low, high = self._stored.range
             self._void(
                 study,
                 trial,
-                f"{kind} does not hold {cell.value!r}, the value of cell {cell.index}, so one was "
-                f"drawn that is not in the plan; use suggest_float({name!r}, {low!r}, {high!r}, "
-                "log=True)",
+                f"{kind} does not hold {label['value']!r}, the value of cell {label['index']}, so "
+                f"one was drawn that is not in the plan; use suggest_float({name!r}, {low!r}, "
+                f"{high!r}, log=True)",
             )
         return super().sample_independent(study, trial, name, kind)
 
     def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Any) -> None:
         asked = self.parameter in trial.params or state != TrialState.COMPLETE
-        if cell_on(trial) is not None and not asked:
+        if label_of(trial).get("index") and not asked:
             words = "so its cell counts as failed; use sampler.suggest(trial)"
             self._void(study, trial, f"it ended without asking for {self.parameter!r}, {words}")
         super().after_trial(study, trial, state, values)
 
     def _open(self, study: Study) -> Assignments:
         self._raise_error_if_multi_objective(study)
-        found = stored_plan(study, self._stored)
+        found = StoredPlan.on(study, self._stored)
         if found is not None and (words := found.difference(self._stored)):
             raise InputError(
                 f"study {study.study_name!r} has another plan: {words}; use a new study, or "

@@ -28,9 +28,9 @@ from grasp_tune.core.tasks import (
 from grasp_tune.engine.checkpoints import model_tensors
 from grasp_tune.engine.problem import TorchProblem, checked_problem
 from grasp_tune.engine.worker import Worker
-from grasp_tune.executors.optuna_backend import artifact_checkpoints, artifact_name, write_choice
+from grasp_tune.executors.optuna import artifact_checkpoints, artifact_name, write_choice
 from grasp_tune.executors.study import CALLS, fingerprint, label_of, trials_of
-from grasp_tune.optuna.cells import stored_plan
+from grasp_tune.optuna.sampler import StoredPlan
 from grasp_tune.runtime.result import Result
 from grasp_tune.schedules.paper import Paper
 
@@ -58,7 +58,7 @@ def select(
     """
     if by not in ("loss", "gradient"):
         raise InputError(f"by: got {by!r}, expected 'loss' or 'gradient'")
-    name, stored = study.study_name, stored_plan(study)
+    name, stored = study.study_name, StoredPlan.on(study)
     if stored is None:
         raise InputError(f"study {name!r} has no plan of a GraspSampler")
     if (plan := stored.plan) is None:

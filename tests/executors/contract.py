@@ -21,9 +21,10 @@ from grasp_tune.core.spec import AnySchedule, SweepSpec
 from grasp_tune.core.tasks import Task
 from grasp_tune.engine.checkpoints import Checkpoint
 from grasp_tune.executors.local import InProcess
-from grasp_tune.executors.optuna import StudyExecutor, StudyLog
+from grasp_tune.executors.optuna import StudyExecutor
 from grasp_tune.executors.process_pool import ProcessPool
 from grasp_tune.executors.ray import RayBackend, RayExecutor
+from grasp_tune.executors.study_log import StudyLog
 from grasp_tune.runtime.driver import MakeWorker, run_sweep
 from grasp_tune.runtime.executor import Ended, Executor
 from grasp_tune.runtime.store import CheckpointStore

@@ -10,9 +10,8 @@ from optuna.artifacts import FileSystemArtifactStore
 import grasp_tune as gt
 from grasp_tune.core.plan import Plan
 from grasp_tune.core.random_streams import trajectory_indices
-from grasp_tune.executors.study import CALLS
+from grasp_tune.executors.study import CALLS, label_of
 from grasp_tune.optuna import GraspSampler, grasp_budget
-from grasp_tune.optuna.cells import cell_on
 
 
 def asked(plan: Plan) -> tuple[optuna.Study, optuna.Trial]:
@@ -25,9 +24,7 @@ def asked(plan: Plan) -> tuple[optuna.Study, optuna.Trial]:
 
 def test_two_calls_a_step_never_overrun(plan: Plan) -> None:
     _, trial = asked(plan)
-    cell = cell_on(trial)
-    assert cell is not None
-    assert cell.budget == 96  # floor(6000 / (2 * 31))
+    assert label_of(trial)["budget"] == 96  # floor(6000 / (2 * 31))
     budget = grasp_budget(trial, per_step=7)
     # 13 steps of 7 are 91 calls; a fourteenth would be two calls too many.
     assert list(budget) == [7 * step for step in range(13)]
@@ -60,9 +57,8 @@ def test_a_step_of_no_calls_is_refused(plan: Plan) -> None:
 
 def test_the_drawn_iterates_are_uploaded_as_they_are(plan: Plan, tmp_path: object) -> None:
     _, trial = asked(plan)
-    cell = cell_on(trial)
-    assert cell is not None
-    wanted = sorted(set(trajectory_indices(7, cell.index, plan.candidates_per_cell, cell.budget)))
+    index, calls = label_of(trial)["index"], label_of(trial)["budget"]
+    wanted = sorted(set(trajectory_indices(7, index, plan.candidates_per_cell, calls)))
     model = torch.nn.Linear(1, 1)
     store = FileSystemArtifactStore(str(tmp_path))
     budget = grasp_budget(trial)

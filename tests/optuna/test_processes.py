@@ -17,10 +17,9 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
 from grasp_tune.core.plan import Plan
-from grasp_tune.executors import assignments
 from grasp_tune.executors import study as log_module
 from grasp_tune.executors.study import TASK, Timing, trials_of
-from grasp_tune.optuna import GraspSampler
+from grasp_tune.optuna import GraspSampler, study_sampler
 from tests.optuna.conftest import Place
 
 pytestmark = pytest.mark.xdist_group("postgres")
@@ -159,7 +158,7 @@ def test_optuna_s_own_retry_keeps_the_cell(plan: Plan, folder: Path) -> None:
 def test_a_worker_that_dies_before_it_wrote_anything_costs_no_cell(
     plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(assignments, "PATIENCE", 0.1)
+    monkeypatch.setattr(study_sampler, "PATIENCE", 0.1)
     study = optuna.create_study(sampler=GraspSampler(plan, "lr"))
     study.ask()
     silent = study._storage.create_new_trial(study._study_id)  # no attribute of ours
@@ -173,7 +172,7 @@ def test_a_worker_that_dies_before_it_wrote_anything_costs_no_cell(
 def test_a_running_trial_of_another_sampler_is_left_alone(
     plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(assignments, "PATIENCE", 0.0)
+    monkeypatch.setattr(study_sampler, "PATIENCE", 0.0)
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
     other = study.ask()
     other.suggest_float("lr", 0.1, 1.0)

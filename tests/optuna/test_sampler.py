@@ -16,7 +16,7 @@ from grasp_tune.core.plan import Plan
 from grasp_tune.executors import study as log_module
 from grasp_tune.executors.study import CALLS, TASK
 from grasp_tune.optuna import GraspSampler, grasp_budget
-from grasp_tune.optuna.cells import StoredPlan, stored_plan
+from grasp_tune.optuna.sampler import StoredPlan
 from tests.optuna.conftest import Place
 
 
@@ -460,10 +460,10 @@ def test_for_problem_probes_once_and_others_join(problem: gt.TorchProblem, tmp_p
 
 def test_the_first_plan_on_a_study_stays(plan: Plan) -> None:
     study = optuna.create_study()
-    assert stored_plan(study) is None
+    assert StoredPlan.on(study) is None
     first, second = StoredPlan(plan, None, "lr", 1), StoredPlan(plan, None, "radius", 1)
-    assert stored_plan(study, first) == first
-    assert stored_plan(study, second) == first
+    assert StoredPlan.on(study, first) == first
+    assert StoredPlan.on(study, second) == first
     assert first.difference(second) == "parameter 'lr' there, 'radius' here"
 
 

@@ -8,7 +8,7 @@ import torch
 from optuna.artifacts import FileSystemArtifactStore
 
 import grasp_tune as gt
-from grasp_tune.executors.optuna_backend import artifact_checkpoints, artifact_name
+from grasp_tune.executors.optuna import artifact_checkpoints, artifact_name
 
 
 def test_an_artifact_of_another_sweep_or_key_is_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Which task belongs to which trial of `study.optimize`, agreed by processes without a lock.
+"""Samplers that give each trial of `study.optimize` a task, agreed by processes without a lock.
 
 Trials decide in the order of their numbers, each after all before it have decided, so that no two
 take the same task. One that does not decide within `PATIENCE` is ended from outside, after which
@@ -7,18 +7,23 @@ what others run, and ends without a task; so `timeout=` and Ctrl-C end a study i
 """
 
 import contextlib
+import copy
 import logging
 import threading
 import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from optuna import Study, Trial, TrialPruned
+from optuna.distributions import BaseDistribution
+from optuna.samplers import BaseSampler, RandomSampler
 from optuna.trial import FrozenTrial, TrialState
 
 from grasp_tune.core.errors import CheckpointError
+from grasp_tune.core.random_streams import words
 from grasp_tune.core.search import ATTEMPTS, Step
-from grasp_tune.executors.optuna import NOTHING, RESULT, StudyLog
 from grasp_tune.executors.study import Heartbeat, end_trial, in_memory, in_optimize, label_of
+from grasp_tune.executors.study_log import NOTHING, RESULT, StudyLog
 from grasp_tune.runtime.driver import Ledger
 
 logger = logging.getLogger(__name__)
@@ -26,6 +31,8 @@ logger = logging.getLogger(__name__)
 PATIENCE = 30.0  # seconds that a trial may take to say which task it takes
 PAUSES = (0.02, 1.0)  # seconds between two looks: the first, and the longest
 WAIT = (1.0, 0.25)  # a trial waits so many seconds, or this share of the wait before it
+
+Space = dict[str, BaseDistribution]
 
 
 @dataclass(slots=True)
@@ -42,8 +49,6 @@ class _Held:
 class Assignments:
     """The tasks of one search on one study, as this process knows them.
 
-    log: the search's trials on the study.
-    search: what is to run; learns how the trials ended.
     parameter: trials that have a value of their own for it take no task.
     store: the checkpoints of a whole sweep, whose last trial holds the choice.
     """
@@ -58,8 +63,6 @@ class Assignments:
         self._idle: float | None = None  # since when this process has found nothing to run
         self._warned = False
         self._fallen = 0  # trials that failed although they had the chosen weights
-
-    # -- a trial begins -------------------------------------------------------------------------
 
     def take(self, trial: FrozenTrial) -> None:
         """Give a trial its task, once all trials before it have theirs."""
@@ -78,7 +81,7 @@ class Assignments:
             with self._lock:
                 self.log.end_silent()
                 self.learn()
-                mute, strangers = self._undecided(trial, strangers)
+                mute = self._undecided(trial, strangers)
                 found = None if mute else self._pick(trial)
                 late = time.monotonic() - begun > patience
                 if found or (not mute and (late or not self._hopeful())):
@@ -91,26 +94,28 @@ class Assignments:
             pause = min(2 * pause, PAUSES[1])
         if found:
             self._idle = None
-            held = self.held[trial.number] = _Held(label_of(trial)["task"], trial._trial_id)
+            held = self.held[trial.number] = _Held(found[0].id, trial._trial_id)
             if in_optimize(self.study):
                 held.thread = threading.get_ident()
-                heartbeat = Heartbeat(self.study, self.log.timing, lambda: held.calls)
+                heartbeat = Heartbeat(self.study, self.log.timing.every, lambda: held.calls)
                 held.beating.enter_context(heartbeat.during([held.trial_id]))
 
     def _has_value(self, trial: FrozenTrial) -> bool:
         return self._parameter in trial.system_attrs.get("fixed_params", {})
 
-    def _undecided(self, trial: FrozenTrial, known: set[int]) -> tuple[list[int], set[int]]:
-        """Return the trials before this one that may yet take a task, and those that never will.
+    def _undecided(self, trial: FrozenTrial, strangers: set[int]) -> list[int]:
+        """Return the trials before this one that may yet take a task.
 
-        Databases are read with several queries, between which others write: a parameter may be
-        there and our label, which was written before it, not yet. Whoever looks again sees it.
+        Others' samplers never write our label. But databases are read with several queries, between
+        which others write: a parameter may be there and our label, which was written before it, not
+        yet. Whoever looks again sees it.
         """
         before = [item for item in self.log.recent if item.number < trial.number]
         running = [item for item in before if item.state == TrialState.RUNNING]
         silent = [item for item in running if not (label_of(item) or self._has_value(item))]
-        strangers = {item._trial_id for item in silent if item.params}
-        return [t._trial_id for t in silent if t._trial_id not in strangers & known], strangers
+        mute = [item._trial_id for item in silent if item._trial_id not in strangers]
+        strangers.update(item._trial_id for item in silent if item.params)
+        return mute
 
     def _pick(self, trial: FrozenTrial) -> tuple[Any, int] | None:
         """Return a task and its turn; None where there is none at present."""
@@ -125,13 +130,7 @@ class Assignments:
 
         Of a trial that was asked for outside of `optimize` nobody can tell whether it lives.
         """
-        return any(self.growing or label_of(item)["worker"] for item in self.log.running())
-
-    # -- a trial ends ---------------------------------------------------------------------------
-
-    def task(self, number: int) -> str:
-        """Return the id of the task that a trial of this process holds."""
-        return self.held[number].task if number in self.held else NOTHING
+        return any(self._growing or label_of(item)["worker"] for item in self.log.running())
 
     def forget(self, number: int, how: Any = None) -> None:
         """Learn that a trial of this process is over, and how, before that is on the study."""
@@ -143,7 +142,7 @@ class Assignments:
                     self._ended(held.task, how)
 
     @property
-    def growing(self) -> bool:
+    def _growing(self) -> bool:
         """Whether further tasks follow when those that run have ended."""
         return self._step is not Step.DONE and bool(getattr(self.search, "grows", True))
 
@@ -179,7 +178,7 @@ class Assignments:
         with self._lock:
             self.log.end_silent()
             self.learn()
-            return not (self.log.unclaimed() or self.growing)
+            return not (self.log.unclaimed() or self._growing)
 
     def over(self, number: int) -> bool:
         """Return whether nothing is left for this process after one of its trials."""
@@ -196,9 +195,11 @@ class Assignments:
             if self.log.unclaimed() or not self.exhausted():  # the first asks no storage
                 return False
             running = [item for item in self.log.running() if item.number != number]
-        if any(label_of(item)["worker"] for item in running) and not in_memory(self.study):
+        if not running or in_memory(self.study):
+            return True
+        if any(label_of(item)["worker"] for item in running):
             return False  # it may die, which the next trial would notice
-        if running and not self._warned and not in_memory(self.study):
+        if not self._warned:
             self._warned = True
             logger.warning(
                 "trials %s, asked for outside of study.optimize, have not been told; where their "
@@ -207,3 +208,90 @@ class Assignments:
                 [item.number for item in running],
             )
         return True
+
+
+class StudySampler(BaseSampler):
+    """A sampler that gives each trial a task; what the two kinds of them share.
+
+    others: samples the parameters that are not ours.
+    """
+
+    parameter = ""  # ours
+
+    def __init__(self, others: BaseSampler) -> None:
+        self._others = others
+        self._studies: dict[tuple[int, int], Assignments] = {}  # by storage and study
+
+    def _open(self, study: Study) -> Assignments:
+        raise NotImplementedError
+
+    def assignments(self, study: Study) -> Assignments:
+        """Return who does what on a study, as this process knows it."""
+        key = (id(study._storage), study._study_id)
+        if key not in self._studies:
+            self._studies.setdefault(key, self._open(study))
+        return self._studies[key]
+
+    def before_trial(self, study: Study, trial: FrozenTrial) -> None:
+        """Give the trial its task."""
+        try:
+            self.assignments(study).take(trial)
+        except BaseException:
+            end_trial(study, trial._trial_id, TrialState.FAIL)  # not left running for ever
+            raise
+        self._others.before_trial(study, trial)
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> Space:
+        space = self._others.infer_relative_search_space(study, trial)
+        return {name: kind for name, kind in space.items() if name != self.parameter}
+
+    def sample_relative(self, study: Study, trial: FrozenTrial, space: Space) -> dict[str, Any]:
+        self._raise_error_if_multi_objective(study)
+        prune_surplus(trial)
+        found = self._others.sample_relative(study, trial, space) if space else {}
+        # A sampler may keep a search space of its own (TPE with group=True), with our parameter.
+        return {name: value for name, value in found.items() if name in space}
+
+    def sample_independent(self, study: Study, trial: FrozenTrial, name: str, kind: Any) -> Any:
+        self._raise_error_if_multi_objective(study)
+        prune_surplus(trial)
+        return self._others.sample_independent(study, trial, name, kind)
+
+    def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Any) -> None:
+        """Learn how the trial ended, and end the study's loop when nothing is left to give."""
+        self._others.after_trial(study, trial, state, values)
+        found, now = self.assignments(study), copy.copy(trial)
+        now.state, now.values = state, values  # as it will be on the study
+        if trial.number in found.held:
+            found.forget(trial.number, found.log.ended(now))
+        if found.over(trial.number):
+            with contextlib.suppress(RuntimeError):  # with ask and tell there is no loop to end
+                study.stop()
+
+    def reseed_rng(self) -> None:
+        self._others.reseed_rng()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_studies": {}}  # they are found again from the study
+
+
+class Addressed(RandomSampler):
+    """Random values that are functions of their address, whoever draws them and when.
+
+    each: whether trials differ; otherwise a parameter has the same value in all of them.
+    """
+
+    def __init__(self, seed: int, *, each: bool) -> None:
+        super().__init__()
+        self._seed, self._each = seed, each
+
+    def sample_independent(self, study: Study, trial: FrozenTrial, name: str, kind: Any) -> Any:
+        address = (trial.number, name) if self._each else (name,)
+        (word,) = words(self._seed, "independent", *address, count=1).tolist()
+        return RandomSampler(seed=word >> 32).sample_independent(study, trial, name, kind)
+
+
+def prune_surplus(trial: FrozenTrial | Trial) -> None:
+    """Raise `TrialPruned` in a trial for which no task was left."""
+    if label_of(trial).get("task") == NOTHING.id:
+        raise TrialPruned("every cell or task has been given to a trial")
