@@ -19,11 +19,9 @@ from typing import Any, BinaryIO, Literal
 
 import optuna
 from optuna import Study
-from optuna.artifacts import FileSystemArtifactStore
+from optuna.artifacts import FileSystemArtifactStore, exceptions
 from optuna.artifacts._protocol import ArtifactStore
-from optuna.artifacts.exceptions import ArtifactNotFound
-from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
+from optuna.storages import JournalStorage, journal
 from optuna.trial import TrialState
 
 from grasp_tune.core.errors import InputError, SearchError
@@ -40,7 +38,7 @@ from grasp_tune.engine.worker import Worker
 from grasp_tune.executors import study as storage
 from grasp_tune.executors.local import InProcess
 from grasp_tune.executors.process_pool import ProcessPool
-from grasp_tune.executors.study import CALLS, CHOICE, SETTING, Heartbeat, Timing, end_trial
+from grasp_tune.executors.study import CALLS, CHOICE, SETTING, Timing, beat, beating, end_trial
 from grasp_tune.executors.study_log import RESULT, SPAN, StudyLog
 from grasp_tune.optimizers.registry import Factory
 from grasp_tune.runtime.call_counter import CallCounter
@@ -83,7 +81,7 @@ def run(
     """
     width = fusion_width(checked_problem(problem), method, fused, seed)
     spec, bases = SweepSpec.assemble(method, budget, schedule, seed, width=width, **options)
-    return _run(study, problem, spec, artifact_store, timing=timing, bases=bases)
+    return _run(study, problem, spec, artifact_store, timing, bases=bases)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,20 +114,17 @@ class OptunaBackend:
         progress: bool = False,
     ) -> Result:
         """Return the result of the sweep; the same study again goes on where it was cut off."""
-        how: dict[str, Any] = {"hard_cap": self.hard_cap, "reporter": reporter_for(progress)}
-        if out is None:
-            if self.storage is not None:
-                raise InputError(
-                    "out: got None, but a study in a storage needs a folder for its checkpoints, "
-                    "one that every process of the study can reach"
-                )
-            return _run(self.open(), problem, spec, workers=self.workers, bases=bases, **how)
-        (out / "artifacts").mkdir(parents=True, exist_ok=True)
-        store = FileSystemArtifactStore(out / "artifacts")
-        how |= {"workers": self.workers, "out": out, "bases": bases}
-        result = _run(self.open(out), problem, spec, store, **how)
-        result.save(out)
-        return result
+        if out is None and self.storage is not None:
+            raise InputError(
+                "out: got None, but a study in a storage needs a folder for its checkpoints, "
+                "one that every process of the study can reach"
+            )
+        store = None
+        if out is not None:
+            (out / "artifacts").mkdir(parents=True, exist_ok=True)
+            store = FileSystemArtifactStore(out / "artifacts")
+        how = {"hard_cap": self.hard_cap, "reporter": reporter_for(progress), "bases": bases}
+        return _run(self.open(out), problem, spec, store, None, out, self.workers, **how)
 
     def open(self, out: Path | None = None) -> Study:
         """Return the study, new or as it was left; SearchError where the storage cannot be used.
@@ -139,7 +134,7 @@ class OptunaBackend:
         place: Any = self.storage or (None if out is None else str(out / "study.journal"))
         try:
             if place is not None and "://" not in place:
-                place = JournalStorage(JournalFileBackend(place))
+                place = JournalStorage(journal.JournalFileBackend(place))
             return optuna.create_study(study_name=self.study, storage=place, load_if_exists=True)
         except Exception as error:  # whatever the database's driver raises
             # The message may quote the URL with its password, so only its kind is told.
@@ -154,9 +149,8 @@ def _run(
     study: Study,
     problem: TorchProblem,
     spec: SweepSpec,
-    artifact_store: ArtifactStore | None = None,
-    *,
-    timing: Timing | None = None,
+    artifact_store: ArtifactStore | None,
+    timing: Timing | None,
     out: Path | None = None,
     workers: int = 1,
     **how: Any,
@@ -195,28 +189,32 @@ def _run(
         log.news()
         chosen = result.choice.chosen
         shown = {"base": chosen.base, "value": chosen.value} if chosen.arm else {}
-        for task, turn in log.unclaimed():  # else another process has said it, or is about to
-            if task is RESULT and (trial_id := log.claim(task, turn, shown)) is not None:
-                end_trial(study, trial_id, TrialState.COMPLETE, result.score)
+        # Else another process has said it, or is about to.
+        if RESULT in log.unclaimed() and (trial_id := log.claim(RESULT, shown)) is not None:
+            end_trial(study, trial_id, TrialState.COMPLETE, result.score)
+    if out is not None:
+        result.save(out)
     return result
 
 
 class StudyCalls(CallCounter):
     """Counts the calls of this process, and knows those of the others from the study.
 
-    folder: where all processes count in files, so that what a killed one had asked is known to the
-        call; without it, it is known up to its last heartbeat.
-    log: the sweep on the study.
+    What a killed one had asked is known up to its last heartbeat; to the call where all of them
+    count in one folder.
     """
 
     def __init__(self, folder: Path | None, log: StudyLog) -> None:
         super().__init__(folder)
-        self._log = log
+        self._log, self._before = log, 0
 
-    @property
+    def begin(self) -> None:
+        """A task begins."""
+        self._before = self._own
+
     def made(self) -> int:
-        """The calls of this process that no file counts."""
-        return self._own
+        """Return the calls of this process since then, as far as no file counts them."""
+        return self._own - self._before
 
     @property
     def total(self) -> int:
@@ -227,16 +225,13 @@ class StudyCalls(CallCounter):
 class StudyExecutor:
     """Runs those tasks of a sweep that nobody else on the study holds, and hears of the others.
 
-    log: the sweep on the study.
     inner: runs the tasks that are ours.
-    calls: what the heartbeat says of the task under way, and a failed trial of the calls it made.
     """
 
     def __init__(self, log: StudyLog, inner: Executor, calls: StudyCalls | None = None) -> None:
-        self._log, self._inner, self._calls, self._begun = log, inner, calls, 0
-        self._heartbeat = Heartbeat(log.study, log.timing.every, self._made)
+        self._log, self._inner, self._calls = log, inner, calls or StudyCalls(None, log)
         self._ours: dict[str, int] = {}  # task id -> its trial: what runs
-        self._pause = PAUSES[0]
+        self._pause, self._beat = PAUSES[0], time.monotonic()
         self.submit = log.want
 
     @property
@@ -262,12 +257,12 @@ class StudyExecutor:
         while self._inner.free and (waiting := self._log.unclaimed()):
             # Not all from the front: two processes that look at once should not both want it.
             alone = storage.in_memory(self._log.study)
-            task, turn = waiting[0 if alone else random.randrange(min(len(waiting), FRONT))]
+            task = waiting[0 if alone else random.randrange(min(len(waiting), FRONT))]
             one = isinstance(task, TrainTask) and len(task.segments) == 1
             value = task.segments[0].arm.value if one else math.nan
             shown = {"value": value} if SPAN.low <= value <= SPAN.high else {}
-            if (trial_id := self._log.claim(task, turn, shown)) is not None:
-                self._begun += self._made()
+            if (trial_id := self._log.claim(task, shown)) is not None:
+                self._calls.begin()
                 self._ours[task.id] = trial_id
                 self._inner.submit(task)
 
@@ -280,14 +275,17 @@ class StudyExecutor:
                 self._pause = min(2 * self._pause, PAUSES[1])
             return
         self._pause, held = PAUSES[0], list(self._ours.values())
-        # The processes of a pool are forked, and threads do not go with that.
-        alone = isinstance(self._inner, InProcess)
-        with self._heartbeat.during(held) if alone else contextlib.nullcontext():
+        study, every, living = self._log.study, self._log.timing.every, contextlib.ExitStack()
+        if isinstance(self._inner, InProcess):
+            living.enter_context(beating(study, every, held, self._calls.made))
+        elif time.monotonic() - self._beat > every:  # a pool forks, and threads do not go with it
+            self._beat = time.monotonic()
+            beat(study, held, self._calls.made())
+        with living:
             for task, how in self._inner.poll(timeout):
                 self._write(task.id, how)
                 if isinstance(how, Exception) and getattr(how, "key", None) is None:
                     raise how
-        self._heartbeat.beat(held)
 
     def _write(self, key: str, how: Ended | BaseException) -> None:
         """End a trial of ours, unless it was taken from us meanwhile."""
@@ -297,22 +295,15 @@ class StudyExecutor:
                 log.write_outcome(trial_id, how)
                 end_trial(log.study, trial_id, TrialState.COMPLETE, math.inf)
                 return
-            log.study._storage.set_trial_system_attr(trial_id, CALLS, self._made())
+            log.study._storage.set_trial_system_attr(trial_id, CALLS, self._calls.made())
             log.write_fault(trial_id, how)
             end_trial(log.study, trial_id, TrialState.FAIL)
         except RuntimeError:  # UpdateFinishedTrialError: it was thought dead
             logger.warning("%s was given to another worker meanwhile", key)
 
-    def _made(self) -> int:
-        """Return the calls of this process since it claimed a task last."""
-        return 0 if self._calls is None else self._calls.made - self._begun
-
 
 def sweep_on(
-    study: Study,
-    spec: SweepSpec,
-    artifact_store: ArtifactStore | None,
-    timing: Timing | None,
+    study: Study, spec: SweepSpec, artifact_store: ArtifactStore | None, timing: Timing | None
 ) -> tuple[StudyLog, Store]:
     """Return the trials of a sweep that all processes agree on, and where its checkpoints go."""
     if artifact_store is None and not storage.in_memory(study):
@@ -338,6 +329,9 @@ def write_choice(study: Study, result: Result, **more: object) -> None:
         storage.set_study_json(study, CHOICE, note)
 
 
+_MISSING = (exceptions.ArtifactNotFound, OSError)
+
+
 class _Artifacts:
     """The artifacts of a store by their ids.
 
@@ -356,17 +350,17 @@ class _Artifacts:
         try:
             with self._store.open_reader(name) as file:
                 return io.BytesIO(file.read())
-        except ArtifactNotFound:
+        except exceptions.ArtifactNotFound:
             raise FileNotFoundError(name) from None
 
     def exists(self, name: str) -> bool:
-        with contextlib.suppress(ArtifactNotFound, OSError):
+        with contextlib.suppress(*_MISSING):
             self._store.open_reader(name).close()
             return True
         return False
 
     def remove(self, name: str) -> None:
-        with contextlib.suppress(ArtifactNotFound, OSError):  # what stays costs room, nothing else
+        with contextlib.suppress(*_MISSING):  # what stays costs room, nothing else
             self._store.remove(name)
 
     def names(self) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 TASK = "grasp:task"  # trial, user attribute: the task that it holds, or that none was left
 CALLS = "grasp:calls"  # trial: the oracle calls that it used
-BEAT = "grasp:beat"  # trial: counts up while its worker lives
+BEAT = "grasp:beat"  # trial: changes while its worker lives
 PLAN = "grasp:plan"  # study: the plan of a sampler
 SETTING = "grasp:spec"  # study: the sweep that runs on it
 CHOICE = "grasp:choice"  # study: the chosen candidate and its certificate
@@ -121,9 +121,6 @@ def fingerprint(*values: Json) -> str:
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
 
-# -- who lives -----------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Timing:
     """How often a worker says that it lives, and after how much silence it is thought dead.
@@ -146,46 +143,46 @@ class Timing:
         return cls(float(every), float(grace or 2 * every))
 
 
-class Heartbeat:
-    """Says now and then, on the trials of a process, that it lives and how many calls it made.
+def beat(study: Study, trials: Iterable[int], calls: int) -> None:
+    """Say on some trials of this process that it lives, and how many calls it made.
 
     Optuna's own heartbeat exists for relational databases alone and asks for equal clocks.
     """
-
-    def __init__(self, study: Study, every: float, calls: Callable[[], int]) -> None:
-        self._storage, self._every, self._calls = study._storage, every, calls
-        self._beats, self._last = 0, time.monotonic()
-
-    def beat(self, trials: Iterable[int]) -> None:
-        """Give a sign of life on some trials, unless that was done a moment ago."""
-        if time.monotonic() - self._last < 0.9 * self._every:
-            return
-        self._beats, self._last = self._beats + 1, time.monotonic()
-        for trial_id in trials:
-            try:
-                self._storage.set_trial_system_attr(trial_id, BEAT, self._beats)
-                self._storage.set_trial_system_attr(trial_id, CALLS, self._calls())
-            except RuntimeError:
-                continue  # the trial was ended from outside; its worker will notice at the end
-            except (optuna.exceptions.StorageInternalError, OSError) as fault:
-                logger.info("a heartbeat could not be written: %s", fault)
-
-    @contextlib.contextmanager
-    def during(self, trials: Iterable[int]) -> Iterator[None]:
-        """Beat in a thread of its own while the block runs."""
-        done = threading.Event()
-
-        def beat() -> None:
-            while not done.wait(self._every):
-                self.beat(trials)
-
-        thread = threading.Thread(target=beat, daemon=True)
-        thread.start()
+    for trial_id in trials:
         try:
-            yield
-        finally:
-            done.set()
-            thread.join()
+            study._storage.set_trial_system_attr(trial_id, BEAT, time.time())
+            study._storage.set_trial_system_attr(trial_id, CALLS, calls)
+        except RuntimeError:
+            continue  # the trial was ended from outside; its worker will notice at the end
+        except (optuna.exceptions.StorageInternalError, OSError) as fault:
+            logger.info("a heartbeat could not be written: %s", fault)
+
+
+@contextlib.contextmanager
+def beating(
+    study: Study, every: float, trials: Iterable[int], calls: Callable[[], int]
+) -> Iterator[None]:
+    """Beat in a thread of its own while the block runs."""
+    done = threading.Event()
+
+    def work() -> None:
+        while not done.wait(every):
+            beat(study, trials, calls())
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+try:  # a name for this machine and the space of its process numbers
+    _boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+    _MACHINE = fingerprint(_boot, os.stat("/proc/self/ns/pid").st_ino)
+except OSError:  # not Linux
+    _MACHINE = fingerprint(socket.gethostname())
 
 
 def process_name() -> str:
@@ -197,15 +194,3 @@ def is_dead(worker: str) -> bool:
     """Return whether a process of this machine is known to be gone."""
     machine, _, process = worker.partition(":")
     return machine == _MACHINE and process.isdigit() and not alive(int(process))
-
-
-def _machine() -> str:
-    """Return a name for the machine and the space of its process numbers."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
-        return fingerprint(boot, os.stat("/proc/self/ns/pid").st_ino)
-    except OSError:  # not Linux
-        return fingerprint(socket.gethostname())
-
-
-_MACHINE = _machine()

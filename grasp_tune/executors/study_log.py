@@ -9,6 +9,7 @@ the same trials, so that its own search learns the same events and decides the s
 import logging
 import math
 import time
+from collections import Counter
 from itertools import dropwhile
 from types import SimpleNamespace
 from typing import Any
@@ -39,9 +40,7 @@ MARKS = 8  # points of a training curve that are reported: each costs a write
 class StudyLog:
     """The trials of one sweep on a study: who holds which task, and how they ended.
 
-    study: where the trials are.
     sweep: the name by which the processes of a sweep know its trials.
-    timing: how often a worker says that it lives, and how long a silence means that it does not.
     """
 
     def __init__(self, study: Study, sweep: str, timing: Timing | None = None) -> None:
@@ -52,7 +51,7 @@ class StudyLog:
         self._holders: dict[tuple[str, int], FrozenTrial] = {}  # (task, turn) -> its first trial
         self._outcomes: dict[int, Outcome | None] = {}  # by trial number: read once
         self._wanted: dict[str, Any] = {}  # tasks to be run, and not ended as far as we have told
-        self._turns: dict[str, int] = {}  # task id -> its turn now
+        self._turns: Counter[str] = Counter()  # task id -> its turn now
         self._beats: dict[int, tuple[object, float]] = {}  # by trial: the last one, and its time
         self.refresh()
 
@@ -109,21 +108,18 @@ class StudyLog:
         found = None if trial.state == TrialState.FAIL else self.outcome(trial)
         return found or (RESULT if trial.state == TrialState.COMPLETE else Died(words))
 
-    # -- what is to run -------------------------------------------------------------------------
-
     def want(self, task: Any) -> None:
         """Remember the task: some process on the study will run it."""
         self._wanted[task.id] = task
 
-    def unclaimed(self) -> list[tuple[Any, int]]:
-        """Return the tasks that nobody holds, each with its turn."""
-        free = [task for task in self._wanted.values() if self._holder(task.id) is None]
-        return [(task, self._turns[task.id]) for task in free]
+    def unclaimed(self) -> list[Any]:
+        """Return the tasks that nobody holds."""
+        return [task for task in self._wanted.values() if self._holder(task.id) is None]
 
     def heard(self, key: str) -> None:
         """The caller knows how a task ended, before it is on the study."""
         self._wanted.pop(key, None)
-        self._turns[key] = self._turns.get(key, 0) + 1
+        self._turns[key] += 1
 
     def news(self) -> list[tuple[Any, Any]]:
         """Return what has ended, in the order of the trials: the same for whoever comes late."""
@@ -139,7 +135,7 @@ class StudyLog:
     def _holder(self, key: str) -> FrozenTrial | None:
         """Return the trial that decides how the task ends, None where it is still to be made."""
         while True:
-            trial = self._holders.get((key, self._turns.setdefault(key, 0)))
+            trial = self._holders.get((key, self._turns[key]))
             if trial is None or not trial.state.is_finished() or self.ended(trial) is not None:
                 return trial
             self._turns[key] += 1
@@ -159,39 +155,41 @@ class StudyLog:
                 return True
         return False
 
-    # -- taking a task, and saying how it ended --------------------------------------------------
+    def label(self, task: Any) -> dict[str, Json]:
+        """Return the label of a trial that holds a task, or `NOTHING`."""
+        own = {"sweep": self.sweep, "worker": self._worker}
+        return {**own, "task": task.id, "turn": self._turns[task.id]}
 
-    def label(self, task: Any, turn: int) -> dict[str, Json]:
-        """Return the user attributes of a trial that holds a turn of a task, or `NOTHING`."""
-        label = {"sweep": self.sweep, "task": task.id, "turn": turn, "worker": self._worker}
-        shown = {} if task is NOTHING else {"phase": task.phase, "budget": task.calls}
-        return {TASK: label, "task": task.id, **shown}
+    def shown(self, task: Any) -> dict[str, Json]:
+        """Return all user attributes of such a trial."""
+        more = {} if task is NOTHING else {"phase": task.phase, "budget": task.calls}
+        return {TASK: self.label(task), "task": task.id, **more}
 
-    def claim(self, task: Any, turn: int, parameters: dict[str, Any]) -> int | None:
-        """Return the id of a new trial that holds the turn, None where another was faster."""
+    def claim(self, task: Any, parameters: dict[str, Any]) -> int | None:
+        """Return the id of a new trial that holds the task, None where another was faster."""
         kinds = {name: CategoricalDistribution((value,)) for name, value in parameters.items()}
         template = create_trial(
             state=TrialState.RUNNING,
-            user_attrs=self.label(task, turn),
+            user_attrs=self.shown(task),
             params=parameters,
             distributions={**kinds, **({"value": SPAN} if kinds else {})},
         )
         trial_id = self.study._storage.create_new_trial(self.study._study_id, template)
         self.refresh()
-        if self._holders[task.id, turn]._trial_id == trial_id:
+        if self._holders[task.id, self._turns[task.id]]._trial_id == trial_id:
             return trial_id
         end_trial(self.study, trial_id, TrialState.PRUNED)
         return None
 
-    def take(self, trial: FrozenTrial, task: Any, turn: int) -> None:
-        """Give a turn to a trial that Optuna made; the caller knows that nobody else does."""
-        shown = self.label(task, turn)
+    def take(self, trial: FrozenTrial, task: Any) -> None:
+        """Give a task to a trial that Optuna made; the caller knows that nobody else does."""
+        shown = self.shown(task)
         shown[TASK]["trial"] = trial.number
         if not storage.in_optimize(self.study):  # another process may tell what was asked here
             shown[TASK]["worker"] = ""
         storage.show_trial(self.study, trial, shown)
         if task is not NOTHING:
-            self._holders[task.id, turn] = trial
+            self._holders[task.id, self._turns[task.id]] = trial
 
     def write_outcome(self, trial_id: int, outcome: Outcome) -> None:
         """Write what a task found on its trial, without ending it."""

@@ -64,12 +64,6 @@ class StoredPlan:
         """A name by which the trials of this plan are known."""
         return fingerprint(encode(self))
 
-    @property
-    def range(self) -> tuple[float, float]:
-        """The smallest range that holds every cell's value."""
-        cells = () if self.plan is None else self.plan.cells
-        return (cells[0].value, cells[-1].value) if cells else self.source.range
-
     def kept(self) -> dict[int, tuple[int, ...]]:
         """Return after which calls of a cell the iterate is a candidate, as the paper has it."""
         if self.plan is None:
@@ -93,14 +87,14 @@ class CellLog(StudyLog):
         super().__init__(study, stored.mark)
         self._kept = stored.kept()
 
-    def label(self, task: Any, turn: int) -> dict[str, Json]:
-        label = super().label(NOTHING, turn)[TASK]
+    def shown(self, task: Any) -> dict[str, Json]:
+        label = self.label(task)
         if task is NOTHING:
             return {TASK: {**label, "index": 0}}
         cell = encode(task.cell)  # its value and its budget, and where it begins
         keep = self._kept.get(task.cell.index, (task.cell.budget,))
-        own = {"attempt": turn + 1, "parent": int(task.parent) if task.parent else None}
-        return {TASK: {**label, "task": task.id, **cell, "keep": keep, **own}}
+        own = {"attempt": label["turn"] + 1, "parent": int(task.parent) if task.parent else None}
+        return {TASK: {**label, **cell, "keep": keep, **own}}
 
     def ended(self, trial: FrozenTrial) -> Any:
         label, value = label_of(trial), math.nan
@@ -211,11 +205,15 @@ class GraspSampler(StudySampler):
     @property
     def distribution(self) -> FloatDistribution:
         """The range that holds every cell's value, for `suggest_float` or `study.ask`."""
-        return FloatDistribution(*self._stored.range, log=True)
+        low, high = self._stored.source.range
+        if (plan := self._stored.plan) is not None:
+            low, high = plan.cells[0].value, plan.cells[-1].value
+        return FloatDistribution(low, high, log=True)
 
     def suggest(self, trial: Trial) -> float:
         """Return the trial's step size or radius; `suggest_float` with the right range."""
-        return trial.suggest_float(self.parameter, *self._stored.range, log=True)
+        kind = self.distribution
+        return trial.suggest_float(self.parameter, kind.low, kind.high, log=True)
 
     def is_exhausted(self, study: Study) -> bool:
         """Return whether every cell has been given to a trial that has not failed since.
@@ -236,14 +234,10 @@ class GraspSampler(StudySampler):
         if name == self.parameter and label.get("index"):
             if (value := self._fitting(kind, label["value"])) is not None:
                 return value
-            low, high = self._stored.range
-            self._void(
-                study,
-                trial,
-                f"{kind} does not hold {label['value']!r}, the value of cell {label['index']}, so "
-                f"one was drawn that is not in the plan; use suggest_float({name!r}, {low!r}, "
-                f"{high!r}, log=True)",
-            )
+            wide = self.distribution
+            words = f"the value of cell {label['index']}, so one was drawn that is not in the plan"
+            words += f"; use suggest_float({name!r}, {wide.low!r}, {wide.high!r}, log=True)"
+            self._void(study, trial, f"{kind} does not hold {label['value']!r}, {words}")
         return super().sample_independent(study, trial, name, kind)
 
     def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Any) -> None:

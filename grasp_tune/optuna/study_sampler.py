@@ -22,7 +22,7 @@ from optuna.trial import FrozenTrial, TrialState
 from grasp_tune.core.errors import CheckpointError
 from grasp_tune.core.random_streams import words
 from grasp_tune.core.search import ATTEMPTS, Step
-from grasp_tune.executors.study import Heartbeat, end_trial, in_memory, in_optimize, label_of
+from grasp_tune.executors.study import beating, end_trial, in_memory, in_optimize, label_of
 from grasp_tune.executors.study_log import NOTHING, RESULT, StudyLog
 from grasp_tune.runtime.driver import Ledger
 
@@ -43,7 +43,7 @@ class _Held:
     trial_id: int
     thread: int = 0  # whose loop runs it; 0 where it was asked for outside of `optimize`
     calls: int = 0
-    beating: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    living: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
 
 class Assignments:
@@ -60,6 +60,7 @@ class Assignments:
         self.store, self._parameter, self._selected = store, parameter, store is None
         self.held: dict[int, _Held] = {}  # by trial number
         self._lock = threading.RLock()
+        self._growing = True  # whether further tasks follow when those that run have ended
         self._idle: float | None = None  # since when this process has found nothing to run
         self._warned = False
         self._fallen = 0  # trials that failed although they had the chosen weights
@@ -72,6 +73,7 @@ class Assignments:
                 self.forget(number)
         if self._has_value(trial):
             return
+        given = trial.params.get(self._parameter or "")  # of Optuna's retry of one that failed
         begun, pause = time.monotonic(), PAUSES[0]
         self._idle = self._idle or begun
         patience = max(WAIT[0], WAIT[1] * (begun - self._idle))
@@ -81,11 +83,15 @@ class Assignments:
             with self._lock:
                 self.log.end_silent()
                 self.learn()
-                mute = self._undecided(trial, strangers)
-                found = None if mute else self._pick(trial)
+                mute, free = self._undecided(trial, strangers), self.log.unclaimed()
+                fitting = (task for task in free if given is None or task.cell.value == given)
+                found = None if mute else next(fitting, None)
+                # Others may lead to further tasks, or die: one that was asked for by hand cannot.
+                running = self.log.running()
+                hope = any(self._growing or label_of(item)["worker"] for item in running)
                 late = time.monotonic() - begun > patience
-                if found or (not mute and (late or not self._hopeful())):
-                    self.log.take(trial, *(found or (NOTHING, 0)))
+                if found or (not mute and (late or not hope)):
+                    self.log.take(trial, found or NOTHING)
                     break
             for trial_id in mute:
                 if time.monotonic() - stuck.setdefault(trial_id, time.monotonic()) > PATIENCE:
@@ -94,11 +100,11 @@ class Assignments:
             pause = min(2 * pause, PAUSES[1])
         if found:
             self._idle = None
-            held = self.held[trial.number] = _Held(found[0].id, trial._trial_id)
+            held = self.held[trial.number] = _Held(found.id, trial._trial_id)
             if in_optimize(self.study):
                 held.thread = threading.get_ident()
-                heartbeat = Heartbeat(self.study, self.log.timing.every, lambda: held.calls)
-                held.beating.enter_context(heartbeat.during([held.trial_id]))
+                every, trials = self.log.timing.every, [held.trial_id]
+                held.living.enter_context(beating(self.study, every, trials, lambda: held.calls))
 
     def _has_value(self, trial: FrozenTrial) -> bool:
         return self._parameter in trial.system_attrs.get("fixed_params", {})
@@ -117,34 +123,14 @@ class Assignments:
         strangers.update(item._trial_id for item in silent if item.params)
         return mute
 
-    def _pick(self, trial: FrozenTrial) -> tuple[Any, int] | None:
-        """Return a task and its turn; None where there is none at present."""
-        # Optuna's retry of a trial that failed has its value already.
-        given = trial.params.get(self._parameter or "")
-        free = self.log.unclaimed()
-        fits = (pair for pair in free if given is None or pair[0].cell.value == given)
-        return next(fits, None)
-
-    def _hopeful(self) -> bool:
-        """Return whether waiting may help: others run tasks, and may die or lead to further ones.
-
-        Of a trial that was asked for outside of `optimize` nobody can tell whether it lives.
-        """
-        return any(self._growing or label_of(item)["worker"] for item in self.log.running())
-
     def forget(self, number: int, how: Any = None) -> None:
         """Learn that a trial of this process is over, and how, before that is on the study."""
         if (held := self.held.pop(number, None)) is not None:
-            held.beating.close()
+            held.living.close()
             if how is not None:
                 with self._lock:
                     self.log.heard(held.task)
                     self._ended(held.task, how)
-
-    @property
-    def _growing(self) -> bool:
-        """Whether further tasks follow when those that run have ended."""
-        return self._step is not Step.DONE and bool(getattr(self.search, "grows", True))
 
     def learn(self) -> None:
         """Hear what has ended on the study."""
@@ -158,7 +144,7 @@ class Assignments:
     def _submit(self) -> None:
         while not isinstance(step := self.ledger.next(), Step):
             self.log.want(step)
-        self._step = step
+        self._growing = step is not Step.DONE and getattr(self.search, "grows", True)
         if step is Step.DONE and not self._selected:
             self.log.want(RESULT)
 
@@ -228,9 +214,7 @@ class StudySampler(BaseSampler):
     def assignments(self, study: Study) -> Assignments:
         """Return who does what on a study, as this process knows it."""
         key = (id(study._storage), study._study_id)
-        if key not in self._studies:
-            self._studies.setdefault(key, self._open(study))
-        return self._studies[key]
+        return self._studies.get(key) or self._studies.setdefault(key, self._open(study))
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
         """Give the trial its task."""
@@ -254,7 +238,6 @@ class StudySampler(BaseSampler):
 
     def sample_independent(self, study: Study, trial: FrozenTrial, name: str, kind: Any) -> Any:
         self._raise_error_if_multi_objective(study)
-        prune_surplus(trial)
         return self._others.sample_independent(study, trial, name, kind)
 
     def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Any) -> None:

@@ -1,38 +1,98 @@
-"""The ensemble for studies whose objective is the user's own: fresh samples at its uploads."""
+"""The budget of a trial as a loop, the candidates that it leaves as artifacts, and their ensemble.
+
+For studies whose objective is the user's own.
+"""
 
 import math
 import warnings
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal
 
-from optuna import Study
+from optuna import Study, Trial
 from optuna.artifacts._protocol import ArtifactStore
 from optuna.trial import FrozenTrial, TrialState
+from torch import nn
 
+from grasp_tune.core import tasks
 from grasp_tune.core.checkpoint_keys import iterate_key
 from grasp_tune.core.errors import CheckpointError, InputError
 from grasp_tune.core.methods import Method
 from grasp_tune.core.search import Search, Step
 from grasp_tune.core.spec import SweepSpec
-from grasp_tune.core.tasks import (
-    Outcome,
-    Point,
-    ProbeOutcome,
-    SampleOutcome,
-    ScoreOutcome,
-    ScoreTask,
-    SegmentOutcome,
-    TrainOutcome,
-    TrainTask,
-)
+from grasp_tune.core.validation import whole
 from grasp_tune.engine.checkpoints import model_tensors
 from grasp_tune.engine.problem import TorchProblem, checked_problem
 from grasp_tune.engine.worker import Worker
 from grasp_tune.executors.optuna import artifact_checkpoints, artifact_name, write_choice
 from grasp_tune.executors.study import CALLS, fingerprint, label_of, trials_of
 from grasp_tune.optuna.sampler import StoredPlan
+from grasp_tune.optuna.study_sampler import prune_surplus
 from grasp_tune.runtime.result import Result
 from grasp_tune.schedules.paper import Paper
+
+
+class Budget:
+    """Iterates over the oracle calls of one trial: 0, 1, 2, ... or every `per_step`-th.
+
+    With `GraspSampler(..., resume=True)` a trial may go on from an earlier one: `parent` is the
+    number of the trial whose checkpoint the objective loads, and the calls are counted from
+    `start`; `parent` is None where the trial begins at x0.
+    """
+
+    def __init__(self, trial: Trial, total: int, step: int) -> None:
+        self._trial, self._step, self._label = trial, step, label_of(trial)
+        self.total: int = self._label.get("budget", total)
+        self.keep: tuple[int, ...] = tuple(self._label.get("keep", ()))
+        self.start: int = self._label.get("start", 0)
+        self.parent: int | None = self._label.get("parent")
+        self.spent = 0  # oracle calls of this trial, those of the step under way included
+        self.done = 0  # oracle calls of the steps that are behind us
+        self._kept = set[int]()
+
+    def __iter__(self) -> Iterator[int]:
+        while self.spent + self._step <= self.total:
+            self.done, self.spent = self.spent, self.spent + self._step
+            yield self.start + self.done
+        self.done = self.spent
+        self.close()
+
+    def close(self) -> None:
+        """Write on the trial what it used; the loop does so at its end, a `break` does not."""
+        self._trial.set_user_attr(CALLS, self.spent)
+
+    def offer(self, model: nn.Module, artifact_store: ArtifactStore) -> bool:
+        """Upload the model where its iterate is one that the plan wants; return whether it was.
+
+        Call it first thing in each step, and once after the loop.
+        """
+        at_end = self.done + self._step > self.total
+        due = {call for call in self.keep if call <= self.done or at_end} - self._kept
+        for call in due:
+            sweep = fingerprint(self._trial.study.study_name, self._label["sweep"])
+            key = str(iterate_key(self._label["index"], call))
+            artifact_checkpoints(artifact_store, sweep).write(key, model_tensors(model), {})
+        self._kept |= due
+        return bool(due)
+
+
+def grasp_budget(trial: Trial, *, per_step: int = 1, calls: int | None = None) -> Budget:
+    """Return the trial's oracle calls as an iterator that ends normally, so that it completes.
+
+    trial: what the objective was given.
+    per_step: oracle calls of one optimizer step; 2 for UniXGrad.
+    calls: the budget of a trial that has no cell because its value was enqueued.
+
+    Raises `TrialPruned` in a trial for which no cell was left.
+    """
+    whole("per_step", per_step)
+    prune_surplus(trial)
+    if not label_of(trial).get("index") and calls is None:
+        raise InputError(
+            f"trial {trial.number} has no cell: its study has no GraspSampler, or its value was "
+            "enqueued; say its budget: grasp_budget(trial, calls=...)"
+        )
+    return Budget(trial, calls or 0, per_step)
 
 
 def select(
@@ -74,29 +134,29 @@ def select(
             f"study {name!r} has no candidates: let the objective call "
             "budget.offer(model, artifact_store) in each step of grasp_budget and after the last"
         )
-    own = [(label_of(trial), trial) for trial in trials_of(study)]
-    own = [(label, trial) for label, trial in own if label.get("sweep") == stored.mark]
-    done = ((label, item) for label, item in own if item.state == TrialState.COMPLETE)
-    ended = {label["index"]: item for label, item in done if "void" not in label}
+    own = [trial for trial in trials_of(study) if label_of(trial).get("sweep") == stored.mark]
+    done = [trial for trial in own if trial.state == TrialState.COMPLETE]
+    ended = {label_of(t)["index"]: t for t in done if "void" not in label_of(t)}
     spec = SweepSpec.of_plan(plan, stored.seed, method=method)
     search = Search(replace(spec, schedule=Paper(by_loss=by == "loss"), probe_parts=1))
     worker = Worker(checked_problem(problem), stored.seed, store)
     while not isinstance(task := search.ask(), Step):
-        outcome: Outcome | None
-        if isinstance(task, TrainTask):
-            outcome = _trained(task, ended, worker.origin)
-        elif isinstance(task, ScoreTask):
+        outcome: tasks.Outcome | None
+        if isinstance(task, tasks.TrainTask):
+            trial = ended.get(task.segments[0].arm.index)
+            outcome = None if trial is None else _trained(task, trial, worker.origin)
+        elif isinstance(task, tasks.ScoreTask):
             outcome = _scored(task, worker)
         else:
             start = stored.probe or worker.run(task)
-            assert isinstance(start, ProbeOutcome)
+            assert isinstance(start, tasks.ProbeOutcome)
             given = {"gradient_norm": plan.grad_norm, "value": plan.value}  # the cells follow
             known = {name: value for name, value in given.items() if value is not None}
             outcome = replace(start, **known)  # type: ignore[arg-type]
         search.tell(task, outcome, "none of its trials has ended well")
     if lost := sum(not row.note and math.isnan(row.score) for row in search.partial().candidates):
         search.notes.append(f"{lost} candidates are lost: their artifacts cannot be read")
-    failed = [trial for _, trial in own if trial.state == TrialState.FAIL]
+    failed = [trial for trial in own if trial.state == TrialState.FAIL]
     search.repeated = sum(int(trial.user_attrs.get(CALLS, 0)) for trial in failed)
     # Whether the objective ran the paper's base optimizer is known to the user alone.
     search.choice = replace(search.partial(), covered=False)
@@ -106,26 +166,24 @@ def select(
         if "dead network" in note:
             warnings.warn(f"{note}; here: by='loss'", stacklevel=2)
     chosen = result.choice.chosen
-    trial = ended[chosen.arm].number if chosen.arm else None
-    write_choice(study, result, trial=trial, artifact=artifact_name(sweep, chosen.key))
+    number = ended[chosen.arm].number if chosen.arm else None
+    write_choice(study, result, trial=number, artifact=artifact_name(sweep, chosen.key))
     return result
 
 
-def _trained(task: TrainTask, ended: dict[int, FrozenTrial], origin: str) -> TrainOutcome | None:
+def _trained(task: tasks.TrainTask, trial: FrozenTrial, origin: str) -> tasks.TrainOutcome:
     """Return how the trial of a cell went, as if it had been a run of ours."""
     (segment,) = task.segments
-    if (trial := ended.get(segment.arm.index)) is None:
-        return None
     calls = min(int(trial.user_attrs.get(CALLS, segment.calls)), segment.calls)
     value = math.nan if trial.value is None else float(trial.value)
     marks = sorted(trial.intermediate_values.items())
-    curve = tuple(Point(int(call), float(loss), math.nan) for call, loss in marks)
+    curve = tuple(tasks.Point(int(call), float(loss), math.nan) for call, loss in marks)
     finite = math.isfinite(value)
-    run = SegmentOutcome(segment.arm.index, calls, finite, value, value, value, curve)
-    return TrainOutcome(calls, origin, (run,))
+    run = tasks.SegmentOutcome(segment.arm.index, calls, finite, value, value, value, curve)
+    return tasks.TrainOutcome(calls, origin, (run,))
 
 
-def _scored(task: ScoreTask, worker: Worker) -> ScoreOutcome:
+def _scored(task: tasks.ScoreTask, worker: Worker) -> tasks.ScoreOutcome:
     """Return the scores; an upload that was cut short, or never made, has none."""
     found, calls = [], 0
     for sample in task.samples:
@@ -134,8 +192,8 @@ def _scored(task: ScoreTask, worker: Worker) -> ScoreOutcome:
         except CheckpointError as error:
             if error.key is None:
                 raise
-            found.append(SampleOutcome(sample.key, 0, math.nan, math.nan))
+            found.append(tasks.SampleOutcome(sample.key, 0, math.nan, math.nan))
             continue
-        assert isinstance(outcome, ScoreOutcome)
+        assert isinstance(outcome, tasks.ScoreOutcome)
         found, calls = [*found, *outcome.samples], calls + outcome.calls
-    return ScoreOutcome(calls, worker.origin, tuple(found))
+    return tasks.ScoreOutcome(calls, worker.origin, tuple(found))
