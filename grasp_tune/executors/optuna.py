@@ -248,7 +248,6 @@ class StudyExecutor:
         yield from ended
 
     def cancel(self) -> None:
-        """Let go of all workers, and give back what they had."""
         self._inner.cancel()
         for key in list(self._ours):
             self._write(key, sys.exception() or SearchError("its process was stopped"))
@@ -335,8 +334,7 @@ _MISSING = (exceptions.ArtifactNotFound, OSError)
 class _Artifacts:
     """The artifacts of a store by their ids.
 
-    An artifact store cannot replace a file in one step, so a reader may meet a file half written:
-    its checksum says so, and the search has it made again.
+    A reader may meet a file half written: its checksum says so, and it is made again.
     """
 
     def __init__(self, artifact_store: ArtifactStore) -> None:

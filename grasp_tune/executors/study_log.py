@@ -91,8 +91,8 @@ class StudyLog:
                 found = storage.joined(trial.system_attrs, OUTCOME)
                 self._outcomes[trial.number] = None if found is None else outcome_from_dict(found)
             except (ValueError, GraspError) as error:
-                sentence = f"trial {trial.number} has no readable outcome: {error}"
-                raise SearchError(sentence) from None
+                words = f"trial {trial.number} has no readable outcome: {error}"
+                raise SearchError(words) from None
         return self._outcomes.get(trial.number)
 
     def ended(self, trial: FrozenTrial) -> Any:

@@ -127,7 +127,6 @@ class TaskSampler(StudySampler):
         return Result.of(found.search, tensors)
 
     def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Any) -> None:
-        """Say so where the objective's loop ended early."""
         task = label_of(trial).get("task")
         if task and task != RESULT.id and state == TrialState.COMPLETE:
             error = InputError(
@@ -150,7 +149,6 @@ class ObjectiveTrial:
         self.task: Task | None = found.search.tasks.get(label_of(trial).get("task", ""))
 
     def select(self, place: Callable[[str], Tensors]) -> Result:
-        """Write on the trial what was chosen; the objective goes on."""
         result = self._sampler.result(self._trial.study, place)
         write_choice(self._trial.study, result)
         self._trial.set_user_attr("base", result.choice.chosen.base)
@@ -158,11 +156,9 @@ class ObjectiveTrial:
         return result
 
     def called(self, calls: int) -> None:
-        """Note it for the heartbeat."""
-        self._found.held[self._trial.number].calls = calls
+        self._found.held[self._trial.number].calls = calls  # for the heartbeat
 
     def end(self, outcome: Outcome) -> NoReturn:
-        """Write the outcome on the trial, and end it."""
         self._found.log.write_outcome(self._trial._trial_id, outcome)
         raise TrialPruned("its task has ended; a part of the search is no result")
 

@@ -217,7 +217,6 @@ class StudySampler(BaseSampler):
         return self._studies.get(key) or self._studies.setdefault(key, self._open(study))
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
-        """Give the trial its task."""
         try:
             self.assignments(study).take(trial)
         except BaseException:
