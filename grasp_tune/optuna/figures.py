@@ -9,11 +9,12 @@ from typing import Any
 
 import optuna
 
-from grasp_tune.core.errors import InputError, MissingExtra
+from grasp_tune.core.errors import InputError
 from grasp_tune.core.search import Search
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.executors.study import CHOICE, SETTING, fingerprint, study_json
 from grasp_tune.executors.study_log import StudyLog
+from grasp_tune.extras import need
 from grasp_tune.optuna.sampler import GraspSampler, StoredPlan
 from grasp_tune.optuna.study_sampler import Assignments
 from grasp_tune.runtime.result import Result, Run
@@ -47,14 +48,10 @@ def rung_figure(study: optuna.Study) -> Any:
 
 def save_figures(study: optuna.Study) -> tuple[str, str]:
     """Put both figures on the study for optuna-dashboard, in the place of earlier ones."""
-    try:
-        from optuna_dashboard import save_plotly_graph_object
-    except ImportError:
-        raise MissingExtra(
-            "figures on a dashboard need optuna-dashboard: pip install 'grasp_tune[storage]'"
-        ) from None
-    save_plotly_graph_object(study, loss_figure(study), graph_object_id=LOSS_ID)
-    save_plotly_graph_object(study, rung_figure(study), graph_object_id=RUNGS_ID)
+    dashboard = need("optuna_dashboard", "storage", "save_figures", "optuna-dashboard")
+    save = dashboard.save_plotly_graph_object
+    save(study, loss_figure(study), graph_object_id=LOSS_ID)
+    save(study, rung_figure(study), graph_object_id=RUNGS_ID)
     return LOSS_ID, RUNGS_ID
 
 
