@@ -28,6 +28,7 @@ _NUMBERS: Mapping[str, tuple[str, Callable[[float], bool]]] = {
     "value_floor": ("", math.isfinite),
     "probe": ("a share of the budget in (0, 1/2], or None", lambda share: 0.0 < share <= 0.5),
 }
+_Grid = tuple[tuple[float, float], int]  # its ends, and N
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,29 +38,10 @@ class _Layout:
     range: tuple[float, float]
     count: int  # N
     first: int  # oracle calls of cell 1
-    power: int  # 0, 1 or 2: cell i has first // i**power
-    gradients: int | None = None  # sampled at x0; None where the method samples none
-    values: int | None = None
+    probe: tuple[int, int]  # gradients and values sampled at x0
     candidates: int = 1  # per cell
     samples: int | None = None  # per candidate; None where nothing is re-sampled
     least: int = 1  # no budget below this can work for so many cells
-
-    def lacks(self, budget: int, step: int, stationary: bool) -> str | None:
-        """Return what `budget` does not reach, or None: `step` calls make one iteration.
-
-        A stationary start trains nothing and chooses nothing, so only the probe must reach.
-        """
-        if self.gradients == 0:
-            return "one gradient at x0"
-        # A share is rounded up to one sample of each kind, which may be more than there is.
-        if self.values == 0 or (self.gradients or 0) + (self.values or 0) > budget:
-            return "one value at x0"
-        if self.samples == 0 and not stationary:
-            return f"one sample for each of {self.count * self.candidates} candidates"
-        if self.first < step and not stationary:
-            calls = "1 oracle call" if step == 1 else f"{step} oracle calls"
-            return f"one iteration ({calls}) of a cell, with {self.count} cells in the grid"
-        return None
 
 
 class _Variant:
@@ -71,8 +53,11 @@ class _Variant:
     score: ClassVar[ScoreKind] = "value"
     quantity: ClassVar[Quantity] = "radius"
     exact: ClassVar[bool] = False  # gradients and values without noise: asked once, not counted
+    measured: ClassVar[tuple[str, ...]] = ("gradient", "value")  # at x0
+    power: ClassVar[int] = 1  # cell i has 1 / i**power of the oracle calls of cell 1
     delta_below: ClassVar[Fraction] = Fraction(1, 2)
     base: Base
+    delta: float  # of those that sample
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     def __post_init__(self) -> None:
@@ -121,21 +106,21 @@ class _Variant:
         ensemble: `resample` chooses by fresh samples, `window` by the last minibatches of each run;
             `Deterministic` chooses by exact values whatever is said here, and has no `window`.
         """
-        budget, norm, mean = whole("budget", budget, 1, LARGEST_BUDGET), grad_norm, value
+        budget, norm = whole("budget", budget, 1, LARGEST_BUDGET), grad_norm
         if norm is not None:
             norm = number("grad_norm", norm, "0 or above", lambda size: size >= 0.0)
-        if mean is not None:
-            mean = number("value", mean)
+        norm = norm if "gradient" in self.measured else None
+        if value is not None:
+            value = number("value", value)
         ways = ("exact", "resample") if self.exact else ("resample", "window")
         window = one_of("ensemble", ensemble, ways) == "window"
-        norm = self._needed(norm, mean)
         stationary = norm == 0.0
+        step = registry.described(self.base_name("paper")).calls_per_step
 
         def layout_of(calls: int) -> tuple[_Layout, str | None]:
-            found = self._layout(window, norm or 0.0, mean or 0.0, calls)
-            return found, found.lacks(calls, step, stationary)
+            found = self._layout(calls, norm, value, window)
+            return found, self._missing(found, calls, step, stationary)
 
-        step = registry.described(self.base_name("paper")).calls_per_step
         layout, missing = layout_of(budget)
         smallest, trial, lacks = budget, layout, missing
         # N never falls as T grows, so no budget below `least` works: this is the least fixed point.
@@ -149,7 +134,7 @@ class _Variant:
                 smallest,
             )
         values = () if stationary else bounds.geometric_values(layout.range[0], layout.count)
-        cells = tuple(Cell(i, v, layout.first // i**layout.power) for i, v in enumerate(values, 1))
+        cells = tuple(Cell(i, v, layout.first // i**self.power) for i, v in enumerate(values, 1))
         # Budgets fall along the grid: from some cell on, none can iterate.
         running = next((at for at, cell in enumerate(cells) if cell.budget < step), len(cells))
         return Plan(
@@ -158,8 +143,8 @@ class _Variant:
             range=layout.range,
             cells=cells[:running],
             skipped=cells[running:],
-            probe_gradients=layout.gradients or 0,
-            probe_values=layout.values or 0,
+            probe_gradients=layout.probe[0],
+            probe_values=layout.probe[1],
             candidates_per_cell=layout.candidates,
             samples_per_candidate=0 if stationary else layout.samples or 0,
             score=self.score,
@@ -168,59 +153,81 @@ class _Variant:
             stationary=stationary,
             unrepresentable=0 if stationary else layout.count - len(cells),
             grad_norm=norm,
-            value=mean,
+            value=value,
         )
 
     def probe_counts(self, budget: int) -> tuple[int, int]:
-        """Return the (gradients, values) to sample at x0."""
+        """Return the (gradients, values) to sample at x0, by default a quarter of the budget.
+
+        Algorithm 2, line 1, and Algorithm 3, lines 1 and 2: an eighth for each of two kinds.
+        """
+        if self.exact:
+            return 0, 0
+        share = getattr(self, "probe", None)
+        each = math.floor(as_fraction(share or 0.25) * budget / len(self.measured))
+        each = each if share is None else max(1, each)
+        return each, each if "value" in self.measured else 0
+
+    def _grid(self, budget: int, norm: float | None, value: float | None) -> _Grid:
+        """Return the ends of the grid and N; InputError where what they rest on is not given."""
         raise NotImplementedError
 
-    def _needed(self, norm: float | None, value: float | None) -> float | None:
-        """Return the gradient's norm; InputError where what the method needs is not given."""
+    def _given(self, norm: float | None) -> float:
         if norm is None:
             raise InputError(f"{self.name} needs grad_norm, the norm of the mean gradient at x0")
         return norm
 
-    def _layout(self, window: bool, norm: float, value: float, budget: int) -> _Layout:
-        """Return what the method's formulas give for a budget."""
-        raise NotImplementedError
-
-    def _range(self, low: float, high: float) -> tuple[float, float]:
-        """Return (low, high) where every grid point is an ordinary double; never low above high."""
+    def _span(self, low: float, high: float) -> _Grid:
+        """Return (low, high), all of whose grid points must be ordinary doubles, and N."""
         if not (sys.float_info.min <= low and high <= sys.float_info.max / 2.0):
             raise PlanError(
                 f"the {self.quantity} would range from {low:.3g} to {high:.3g}, beyond what a "
                 "double holds; rescale the objective, or choose inputs nearer to 1"
             )
-        return min(low, high), high
+        low = min(low, high)
+        return (low, high), bounds.geometric_count(low, high)
 
-    def _after_probe(
-        self,
-        window: bool,
-        budget: int,
-        probe: tuple[int, int | None],
-        share: float | None,
-        ends: tuple[float, float],
-        draws: int = 1,
+    def _layout(
+        self, budget: int, norm: float | None, value: float | None, window: bool
     ) -> _Layout:
-        """Return the layout of GRASP-NC and GRASP-C: a probe, then cells that share T/2.
+        """Return what the formulas give: half of T for training, a quarter for the ensemble."""
+        (ends, count), probe = self._grid(budget, norm, value), self.probe_counts(budget)
+        calls, parts = budget, 2
+        if window or self.exact:  # training gets all but the probe
+            calls, parts = max(0, budget - sum(probe)), 1
+        elif getattr(self, "probe", None) is not None:
+            # What a probe of another size saves of T/4, or overspends, goes to training: 3T/4 - M.
+            calls, parts = max(0, 3 * budget - 4 * sum(probe)), 4
+        if self.power == 0:
+            first = calls // (parts * count)
+        elif self.power == 1:
+            first = bounds.harmonic_calls(calls, parts, count)
+        else:
+            first = bounds.square_calls(calls, parts)
+        if window or self.exact:
+            return _Layout(ends, count, first, probe, least=1 if self.power else count)
+        draws = bounds.geometric_count(self.delta, 1.0) if self.score == "gradient" else 1  # K
+        # Algorithm 4 shares half of T between x0 and the candidates.
+        least = 2 * (count + 1) if self.power == 2 else 4 * draws * count
+        return _Layout(ends, count, first, probe, draws, budget // least, least)
 
-        probe: gradients and values at x0. share: the probe's part of T if it is not the paper's.
-        draws: candidates of each cell; only GRASP-NC has more than one, and cells of equal budget.
+    def _missing(self, layout: _Layout, budget: int, step: int, stationary: bool) -> str | None:
+        """Return what `budget` does not reach, or None: `step` calls make one iteration.
+
+        A stationary start trains nothing and chooses nothing, so only the probe must reach.
         """
-        even, spent = self.score == "gradient", sum(count or 0 for count in probe)
-        ends = self._range(*ends)
-        count = bounds.geometric_count(*ends)
-        # With a probe of another size, what it saves of T/4 (or overspends) goes to training:
-        # 3T/4 - M in place of T/2. The ensemble keeps its T/4, unless the window chooses.
-        calls, parts = (budget, 2) if share is None else (max(0, 3 * budget - 4 * spent), 4)
-        calls, parts = (max(0, budget - spent), 1) if window else (calls, parts)
-        first = calls // (parts * count) if even else bounds.harmonic_calls(calls, parts, count)
-        head = (ends, count, first, 0 if even else 1, *probe)
-        least = 4 * draws * count
-        if window:
-            return _Layout(*head, least=count if even else 1)
-        return _Layout(*head, candidates=draws, samples=budget // least, least=least)
+        for kind, samples in zip(("gradient", "value"), layout.probe, strict=True):
+            if not (samples or self.exact) and kind in self.measured:
+                return f"one {kind} at x0"
+        # A share is rounded up to one sample of each kind, which may be more than there is.
+        if sum(layout.probe) > budget:
+            return "one value at x0"
+        if layout.samples == 0 and not stationary:
+            return f"one sample for each of {layout.count * layout.candidates} candidates"
+        if layout.first < step and not stationary:
+            calls = "1 oracle call" if step == 1 else f"{step} oracle calls"
+            return f"one iteration ({calls}) of a cell, with {layout.count} cells in the grid"
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,20 +248,15 @@ class NonConvex(_Variant):
     name: ClassVar[str] = "nonconvex"
     score: ClassVar[ScoreKind] = "gradient"
     quantity: ClassVar[Quantity] = "step size"
+    measured: ClassVar[tuple[str, ...]] = ("gradient",)
+    power: ClassVar[int] = 0
     delta_below: ClassVar[Fraction] = Fraction(1, 3)
 
-    def probe_counts(self, budget: int) -> tuple[int, int]:
-        """Return the (gradients, values) to sample at x0: floor(T/4) gradients by default."""
-        if self.probe is None:
-            return budget // 4, 0  # Algorithm 2, line 1
-        return max(1, math.floor(as_fraction(self.probe) * budget)), 0
-
-    def _layout(self, window: bool, norm: float, value: float, budget: int) -> _Layout:
-        # Algorithm 2, lines 2 to 4: from eta_min to 1 / (2 L_eps), K points kept of each run.
-        low = bounds.step_min(norm, budget, self.L_eps, self.F_eps, self.delta)
-        ends, probe = (low, 0.5 / self.L_eps), (self.probe_counts(budget)[0], None)
-        draws = bounds.geometric_count(self.delta, 1.0)
-        return self._after_probe(window, budget, probe, self.probe, ends, draws)
+    def _grid(self, budget: int, norm: float | None, value: float | None) -> _Grid:
+        # Algorithm 2, lines 2 to 4: from eta_min to 1 / (2 L_eps).
+        given = self._given(norm)
+        low = bounds.step_min(given, budget, self.L_eps, self.F_eps, self.delta)
+        return self._span(low, 0.5 / self.L_eps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,31 +280,19 @@ class Convex(_Variant):
 
     name: ClassVar[str] = "convex"
 
-    def probe_counts(self, budget: int) -> tuple[int, int]:
-        """Return the (gradients, values) to sample at x0: floor(T/8) of each by default."""
-        if self.probe is None:
-            return budget // 8, budget // 8  # Algorithm 3, lines 1 and 2
-        each = max(1, math.floor(as_fraction(self.probe) * budget / 2))
-        return each, each
-
-    def _needed(self, norm: float | None, value: float | None) -> float | None:
+    def _grid(self, budget: int, norm: float | None, value: float | None) -> _Grid:
         if self.option == "smooth":
-            return _Variant._needed(self, norm, value)
-        if value is None:
+            slope, least = self._given(norm), self.d_eps
+        elif value is None:
             raise InputError("convex with option='universal' needs value, the mean value at x0")
-        if value < self.value_floor:
+        elif value < self.value_floor:
             raise InputError(
                 f"value={value!r} is below value_floor={self.value_floor!r}, so the floor is not a "
                 f"lower bound of the objective; give a value_floor of at most {value!r}"
             )
-        return norm
-
-    def _layout(self, window: bool, norm: float, value: float, budget: int) -> _Layout:
-        smooth = self.option == "smooth"
-        slope, least = (norm, 0.0) if smooth else (value - self.value_floor, 1.0)
-        high = bounds.distance_max(slope, budget, max(least, self.d_eps), self.L_eps)
-        probe = self.probe_counts(budget)
-        return self._after_probe(window, budget, probe, self.probe, (self.d_eps, high))
+        else:
+            slope, least = value - self.value_floor, max(1.0, self.d_eps)
+        return self._span(self.d_eps, bounds.distance_max(slope, budget, least, self.L_eps))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,25 +310,19 @@ class ConvexFree(_Variant):
     base: Base = None
 
     name: ClassVar[str] = "convex-free"
+    measured: ClassVar[tuple[str, ...]] = ("value",)
+    power: ClassVar[int] = 2
 
     def probe_counts(self, budget: int) -> tuple[int, int]:
         """Return the (gradients, values) to sample at x0: as many values as a candidate gets."""
         return 0, budget // (2 * (_root(budget) + 1))
 
-    def _needed(self, norm: float | None, value: float | None) -> float | None:
-        return None  # Algorithm 4 samples no gradient at x0
-
-    def _layout(self, window: bool, norm: float, value: float, budget: int) -> _Layout:
-        count, samples = _root(budget), self.probe_counts(budget)[1]
+    def _grid(self, budget: int, norm: float | None, value: float | None) -> _Grid:
         # The range ends at the last radius that is a double; the formulas keep N.
+        count = _root(budget)
         if not (values := bounds.geometric_values(self.d_eps, count)):
             raise InputError(f"d_eps={self.d_eps!r} cannot be doubled; choose a smaller number")
-        ends = (self.d_eps, values[-1])
-        if window:  # all but the probe on training: 6/pi^2 for cell 1
-            first = bounds.square_calls(budget - samples, 1)
-            return _Layout(ends, count, first, 2, values=samples)
-        first, least = bounds.square_calls(budget, 2), 2 * (count + 1)
-        return _Layout(ends, count, first, 2, values=samples, samples=samples, least=least)
+        return (self.d_eps, values[-1]), count
 
 
 def _root(budget: int) -> int:
@@ -361,14 +345,9 @@ class Deterministic(_Variant):
     name: ClassVar[str] = "deterministic"
     exact: ClassVar[bool] = True
 
-    def probe_counts(self, budget: int) -> tuple[int, int]:
-        """Return (0, 0): the exact gradient at x0 is not counted."""
-        return 0, 0
-
-    def _layout(self, window: bool, norm: float, value: float, budget: int) -> _Layout:
-        ends = self._range(self.d_eps, bounds.distance_max(norm, budget, self.d_eps, self.L_eps))
-        count = bounds.geometric_count(*ends)
-        return _Layout(ends, count, bounds.harmonic_calls(budget, 1, count), 1)
+    def _grid(self, budget: int, norm: float | None, value: float | None) -> _Grid:
+        high = bounds.distance_max(self._given(norm), budget, self.d_eps, self.L_eps)
+        return self._span(self.d_eps, high)
 
 
 Method = NonConvex | Convex | ConvexFree | Deterministic
@@ -386,13 +365,12 @@ def method_from_dict(data: Mapping[str, Json], base: Factory | None = None) -> M
     kind = METHODS[one_of("method name", values.pop("name", None), tuple(METHODS))]
     names = [field.name for field in fields(kind)]
     # A plan's record has every method's inputs, None where the method has no such input.
-    unknown = [key for key in values if key not in names and values[key] is not None]
-    if unknown:
+    values = {key: item for key, item in values.items() if key in names or item is not None}
+    if unknown := [key for key in values if key not in names]:
         raise InputError(f"{kind.name} has no inputs {unknown}; it has {names}")
-    values = {key: value for key, value in values.items() if key in names}
     if base is not None:
         values["base"] = base
-    elif isinstance(values.get("base"), str) and ":" in values["base"]:
+    elif ":" in str(values.get("base")):
         raise InputError(
             f"base={values['base']!r} was a function of one's own; give it again: "
             "method_from_dict(data, base=...)"
