@@ -15,7 +15,7 @@ from enum import Enum
 from grasp_tune.core.choice import Choice, best_seen
 from grasp_tune.core.errors import CheckpointError, GraspError, InputError, SearchError
 from grasp_tune.core.plan import Plan
-from grasp_tune.core.records import Json, decode
+from grasp_tune.core.records import Json, decode, encode
 from grasp_tune.core.rounds import Round
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import (
@@ -48,9 +48,9 @@ class _State:
 
     spec: dict[str, Json]
     outcomes: dict[str, Json]
-    failures: dict[str, Json]
+    failures: dict[str, list[str]]
     repeated: int
-    notes: list[Json]
+    notes: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,6 @@ class Progress:
     phase: str  # "probe", "train", "score", "done"
     calls: int  # spent by the tasks that have ended
     budget: int
-    pending: int  # tasks of this round that have not ended
-    leader: str
     best: float  # the best mean loss or score seen so far; NaN before any
 
 
@@ -154,8 +152,7 @@ class Search:
     def lost_checkpoint(self, task: Task | str, key: str) -> None:
         """A task could not read checkpoint `key`: have it made again, then run the task again.
 
-        The task that wrote it is repeated, with the same bits since everything is addressed. If
-        its own input is gone too, it says so in turn, back to x0 if need be.
+        The task that wrote it is repeated; if its own input is gone, it says so in turn.
         """
         if (known := self._known(task)) is None:
             return
@@ -182,8 +179,6 @@ class Search:
             phase="done" if self.choice is not None else self._round.tasks[0].phase,
             calls=self._spent,
             budget=self.spec.budget,
-            pending=len(self.round_tasks),
-            leader=self.leader,
             best=best_seen(self._outcomes.values()),
         )
 
@@ -252,14 +247,9 @@ class Search:
 
     def state(self) -> dict[str, Json]:
         """Return everything needed to rebuild the search, as JSON values."""
-        return {
-            "format": 1,
-            "spec": self.spec.to_dict(),
-            "outcomes": {key: outcome_to_dict(item) for key, item in self.outcomes.items()},
-            "failures": {key: list(reasons) for key, reasons in self._failures.items()},
-            "repeated": self.repeated,
-            "notes": list(self.notes),
-        }
+        outcomes = {key: outcome_to_dict(item) for key, item in self.outcomes.items()}
+        spec, failures = self.spec.to_dict(), self._failures
+        return {"format": 1, **encode(_State(spec, outcomes, failures, self.repeated, self.notes))}
 
     @classmethod
     def from_state(
@@ -285,18 +275,14 @@ class Search:
                 raise InputError(f"the saved search differs, and has not ended: {difference}")
             search = cls(replace(spec, extends=(*before.extends, before.budget)))
             search.replay(outcomes, found.failures)
-        search.repeated = whole("repeated", found.repeated, 0)
-        search.notes = [str(note) for note in found.notes]
+        search.repeated, search.notes = whole("repeated", found.repeated, 0), found.notes
         return search
 
     def replay(
         self, outcomes: Mapping[str, Outcome], failures: Mapping[str, list[str]] | None = None
     ) -> None:
         """Learn many outcomes at once, in any order; ids that never come up are ignored."""
-        for key, reasons in (failures or {}).items():
-            if not isinstance(reasons, list | tuple):
-                raise InputError(f"failures of {key}: got {reasons!r}, expected a list of reasons")
-            self._failures[key] = [str(reason) for reason in reasons]
+        self._failures.update({key: list(reasons) for key, reasons in (failures or {}).items()})
         self._advance()
         while fresh := [task for task in self.round_tasks if task.id in outcomes]:
             for task in fresh:
@@ -311,10 +297,9 @@ class Search:
     def _known(self, task: Task | str) -> Task | None:
         """Return the task of that id, None where there is none, or where its end is no news."""
         known = self.tasks.get(task if isinstance(task, str) else task.id)
-        ended = known is None or (
-            self._settled(known.id) and self._missing.isdisjoint(known.writes)
-        )
-        return None if ended else known
+        if known and self._settled(known.id) and self._missing.isdisjoint(known.writes):
+            return None
+        return known
 
     def _repeat(self, reader: str, key: str) -> bool:
         """Have a checkpoint made again; returns False where that was tried too often."""
