@@ -1,21 +1,22 @@
 """The paper's four algorithms as frozen inputs that can plan.
 
 Each class holds what a person may choose, checked once, and turns a budget and what the probe
-measured into the paper's plan. What a schedule does with the plan is not decided here.
+measured into the paper's plan.
 """
 
 import math
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from fractions import Fraction
+from functools import partial
 from typing import Any, ClassVar
 
 from grasp_tune.core import bounds
 from grasp_tune.core.errors import BudgetTooSmall, InputError, PlanError
 from grasp_tune.core.plan import Cell, Plan, Quantity, Recipe, ScoreKind
 from grasp_tune.core.records import Json
-from grasp_tune.core.validation import LARGEST_BUDGET, as_fraction, number, one_of, whole
+from grasp_tune.core.validation import as_fraction, number, one_of, whole
 from grasp_tune.optimizers import registry
 from grasp_tune.optimizers.registry import Base, Factory
 from grasp_tune.schedules import find_schedule
@@ -39,9 +40,10 @@ class _Layout:
     count: int  # N
     first: int  # oracle calls of cell 1
     probe: tuple[int, int]  # gradients and values sampled at x0
-    candidates: int = 1  # per cell
-    samples: int | None = None  # per candidate; None where nothing is re-sampled
-    least: int = 1  # no budget below this can work for so many cells
+    candidates: int  # per cell
+    samples: int | None  # per candidate; None where nothing is re-sampled
+    least: int  # no budget below this can work for so many cells
+    missing: str | None = None  # what the budget does not reach
 
 
 class _Variant:
@@ -64,12 +66,10 @@ class _Variant:
         limit = float(self.delta_below)  # a double: 1/3 is its own limit
         chance = (f"in (0, {self.delta_below}), for example 0.05", lambda x: 0.0 < x < limit)
         numbers = {"delta": chance, **_NUMBERS}
-        for name in (field.name for field in fields(self)):
-            given = getattr(self, name)
-            if name in numbers and (name != "probe" or given is not None):
+        for name in self.__dataclass_fields__:
+            if name in numbers and ((given := getattr(self, name)) is not None or name != "probe"):
                 object.__setattr__(self, name, number(name, given, *numbers[name]))
-            elif name == "option":
-                one_of(name, given, ("smooth", "universal"))
+        one_of("option", getattr(self, "option", "smooth"), ("smooth", "universal"))
         registry.check_base(self.base)
 
     @property
@@ -106,31 +106,26 @@ class _Variant:
         ensemble: `resample` chooses by fresh samples, `window` by the last minibatches of each run;
             `Deterministic` chooses by exact values whatever is said here, and has no `window`.
         """
-        budget, norm = whole("budget", budget, 1, LARGEST_BUDGET), grad_norm
-        if norm is not None:
-            norm = number("grad_norm", norm, "0 or above", lambda size: size >= 0.0)
-        norm = norm if "gradient" in self.measured else None
+        budget = whole("budget", budget, 1, 2**63 - 1)  # what a 64-bit counter can hold
+        if grad_norm is not None:
+            grad_norm = number("grad_norm", grad_norm, "0 or above", lambda size: size >= 0.0)
         if value is not None:
             value = number("value", value)
+        norm = grad_norm if "gradient" in self.measured else None
         ways = ("exact", "resample") if self.exact else ("resample", "window")
-        window = one_of("ensemble", ensemble, ways) == "window"
-        stationary = norm == 0.0
+        window, stationary = one_of("ensemble", ensemble, ways) == "window", norm == 0.0
         step = registry.described(self.base_name("paper")).calls_per_step
-
-        def layout_of(calls: int) -> tuple[_Layout, str | None]:
-            found = self._layout(calls, norm, value, window)
-            return found, self._missing(found, calls, step, stationary)
-
-        layout, missing = layout_of(budget)
-        smallest, trial, lacks = budget, layout, missing
+        layout_of = partial(self._layout, step, norm, value, window)
+        layout = trial = layout_of(budget)
+        smallest = budget
         # N never falls as T grows, so no budget below `least` works: this is the least fixed point.
-        while lacks:
+        while trial.missing:
             smallest = max(smallest + 1, 1 if stationary else trial.least)
-            trial, lacks = layout_of(smallest)
-        if missing:
+            trial = layout_of(smallest)
+        if layout.missing:
             raise BudgetTooSmall(
-                f"budget={budget} is too small for {self.name}: it does not reach {missing}; "
-                f"the smallest budget that works for these inputs is {smallest}",
+                f"budget={budget} is too small for {self.name}: it does not reach {layout.missing}"
+                f"; the smallest budget that works for these inputs is {smallest}",
                 smallest,
             )
         values = () if stationary else bounds.geometric_values(layout.range[0], layout.count)
@@ -188,43 +183,41 @@ class _Variant:
         return (low, high), bounds.geometric_count(low, high)
 
     def _layout(
-        self, budget: int, norm: float | None, value: float | None, window: bool
+        self, step: int, norm: float | None, value: float | None, window: bool, budget: int
     ) -> _Layout:
-        """Return what the formulas give: half of T for training, a quarter for the ensemble."""
+        """Return what the formulas give where `step` calls make one iteration."""
         (ends, count), probe = self._grid(budget, norm, value), self.probe_counts(budget)
-        calls, parts = budget, 2
-        if window or self.exact:  # training gets all but the probe
-            calls, parts = max(0, budget - sum(probe)), 1
-        elif getattr(self, "probe", None) is not None:
-            # What a probe of another size saves of T/4, or overspends, goes to training: 3T/4 - M.
-            calls, parts = max(0, 3 * budget - 4 * sum(probe)), 4
+        draws, samples, least = 1, None, 1 if self.power else count
+        calls, parts = max(0, budget - sum(probe)), 1  # without samples, training gets the rest
+        if not (window or self.exact):
+            draws = bounds.geometric_count(self.delta, 1.0) if self.score == "gradient" else 1  # K
+            # A quarter of T for the ensemble; in Algorithm 4 half of it, x0 included.
+            least = 2 * (count + 1) if self.power == 2 else 4 * draws * count
+            samples = budget // least
+            # T/2 for training; what a probe of another size than T/4 saves, too: 3T/4 - M.
+            usual = getattr(self, "probe", None) is None
+            calls, parts = (budget, 2) if usual else (max(0, 3 * budget - 4 * sum(probe)), 4)
         if self.power == 0:
             first = calls // (parts * count)
         elif self.power == 1:
             first = bounds.harmonic_calls(calls, parts, count)
         else:
             first = bounds.square_calls(calls, parts)
-        if window or self.exact:
-            return _Layout(ends, count, first, probe, least=1 if self.power else count)
-        draws = bounds.geometric_count(self.delta, 1.0) if self.score == "gradient" else 1  # K
-        # Algorithm 4 shares half of T between x0 and the candidates.
-        least = 2 * (count + 1) if self.power == 2 else 4 * draws * count
-        return _Layout(ends, count, first, probe, draws, budget // least, least)
+        layout = _Layout(ends, count, first, probe, draws, samples, least)
+        return replace(layout, missing=self._missing(layout, budget, step, norm == 0.0))
 
     def _missing(self, layout: _Layout, budget: int, step: int, stationary: bool) -> str | None:
-        """Return what `budget` does not reach, or None: `step` calls make one iteration.
-
-        A stationary start trains nothing and chooses nothing, so only the probe must reach.
-        """
         for kind, samples in zip(("gradient", "value"), layout.probe, strict=True):
             if not (samples or self.exact) and kind in self.measured:
                 return f"one {kind} at x0"
         # A share is rounded up to one sample of each kind, which may be more than there is.
         if sum(layout.probe) > budget:
             return "one value at x0"
-        if layout.samples == 0 and not stationary:
+        if stationary:  # nothing is trained, nothing chosen
+            return None
+        if layout.samples == 0:
             return f"one sample for each of {layout.count * layout.candidates} candidates"
-        if layout.first < step and not stationary:
+        if layout.first < step:
             calls = "1 oracle call" if step == 1 else f"{step} oracle calls"
             return f"one iteration ({calls}) of a cell, with {layout.count} cells in the grid"
         return None
@@ -254,9 +247,8 @@ class NonConvex(_Variant):
 
     def _grid(self, budget: int, norm: float | None, value: float | None) -> _Grid:
         # Algorithm 2, lines 2 to 4: from eta_min to 1 / (2 L_eps).
-        given = self._given(norm)
-        low = bounds.step_min(given, budget, self.L_eps, self.F_eps, self.delta)
-        return self._span(low, 0.5 / self.L_eps)
+        eps = (self.L_eps, self.F_eps, self.delta)
+        return self._span(bounds.step_min(self._given(norm), budget, *eps), 0.5 / self.L_eps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

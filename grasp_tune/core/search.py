@@ -2,8 +2,7 @@
 
 A schedule is a generator that yields rounds of independent tasks and receives their outcomes;
 this module turns it into ask and tell. The state is the outcomes by task id: feeding them to a
-fresh generator gives the same search again, so saving, restoring, a second process and a crash
-are one mechanism, and nothing can depend on the order in which tasks end.
+fresh generator gives the same search again, so nothing can depend on the order in which tasks end.
 """
 
 import logging
@@ -112,8 +111,7 @@ class Search:
         """Record how a task ended; None means that it failed. Returns whether it was news.
 
         May come in any order, twice, late or for an unknown id: what is not news changes nothing.
-        A failed task is issued again, at most `ATTEMPTS` times in all. Raises `InputError` for an
-        outcome that cannot be this task's.
+        Raises `InputError` for an outcome that cannot be this task's.
         """
         if (known := self._known(task)) is None:
             return False
@@ -137,10 +135,10 @@ class Search:
                     "deterministic, so what was lost has not come back bit for bit"
                 )
                 logger.warning(self.notes[-1])
-            return True
-        self._outcomes[known.id] = outcome
-        self._failures.pop(known.id, None)  # they have passed; a repetition starts afresh
-        self._advance()
+        else:
+            self._outcomes[known.id] = outcome
+            self._failures.pop(known.id, None)  # they have passed; a repetition starts afresh
+            self._advance()
         return True
 
     def release(self, task: Task | str) -> None:
@@ -166,8 +164,7 @@ class Search:
     def make_again(self, key: str) -> None:
         """Have a checkpoint made again that is needed outside: the chosen one, after the end.
 
-        `ask` then gives the tasks that this takes before it says done. Raises `CheckpointError`
-        where that was tried too often.
+        Raises `CheckpointError` where that was tried too often.
         """
         if not self._repeat("the result", key):
             raise CheckpointError(f"checkpoint {key} cannot be read, although it was made again")
@@ -177,7 +174,7 @@ class Search:
         """Where the search stands."""
         return Progress(
             phase="done" if self.choice is not None else self._round.tasks[0].phase,
-            calls=self._spent,
+            calls=sum(self.calls.values()) - self.repeated,
             budget=self.spec.budget,
             best=best_seen(self._outcomes.values()),
         )
@@ -191,10 +188,6 @@ class Search:
         return spent
 
     @property
-    def _spent(self) -> int:
-        return sum(outcome.calls for outcome in self._outcomes.values())
-
-    @property
     def rounds(self) -> int:
         """Rounds begun so far."""
         return len(self._rounds)
@@ -202,10 +195,8 @@ class Search:
     @property
     def depth(self) -> int:
         """Steps on the longest chain: round by round, those of the longest task that has ended."""
-        known = self._outcomes
-        steps = (
-            [depth_of(t, known[t.id]) for t in tasks if t.id in known] for tasks in self._rounds
-        )
+        ended = ([t for t in tasks if t.id in self._outcomes] for tasks in self._rounds)
+        steps = ([depth_of(t, self._outcomes[t.id]) for t in tasks] for tasks in ended)
         return sum(max(found, default=0) for found in steps)
 
     @property
@@ -238,7 +229,7 @@ class Search:
     @property
     def lost(self) -> dict[str, str]:
         """Tasks given up after too many failures, and why."""
-        return {key: why[-1] for key, why in self._failures.items() if len(why) >= ATTEMPTS}
+        return {key: why[-1] for key, why in self._failures.items() if self._given_up(key)}
 
     def discardable(self) -> tuple[str, ...]:
         """Return, once, the checkpoints that no task will read again."""
@@ -321,9 +312,8 @@ class Search:
         if not self._given_up(task.id):
             self.release(task)
         elif isinstance(task, ProbeTask):
-            raise SearchError(
-                f"the probe failed {ATTEMPTS} times, so nothing can be trained: {reason}"
-            )
+            message = f"the probe failed {ATTEMPTS} times, so nothing can be trained: {reason}"
+            raise SearchError(message)
         else:
             logger.warning("%s failed %d times and is lost: %s", task.id, ATTEMPTS, reason)
             self._missing.difference_update(task.writes)
@@ -333,10 +323,11 @@ class Search:
         self._round = step
         self._open = [task.id for task in step.tasks]
         self._rounds.append(step.tasks)
-        asked, left = sum(task.calls for task in step.tasks), self.spec.budget - self._spent
+        asked, left = sum(task.calls for task in step.tasks), self.spec.budget
+        left -= sum(outcome.calls for outcome in self._outcomes.values())
         if asked > left:
             raise SearchError(f"the schedule asks for {asked} oracle calls, but {left} are left")
-        self.plan = step.plan if step.plan is not None else self.plan
+        self.plan = step.plan or self.plan
         self._discarded.extend(step.discard)
         for task in step.tasks:
             if task.id in self.tasks:

@@ -9,7 +9,6 @@ from typing import Any
 from grasp_tune.core.errors import InputError
 
 Fits = Callable[[float], bool]
-LARGEST_BUDGET = 2**63 - 1  # what a 64-bit counter of oracle calls can hold
 
 
 def number(name: str, given: object, wanted: str = "", fits: Fits = math.isfinite) -> float:
