@@ -27,21 +27,21 @@ class Bound:
 
 
 def gradient_choice(candidates: int, samples: int, delta: float, noise: float) -> Bound:
-    r"""Return the bound for the choice by the norm of the mean gradient.
+    r"""Return the bound for the choice by the norm of the mean gradient; `noise` is $\Delta^2$.
 
     Lemma 2 of Attia and Koren, as the paper restates it: with probability $1 - \delta$,
     $\|\nabla\ell(\bar x)\|^2 \le 4 \min_i \|\nabla\ell(x_i)\|^2
-    + 24(1 + 3\log(n/\delta))\Delta^2/M$. `noise` is $\Delta^2$, the quality a squared norm.
+    + 24(1 + 3\log(n/\delta))\Delta^2/M$.
     """
     return Bound(4.0, 24.0 * (1.0 + 3.0 * math.log(candidates / delta)) * noise / samples)
 
 
 def value_choice(candidates: int, samples: int, delta: float, variance: float) -> Bound:
-    r"""Return the bound for the choice by the mean value.
+    r"""Return the bound for the choice by the mean value; `variance` is $\sigma^2$.
 
     Lemma 9 of Attia and Koren, as the paper restates it: with probability $1 - \delta$,
-    $\ell(\bar x) \le \min_i \ell(x_i) + \sqrt{8\sigma^2\log(2n/\delta)/M}$. `variance` is
-    $\sigma^2$; in the paper $\sigma$ bounds every deviation, not only the usual one.
+    $\ell(\bar x) \le \min_i \ell(x_i) + \sqrt{8\sigma^2\log(2n/\delta)/M}$. In the paper $\sigma$
+    bounds every deviation, not only the usual one.
     """
     return Bound(1.0, math.sqrt(8.0 * variance * math.log(2.0 * candidates / delta) / samples))
 
@@ -98,19 +98,18 @@ class Certificate:
                 f"point is at most {times}that of the best of {self.candidates} candidates plus "
                 f"{bound.additive:.4g}. The last number takes measured noise for its unknown bound."
             )
-        search = "The paper's theorem covers the search with the whole budget."
         if not self.covered:
-            search = "The base optimizer is not the paper's; its theorem does not cover the search."
-        elif self.share <= 0.0:
-            search = (
-                "No part of the budget follows the paper's plan, so its theorem does not apply."
-            )
+            scope = "The base optimizer is not the paper's; its theorem does not cover the search."
+        elif not self.share:
+            scope = "No part of the budget follows the paper's plan, so its theorem does not apply."
         elif self.share < 1.0:
-            search = (
+            scope = (
                 "The paper's theorem covers the choice of its own sweep, run with "
                 f"{self.share:.4g} of the budget; that point took part in the choice."
             )
-        return f"{choice} {search}"
+        else:
+            scope = "The paper's theorem covers the search with the whole budget."
+        return f"{choice} {scope}"
 
     def to_dict(self) -> dict[str, Json]:
         """Return the certificate as JSON values, with its bound and its words for readers."""

@@ -1,8 +1,4 @@
-"""The plan of a sweep: everything that will run, fixed before anything is trained.
-
-A plan holds whole numbers of oracle calls and the grid's values. Which formulas gave them is the
-business of `methods`; what happens to the cells afterwards is the business of the search.
-"""
+"""The plan of a sweep: whole numbers of oracle calls and the grid's values, from `methods`."""
 
 import math
 from dataclasses import dataclass
@@ -89,8 +85,8 @@ class Plan:
         if self.stationary and (self.cells or self.skipped):
             raise PlanError("a stationary start has no cells")
         if (spent := self.total_calls) > self.budget:
-            too_many = f"plan spends {spent} oracle calls but the budget is {self.budget}"
-            raise PlanError(f"{too_many}; allow at least {spent}")
+            words = f"plan spends {spent} oracle calls but the budget is {self.budget}"
+            raise PlanError(f"{words}; allow at least {spent}")
 
     @property
     def probe_calls(self) -> int:

@@ -1,9 +1,8 @@
 """Frozen dataclasses to JSON and back, strictly.
 
-What crosses a process or a disk is one of our frozen dataclasses. This module writes any of them
-as plain JSON values and reads them back with every type checked, so that a foreign or damaged
-file is refused here and nowhere else. Non-finite floats are written as the strings `nan`, `inf`,
-`-inf`: they are legitimate outcomes and JSON has no word for them.
+What crosses a process or a disk is one of these, read back with every type checked, so that a
+foreign or damaged file is refused here and nowhere else. Non-finite floats are legitimate outcomes
+for which JSON has no word: they are written as the strings `nan`, `inf`, `-inf`.
 """
 
 import math

@@ -1,8 +1,7 @@
 """The words between the search and whoever does the work: tasks out, outcomes back.
 
 A task says everything a worker needs besides the problem itself, and names every checkpoint that
-it reads or writes; an outcome holds numbers only. Both are JSON through `records`, so a task can
-travel to another machine and an outcome can be replayed years later.
+it reads or writes; an outcome holds numbers only. Both are JSON through `records`.
 """
 
 import math
@@ -78,13 +77,10 @@ class Segment:
         return self.stop - self.start
 
     def step_share(self, call: int) -> float:
-        """Return the share of the full step at a call; it grows with the root of the lanes.
-
-        The noise of a mean falls with that root.
-        """
+        """Return the share of the full step at an oracle call."""
         if self.ramp:
             return float(2.0 ** (call - self.start))
-        share = math.sqrt(self.lanes)
+        share = math.sqrt(self.lanes)  # the noise of their mean falls with the root
         if call < self.warmup:
             share *= (call + 1) / self.warmup
         if self.anneal is not None and call >= self.anneal[0]:
@@ -302,9 +298,8 @@ def ended_runs(
 def depth_of(task: Task, outcome: Outcome) -> int:
     """Return how many steps of an ended task had to follow each other.
 
-    Runs of one task do not wait for each other; the samples of a probe or of scores are taken one
-    after the other. A step of several lanes is one, one of UniXGrad two: its gradients are at two
-    points.
+    Runs of one task do not wait for each other, samples do. A step of several lanes is one, one of
+    UniXGrad two: its gradients are at two points.
     """
     if isinstance(outcome, TrainOutcome):
         assert isinstance(task, TrainTask)
@@ -318,9 +313,8 @@ def depth_of(task: Task, outcome: Outcome) -> int:
 def check_answer(task: Task, outcome: Outcome) -> None:
     """Raise `InputError` where the outcome cannot be the task's.
 
-    Outcomes come from other processes, other machines and files. One that has more calls than its
-    task allows, or speaks of other runs, would break the budget or the choice in silence. Losses
-    are not judged: NaN and infinities are legitimate.
+    One that has more calls than its task allows, or speaks of other runs, would break the budget or
+    the choice in silence. Losses are not judged: NaN and infinities are legitimate.
     """
     where, wanted, found = task.id, list[_Part](), list[_Part]()
     sizes: list[tuple[str, float]] = []
