@@ -7,7 +7,7 @@ measured into the paper's plan.
 import math
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from fractions import Fraction
 from functools import partial
 from typing import Any, ClassVar
@@ -30,20 +30,7 @@ _NUMBERS: Mapping[str, tuple[str, Callable[[float], bool]]] = {
     "probe": ("a share of the budget in (0, 1/2], or None", lambda share: 0.0 < share <= 0.5),
 }
 _Grid = tuple[tuple[float, float], int]  # its ends, and N
-
-
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    """What the formulas give for one budget, before anyone asks whether it reaches."""
-
-    range: tuple[float, float]
-    count: int  # N
-    first: int  # oracle calls of cell 1
-    probe: tuple[int, int]  # gradients and values sampled at x0
-    candidates: int  # per cell
-    samples: int | None  # per candidate; None where nothing is re-sampled
-    least: int  # no budget below this can work for so many cells
-    missing: str | None = None  # what the budget does not reach
+_Lack = tuple[str, int]  # what a budget does not reach, and one below which none can
 
 
 class _Variant:
@@ -113,43 +100,21 @@ class _Variant:
             value = number("value", value)
         norm = grad_norm if "gradient" in self.measured else None
         ways = ("exact", "resample") if self.exact else ("resample", "window")
-        window, stationary = one_of("ensemble", ensemble, ways) == "window", norm == 0.0
-        step = registry.described(self.base_name("paper")).calls_per_step
-        layout_of = partial(self._layout, step, norm, value, window)
-        layout = trial = layout_of(budget)
+        window = one_of("ensemble", ensemble, ways) == "window"
+        attempt = partial(self._attempt, norm, value, window)
+        found = wanted = attempt(budget)
         smallest = budget
-        # N never falls as T grows, so no budget below `least` works: this is the least fixed point.
-        while trial.missing:
-            smallest = max(smallest + 1, 1 if stationary else trial.least)
-            trial = layout_of(smallest)
-        if layout.missing:
+        # N never falls as T grows: this ends at the least budget that works.
+        while not isinstance(found, Plan):
+            smallest = max(smallest + 1, found[1])
+            found = attempt(smallest)
+        if not isinstance(wanted, Plan):
             raise BudgetTooSmall(
-                f"budget={budget} is too small for {self.name}: it does not reach {layout.missing}"
-                f"; the smallest budget that works for these inputs is {smallest}",
+                f"budget={budget} is too small for {self.name}: it does not reach {wanted[0]}; "
+                f"the smallest budget that works for these inputs is {smallest}",
                 smallest,
             )
-        values = () if stationary else bounds.geometric_values(layout.range[0], layout.count)
-        cells = tuple(Cell(i, v, layout.first // i**self.power) for i, v in enumerate(values, 1))
-        # Budgets fall along the grid: from some cell on, none can iterate.
-        running = next((at for at, cell in enumerate(cells) if cell.budget < step), len(cells))
-        return Plan(
-            method=Recipe(**self.to_dict()),
-            budget=budget,
-            range=layout.range,
-            cells=cells[:running],
-            skipped=cells[running:],
-            probe_gradients=layout.probe[0],
-            probe_values=layout.probe[1],
-            candidates_per_cell=layout.candidates,
-            samples_per_candidate=0 if stationary else layout.samples or 0,
-            score=self.score,
-            quantity=self.quantity,
-            ensemble="exact" if self.exact else "window" if window else "resample",
-            stationary=stationary,
-            unrepresentable=0 if stationary else layout.count - len(cells),
-            grad_norm=norm,
-            value=value,
-        )
+        return found
 
     def probe_counts(self, budget: int) -> tuple[int, int]:
         """Return the (gradients, values) to sample at x0, by default a quarter of the budget.
@@ -182,10 +147,10 @@ class _Variant:
         low = min(low, high)
         return (low, high), bounds.geometric_count(low, high)
 
-    def _layout(
-        self, step: int, norm: float | None, value: float | None, window: bool, budget: int
-    ) -> _Layout:
-        """Return what the formulas give where `step` calls make one iteration."""
+    def _attempt(
+        self, norm: float | None, value: float | None, window: bool, budget: int
+    ) -> Plan | _Lack:
+        """Return the plan that the formulas give, or what the budget does not reach."""
         (ends, count), probe = self._grid(budget, norm, value), self.probe_counts(budget)
         draws, samples, least = 1, None, 1 if self.power else count
         calls, parts = max(0, budget - sum(probe)), 1  # without samples, training gets the rest
@@ -203,24 +168,44 @@ class _Variant:
             first = bounds.harmonic_calls(calls, parts, count)
         else:
             first = bounds.square_calls(calls, parts)
-        layout = _Layout(ends, count, first, probe, draws, samples, least)
-        return replace(layout, missing=self._missing(layout, budget, step, norm == 0.0))
 
-    def _missing(self, layout: _Layout, budget: int, step: int, stationary: bool) -> str | None:
-        for kind, samples in zip(("gradient", "value"), layout.probe, strict=True):
-            if not (samples or self.exact) and kind in self.measured:
-                return f"one {kind} at x0"
+        for kind, sampled in zip(("gradient", "value"), probe, strict=True):
+            if not (sampled or self.exact) and kind in self.measured:
+                return f"one {kind} at x0", 1
         # A share is rounded up to one sample of each kind, which may be more than there is.
-        if sum(layout.probe) > budget:
-            return "one value at x0"
-        if stationary:  # nothing is trained, nothing chosen
-            return None
-        if layout.samples == 0:
-            return f"one sample for each of {layout.count * layout.candidates} candidates"
-        if layout.first < step:
-            calls = "1 oracle call" if step == 1 else f"{step} oracle calls"
-            return f"one iteration ({calls}) of a cell, with {layout.count} cells in the grid"
-        return None
+        if sum(probe) > budget:
+            return "one value at x0", 1
+        step = registry.described(self.base_name("paper")).calls_per_step
+        if stationary := norm == 0.0:  # nothing is trained, nothing chosen
+            samples, count = 0, 0
+        elif samples == 0:
+            return f"one sample for each of {count * draws} candidates", least
+        elif first < step:
+            iteration = "1 oracle call" if step == 1 else f"{step} oracle calls"
+            return f"one iteration ({iteration}) of a cell, with {count} cells in the grid", least
+
+        values = enumerate(bounds.geometric_values(ends[0], count), 1)
+        cells = tuple(Cell(i, at, first // i**self.power) for i, at in values)
+        # Budgets fall along the grid: from some cell on, none can iterate.
+        running = sum(cell.budget >= step for cell in cells)
+        return Plan(
+            method=Recipe(**self.to_dict()),
+            budget=budget,
+            range=ends,
+            cells=cells[:running],
+            skipped=cells[running:],
+            probe_gradients=probe[0],
+            probe_values=probe[1],
+            candidates_per_cell=draws,
+            samples_per_candidate=samples or 0,
+            score=self.score,
+            quantity=self.quantity,
+            ensemble="exact" if self.exact else "window" if window else "resample",
+            stationary=stationary,
+            unrepresentable=count - len(cells),
+            grad_norm=norm,
+            value=value,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
