@@ -109,17 +109,15 @@ def self_bound(target: Rate, benchmark: float | Rate, floor: float) -> float:
     if not callable(benchmark) and math.isnan(benchmark):
         raise InputError("benchmark is NaN; it must be a number or a function of the unknown")
 
-    def passes(p: float) -> bool:
+    def at(rate: float | Rate, p: float) -> float:
         try:
-            rate = target(p)
+            return rate(p) if callable(rate) else rate
         except OverflowError:  # such as p**2 for a huge p
-            return False
-        if math.isnan(rate) or rate == math.inf:
-            return False
-        try:
-            return rate <= (benchmark(p) if callable(benchmark) else benchmark)
-        except OverflowError:
-            return True
+            return math.inf
+
+    def passes(p: float) -> bool:
+        reached = at(target, p)
+        return reached < math.inf and reached <= at(benchmark, p)
 
     def float_of(bits: int) -> float:
         return float(np.int64(bits).view(np.float64))

@@ -14,8 +14,9 @@ from typing import Any, ClassVar
 
 from grasp_tune.core import bounds
 from grasp_tune.core.errors import BudgetTooSmall, InputError, PlanError
-from grasp_tune.core.plan import Cell, Plan, Quantity, Recipe, ScoreKind
+from grasp_tune.core.plan import Cell, Plan, Quantity, Recipe
 from grasp_tune.core.records import Json
+from grasp_tune.core.tasks import Score
 from grasp_tune.core.validation import as_fraction, number, one_of, whole
 from grasp_tune.optimizers import registry
 from grasp_tune.optimizers.registry import Base, Factory
@@ -39,7 +40,7 @@ class _Variant:
     __slots__ = ()
 
     name: ClassVar[str]
-    score: ClassVar[ScoreKind] = "value"
+    score: ClassVar[Score] = "value"
     quantity: ClassVar[Quantity] = "radius"
     exact: ClassVar[bool] = False  # gradients and values without noise: asked once, not counted
     measured: ClassVar[tuple[str, ...]] = ("gradient", "value")  # at x0
@@ -224,7 +225,7 @@ class NonConvex(_Variant):
     base: Base = None
 
     name: ClassVar[str] = "nonconvex"
-    score: ClassVar[ScoreKind] = "gradient"
+    score: ClassVar[Score] = "gradient"
     quantity: ClassVar[Quantity] = "step size"
     measured: ClassVar[tuple[str, ...]] = ("gradient",)
     power: ClassVar[int] = 0

@@ -7,8 +7,8 @@ from typing import Literal
 
 from grasp_tune.core.errors import InputError, PlanError
 from grasp_tune.core.records import Json, decode, encode
+from grasp_tune.core.tasks import Score
 
-ScoreKind = Literal["gradient", "value"]
 Quantity = Literal["step size", "radius"]
 Ensemble = Literal["resample", "window", "exact"]
 
@@ -59,7 +59,7 @@ class Plan:
     probe_values: int  # stochastic values at x0
     candidates_per_cell: int  # K for GRASP-NC, else 1
     samples_per_candidate: int  # fresh oracle calls per candidate; 0 where nothing is re-sampled
-    score: ScoreKind  # what the choice goes by
+    score: Score  # what the choice goes by
     quantity: Quantity  # what a cell's value is
     ensemble: Ensemble  # how the choice is made
     stationary: bool = False  # |g0| = 0: no cells, x0 is the answer

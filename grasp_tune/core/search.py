@@ -6,12 +6,14 @@ fresh generator gives the same search again, so nothing can depend on the order 
 """
 
 import logging
+import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from grasp_tune.core.choice import Choice, best_seen
+from grasp_tune.core.checkpoint_keys import START
+from grasp_tune.core.choice import Candidate, Choice, best_seen
 from grasp_tune.core.errors import CheckpointError, GraspError, InputError, SearchError
 from grasp_tune.core.plan import Plan
 from grasp_tune.core.records import Json, decode, encode
@@ -19,10 +21,12 @@ from grasp_tune.core.rounds import Round
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import (
     Outcome,
+    ProbeOutcome,
     ProbeTask,
     Task,
     check_answer,
     depth_of,
+    ended_runs,
     outcome_from_dict,
     outcome_to_dict,
 )
@@ -224,7 +228,16 @@ class Search:
         """Return the choice, or the best so far marked partial where the search is not done."""
         if self.choice is not None:
             return self.choice
-        return Choice.stopped_early(self.leader, self.tasks, self._outcomes, self.lost)
+        start = [item for item in self._outcomes.values() if isinstance(item, ProbeOutcome)]
+        mean = (start[0].value, start[0].values) if start else (math.nan, 0)
+        rows = [Candidate(START, 0, "", math.nan, 0, False, *mean)]
+        for segment, result in ended_runs(self.tasks.values(), self._outcomes):
+            if result is not None:
+                loss, note = (result.loss, "") if result.finite else (math.nan, "diverged")
+                rows += [Candidate.of(key, segment.arm, loss, note) for key in segment.writes]
+        lost = (f"{key} was lost: {reason}" for key, reason in self.lost.items())
+        notes = ("stopped before the end: the best so far by training loss", *lost)
+        return Choice(self.leader, "value", "partial", tuple(rows), partial=True, notes=notes)
 
     @property
     def lost(self) -> dict[str, str]:
