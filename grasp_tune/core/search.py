@@ -7,7 +7,7 @@ fresh generator gives the same search again, so nothing can depend on the order 
 
 import logging
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -78,11 +78,10 @@ class Search:
         self.tasks: dict[str, Task] = {}  # every task issued in any round so far, by id
         self._outcomes: dict[str, Outcome] = {}
         self._failures: dict[str, list[str]] = {}
-        self._producers: dict[str, Task] = {}  # checkpoint key -> the task that writes it
         self._rounds: list[tuple[Task, ...]] = []
-        self._queue: deque[Task] = deque()
-        self._missing: set[str] = set()  # checkpoints that were lost and are made again
-        self._losses: dict[tuple[str, str], int] = {}  # (reader, checkpoint) -> times not read
+        self._queue = deque[Task]()
+        self._missing = set[str]()  # checkpoints that were lost and are made again
+        self._losses = Counter[tuple[str, str]]()  # how often a reader did not find a checkpoint
         self._error: GraspError | None = None  # why the schedule cannot go on
         self._discarded: list[str] = []
         self._origin: str | None = None
@@ -268,17 +267,16 @@ class Search:
         found = decode(_State, {key: item for key, item in state.items() if key != "format"})
         spec = spec or SweepSpec.from_dict(found.spec)
         before = spec.before(found.spec) if extend else spec
-        if difference := before.difference(found.spec):
+        if before.budget < spec.budget:
+            if cls.from_state(state, before).choice is None:
+                difference = spec.difference(found.spec)
+                raise InputError(f"the saved search differs, and has not ended: {difference}")
+            before = replace(spec, extends=(*before.extends, before.budget))
+        elif difference := before.difference(found.spec):
             raise InputError(f"the saved search differs from this one: {difference}")
         outcomes = {key: outcome_from_dict(item) for key, item in found.outcomes.items()}
         search = cls(before)
         search.replay(outcomes, found.failures)
-        if before.budget < spec.budget:
-            if search.choice is None:
-                difference = spec.difference(found.spec)
-                raise InputError(f"the saved search differs, and has not ended: {difference}")
-            search = cls(replace(spec, extends=(*before.extends, before.budget)))
-            search.replay(outcomes, found.failures)
         search.repeated, search.notes = whole("repeated", found.repeated, 0), found.notes
         return search
 
@@ -307,17 +305,17 @@ class Search:
 
     def _repeat(self, reader: str, key: str) -> bool:
         """Have a checkpoint made again; returns False where that was tried too often."""
-        if (producer := self._producers.get(key)) is None:
+        made = (task for task in reversed(self.tasks.values()) if key in task.writes)
+        if (producer := next(made, None)) is None:
             raise SearchError(f"checkpoint {key} is needed by {reader}, and no task makes it")
-        if not self._missing.isdisjoint(producer.writes):  # it is being made: that is no news
-            self._missing.add(key)
-            return True
-        times = self._losses[reader, key] = self._losses.get((reader, key), 0) + 1
-        if times > ATTEMPTS or self._given_up(producer.id):
+        news = self._missing.isdisjoint(producer.writes)  # else it is being made already
+        self._losses[reader, key] += news
+        if news and (self._losses[reader, key] > ATTEMPTS or self._given_up(producer.id)):
             return False
-        logger.warning("checkpoint %s cannot be read: %s is repeated", key, producer.id)
         self._missing.add(key)
-        self.release(producer)
+        if news:
+            logger.warning("checkpoint %s cannot be read: %s is repeated", key, producer.id)
+            self.release(producer)
         return True
 
     def _fail(self, task: Task, reason: str) -> None:
@@ -346,7 +344,6 @@ class Search:
             if task.id in self.tasks:
                 raise SearchError(f"the schedule used the task id {task.id} twice")
             self.tasks[task.id] = task
-            self._producers.update(dict.fromkeys(task.writes, task))
             self._queue.append(task)
 
     def _advance(self) -> None:

@@ -301,10 +301,9 @@ def depth_of(task: Task, outcome: Outcome) -> int:
     Runs of one task do not wait for each other, samples do. A step of several lanes is one, one of
     UniXGrad two: its gradients are at two points.
     """
-    if isinstance(outcome, TrainOutcome):
-        assert isinstance(task, TrainTask)
-        pairs = zip(task.segments, outcome.segments, strict=True)
-        return max((-(-item.calls // segment.lanes) for segment, item in pairs), default=0)
+    if isinstance(task, TrainTask):
+        runs = ended_runs((task,), {task.id: outcome})
+        return max((-(-item.calls // run.lanes) for run, item in runs if item), default=0)
     if isinstance(outcome, ScoreOutcome):
         return sum(item.count for item in outcome.samples)
     return 1 if isinstance(task, ProbeTask) and task.exact else outcome.calls
