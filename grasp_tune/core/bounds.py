@@ -7,7 +7,6 @@ exact for any `budget`. Checking what a person gave is the business of `methods`
 """
 
 import math
-import struct
 import sys
 from collections.abc import Callable
 from decimal import Context, Decimal
@@ -28,13 +27,10 @@ def geometric_count(low: float, high: float) -> int:
     r"""Return N, the least n >= 1 with `low` 2^n >= `high`.
 
     Algorithm 2, line 4: $N = \lceil \log_2(\eta_{\max}/\eta_{\min}) \rceil$ and
-    $K = \lceil \log_2(1/\delta) \rceil$; Algorithms 1 and 3 likewise for distances. At least one
-    point even where low = high. Departure: a ratio within a relative `NEAR` of a power of two
-    counts as that power. Inputs such as 0.01 are not exact in binary, and a rounding error must not
-    cost a whole cell.
+    $K = \lceil \log_2(1/\delta) \rceil$; Algorithms 1 and 3 likewise for distances. Departures: at
+    least one point even where low = high; a ratio within a relative `NEAR` of a power of two counts
+    as that power, since a rounding error (0.01 is not exact) must not cost a whole cell.
     """
-    if not 0.0 < low <= high < math.inf:
-        raise InputError(f"need 0 < low <= high < inf, got {low=}, {high=}")
     # Mantissas lie in [1/2, 1): their ratio decides between three exponents, without a logarithm.
     (low_part, low_power), (high_part, high_power) = math.frexp(low), math.frexp(high)
     ratio = high_part / low_part / (1.0 + NEAR)
@@ -113,31 +109,27 @@ def self_bound(target: Rate, benchmark: float | Rate, floor: float) -> float:
     if not callable(benchmark) and math.isnan(benchmark):
         raise InputError("benchmark is NaN; it must be a number or a function of the unknown")
 
-    def passes(p: float) -> bool:
+    def at(rate: float | Rate, p: float) -> float:
         try:
-            rate = target(p)
+            return rate(p) if callable(rate) else rate
         except OverflowError:  # such as p**2 for a huge p
-            return False
-        if math.isnan(rate) or rate == math.inf:
-            return False
-        try:
-            return rate <= (benchmark(p) if callable(benchmark) else benchmark)
-        except OverflowError:
-            return True
+            return math.inf
+
+    def passes(p: float) -> bool:
+        reached = at(target, p)
+        return reached < math.inf and reached <= at(benchmark, p)
+
+    def float_of(bits: int) -> float:
+        return float(np.int64(bits).view(np.float64))
 
     if not passes(floor):
         return floor
     if passes(LARGEST):
         return math.inf
-    low, high = (struct.unpack("<q", struct.pack("<d", x + 0.0))[0] for x in (floor, LARGEST))
+    low, high = np.array([floor + 0.0, LARGEST]).view(np.int64).tolist()
     # Positive doubles are ordered as their bit patterns: halving those takes at most 63 steps
     # whatever the span, and ends on neighbours.
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if passes(_double(middle)) else (low, middle)
-    return _double(low)
-
-
-def _double(bits: int) -> float:
-    value: float = struct.unpack("<d", struct.pack("<q", bits))[0]
-    return value
+        low, high = (middle, high) if passes(float_of(middle)) else (low, middle)
+    return float_of(low)

@@ -1,7 +1,6 @@
 """The keys of checkpoints: which run, after how many calls, and what is kept there.
 
-Tasks name every checkpoint that they read or write by such a key, so a repeated task writes the
-same files again. A key is its own text, as stores and JSON hold it.
+A key is its own text, as stores and JSON hold it; a repeated task writes the same files again.
 """
 
 import re
@@ -23,11 +22,6 @@ class Key(str):
         if _TEXT.fullmatch(text) is None:
             raise InputError(f"{text[:80]!r} is no key of a checkpoint")
         return cls(text)
-
-    @property
-    def run(self) -> int:
-        """The number of its run; 0 where it is of none."""
-        return int(self[3 : self.index("-")]) if self.startswith("run") else 0
 
     @property
     def call(self) -> int:

@@ -1,12 +1,25 @@
-"""What a search ends with: the chosen candidate, and all those it was chosen from."""
+r"""What a search ends with: the chosen candidate, and what the choice is worth.
+
+The constants of the paper's guarantees ($\Delta$, $\sigma$) are not known to anyone, so a
+certificate carries what was measured in their place and calls the outcome an estimate.
+"""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
-from grasp_tune.core.checkpoint_keys import START, Key
+from grasp_tune.core.checkpoint_keys import Key
+from grasp_tune.core.ensemble import Tally
 from grasp_tune.core.errors import InputError
-from grasp_tune.core.records import record
-from grasp_tune.core.tasks import Arm, Outcome, ProbeOutcome, Score, Task, TrainOutcome, ended_runs
+from grasp_tune.core.records import Json, encode, record
+from grasp_tune.core.tasks import Arm, Outcome, ProbeOutcome, Score, TrainOutcome
+from grasp_tune.core.validation import whole
+
+if TYPE_CHECKING:
+    from grasp_tune.core.spec import SweepSpec
+
+Kind = Literal["gradient", "value", "exact", "none"]
 
 
 @record
@@ -53,26 +66,6 @@ class Choice:
         """The candidate behind `key`."""
         return next(item for item in self.candidates if item.key == self.key)
 
-    @classmethod
-    def stopped_early(
-        cls,
-        leader: str,
-        tasks: Mapping[str, Task],
-        outcomes: Mapping[str, Outcome],
-        lost: Mapping[str, str],
-    ) -> "Choice":
-        """Return the best so far, marked partial: the leader of the last round that ended."""
-        start = [item for item in outcomes.values() if isinstance(item, ProbeOutcome)]
-        mean = (start[0].value, start[0].values) if start else (math.nan, 0)
-        rows = [Candidate(START, 0, "", math.nan, 0, False, *mean)]
-        for segment, result in ended_runs(tasks.values(), outcomes):
-            if result is not None:
-                loss, note = (result.loss, "") if result.finite else (math.nan, "diverged")
-                rows += [Candidate.of(key, segment.arm, loss, note) for key in segment.writes]
-        notes = ["stopped before the end: the best so far by training loss"]
-        notes += (f"{key} was lost: {reason}" for key, reason in lost.items())
-        return cls(leader, "value", "partial", tuple(rows), partial=True, notes=tuple(notes))
-
 
 def stationary_start(start: Candidate, by: Score) -> Choice:
     """Return the choice of x0 where its mean gradient is zero."""
@@ -100,3 +93,122 @@ def best_seen(outcomes: Iterable[Outcome]) -> float:
         elif isinstance(outcome, ProbeOutcome):
             seen.append(outcome.value)
     return min((value for value in seen if math.isfinite(value)), default=math.nan)
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """`factor` times the best candidate's quality, plus `additive`."""
+
+    factor: float
+    additive: float = 0.0
+
+
+def gradient_choice(candidates: int, samples: int, delta: float, noise: float) -> Bound:
+    r"""Return the bound for the choice by the norm of the mean gradient; `noise` is $\Delta^2$.
+
+    Lemma 2 of Attia and Koren, as the paper restates it: with probability $1 - \delta$,
+    $\|\nabla\ell(\bar x)\|^2 \le 4 \min_i \|\nabla\ell(x_i)\|^2
+    + 24(1 + 3\log(n/\delta))\Delta^2/M$.
+    """
+    return Bound(4.0, 24.0 * (1.0 + 3.0 * math.log(candidates / delta)) * noise / samples)
+
+
+def value_choice(candidates: int, samples: int, delta: float, variance: float) -> Bound:
+    r"""Return the bound for the choice by the mean value; `variance` is $\sigma^2$.
+
+    Lemma 9 of Attia and Koren, as the paper restates it: with probability $1 - \delta$,
+    $\ell(\bar x) \le \min_i \ell(x_i) + \sqrt{8\sigma^2\log(2n/\delta)/M}$. In the paper $\sigma$
+    bounds every deviation, not only the usual one.
+    """
+    return Bound(1.0, math.sqrt(8.0 * variance * math.log(2.0 * candidates / delta) / samples))
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """What the theory says about a choice, with measured numbers in place of unknown ones.
+
+    `kind` "exact" is a choice by exact values, "none" one without fresh samples.
+    """
+
+    kind: Kind
+    candidates: int  # n, x0 among them
+    samples: int  # M, fresh oracle calls per candidate, the fewest that the choice rests on
+    delta: float  # probability that the bound fails
+    # What was seen in place of the constant that nobody knows, None where nothing was: the mean
+    # squared distance of a gradient from its mean for Delta^2, the variance of a value for sigma^2.
+    noise: float | None = None
+    share: float = 1.0  # of T: the search theorem holds with T times this
+    covered: bool = True  # whether the base optimizer is the one that the theorem is about
+
+    def __post_init__(self) -> None:
+        whole("candidates", self.candidates)
+        whole("samples", self.samples, 0)
+        if not 0.0 < self.delta < 1.0 or not 0.0 <= self.share <= 1.0:
+            raise InputError(f"need 0 < delta < 1 and 0 <= share <= 1, got {self}")
+
+    @property
+    def bound(self) -> Bound | None:
+        """The bound with the measured numbers; None where one is missing or nothing was sampled."""
+        if self.kind == "exact":
+            return Bound(1.0)
+        noise = self.noise
+        if self.kind == "none" or self.samples < 1 or noise is None or not math.isfinite(noise):
+            return None
+        lemma = gradient_choice if self.kind == "gradient" else value_choice
+        return lemma(self.candidates, self.samples, self.delta, noise)
+
+    @property
+    def text(self) -> str:
+        """The certificate in plain words."""
+        bound = self.bound
+        if self.kind == "exact":
+            choice = f"The best of {self.candidates} candidates was chosen by exact values."
+        elif self.kind == "none" or self.samples < 1:
+            choice = "The choice rests on no fresh samples, so the theory says nothing about it."
+        elif bound is None:
+            choice = "The noise was not measured, so no bound for the choice can be estimated."
+        else:
+            what = "squared gradient norm" if self.kind == "gradient" else "loss"
+            times = "" if bound.factor == 1.0 else f"{bound.factor:g} times "
+            choice = (
+                f"Estimate: with probability {1.0 - self.delta:.4g}, the {what} of the returned "
+                f"point is at most {times}that of the best of {self.candidates} candidates plus "
+                f"{bound.additive:.4g}. The last number takes measured noise for its unknown bound."
+            )
+        if not self.covered:
+            scope = "The base optimizer is not the paper's; its theorem does not cover the search."
+        elif not self.share:
+            scope = "No part of the budget follows the paper's plan, so its theorem does not apply."
+        elif self.share < 1.0:
+            scope = (
+                "The paper's theorem covers the choice of its own sweep, run with "
+                f"{self.share:.4g} of the budget; that point took part in the choice."
+            )
+        else:
+            scope = "The paper's theorem covers the search with the whole budget."
+        return f"{choice} {scope}"
+
+    def to_dict(self) -> dict[str, Json]:
+        """Return the certificate as JSON values, with its bound and its words for readers."""
+        return {**encode(self), "bound": encode(self.bound), "text": self.text}
+
+
+def certify(spec: "SweepSpec", choice: Choice) -> Certificate:
+    """Return the certificate of a choice.
+
+    The largest noise among the candidates stands for its bound over all points; the candidates
+    that a race dropped early are counted with the fewest samples that the choice rests on.
+    """
+    scored = [row for row in choice.candidates if row.samples and math.isfinite(row.score)]
+    unsampled = choice.way in ("window", "partial", "stationary")
+    finalists = [row for row in scored if not row.note and row.arm] or scored
+    spreads = [Tally(row.samples, row.score, row.square).variance for row in scored]
+    return Certificate(
+        kind="exact" if choice.way == "exact" else "none" if unsampled else choice.by,
+        candidates=max(1, len(scored)),
+        samples=min((row.samples for row in finalists), default=0),
+        delta=getattr(spec.method, "delta", 0.05),
+        noise=max(filter(math.isfinite, spreads), default=None),
+        share=choice.share,
+        covered=choice.covered,
+    )

@@ -1,8 +1,6 @@
-"""The choice among candidates: running sums in, one candidate out.
+"""The choice among candidates: how many fresh samples each of them gets, and which one wins.
 
-Decides how many fresh samples each candidate gets and which one wins; who draws the samples is
-left to others. Three ways: uniform independent samples (the paper's), paired samples raced by
-sequential halving, and the window of the paper's experiments, which needs no samples at all.
+Samples are uniform and independent (the paper's), or paired and raced by sequential halving.
 """
 
 import math
@@ -10,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from grasp_tune.core.errors import InputError
 from grasp_tune.core.tasks import Sample, SampleOutcome, Score
 
 
@@ -77,8 +74,6 @@ def halving(candidates: int, calls: int) -> tuple[HalvingRound, ...]:
     variance nor a range of the losses. Where the calls do not reach for a sample of each candidate
     in every round, there is one uniform round; where they do not reach for that, none.
     """
-    if candidates < 1 or calls < 0:
-        raise InputError(f"need candidates >= 1 and calls >= 0, got {candidates=}, {calls=}")
     sizes = [candidates]
     while sizes[-1] > 2:  # two candidates need one round, not a round of one
         sizes.append((sizes[-1] + 1) // 2)  # (2)
@@ -101,9 +96,8 @@ def tallied(
 ) -> dict[str, Tally]:
     """Return the tallies with these new samples added, by candidate; given ones are changed.
 
-    Losses are averaged over all rounds. The norm of a mean gradient is that of the last round:
-    keeping the vector between rounds would cost a checkpoint a candidate, and the last round has
-    the most samples anyway.
+    Losses are averaged over all rounds. The norm of a mean gradient is that of the last round,
+    which has the most samples: keeping the vector would cost a checkpoint a candidate.
     """
     tallies = {} if tallies is None else tallies
     for item in items:

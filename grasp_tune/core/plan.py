@@ -1,8 +1,4 @@
-"""The plan of a sweep: everything that will run, fixed before anything is trained.
-
-A plan holds whole numbers of oracle calls and the grid's values. Which formulas gave them is the
-business of `methods`; what happens to the cells afterwards is the business of the search.
-"""
+"""The plan of a sweep: whole numbers of oracle calls and the grid's values, from `methods`."""
 
 import math
 from dataclasses import dataclass
@@ -11,8 +7,8 @@ from typing import Literal
 
 from grasp_tune.core.errors import InputError, PlanError
 from grasp_tune.core.records import Json, decode, encode
+from grasp_tune.core.tasks import Score
 
-ScoreKind = Literal["gradient", "value"]
 Quantity = Literal["step size", "radius"]
 Ensemble = Literal["resample", "window", "exact"]
 
@@ -63,7 +59,7 @@ class Plan:
     probe_values: int  # stochastic values at x0
     candidates_per_cell: int  # K for GRASP-NC, else 1
     samples_per_candidate: int  # fresh oracle calls per candidate; 0 where nothing is re-sampled
-    score: ScoreKind  # what the choice goes by
+    score: Score  # what the choice goes by
     quantity: Quantity  # what a cell's value is
     ensemble: Ensemble  # how the choice is made
     stationary: bool = False  # |g0| = 0: no cells, x0 is the answer
@@ -76,7 +72,7 @@ class Plan:
         if not 0.0 < low <= high < math.inf:
             raise PlanError(f"range={self.range} must be (low, high) with 0 < low <= high < inf")
         counts = ("probe_gradients", "probe_values", "samples_per_candidate", "unrepresentable")
-        for name, least in (*((name, 0) for name in counts), ("candidates_per_cell", 1)):
+        for name, least in {**dict.fromkeys(counts, 0), "candidates_per_cell": 1}.items():
             if getattr(self, name) < least:
                 raise PlanError(f"{name}={getattr(self, name)} must be {least} or above")
         pairs = (*pairwise(self.cells), *pairwise(self.skipped))
@@ -89,8 +85,8 @@ class Plan:
         if self.stationary and (self.cells or self.skipped):
             raise PlanError("a stationary start has no cells")
         if (spent := self.total_calls) > self.budget:
-            message = f"plan spends {spent} oracle calls but the budget is {self.budget}"
-            raise PlanError(f"{message}; allow at least {spent}")
+            words = f"plan spends {spent} oracle calls but the budget is {self.budget}"
+            raise PlanError(f"{words}; allow at least {spent}")
 
     @property
     def probe_calls(self) -> int:
@@ -114,27 +110,27 @@ class Plan:
 
     def to_dict(self) -> dict[str, Json]:
         """Return the plan as JSON values; `from_dict` gives the same plan back, to the last bit."""
-        written: dict[str, Json] = encode(self)
-        return written
+        return dict(encode(self))
 
     @classmethod
     def from_dict(cls, data: Json) -> "Plan":
         """Return the plan that `to_dict` wrote; unknown keys or wrong types are a PlanError."""
         try:
             return decode(cls, data)
-        except PlanError:
-            raise
         except InputError as error:
             raise PlanError(f"not a plan: {error}") from None
 
     def table(self) -> str:
         """Return the plan as a table for people: the cells, then what everything costs."""
+        low, high = self.range
+        head = [f"{self.method.name}: {self.quantity} from {low:.6g} to {high:.6g}"]
         rows = [f"{cell.index:>6}  {cell.value:>12.6g}  {cell.budget:>16,}" for cell in self.cells]
         if (hidden := len(rows) - 2 * _SHOWN) > 0:
             rows[_SHOWN:-_SHOWN] = [f"{'...':>6}  {hidden} more cells"]
-        rows.insert(0, f"{'cell':>6}  {self.quantity:>12}  {'calls':>16}")
         if self.stationary:
-            rows = ["the gradient at x0 is zero: nothing to train, x0 is the answer"]
+            head.append("the gradient at x0 is zero: nothing to train, x0 is the answer")
+        else:
+            head.append(f"{'cell':>6}  {self.quantity:>12}  {'calls':>16}")
         if self.skipped:
             ends = dict.fromkeys((self.skipped[0].index, self.skipped[-1].index))
             rows.append(f"skipped, no call for one iteration: cells {'-'.join(map(str, ends))}")
@@ -147,22 +143,19 @@ class Plan:
             "exact": "(exact values, not counted)",
         }[self.ensemble]
         probe = f"({self.probe_gradients:,} gradients, {self.probe_values:,} values at x0)"
-        costs = (
+        for name, calls, words in (
             ("probe", self.probe_calls, probe),
             ("training", self.training_calls, f"({len(self.cells)} cells)"),
             ("choice", self.ensemble_calls, how),
             ("total", self.total_calls, f"of {self.budget:,} oracle calls"),
-        )
-        rows += [f"{name:<8}  {calls:>16,}  {words}" for name, calls, words in costs]
-        low, high = self.range
-        head = f"{self.method.name}: {self.quantity} from {low:.6g} to {high:.6g}"
-        return "\n".join([head, *rows])
+        ):
+            rows.append(f"{name:<8}  {calls:>16,}  {words}")
+        return "\n".join([*head, *rows])
 
     __str__ = table
 
     def __repr__(self) -> str:
         low, high = self.range
-        return (
-            f"<Plan {self.method.name}: {len(self.cells)} cells, {self.quantity} "
-            f"{low:.4g} to {high:.4g}, {self.total_calls} of {self.budget} oracle calls>"
-        )
+        span = f"{len(self.cells)} cells, {self.quantity} {low:.4g} to {high:.4g}"
+        calls = f"{self.total_calls} of {self.budget} oracle calls"
+        return f"<Plan {self.method.name}: {span}, {calls}>"

@@ -1,15 +1,14 @@
 """Random numbers by address instead of by order.
 
-The minibatch of the t-th oracle call is a function of (seed, purpose, t): a task that is resumed,
-moved or repeated sees the same data, and nothing depends on who drew before. An address is a
-128-bit hash; the numbers behind it are Philox words, which NumPy keeps the same across versions
-and platforms. Rows are made from the words here, since NumPy may change its own way of drawing
-integers.
+The minibatch of the t-th oracle call is a function of (seed, purpose, t), whoever draws it. An
+address is a 128-bit hash; the numbers behind it are Philox words, which NumPy keeps the same across
+versions and platforms. Its own way of drawing integers may change, so rows are made here.
 """
 
 import hashlib
 import threading
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -32,8 +31,7 @@ _EMPTY: Words = np.zeros(_WORDS, dtype=np.uint64)
 def address(seed: int, *path: str | int) -> int:
     """Return the 128-bit number that stands for `seed` and `path`, the same everywhere.
 
-    Every part is written with its kind and its length, so that no two paths are written alike:
-    ("a", 1), ("a1",) and ("a", "1") are three addresses.
+    Every part is written with its kind and its length: ("a", 1), ("a1",) and ("a", "1") differ.
     """
     parts = []
     for part in (seed, *path):
@@ -42,8 +40,7 @@ def address(seed: int, *path: str | int) -> int:
             parts.append(b"s%d:%b" % (len(text), text))
         else:
             parts.append(b"i%d;" % whole("part of an address", part, None))
-    digest = hashlib.blake2b(b"".join(parts), digest_size=16).digest()
-    return int.from_bytes(digest, "little")
+    return int.from_bytes(hashlib.blake2b(b"".join(parts), digest_size=16).digest(), "little")
 
 
 def words(seed: int, *path: str | int, count: int) -> Words:
@@ -67,8 +64,7 @@ def trajectory_indices(seed: int, cell: int, count: int, length: int) -> tuple[i
 class IndexStream:
     """The row numbers of all minibatches of one purpose: `size` rows out of `high`, by call number.
 
-    Rows are drawn with replacement, and minibatches are independent. The address covers the shape
-    too, so streams of different shape share nothing.
+    Rows are drawn with replacement. The address covers the shape, too.
     """
 
     seed: int
@@ -97,20 +93,17 @@ class IndexStream:
         return (upper + lower >> _HALF).view(np.int64)
 
 
-class _Local(threading.local):
-    """A bit generator for each thread: making one for each draw takes longer than the draw."""
-
-    def __init__(self) -> None:
-        self.bits = Philox(0)
-
-
-_local = _Local()
+@cache
+def _bits(thread: int) -> Philox:
+    """Return the thread's bit generator: making one for each draw takes longer than the draw."""
+    return Philox(0)
 
 
 def _drawn(key: Words, counter: int, count: int) -> Words:
     """Return `count` words of what stands behind `key`, from `counter` blocks in."""
     place: Any = (counter & _MASK, counter >> 64, 0, 0)  # NumPy takes any sequence, faster
-    _local.bits.state = {
+    bits = _bits(threading.get_ident())
+    bits.state = {
         "bit_generator": "Philox",
         "state": {"counter": place, "key": key},
         "buffer": _EMPTY,
@@ -118,7 +111,7 @@ def _drawn(key: Words, counter: int, count: int) -> Words:
         "has_uint32": 0,
         "uinteger": 0,
     }
-    drawn: Words = _local.bits.random_raw(count)
+    drawn: Words = bits.random_raw(count)
     return drawn
 
 

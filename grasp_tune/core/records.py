@@ -1,9 +1,8 @@
 """Frozen dataclasses to JSON and back, strictly.
 
-What crosses a process or a disk is one of our frozen dataclasses. This module writes any of them
-as plain JSON values and reads them back with every type checked, so that a foreign or damaged
-file is refused here and nowhere else. Non-finite floats are written as the strings `nan`, `inf`,
-`-inf`: they are legitimate outcomes and JSON has no word for them.
+What crosses a process or a disk is one of these, read back with every type checked, so that a
+foreign or damaged file is refused here and nowhere else. Non-finite floats are legitimate outcomes
+for which JSON has no word: they are written as the strings `nan`, `inf`, `-inf`.
 """
 
 import math
@@ -67,6 +66,12 @@ def _decode(kind: Any, value: Json, where: str) -> object:
     if origin in (typing.Union, types.UnionType):  # one type or None
         (rest,) = (choice for choice in inner if choice is not types.NoneType)
         return None if value is None else _decode(rest, value, where)
+    if kind is Any:
+        return value
+    if origin is list and isinstance(value, list):
+        return [_decode(inner[0], item, f"{where}[{at}]") for at, item in enumerate(value)]
+    if origin is dict and isinstance(value, dict):
+        return {key: _decode(inner[1], item, f"{where}.{key}") for key, item in value.items()}
     if origin is tuple and isinstance(value, list):
         items = inner[:1] * len(value) if inner[1:] == (Ellipsis,) else inner
         if len(items) == len(value):

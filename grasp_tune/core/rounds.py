@@ -1,8 +1,8 @@
 """What a schedule is: a generator of rounds of independent tasks.
 
 A schedule yields a `Round`, receives the outcome of every task in it (None for one that is lost)
-and ends by returning a `Choice`. It may keep no state but its own local variables, and may look at
-nothing but its options, its spec and those outcomes: that is what makes replay exact.
+and returns a `Choice`. It may look at nothing but its options, its spec and those outcomes: that is
+what makes replay exact.
 """
 
 from collections.abc import Generator, Mapping, Sequence
@@ -81,8 +81,8 @@ def score_tasks(
     """Return the samples as a few tasks of about equal size."""
     size = max(1, -(-len(samples) // SCORE_TASKS))
     chunks = [tuple(samples[at : at + size]) for at in range(0, len(samples), size)]
-    names = (f"{name}-part{part:02d}" for part in range(len(chunks)))
-    return tuple(ScoreTask(i, by, chunk, exact) for i, chunk in zip(names, chunks, strict=True))
+    parts = enumerate(chunks)
+    return tuple(ScoreTask(f"{name}-part{at:02d}", by, chunk, exact) for at, chunk in parts)
 
 
 def scores(tasks: Sequence[ScoreTask], known: Known) -> list[SampleOutcome]:

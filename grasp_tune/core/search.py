@@ -2,28 +2,31 @@
 
 A schedule is a generator that yields rounds of independent tasks and receives their outcomes;
 this module turns it into ask and tell. The state is the outcomes by task id: feeding them to a
-fresh generator gives the same search again, so saving, restoring, a second process and a crash
-are one mechanism, and nothing can depend on the order in which tasks end.
+fresh generator gives the same search again, so nothing can depend on the order in which tasks end.
 """
 
 import logging
-from collections import deque
+import math
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from grasp_tune.core.choice import Choice, best_seen
+from grasp_tune.core.checkpoint_keys import START
+from grasp_tune.core.choice import Candidate, Choice, best_seen
 from grasp_tune.core.errors import CheckpointError, GraspError, InputError, SearchError
 from grasp_tune.core.plan import Plan
-from grasp_tune.core.records import Json, decode
+from grasp_tune.core.records import Json, decode, encode
 from grasp_tune.core.rounds import Round
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import (
     Outcome,
+    ProbeOutcome,
     ProbeTask,
     Task,
     check_answer,
     depth_of,
+    ended_runs,
     outcome_from_dict,
     outcome_to_dict,
 )
@@ -48,9 +51,9 @@ class _State:
 
     spec: dict[str, Json]
     outcomes: dict[str, Json]
-    failures: dict[str, Json]
+    failures: dict[str, list[str]]
     repeated: int
-    notes: list[Json]
+    notes: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +63,6 @@ class Progress:
     phase: str  # "probe", "train", "score", "done"
     calls: int  # spent by the tasks that have ended
     budget: int
-    pending: int  # tasks of this round that have not ended
-    leader: str
     best: float  # the best mean loss or score seen so far; NaN before any
 
 
@@ -77,11 +78,10 @@ class Search:
         self.tasks: dict[str, Task] = {}  # every task issued in any round so far, by id
         self._outcomes: dict[str, Outcome] = {}
         self._failures: dict[str, list[str]] = {}
-        self._producers: dict[str, Task] = {}  # checkpoint key -> the task that writes it
         self._rounds: list[tuple[Task, ...]] = []
-        self._queue: deque[Task] = deque()
-        self._missing: set[str] = set()  # checkpoints that were lost and are made again
-        self._losses: dict[tuple[str, str], int] = {}  # (reader, checkpoint) -> times not read
+        self._queue = deque[Task]()
+        self._missing = set[str]()  # checkpoints that were lost and are made again
+        self._losses = Counter[tuple[str, str]]()  # how often a reader did not find a checkpoint
         self._error: GraspError | None = None  # why the schedule cannot go on
         self._discarded: list[str] = []
         self._origin: str | None = None
@@ -114,8 +114,7 @@ class Search:
         """Record how a task ended; None means that it failed. Returns whether it was news.
 
         May come in any order, twice, late or for an unknown id: what is not news changes nothing.
-        A failed task is issued again, at most `ATTEMPTS` times in all. Raises `InputError` for an
-        outcome that cannot be this task's.
+        Raises `InputError` for an outcome that cannot be this task's.
         """
         if (known := self._known(task)) is None:
             return False
@@ -139,10 +138,10 @@ class Search:
                     "deterministic, so what was lost has not come back bit for bit"
                 )
                 logger.warning(self.notes[-1])
-            return True
-        self._outcomes[known.id] = outcome
-        self._failures.pop(known.id, None)  # they have passed; a repetition starts afresh
-        self._advance()
+        else:
+            self._outcomes[known.id] = outcome
+            self._failures.pop(known.id, None)  # they have passed; a repetition starts afresh
+            self._advance()
         return True
 
     def release(self, task: Task | str) -> None:
@@ -154,8 +153,7 @@ class Search:
     def lost_checkpoint(self, task: Task | str, key: str) -> None:
         """A task could not read checkpoint `key`: have it made again, then run the task again.
 
-        The task that wrote it is repeated, with the same bits since everything is addressed. If
-        its own input is gone too, it says so in turn, back to x0 if need be.
+        The task that wrote it is repeated; if its own input is gone, it says so in turn.
         """
         if (known := self._known(task)) is None:
             return
@@ -169,8 +167,7 @@ class Search:
     def make_again(self, key: str) -> None:
         """Have a checkpoint made again that is needed outside: the chosen one, after the end.
 
-        `ask` then gives the tasks that this takes before it says done. Raises `CheckpointError`
-        where that was tried too often.
+        Raises `CheckpointError` where that was tried too often.
         """
         if not self._repeat("the result", key):
             raise CheckpointError(f"checkpoint {key} cannot be read, although it was made again")
@@ -180,10 +177,8 @@ class Search:
         """Where the search stands."""
         return Progress(
             phase="done" if self.choice is not None else self._round.tasks[0].phase,
-            calls=self._spent,
+            calls=sum(self.calls.values()) - self.repeated,
             budget=self.spec.budget,
-            pending=len(self.round_tasks),
-            leader=self.leader,
             best=best_seen(self._outcomes.values()),
         )
 
@@ -196,10 +191,6 @@ class Search:
         return spent
 
     @property
-    def _spent(self) -> int:
-        return sum(outcome.calls for outcome in self._outcomes.values())
-
-    @property
     def rounds(self) -> int:
         """Rounds begun so far."""
         return len(self._rounds)
@@ -207,10 +198,8 @@ class Search:
     @property
     def depth(self) -> int:
         """Steps on the longest chain: round by round, those of the longest task that has ended."""
-        known = self._outcomes
-        steps = (
-            [depth_of(t, known[t.id]) for t in tasks if t.id in known] for tasks in self._rounds
-        )
+        ended = ([t for t in tasks if t.id in self._outcomes] for tasks in self._rounds)
+        steps = ([depth_of(t, self._outcomes[t.id]) for t in tasks] for tasks in ended)
         return sum(max(found, default=0) for found in steps)
 
     @property
@@ -238,12 +227,21 @@ class Search:
         """Return the choice, or the best so far marked partial where the search is not done."""
         if self.choice is not None:
             return self.choice
-        return Choice.stopped_early(self.leader, self.tasks, self._outcomes, self.lost)
+        start = [item for item in self._outcomes.values() if isinstance(item, ProbeOutcome)]
+        mean = (start[0].value, start[0].values) if start else (math.nan, 0)
+        rows = [Candidate(START, 0, "", math.nan, 0, False, *mean)]
+        for segment, result in ended_runs(self.tasks.values(), self._outcomes):
+            if result is not None:
+                loss, note = (result.loss, "") if result.finite else (math.nan, "diverged")
+                rows += [Candidate.of(key, segment.arm, loss, note) for key in segment.writes]
+        lost = (f"{key} was lost: {reason}" for key, reason in self.lost.items())
+        notes = ("stopped before the end: the best so far by training loss", *lost)
+        return Choice(self.leader, "value", "partial", tuple(rows), partial=True, notes=notes)
 
     @property
     def lost(self) -> dict[str, str]:
         """Tasks given up after too many failures, and why."""
-        return {key: why[-1] for key, why in self._failures.items() if len(why) >= ATTEMPTS}
+        return {key: why[-1] for key, why in self._failures.items() if self._given_up(key)}
 
     def discardable(self) -> tuple[str, ...]:
         """Return, once, the checkpoints that no task will read again."""
@@ -252,14 +250,9 @@ class Search:
 
     def state(self) -> dict[str, Json]:
         """Return everything needed to rebuild the search, as JSON values."""
-        return {
-            "format": 1,
-            "spec": self.spec.to_dict(),
-            "outcomes": {key: outcome_to_dict(item) for key, item in self.outcomes.items()},
-            "failures": {key: list(reasons) for key, reasons in self._failures.items()},
-            "repeated": self.repeated,
-            "notes": list(self.notes),
-        }
+        outcomes = {key: outcome_to_dict(item) for key, item in self.outcomes.items()}
+        spec, failures = self.spec.to_dict(), self._failures
+        return {"format": 1, **encode(_State(spec, outcomes, failures, self.repeated, self.notes))}
 
     @classmethod
     def from_state(
@@ -274,29 +267,24 @@ class Search:
         found = decode(_State, {key: item for key, item in state.items() if key != "format"})
         spec = spec or SweepSpec.from_dict(found.spec)
         before = spec.before(found.spec) if extend else spec
-        if difference := before.difference(found.spec):
+        if before.budget < spec.budget:
+            if cls.from_state(state, before).choice is None:
+                difference = spec.difference(found.spec)
+                raise InputError(f"the saved search differs, and has not ended: {difference}")
+            before = replace(spec, extends=(*before.extends, before.budget))
+        elif difference := before.difference(found.spec):
             raise InputError(f"the saved search differs from this one: {difference}")
         outcomes = {key: outcome_from_dict(item) for key, item in found.outcomes.items()}
         search = cls(before)
         search.replay(outcomes, found.failures)
-        if before.budget < spec.budget:
-            if search.choice is None:
-                difference = spec.difference(found.spec)
-                raise InputError(f"the saved search differs, and has not ended: {difference}")
-            search = cls(replace(spec, extends=(*before.extends, before.budget)))
-            search.replay(outcomes, found.failures)
-        search.repeated = whole("repeated", found.repeated, 0)
-        search.notes = [str(note) for note in found.notes]
+        search.repeated, search.notes = whole("repeated", found.repeated, 0), found.notes
         return search
 
     def replay(
         self, outcomes: Mapping[str, Outcome], failures: Mapping[str, list[str]] | None = None
     ) -> None:
         """Learn many outcomes at once, in any order; ids that never come up are ignored."""
-        for key, reasons in (failures or {}).items():
-            if not isinstance(reasons, list | tuple):
-                raise InputError(f"failures of {key}: got {reasons!r}, expected a list of reasons")
-            self._failures[key] = [str(reason) for reason in reasons]
+        self._failures.update({key: list(reasons) for key, reasons in (failures or {}).items()})
         self._advance()
         while fresh := [task for task in self.round_tasks if task.id in outcomes]:
             for task in fresh:
@@ -311,24 +299,23 @@ class Search:
     def _known(self, task: Task | str) -> Task | None:
         """Return the task of that id, None where there is none, or where its end is no news."""
         known = self.tasks.get(task if isinstance(task, str) else task.id)
-        ended = known is None or (
-            self._settled(known.id) and self._missing.isdisjoint(known.writes)
-        )
-        return None if ended else known
+        if known and self._settled(known.id) and self._missing.isdisjoint(known.writes):
+            return None
+        return known
 
     def _repeat(self, reader: str, key: str) -> bool:
         """Have a checkpoint made again; returns False where that was tried too often."""
-        if (producer := self._producers.get(key)) is None:
+        made = (task for task in reversed(self.tasks.values()) if key in task.writes)
+        if (producer := next(made, None)) is None:
             raise SearchError(f"checkpoint {key} is needed by {reader}, and no task makes it")
-        if not self._missing.isdisjoint(producer.writes):  # it is being made: that is no news
-            self._missing.add(key)
-            return True
-        times = self._losses[reader, key] = self._losses.get((reader, key), 0) + 1
-        if times > ATTEMPTS or self._given_up(producer.id):
+        news = self._missing.isdisjoint(producer.writes)  # else it is being made already
+        self._losses[reader, key] += news
+        if news and (self._losses[reader, key] > ATTEMPTS or self._given_up(producer.id)):
             return False
-        logger.warning("checkpoint %s cannot be read: %s is repeated", key, producer.id)
         self._missing.add(key)
-        self.release(producer)
+        if news:
+            logger.warning("checkpoint %s cannot be read: %s is repeated", key, producer.id)
+            self.release(producer)
         return True
 
     def _fail(self, task: Task, reason: str) -> None:
@@ -336,9 +323,8 @@ class Search:
         if not self._given_up(task.id):
             self.release(task)
         elif isinstance(task, ProbeTask):
-            raise SearchError(
-                f"the probe failed {ATTEMPTS} times, so nothing can be trained: {reason}"
-            )
+            message = f"the probe failed {ATTEMPTS} times, so nothing can be trained: {reason}"
+            raise SearchError(message)
         else:
             logger.warning("%s failed %d times and is lost: %s", task.id, ATTEMPTS, reason)
             self._missing.difference_update(task.writes)
@@ -348,16 +334,16 @@ class Search:
         self._round = step
         self._open = [task.id for task in step.tasks]
         self._rounds.append(step.tasks)
-        asked, left = sum(task.calls for task in step.tasks), self.spec.budget - self._spent
+        asked, left = sum(task.calls for task in step.tasks), self.spec.budget
+        left -= sum(outcome.calls for outcome in self._outcomes.values())
         if asked > left:
             raise SearchError(f"the schedule asks for {asked} oracle calls, but {left} are left")
-        self.plan = step.plan if step.plan is not None else self.plan
+        self.plan = step.plan or self.plan
         self._discarded.extend(step.discard)
         for task in step.tasks:
             if task.id in self.tasks:
                 raise SearchError(f"the schedule used the task id {task.id} twice")
             self.tasks[task.id] = task
-            self._producers.update(dict.fromkeys(task.writes, task))
             self._queue.append(task)
 
     def _advance(self) -> None:

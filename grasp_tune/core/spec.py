@@ -34,11 +34,10 @@ class SweepSpec:
 
     def __post_init__(self) -> None:
         # Limits beyond all use: lists of that length would fill the memory.
-        whole("budget", self.budget, 1, 10**18)
-        limits = (("width", 0, 10**6), ("probe_parts", 1, 10**5), ("seed", None, None))
-        for name, low, high in limits:
+        limits = {"budget": (1, 10**18), "width": (0, 10**6), "probe_parts": (1, 10**5)}
+        for name, ends in {**limits, "seed": (None, None)}.items():
             if (given := getattr(self, name)) is not None or name != "probe_parts":
-                object.__setattr__(self, name, whole(name, given, low, high))
+                object.__setattr__(self, name, whole(name, given, *ends))
         for before, after in pairwise((0, *self.extends, self.budget)):
             whole("extends", before, 0, after - 1)
         object.__setattr__(self, "schedule", find_schedule(self.schedule))
@@ -59,11 +58,9 @@ class SweepSpec:
     ) -> tuple["SweepSpec", dict[str, Factory]]:
         """Return the spec of what a person asked for, and the optimizers of their own by name.
 
-        The one place where a sweep is put together. Workers need the functions beside the spec,
-        which holds names only.
+        Workers need these functions beside the spec, which holds names only.
 
         method: `NonConvex()` where it is None.
-        width: how many short runs share a task; 0: one each.
         challengers: names of registered optimizers, or a mapping from names to functions.
         """
         method = NonConvex() if method is None else method
@@ -87,9 +84,8 @@ class SweepSpec:
     ) -> "SweepSpec":
         """Return the spec of a sweep that runs a plan to the letter.
 
-        method: given where the plan's has a base optimizer of the user's own; without it such a
-            base is left out, since a plan holds its name only.
-        ensemble: the plan's own where it is None.
+        method: given where the plan's has a base of the user's own, which is left out otherwise: a
+            plan holds its name only.
         """
         method = method or method_from_dict(_without_own_base(encode(plan.method)))
         how: EnsembleName = "window" if plan.ensemble == "window" else "resample"
@@ -97,58 +93,54 @@ class SweepSpec:
 
     def to_dict(self) -> dict[str, Json]:
         """Return the spec as JSON values."""
-        written = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         schedule = written_schedule(find_schedule(self.schedule))
-        written |= {"method": self.method.to_dict(), "schedule": schedule}
-        written |= {name: list(getattr(self, name)) for name in ("challengers", "extends")}
         if not self.extends:  # as before there was such a thing
-            del written["extends"]
-        return written
+            del values["extends"]
+        return dict(encode({**values, "method": self.method.to_dict(), "schedule": schedule}))
 
     @classmethod
     def checked(cls, data: Json) -> dict[str, Json]:
         """Return what `to_dict` wrote, checked; a base of one's own is left as its name."""
-        method = data.get("method") if isinstance(data, dict) else None
-        known = {**data, "method": _without_own_base(method)} if isinstance(method, dict) else data
-        return {**cls.from_dict(known).to_dict(), "method": method}
+        values = _complete(data)
+        known = cls.from_dict({**values, "method": _without_own_base(values["method"])})
+        return {**known.to_dict(), "method": values["method"]}
 
     @classmethod
     def from_dict(cls, data: Json, own: Mapping[str, Factory] | None = None) -> "SweepSpec":
-        """Return the spec that `to_dict` wrote.
-
-        own: the user's own optimizers by name; needed where the method's base is one of them.
-        """
-        names = set(cls.__dataclass_fields__)
-        if not isinstance(data, dict) or {*data, "extends"} != names:
-            raise InputError(f"a spec has exactly the keys {sorted(names)}")
-        method, lists = data["method"], (data["challengers"], data.get("extends", []))
-        if not all(isinstance(item, list) for item in lists) or not isinstance(method, dict):
-            raise InputError("of a spec, challengers and extends are lists, method is an object")
-        known = method_from_dict(method, (own or {}).get(str(method.get("base"))))
-        challengers, extends = tuple(map(str, lists[0])), tuple(lists[1])
-        return cls(**{**data, "method": known, "challengers": challengers, "extends": extends})
+        """Return the spec that `to_dict` wrote; its base may be one of the user's `own`."""
+        values = _complete(data)
+        base = (own or {}).get(str(values["method"].get("base")))
+        values["method"] = method_from_dict(values["method"], base)
+        values["challengers"] = tuple(map(str, values["challengers"]))
+        return cls(**{**values, "extends": tuple(values["extends"])})
 
     def before(self, stored: Json) -> "SweepSpec":
         """Return the spec with the budget of a stored one, where that is no larger."""
-        values = stored if isinstance(stored, dict) else {}
-        budget, extends = values.get("budget"), tuple(values.get("extends", ()))
-        if not isinstance(budget, int) or budget > self.budget:
+        values = _complete(stored)
+        if not isinstance(budget := values["budget"], int) or budget > self.budget:
             return self
-        return replace(self, budget=budget, extends=extends)
+        return replace(self, budget=budget, extends=tuple(values["extends"]))
 
     def difference(self, stored: Json) -> str:
-        """Return the keys in which a stored spec differs, with both values; empty if none.
-
-        Compared as written: a base optimizer of one's own is there by name only.
-        """
-        mine = {"extends": [], **self.to_dict()}
-        if not isinstance(stored, dict) or {*stored, "extends"} != set(mine):
-            raise InputError(f"a spec has exactly the keys {sorted(mine)}")
-        stored = {"extends": [], **stored}
+        """Return the keys in which a stored spec differs, with both values; empty if none."""
+        mine, stored = _complete(self.to_dict()), _complete(stored)
         if mine["budget"] != stored["budget"]:
             stored["extends"] = mine["extends"]
         changed = (key for key in mine if mine[key] != stored[key])
         return "; ".join(f"{key} {stored[key]!r} became {mine[key]!r}" for key in changed)
+
+
+def _complete(data: Json) -> dict[str, Json]:
+    """Return a written spec with every key; InputError where it is none."""
+    names = set(SweepSpec.__dataclass_fields__)
+    if not isinstance(data, dict) or {*data, "extends"} != names:
+        raise InputError(f"a spec has exactly the keys {sorted(names)}")
+    values = {"extends": [], **data}
+    kinds = (("method", dict), ("challengers", list), ("extends", list))
+    if not all(isinstance(values[name], kind) for name, kind in kinds):
+        raise InputError("of a spec, challengers and extends are lists, method is an object")
+    return values
 
 
 def _without_own_base(method: dict[str, Json]) -> dict[str, Json]:

@@ -9,7 +9,6 @@ from typing import Any
 from grasp_tune.core.errors import InputError
 
 Fits = Callable[[float], bool]
-LARGEST_BUDGET = 2**63 - 1  # what a 64-bit counter of oracle calls can hold
 
 
 def number(name: str, given: object, wanted: str = "", fits: Fits = math.isfinite) -> float:
@@ -46,8 +45,8 @@ def whole(name: str, given: Any, low: int | None = 1, high: int | None = None) -
 def as_fraction(share: float) -> Fraction:
     """Return the simplest fraction that is the same double as `share`.
 
-    A person who writes 0.3 or 1/3 means that number: the double's exact binary value lies a hair
-    beside it, and rounding down would then lose a whole oracle call.
+    Who writes 0.3 means 3/10: the double lies a hair beside it, and rounding down would then lose
+    an oracle call.
     """
     simple = Fraction(share).limit_denominator(10**6)
     return simple if float(simple) == share else Fraction(repr(share))

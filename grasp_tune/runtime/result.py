@@ -10,9 +10,8 @@ from typing import Any
 
 from torch import nn
 
-from grasp_tune.core.certificate import Certificate, certify
 from grasp_tune.core.checkpoint_keys import Key
-from grasp_tune.core.choice import Candidate, Choice
+from grasp_tune.core.choice import Candidate, Certificate, Choice, certify
 from grasp_tune.core.errors import CheckpointError, InputError
 from grasp_tune.core.plan import Cell, Plan
 from grasp_tune.core.records import Json, decode, encode, record

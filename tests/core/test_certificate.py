@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from grasp_tune.core.certificate import (
+from grasp_tune.core.choice import (
     Bound,
     Certificate,
     gradient_choice,

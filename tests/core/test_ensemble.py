@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grasp_tune.core.certificate import gradient_choice, value_choice
+from grasp_tune.core.choice import gradient_choice, value_choice
 from grasp_tune.core.ensemble import (
     HalvingRound,
     Tally,

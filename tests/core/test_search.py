@@ -5,7 +5,9 @@ import random
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -118,6 +120,14 @@ def test_a_state_of_another_sweep_is_refused_by_name() -> None:
         Search.from_state(state, SweepSpec(NonConvex(), 4000, seed=1))
     with pytest.raises(InputError, match="format 1"):
         Search.from_state({"format": 2})
+
+
+def test_numbers_of_numpy_are_written_like_pythons() -> None:
+    counts: list[Any] = [np.int64(count) for count in (4000, 3, 16, 2)]
+    budget, seed, width, parts = counts
+    spec = SweepSpec(NonConvex(), budget, "paper", seed, width=width, probe_parts=parts)
+    again = json.loads(json.dumps(spec.to_dict()))
+    assert [again[name] for name in ("budget", "seed", "width", "probe_parts")] == counts
 
 
 class Interleavings(RuleBasedStateMachine):

@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import grasp_tune as gt
-from grasp_tune.core.certificate import Certificate
-from grasp_tune.core.choice import Candidate, Choice
+from grasp_tune.core.choice import Candidate, Certificate, Choice
 from grasp_tune.data import DataSpec
 from grasp_tune.report.advice import (
     certificate_words,

@@ -24,7 +24,7 @@ from grasp_tune.runtime.driver import run_sweep
 from tests.engine import workbench
 from tests.executors.sweeps import killed_at, problem
 
-TRAIN = Progress("train", calls=40, budget=200, pending=1, leader="x0", best=1.23456)
+TRAIN = Progress("train", calls=40, budget=200, best=1.23456)
 
 
 def test_a_bar_shows_phase_calls_best_and_time_left() -> None:

@@ -142,7 +142,7 @@ def reply_with(edge: float, best: float, matrices: int = 0) -> Callable[[Task], 
     def score(key: str) -> float:
         if key == "x0":
             return 2.0
-        value = values[Key.parse(key).run]
+        value = values[int(key[3:6])]
         return 0.5 + 0.1 * abs(math.log(value / best)) - 1e-6 * Key.parse(key).call
 
     def watching(task: Task) -> Outcome:
