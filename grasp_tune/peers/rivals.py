@@ -124,9 +124,6 @@ class ScheduleFreePlus(_Adam):
             at["x"].lerp_(at["z"], self._largest**2 / self._weights)  # (3)
             item.copy_(torch.lerp(at["z"], at["x"], mix))  # (4)
 
-    def train(self) -> None:
-        """Begin at the present point."""
-
     @torch.no_grad()
     def eval(self) -> None:
         """Put the average in place."""
