@@ -87,8 +87,15 @@ class Grasp(LoopOptimizer):
     ) -> None:
         if park not in (kinds := ("auto", "device", "cpu", "files")):
             raise InputError(f"park: got {park!r}, expected one of {', '.join(kinds)}")
+        given = {"budget": budget, "epochs": epochs, "minutes": minutes}
+        if len(named := [name for name, value in given.items() if value is not None]) != 1:
+            got = " and ".join(named) or "none of them"
+            raise InputError(f"give one of budget, epochs (with loader) or minutes; got {got}")
+        if epochs is not None:
+            if loader is None or not hasattr(loader, "__len__"):
+                raise InputError("epochs: give the loader too, one that has a length; or budget=")
+            budget = whole("epochs", epochs) * len(loader)
         self._clock = _Clock(minutes) if minutes is not None else None
-        budget = _budget(budget, epochs, loader, minutes)
         self._setting = NonConvex() if method is None else method, schedule, seed
         check_spec(self._spec(budget or 1))
         memory = ParkedStore("cpu" if park == "cpu" else None)
@@ -98,33 +105,23 @@ class Grasp(LoopOptimizer):
             point.store = TemporaryStore()
         super().__init__(point)
         self._ledger = None if budget is None else Ledger(Search(self._spec(budget)))
-        self._task_id = ""
-        self._done, self._whole_epochs = False, epochs is not None
+        self._task_id, self._whole_epochs = "", epochs is not None
 
     def _spec(self, budget: int) -> SweepSpec:
         method, schedule, seed = self._setting
         return SweepSpec(method, budget, schedule, seed, probe_parts=1)
 
-    @property
-    def done(self) -> bool:
-        """Whether the budget is spent; the model then holds the chosen weights."""
-        return self._done
-
     def _take(self, loss: Tensor) -> None:
         over = self._clock is not None and self._agreed(torch.tensor(float(self._clock.over))) > 0
         if self._ledger is None:  # none of the steps that are timed moves the model
             assert self._clock is not None
-            self._clock.rehearse(self._point)
-            if (steps := self._clock.tick()) is not None or over:
+            if (steps := self._clock.tick(self._point)) is not None or over:
                 calls = self._agreed(torch.tensor(steps or 1.0, dtype=torch.float64))
                 self._ledger = Ledger(Search(self._spec(int(calls))))
             return
         if self._run is None:  # x0 is where the model is now
             self._point.store.write(START, self._point.tensors(), {})
-            kept = clones([item.grad for item in self._point.trained])
             self._next_task(self._ledger)
-            for parameter, gradient in zip(self._point.trained, kept, strict=True):
-                parameter.grad = gradient
         if not self._feed(loss):
             self._next_task(self._ledger)
         if over and not self.done:
@@ -267,17 +264,6 @@ class _Clock:
         self._copies: list[Tensor] = []
         self._optimizer: Optimizer | None = None
 
-    def rehearse(self, point: ModelPoint) -> None:
-        """Make a step with copies of the parameters, so that its time is known too."""
-        if self._optimizer is None:
-            self._copies = [nn.Parameter(item.detach().clone()) for item in point.trained]
-            self._optimizer = usual_optimizer(self._copies, point.matrices)
-        point.check_gradients()
-        for copy, item in zip(self._copies, point.trained, strict=True):
-            copy.grad = item.grad
-        with torch.no_grad():
-            self._optimizer.step()
-
     @property
     def elapsed(self) -> float:
         """Seconds spent."""
@@ -285,11 +271,20 @@ class _Clock:
 
     @property
     def over(self) -> bool:
-        """Whether the time is spent."""
         return self.elapsed >= self._limit
 
-    def tick(self) -> int | None:
-        """Note a step; return how many more fit once that is known."""
+    def tick(self, point: ModelPoint) -> int | None:
+        """Note a step; return how many more fit once that is known.
+
+        The optimizer's own time counts too: it makes a step with copies of the parameters.
+        """
+        if self._optimizer is None:
+            self._copies = [nn.Parameter(item.detach().clone()) for item in point.trained]
+            self._optimizer = usual_optimizer(self._copies, point.matrices)
+        point.check_gradients()
+        for copy, item in zip(self._copies, point.trained, strict=True):
+            copy.grad = item.grad
+        self._optimizer.step()
         now = time.monotonic()
         self._begun = self._begun or now
         self._ticks.append(now)
@@ -303,19 +298,3 @@ class _Clock:
     def go_on(self, spent: float) -> None:
         """Go on with so many seconds spent."""
         self._spent, self._begun = float(spent), time.monotonic()
-
-
-def _budget(
-    budget: int | None, epochs: int | None, loader: Any, minutes: float | None
-) -> int | None:
-    """Return T in steps; None where it follows from `minutes`."""
-    named = {"budget": budget, "epochs": epochs, "minutes": minutes}
-    given = [name for name, value in named.items() if value is not None]
-    if len(given) != 1:
-        got = " and ".join(given) or "none of them"
-        raise InputError(f"give one of budget, epochs (with loader) or minutes; got {got}")
-    if epochs is None:
-        return budget
-    if loader is None or not hasattr(loader, "__len__"):
-        raise InputError("epochs: give the loader too, one that has a length; or give budget=")
-    return whole("epochs", epochs) * len(loader)

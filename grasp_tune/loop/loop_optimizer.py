@@ -3,6 +3,7 @@
 import math
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -36,6 +37,10 @@ MOVED = (
     "the model's parameters were changed since the last step by something else than this "
     "optimizer (load_state_dict, another optimizer, weight clipping?), so its measurements no "
     "longer fit; make a new optimizer, or leave the parameters alone"
+)
+RATE_SET = (
+    "something sets the learning rate of a Grasp optimizer (a learning-rate scheduler?); it has "
+    "none, and the value is ignored: remove the scheduler"
 )
 
 
@@ -119,19 +124,20 @@ class LoopOptimizer(Optimizer):
     """
 
     def __init__(self, point: ModelPoint) -> None:
-        self._point, self._calls = point, 0
+        self._point, self._calls, self._done = point, 0, False
         self._run: ProbeRun | ScoreRun | TrainRun | None = None
         self._told: set[str] = set()  # warnings that were given
         self._spare = 0  # steps after the last one that are no mistake
-        self._heard = _Heard()
+        self._heard: list[Tensor] = []  # losses that the model's own output has told
         super().__init__(point.groups, {"lr": NO_RATE, "shown": NO_RATE, **DEFAULTS})
         if point.model is not None:
-            point.model.register_forward_hook(self._heard)
+            # The hook knows the list alone, and so does that of a copy of the model.
+            point.model.register_forward_hook(partial(_hear, self._heard))
 
     @property
     def done(self) -> bool:
         """Whether the budget is spent; the model then holds the chosen weights."""
-        raise NotImplementedError
+        return self._done
 
     @property
     def calls(self) -> int:
@@ -155,8 +161,7 @@ class LoopOptimizer(Optimizer):
         if self.done:
             self._spare -= 1
             if self._spare < 0:
-                text = "the budget is spent: this step changes nothing; stop at opt.done"
-                self._warn("done", text)
+                self._warn("the budget is spent: this step changes nothing; stop at opt.done")
             return closure() if callable(closure) else closure
         loss = closure
         if callable(closure):
@@ -192,9 +197,9 @@ class LoopOptimizer(Optimizer):
 
     def _checked(self, loss: Any) -> Tensor:
         """Return the loss of this step as a tensor, the mean over all ranks."""
-        heard, self._heard.losses = self._heard.losses, []
-        if loss is None and heard:
-            loss = torch.stack([item.float() for item in heard]).mean()
+        if loss is None and self._heard:
+            loss = torch.stack([item.float() for item in self._heard]).mean()
+        self._heard.clear()
         if loss is None:
             raise InputError(NEEDS_LOSS)
         value = loss.detach() if isinstance(loss, Tensor) else torch.tensor(float(loss))
@@ -222,29 +227,19 @@ class LoopOptimizer(Optimizer):
         for group in self.param_groups:
             # A schedule that is constant sets what it found first, which does no harm.
             if group["lr"] not in (group["shown"], NO_RATE):
-                self._warn(
-                    "scheduler",
-                    "something sets the learning rate of a Grasp optimizer (a learning-rate "
-                    "scheduler?); it has none, and the value is ignored: remove the scheduler",
-                )
+                self._warn(RATE_SET)
             group["lr"] = group["shown"] = size * group["multiplier"]
 
-    def _warn(self, key: str, text: str) -> None:
-        if key not in self._told:
-            self._told.add(key)
+    def _warn(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
             warnings.warn(text, stacklevel=4)
 
 
-class _Heard:
-    """The losses that a model's own output has told; knows nothing else, as copies of it do."""
-
-    def __init__(self) -> None:
-        self.losses: list[Tensor] = []
-
-    def __call__(self, module: nn.Module, given: Any, output: Any) -> None:
-        loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
-        if isinstance(loss, Tensor) and loss.numel() == 1 and torch.is_grad_enabled():
-            self.losses.append(loss.detach().reshape(()))
+def _hear(losses: list[Tensor], module: nn.Module, given: Any, output: Any) -> None:
+    loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    if isinstance(loss, Tensor) and loss.numel() == 1 and torch.is_grad_enabled():
+        losses.append(loss.detach().reshape(()))
 
 
 def check_spec(spec: SweepSpec, bases: Mapping[str, Any] | None = None) -> None:
