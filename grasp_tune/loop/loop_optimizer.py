@@ -59,7 +59,6 @@ class TrainRun(TrainingRun):
             begun = point.store.read(str(segment.state or START))
             point.put(begun.tensors)
             saved = begun if segment.state else None
-        self._point = point
         super().__init__(task, segment, point, cast(nn.Module, point), point.trained, saved)
         point.rules.check(self.base)
         if not self.over:
@@ -74,11 +73,6 @@ class TrainRun(TrainingRun):
     def step_size(self) -> float:
         """The number that scales the optimizer's step now, NaN where it has none."""
         return float(self.optimizer.param_groups[0].get(self._entry, math.nan))
-
-    def feed(self, loss: Tensor | float) -> None:
-        """Take one gradient; make the step that it completes."""
-        super().feed(loss)
-        self._point.mark()
 
     def outcome(self) -> TrainOutcome:
         """How the run went; writes what the segment wants at its end."""
@@ -192,6 +186,8 @@ class LoopOptimizer(Optimizer):
         assert self._run is not None
         self._point.check_gradients()
         self._run.feed(loss)
+        if isinstance(self._run, TrainRun):
+            self._point.mark()
         self._calls += 1
         return self._run.wants is not None
 

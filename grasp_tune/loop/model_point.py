@@ -97,7 +97,7 @@ class ModelPoint:
         self.buffers = Buffers(self.model)
         self.matrices = hidden_matrices(self.model, self.trained)
 
-    # -- what checkpoints ask of a module --------------------------------------------------------
+    # What checkpoints ask of a module:
 
     def parameters(self) -> Iterator[Tensor]:
         return iter(self.trained)
@@ -107,8 +107,6 @@ class ModelPoint:
 
     def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
         return iter(()) if self.model is None else self.model.named_buffers()
-
-    # -- moving ----------------------------------------------------------------------------------
 
     def tensors(self) -> Tensors:
         """Return the point as named tensors, not copied."""
@@ -123,8 +121,6 @@ class ModelPoint:
     def place(self, key: str) -> None:
         """Put the model at a checkpoint."""
         self.put(self.store.read(key).tensors, key)
-
-    # -- watching --------------------------------------------------------------------------------
 
     @torch.no_grad()
     def mark(self) -> None:
