@@ -15,12 +15,7 @@ from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.core.search import Search
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import ProbeTask, Task, TrainOutcome, TrainTask
-from grasp_tune.engine.checkpoints import (
-    Tensors,
-    load_optimizer,
-    model_tensors,
-    optimizer_tensors,
-)
+from grasp_tune.engine.checkpoints import Tensors, load_optimizer, model_tensors, optimizer_tensors
 from grasp_tune.engine.sampling import Call, ProbeRun, ScoreRun, State
 from grasp_tune.engine.segment import TrainingRun
 from grasp_tune.engine.step_rules import DEFAULTS

@@ -39,7 +39,6 @@ class Peer:
 
     @property
     def installed(self) -> bool:
-        """Whether its package can be imported."""
         return self.package is None or find_spec(self.package) is not None
 
     def run(self, problem: TorchProblem, budget: int, seed: int) -> PeerResult:
@@ -48,8 +47,7 @@ class Peer:
         It gets as many threads as a task of a sweep on the same model, so that times compare.
         Raises `MissingExtra` where its package is not installed.
         """
-        session = Session(problem, budget, seed)
-        start = time.perf_counter()
+        session, start = Session(problem, budget, seed), time.perf_counter()
         with task_threads(problem.build(seed)):
             result = self.work(session)
         return replace(result, calls=session.calls, seconds=time.perf_counter() - start)
@@ -187,7 +185,6 @@ PEERS: Mapping[str, Peer] = {peer.name: peer for peer in _ALL}
 
 
 def find_peer(name: str) -> Peer:
-    """Return the peer of that name."""
     if name not in PEERS:
         raise InputError(f"peer: got {name!r}, expected one of {', '.join(PEERS)}")
     return PEERS[name]

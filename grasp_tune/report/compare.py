@@ -308,7 +308,7 @@ def method_figure(comparison: Comparison) -> Any:
             if kind == ("off the scale" if value > edge else "ours" if ours else "others"):
                 places.append((min(value, 1.5 * max(shown)), name))
                 told.append(f"{words}: {number(value)}")
-        add_trace(figure, kind, places, told, mode="markers", marker=look)
+        add_trace(figure, kind, places, told, marker=look)
     if edge < math.inf and max(shown) > 3 * min(shown):
         figure.update_xaxes(**log_axis(shown))
     # Every method has its name beside its line, also one without a dot.

@@ -9,7 +9,7 @@ import base64
 import math
 import time
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
@@ -48,16 +48,14 @@ def render(template: str, drawn: Mapping[str, Callable[[], Any]], **values: Any)
     scripts = [] if library is None else [library, draw]
     # Of the text as a browser hands it to the check: line ends are single line feeds by then.
     sums = [base64.b64encode(sha256(text.encode()).digest()).decode() for text in scripts]
-    return (
-        _environment()
-        .get_template(template)
-        .render(
-            figures={name: _inert(make()) for name, make in drawn.items() if scripts},
-            scripts=[Markup(text) for text in scripts],
-            digests=Markup(" ".join(f"'sha256-{item}'" for item in sums) or "'none'"),
-            **{"refresh": None, **values},
-        )
-    )
+    values = {
+        "refresh": None,
+        "figures": {name: _inert(make()) for name, make in drawn.items() if scripts},
+        "scripts": [Markup(text) for text in scripts],
+        "digests": Markup(" ".join(f"'sha256-{item}'" for item in sums) or "'none'"),
+        **values,
+    }
+    return _environment().get_template(template).render(values)
 
 
 def write_page(path: Path, text: str) -> Path:
@@ -79,13 +77,8 @@ def plotly_library() -> str | None:
 
 @cache
 def _environment() -> Environment:
-    made = Environment(
-        loader=PackageLoader("grasp_tune.report"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
-    )
+    tidy: Any = {"trim_blocks": True, "lstrip_blocks": True, "undefined": StrictUndefined}
+    made = Environment(loader=PackageLoader("grasp_tune.report"), autoescape=True, **tidy)
     names = ("number", "percent", "duration", "plural")
     made.filters |= {name: getattr(formatting, name) for name in names}
     made.filters["error_bar"] = figures.error_bar
@@ -95,10 +88,8 @@ def _environment() -> Environment:
 
 def _inert(figure: Any) -> Markup:
     """JSON in which no markup can be found."""
-    text = str(figure.to_json())
-    for character in "<>&\u2028\u2029":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return Markup(text)
+    unsafe = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"}
+    return Markup(str(figure.to_json()).translate(unsafe))
 
 
 def write_result_report(path: Path, result: Result) -> Path:
@@ -154,13 +145,10 @@ def report_text(
     config: as it is shown, secrets masked; `title` is the page's title.
     refresh: seconds after which the page loads itself again, for a run that is under way.
     """
-    drawn = {
-        "curves": lambda: figures.curve_figure(result, _CURVES),
-        "scores": lambda: figures.score_figure(result),
-    }
+    curves, scores = partial(figures.curve_figure, result, _CURVES), figures.score_figure
     return render(
         "report.html",
-        drawn if result.runs else {},
+        {"curves": curves, "scores": partial(scores, result)} if result.runs else {},
         title=str(config.get("title") or (folder and folder.name) or "A run of grasp_tune"),
         refresh=refresh,
         result=result,
