@@ -263,7 +263,6 @@ class _Clock:
 
     @property
     def elapsed(self) -> float:
-        """Seconds spent."""
         return self._spent + (0.0 if self._begun is None else time.monotonic() - self._begun)
 
     @property

@@ -27,7 +27,7 @@ from grasp_tune.engine.checkpoints import load_model
 from grasp_tune.engine.metrics import find_metric
 from grasp_tune.extras import missing_extra
 from grasp_tune.limits import Limits
-from grasp_tune.peers.registry import PEERS, find_peer, installed_peers
+from grasp_tune.peers.registry import PEERS, installed_peers
 from grasp_tune.report.advice import spent_calls
 from grasp_tune.report.evaluation import FILE, Quality, evaluate, read_metadata, write_metadata
 from grasp_tune.report.figures import CHOSEN, CROSS, OTHER, add_trace, log_axis, new_figure
@@ -37,6 +37,7 @@ from grasp_tune.runtime.files import read_json, write_json_atomic
 from grasp_tune.runtime.result import Result
 
 OURS = {"grasp-promote": "GRASP, promote", "grasp-paper": "GRASP, the paper's"}
+TITLES = {**OURS, **{name: peer.title for name, peer in PEERS.items()}}  # of all methods
 SORTS = ("train_loss", "test_loss", "metric", "seconds")
 _LIMIT = 2**20  # bytes of a record
 _FAR = 100.0  # a number so many times the median is drawn at the edge
@@ -119,9 +120,7 @@ class Comparison:
             "budget": self.experiment.budget,
             "left_out": list(self.left_out),
             "metric": self.metric,
-            "methods": [
-                encode(item) | {key: item.typical(key) for key in SORTS} for item in self.methods
-            ],
+            "methods": [encode(x) | {key: x.typical(key) for key in SORTS} for x in self.methods],
         }
 
 
@@ -129,10 +128,9 @@ def chosen_methods(names: Sequence[str]) -> tuple[str, ...]:
     """The methods to compare: those named, or ours and every peer that is installed."""
     if not names:
         return (*OURS, *(peer.name for peer in installed_peers()))
-    known = (*OURS, *PEERS)
     for name in names:
-        if name not in known:
-            wanted = f"some of {', '.join(known)}{hint(name, known)}"
+        if name not in TITLES:
+            wanted = f"some of {', '.join(TITLES)}{hint(name, TITLES)}"
             raise ConfigError("--methods", "", shown(name), wanted)
         if name in PEERS and not PEERS[name].installed:
             raise missing_extra(str(PEERS[name].package), "bench", PEERS[name].title)
@@ -187,21 +185,17 @@ def compare(
             path.parent.mkdir(exist_ok=True)
             write_json_atomic(path, encode(record))
             done = record.quality
-            what = record.note if done is None else f"loss {done.train.loss:.4g}"
-            words = f"{title_of(name)}, seed {seed}: {what}, {record.seconds:.1f} s"
+            what = f"loss {done.train.loss:.4g}" if done else record.note
+            words = f"{TITLES[name]}, seed {seed}: {what}, {record.seconds:.1f} s"
             tell(f"[{count}/{len(pairs)}] {words}")
         found[name].append(record)
-    summaries = [MethodSummary(name, title_of(name), tuple(items)) for name, items in found.items()]
+    summaries = [MethodSummary(name, TITLES[name], tuple(items)) for name, items in found.items()]
     ordered = tuple(sorted(summaries, key=lambda item: item.rank(sort)))
     absent = tuple(peer.title for peer in PEERS.values() if not methods and not peer.installed)
     metric = "accuracy" if (asked := built.problem.metric) is None else find_metric(asked)[0]
     comparison = Comparison(experiment, folder, ordered, absent, metric, sort)
     write_json_atomic(folder / "comparison.json", comparison.to_dict())
     return comparison
-
-
-def title_of(method: str) -> str:
-    return OURS.get(method) or find_peer(method).title
 
 
 def run_method(experiment: Experiment, built: Built, name: str, seed: int) -> Record:
@@ -219,7 +213,7 @@ def run_method(experiment: Experiment, built: Built, name: str, seed: int) -> Re
             model, calls = found.model, spent_calls(found)
             note = "" if found.choice.chosen.arm else "the start point"
         else:
-            result = find_peer(name).run(problem, experiment.budget, seed)
+            result = PEERS[name].run(problem, experiment.budget, seed)
             calls, note, diverged = result.calls, result.note, result.diverged
             model = problem.build(seed)
             load_model(model, result.tensors, name)

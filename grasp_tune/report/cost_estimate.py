@@ -191,7 +191,6 @@ class CostEstimate:
         return tuple(found)
 
     def to_dict(self) -> dict[str, Any]:
-        """The estimate as JSON values."""
         cells: dict[int, dict[str, Any]] = {}  # every run once
         for item in sorted(self.run.segments, key=lambda item: item.arm.index):
             cell = {"index": item.arm.index, "value": item.arm.value, "budget": 0}
@@ -250,23 +249,15 @@ def estimate_cost(
     run. With `grad_norm` (and `value`, the loss) at the start point given, neither happens.
     """
     given = experiment.sweep_arguments()
-    built, width = None, 0
+    fused, built, width = given.pop("fused"), None, 0
     if grad_norm is None:  # what follows needs torch; without it a plan takes no time
         from grasp_tune.config.build import build_parts, settled
         from grasp_tune.engine.fused import fusion_width
 
         built = build_parts(experiment)
         experiment = settled(experiment, built.problem)
-        width = fusion_width(built.problem, given["method"], given["fused"], experiment.seed)
-    spec, bases = SweepSpec.assemble(
-        given["method"],
-        experiment.budget,
-        given["schedule"],
-        experiment.seed,
-        ensemble=experiment.ensemble,
-        width=width,
-        challengers=given["challengers"],
-    )
+        width = fusion_width(built.problem, given["method"], fused, experiment.seed)
+    spec, bases = SweepSpec.assemble(**{**given, "budget": experiment.budget, "width": width})
     if built is None:
         assert grad_norm is not None
         start = StartPoint(grad_norm, value)
