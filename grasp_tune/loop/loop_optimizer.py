@@ -95,7 +95,7 @@ class TrainRun(TrainingRun):
 
     def load(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
         """Go on from what `state` gave."""
-        tensors = clones(dict(tensors))
+        tensors = clones(tensors)
         load_optimizer(self.optimizer, tensors, numbers["optimizer"], "the saved loop")
         self.averages.load(tensors, numbers["averages"], "the saved loop")
         self.curve.load(numbers["curve"])

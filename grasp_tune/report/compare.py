@@ -149,11 +149,9 @@ def compare(
 ) -> Comparison:
     """Run what is missing of a comparison and return all of it.
 
-    experiment: the problem, the budget of each method, and the first seed.
-    out: the folder of the comparison; the same folder again goes on with it.
+    experiment: the problem, the budget of each method, and the first of the `seeds`.
+    out: the folder of the comparison; the same folder again goes on with it, unless `fresh`.
     methods: names as `chosen_methods` knows them; none means all that are installed.
-    seeds: how often each method runs.
-    fresh: remove an earlier comparison first.
     sort: what comes first: the smallest `train_loss`, `test_loss` or `seconds`, or the largest
         `metric` on the test rows.
     tell: gets a line with the time that this will take, and one for each record.

@@ -57,7 +57,6 @@ def run_scatter(
 
     heights: where each run stands, by its number; NaN leaves it out. A run that diverged, or one
         far above the losses that runs begin with, is a cross at the upper edge.
-    chosen: the number of the run that was chosen.
     """
     low, high = axis_ends([heights[run.arm] for run in runs], runs)
     good = [run for run in runs if heights[run.arm] <= high]
