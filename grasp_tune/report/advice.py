@@ -151,47 +151,45 @@ def next_steps(result: Result, metadata: RunMetadata | None) -> list[str]:
             "columns are on comparable scales."
         )
     if (words := memorizes(result, quality)) is not None:
-        remedy = (
-            f"To let the choice go by other rows, {_VALIDATE}"
-            if result.validation is None
-            else "More data, augmentation (problem.augment), weight decay (problem.weight_decay), "
-            "early stopping (patience: 3) or a smaller model would help"
-        )
+        remedy = f"To let the choice go by other rows, {_VALIDATE}"
+        if result.validation is not None:
+            remedy = (
+                "More data, augmentation (problem.augment), weight decay (problem.weight_decay), "
+                "early stopping (patience: 3) or a smaller model would help"
+            )
         return [*steps, f"{words} {remedy}. More budget would not help."]
-    gain, base = expected_gain(result), quality and quality.baseline
-    # Hardly anything is left to learn from the training rows:
-    train = quality and quality.train
+    gain, base, train = (
+        expected_gain(result),
+        quality and quality.baseline,
+        quality and quality.train,
+    )
+    # Whether hardly anything is left to learn from the training rows:
     fits = train and (train.accuracy == 1.0 or (base and train.loss < _FITS * base.loss))
     blind = result.validation is None and not (quality and quality.test)
+    more = ""
     if ENDED_EARLY in result.notes:
-        steps.append(
-            "More budget would not help: the run ended when it got no better. More data, "
-            "problem.augment or problem.weight_decay may."
+        more = (
+            "would not help: the run ended when it got no better. More data, problem.augment or "
+            "problem.weight_decay may."
         )
     elif fits:
-        steps.append(
-            "More budget would change little: the model fits its training rows already"
-            + (", be it by learning or by memorizing." if blind else ".")
-        )
+        more = "would change little: the model fits its training rows already"
+        more += ", be it by learning or by memorizing." if blind else "."
     elif gain is not None and gain > _WORTH:
         much = "half or more" if gain > 0.5 else f"about {percent(gain)}"
-        steps.append(
-            "More budget would help: if the curve goes on as it went, twice the calls lower the "
-            f"training loss by {much}."
-        )
+        more = "would help: if the curve goes on as it went, twice the calls lower the training "
+        more += f"loss by {much}."
         if metadata is not None and result.spec.get("schedule") == "promote":
             budget = 2 * int(result.spec["budget"])
-            steps[-1] += f" grasp-tune resume DIR --budget {budget} goes on from here."
+            more += f" grasp-tune resume DIR --budget {budget} goes on from here."
     elif gain is not None:
-        steps.append(
-            "More budget would change little: the curve is flat. A larger model, other features or "
-            "a larger minibatch may."
-        )
+        more = "would change little: the curve is flat. A larger model, other features or a larger "
+        more += "minibatch may."
+    if more:
+        steps.append(f"More budget {more}")
     if blind:
-        steps.append(
-            "No validation or test rows were given, so nothing here tells how it does on new data: "
-            f"{_VALIDATE}."
-        )
+        unknown = "No validation or test rows were given, so nothing here tells how it does on new"
+        steps.append(f"{unknown} data: {_VALIDATE}.")
     return steps
 
 
