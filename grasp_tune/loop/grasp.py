@@ -230,21 +230,14 @@ class Grasp(LoopOptimizer):
             store.delete(key)
         for key, (tensors, meta) in grasp["store"].items():
             store.write(key, tensors, meta)
-        # The search issues its tasks again; the one that was under way is gone on with.
-        others: list[Task] = []
-        while not self._done:
-            if isinstance(task := self._search.ask(), Step):
+        if not self._done:  # tasks follow each other, so the next one is the one under way
+            if isinstance(task := self._search.ask(), Step) or task.id != grasp["task"]:
                 raise InputError(f"the saved task {grasp['task']} does not fit the saved search")
-            if task.id == grasp["task"]:
-                self._task = task
-                self._begin(task)
-                assert self._run is not None
-                self._run.load(*grasp["run"])
-                self._point.buffers.kept = [item.clone() for item in grasp["buffers"]]
-                break
-            others.append(task)
-        for other in others:
-            self._search.release(other)
+            self._task = task
+            self._begin(task)
+            assert self._run is not None
+            self._run.load(*grasp["run"])
+            self._point.buffers.kept = [item.clone() for item in grasp["buffers"]]
         self._point.put(grasp["point"])
 
 

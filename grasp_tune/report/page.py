@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
 from grasp_tune.config.errors import ConfigError
@@ -44,13 +45,14 @@ def render(template: str, drawn: Mapping[str, Callable[[], Any]], **values: Any)
     values: the `title`, and whatever else the template shows.
     """
     library = plotly_library() if drawn else None
-    draw = (files("grasp_tune.report") / "templates" / "draw.js").read_text("utf-8")
-    scripts = [] if library is None else [library, draw]
+    ours = (files("grasp_tune.report") / "templates" / "draw.js").read_text("utf-8")
+    scripts = [] if library is None else [library, ours]
     # Of the text as a browser hands it to the check: line ends are single line feeds by then.
     sums = [base64.b64encode(sha256(text.encode()).digest()).decode() for text in scripts]
+    inert = partial(htmlsafe_json_dumps, dumps=lambda figure: str(figure.to_json()))
     values = {
         "refresh": None,
-        "figures": {name: _inert(make()) for name, make in drawn.items() if scripts},
+        "figures": {name: inert(draw()) for name, draw in drawn.items() if scripts},
         "scripts": [Markup(text) for text in scripts],
         "digests": Markup(" ".join(f"'sha256-{item}'" for item in sums) or "'none'"),
         **values,
@@ -84,12 +86,6 @@ def _environment() -> Environment:
     made.filters["error_bar"] = figures.error_bar
     made.tests["finite"] = math.isfinite
     return made
-
-
-def _inert(figure: Any) -> Markup:
-    """JSON in which no markup can be found."""
-    unsafe = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"}
-    return Markup(str(figure.to_json()).translate(unsafe))
 
 
 def write_result_report(path: Path, result: Result) -> Path:
