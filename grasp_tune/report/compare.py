@@ -305,5 +305,5 @@ def method_figure(comparison: Comparison) -> Any:
         figure.update_xaxes(**log_axis(shown))
     # Every method has its name beside its line, also one without a dot.
     axis = {"categoryorder": "array", "categoryarray": names, "tickvals": names}
-    figure.update_yaxes(autorange="reversed", **axis)
+    figure.update_yaxes(range=[len(names) - 0.5, -0.5], **axis)
     return figure.update_layout(height=110 + 22 * len(names))

@@ -192,4 +192,5 @@ def test_a_method_far_off_does_not_squeeze_the_others(tmp_path: Path) -> None:
     assert "1e+12" in figure.data[2].text[0]
     # Every method has its name beside its line, and the figure is high enough for all.
     assert list(figure.layout.yaxis.tickvals) == [item.title for item in methods]
+    assert list(figure.layout.yaxis.range) == [3.5, -0.5]  # also the last one, which has no dot
     assert figure.layout.height >= 4 * 20
