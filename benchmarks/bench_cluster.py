@@ -48,8 +48,8 @@ from torch.nn import functional
 import grasp_tune as gt
 from benchmarks.figures import growth_plot
 from grasp_tune.core.spec import SweepSpec
-from grasp_tune.report.dry_run import DryRun, StartPoint, dry_run, measure
-from grasp_tune.report.simulation import Costs, simulate, timed_exchange
+from grasp_tune.report.cost_estimate import measure, timed_exchange
+from grasp_tune.report.dry_run import Costs, DryRun, StartPoint, dry_run, simulate
 from grasp_tune.runtime.sweep_folder import STATE, load_search
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -70,11 +70,12 @@ def run_page(finished: "Finished") -> Group:
 
 def comparison_page(comparison: "Comparison", path: Path) -> Group:
     """What a comparison has found."""
-    from grasp_tune.report.compare import head, headline, row
+    from grasp_tune.report.compare import headline, table_rows
 
-    table = _columns(*head(comparison))
-    for item in comparison.methods:
-        table.add_row(*row(item, comparison))
+    head, *rows = table_rows(comparison)
+    table = _columns(*head)
+    for row in rows:
+        table.add_row(*row)
     return Group(Text(headline(comparison)), table, Text(f"page: {path}"))
 
 

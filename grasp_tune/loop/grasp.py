@@ -10,6 +10,7 @@ import logging
 import math
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -21,11 +22,11 @@ from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.core.methods import Method, NonConvex
 from grasp_tune.core.search import Search, Step
 from grasp_tune.core.spec import AnySchedule, SweepSpec
+from grasp_tune.core.tasks import Task
 from grasp_tune.core.validation import whole
 from grasp_tune.limits import usual_optimizer
 from grasp_tune.loop.loop_optimizer import LoopOptimizer, check_spec
 from grasp_tune.loop.model_point import Groups, ModelPoint, ParkedStore, clones
-from grasp_tune.runtime.driver import Ledger
 from grasp_tune.runtime.result import Result
 from grasp_tune.runtime.store import TemporaryStore
 
@@ -87,92 +88,85 @@ class Grasp(LoopOptimizer):
     ) -> None:
         if park not in (kinds := ("auto", "device", "cpu", "files")):
             raise InputError(f"park: got {park!r}, expected one of {', '.join(kinds)}")
-        self._clock = _Clock(minutes) if minutes is not None else None
-        budget = _budget(budget, epochs, loader, minutes)
-        self._setting = NonConvex() if method is None else method, schedule, seed
-        check_spec(self._spec(budget or 1))
+        given = {"budget": budget, "epochs": epochs, "minutes": minutes}
+        if len(named := [name for name, value in given.items() if value is not None]) != 1:
+            got = " and ".join(named) or "none of them"
+            raise InputError(f"give one of budget, epochs (with loader) or minutes; got {got}")
+        if epochs is not None and not hasattr(loader, "__len__"):
+            raise InputError("epochs: give the loader too, one that has a length; or give budget=")
+        budget = budget if epochs is None else whole("epochs", epochs) * len(loader)
+        self._clock = None if minutes is None else _Clock(minutes)
+        method = NonConvex() if method is None else method
+        self._spec = partial(SweepSpec, method, schedule=schedule, seed=seed, probe_parts=1)
+        self._timing = budget is None  # until the first steps have said how many fit
+        self._search = Search(self._spec(budget=1 if budget is None else budget))
+        check_spec(self._search.spec)
         memory = ParkedStore("cpu" if park == "cpu" else None)
         point = ModelPoint(model, memory, weight_decay, clip)
         large = sum(item.numel() for item in point.trained) > PARKED
         if park == "files" or (park == "auto" and large):
             point.store = TemporaryStore()
         super().__init__(point)
-        self._ledger = None if budget is None else Ledger(Search(self._spec(budget)))
-        self._task_id = ""
-        self._done, self._whole_epochs = False, epochs is not None
-
-    def _spec(self, budget: int) -> SweepSpec:
-        method, schedule, seed = self._setting
-        return SweepSpec(method, budget, schedule, seed, probe_parts=1)
-
-    @property
-    def done(self) -> bool:
-        """Whether the budget is spent; the model then holds the chosen weights."""
-        return self._done
+        self._task: Task | None = None
+        self._whole_epochs = epochs is not None
 
     def _take(self, loss: Tensor) -> None:
         over = self._clock is not None and self._agreed(torch.tensor(float(self._clock.over))) > 0
-        if self._ledger is None:  # none of the steps that are timed moves the model
+        if self._timing:  # none of these steps moves the model
             assert self._clock is not None
-            self._clock.rehearse(self._point)
-            if (steps := self._clock.tick()) is not None or over:
+            if (steps := self._clock.tick(self._point)) is not None or over:
                 calls = self._agreed(torch.tensor(steps or 1.0, dtype=torch.float64))
-                self._ledger = Ledger(Search(self._spec(int(calls))))
+                self._search, self._timing = Search(self._spec(budget=int(calls))), False
             return
         if self._run is None:  # x0 is where the model is now
             self._point.store.write(START, self._point.tensors(), {})
-            kept = clones([item.grad for item in self._point.trained])
-            self._next_task(self._ledger)
-            for parameter, gradient in zip(self._point.trained, kept, strict=True):
-                parameter.grad = gradient
+            self._next_task()
         if not self._feed(loss):
-            self._next_task(self._ledger)
-        if over and not self.done:
-            self._place_choice(self._ledger)
+            self._next_task()
+        if over and not self._done:
+            self._place_choice()
         self._show_step()
 
-    def _next_task(self, ledger: Ledger) -> None:
-        if self._run is not None:
-            ledger.ended(self._task_id, self._run.outcome())
-        for key in ledger.search.discardable():
+    def _next_task(self) -> None:
+        if self._run is not None and self._task is not None:
+            self._search.tell(self._task, self._run.outcome())
+        for key in self._search.discardable():
             self._point.store.delete(key)
-        if isinstance(task := ledger.next(), Step):
-            self._place_choice(ledger)
+        if isinstance(task := self._search.ask(), Step):
+            self._place_choice()
         else:
-            self._task_id = task.id
+            self._task = task
             self._begin(task)
 
-    def _place_choice(self, ledger: Ledger) -> None:
+    def _place_choice(self) -> None:
         """Leave the chosen weights in the model, for good."""
-        self._point.place(ledger.search.leader)
+        self._point.place(self._search.leader)
         self._done = True
         if self._whole_epochs:  # a search may end with some steps to spare
-            self._spare = ledger.search.spec.budget - self._calls
+            self._spare = self._search.spec.budget - self._calls
 
     def finish(self) -> Result:
         """Put the chosen weights into the model and return the result.
 
         Before the budget is spent: the best so far, and a result that is marked partial.
         """
-        if self._ledger is None:
+        if self._timing:
             raise SearchError("nothing has been run yet: the first steps only measure the time")
         if not self._point.store.exists(START):
             self._point.store.write(START, self._point.tensors(), {})
         if not self._done:
             text = "the loop ended after %d of %d steps: the model holds the best point so far"
-            logger.warning(text, self._calls, self._ledger.search.spec.budget)
-        self._place_choice(self._ledger)
+            logger.warning(text, self._calls, self._search.spec.budget)
+        self._place_choice()
         model = self._point.model
-        build = None if model is None else lambda: model
-        return Result.of(self._ledger.search, self._tensors(), build)
+        return Result.of(self._search, self._tensors(), None if model is None else lambda: model)
 
     @contextlib.contextmanager
     def best(self) -> Iterator[None]:
         """Inside the block the model holds the best point so far; after it, what it held before."""
         now = clones(self._point.tensors())
-        key = "" if self._ledger is None else self._ledger.search.leader
-        if self._point.store.exists(key):
-            self._point.place(key)
+        if self._point.store.exists(self._search.leader):
+            self._point.place(self._search.leader)
         try:
             yield
         finally:
@@ -181,20 +175,19 @@ class Grasp(LoopOptimizer):
     @property
     def budget(self) -> int | None:
         """T; None while the first steps of a budget in minutes are timed."""
-        return None if self._ledger is None else self._ledger.search.spec.budget
+        return None if self._timing else self._search.spec.budget
 
     @property
     def phase(self) -> str:
         """`probe`, `train`, `score` or `done`; `timing` before a budget in minutes is known."""
-        if self._done or self._ledger is None:
+        if self._done or self._timing:
             return "done" if self._done else "timing"
-        task = self._ledger.search.tasks.get(self._task_id)
-        return "probe" if task is None else task.phase
+        return "probe" if self._task is None else self._task.phase
 
     @property
     def best_loss(self) -> float:
         """The best mean loss of a finished part so far; NaN before any."""
-        return math.nan if self._ledger is None else self._ledger.search.progress.best
+        return self._search.progress.best
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on bit for bit: tensors and plain values."""
@@ -203,8 +196,8 @@ class Grasp(LoopOptimizer):
             "format": FORMAT,
             "calls": self._calls,
             "done": self.done,
-            "search": None if self._ledger is None else self._ledger.search.state(),
-            "task": self._task_id,
+            "search": None if self._timing else self._search.state(),
+            "task": "" if self._task is None else self._task.id,
             "clock": 0.0 if self._clock is None else self._clock.elapsed,
         }
         store = self._point.store
@@ -225,8 +218,8 @@ class Grasp(LoopOptimizer):
             raise InputError("this is no state of a Grasp optimizer of this version")
         if grasp["search"] is None:
             return
-        spec = self._spec(int(grasp["search"]["spec"]["budget"]))
-        ledger = self._ledger = Ledger(Search.from_state(dict(grasp["search"]), spec))
+        spec = self._spec(budget=int(grasp["search"]["spec"]["budget"]))
+        self._search, self._timing = Search.from_state(dict(grasp["search"]), spec), False
         self._calls, self._done, self._run = int(grasp["calls"]), bool(grasp["done"]), None
         if self._clock is not None:
             self._clock.go_on(grasp["clock"])
@@ -237,20 +230,14 @@ class Grasp(LoopOptimizer):
             store.delete(key)
         for key, (tensors, meta) in grasp["store"].items():
             store.write(key, tensors, meta)
-        # The search issues its tasks again; the one that was under way is gone on with.
-        while not self._done:
-            task = ledger.next()
-            if isinstance(task, Step):
+        if not self._done:  # tasks follow each other, so the next one is the one under way
+            if isinstance(task := self._search.ask(), Step) or task.id != grasp["task"]:
                 raise InputError(f"the saved task {grasp['task']} does not fit the saved search")
-            if task.id == grasp["task"]:
-                self._task_id = task.id
-                self._begin(task)
-                assert self._run is not None
-                self._run.load(*grasp["run"])
-                self._point.buffers.kept = [item.clone() for item in grasp["buffers"]]
-                break
-        for other in [key for key in ledger.running if key != self._task_id]:
-            ledger.give_back(other)
+            self._task = task
+            self._begin(task)
+            assert self._run is not None
+            self._run.load(*grasp["run"])
+            self._point.buffers.kept = [item.clone() for item in grasp["buffers"]]
         self._point.put(grasp["point"])
 
 
@@ -267,29 +254,26 @@ class _Clock:
         self._copies: list[Tensor] = []
         self._optimizer: Optimizer | None = None
 
-    def rehearse(self, point: ModelPoint) -> None:
-        """Make a step with copies of the parameters, so that its time is known too."""
+    @property
+    def elapsed(self) -> float:
+        return self._spent + (0.0 if self._begun is None else time.monotonic() - self._begun)
+
+    @property
+    def over(self) -> bool:
+        return self.elapsed >= self._limit
+
+    def tick(self, point: ModelPoint) -> int | None:
+        """Note a step; return how many more fit once that is known.
+
+        The optimizer's own time counts too: it makes a step with copies of the parameters.
+        """
         if self._optimizer is None:
             self._copies = [nn.Parameter(item.detach().clone()) for item in point.trained]
             self._optimizer = usual_optimizer(self._copies, point.matrices)
         point.check_gradients()
         for copy, item in zip(self._copies, point.trained, strict=True):
             copy.grad = item.grad
-        with torch.no_grad():
-            self._optimizer.step()
-
-    @property
-    def elapsed(self) -> float:
-        """Seconds spent."""
-        return self._spent + (0.0 if self._begun is None else time.monotonic() - self._begun)
-
-    @property
-    def over(self) -> bool:
-        """Whether the time is spent."""
-        return self.elapsed >= self._limit
-
-    def tick(self) -> int | None:
-        """Note a step; return how many more fit once that is known."""
+        self._optimizer.step()
         now = time.monotonic()
         self._begun = self._begun or now
         self._ticks.append(now)
@@ -303,19 +287,3 @@ class _Clock:
     def go_on(self, spent: float) -> None:
         """Go on with so many seconds spent."""
         self._spent, self._begun = float(spent), time.monotonic()
-
-
-def _budget(
-    budget: int | None, epochs: int | None, loader: Any, minutes: float | None
-) -> int | None:
-    """Return T in steps; None where it follows from `minutes`."""
-    named = {"budget": budget, "epochs": epochs, "minutes": minutes}
-    given = [name for name, value in named.items() if value is not None]
-    if len(given) != 1:
-        got = " and ".join(given) or "none of them"
-        raise InputError(f"give one of budget, epochs (with loader) or minutes; got {got}")
-    if epochs is None:
-        return budget
-    if loader is None or not hasattr(loader, "__len__"):
-        raise InputError("epochs: give the loader too, one that has a length; or give budget=")
-    return whole("epochs", epochs) * len(loader)

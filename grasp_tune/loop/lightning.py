@@ -20,7 +20,6 @@ class GraspCallback(Callback):
         self.result: Result | None = None
 
     def on_train_batch_end(self, trainer: Any, module: Any, *rest: Any) -> None:
-        """Log where the search stands; stop where it is done."""
         opt = _grasp(trainer)
         module.log_dict({"grasp/calls": float(opt.calls), "grasp/best_loss": opt.best_loss})
         if opt.done:

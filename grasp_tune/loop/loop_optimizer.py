@@ -3,6 +3,7 @@
 import math
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -14,12 +15,7 @@ from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.core.search import Search
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import ProbeTask, Task, TrainOutcome, TrainTask
-from grasp_tune.engine.checkpoints import (
-    Tensors,
-    load_optimizer,
-    model_tensors,
-    optimizer_tensors,
-)
+from grasp_tune.engine.checkpoints import Tensors, load_optimizer, model_tensors, optimizer_tensors
 from grasp_tune.engine.sampling import Call, ProbeRun, ScoreRun, State
 from grasp_tune.engine.segment import TrainingRun
 from grasp_tune.engine.step_rules import DEFAULTS
@@ -36,6 +32,10 @@ MOVED = (
     "the model's parameters were changed since the last step by something else than this "
     "optimizer (load_state_dict, another optimizer, weight clipping?), so its measurements no "
     "longer fit; make a new optimizer, or leave the parameters alone"
+)
+RATE_SET = (
+    "something sets the learning rate of a Grasp optimizer (a learning-rate scheduler?); it has "
+    "none, and the value is ignored: remove the scheduler"
 )
 
 
@@ -54,7 +54,6 @@ class TrainRun(TrainingRun):
             begun = point.store.read(str(segment.state or START))
             point.put(begun.tensors)
             saved = begun if segment.state else None
-        self._point = point
         super().__init__(task, segment, point, cast(nn.Module, point), point.trained, saved)
         point.rules.check(self.base)
         if not self.over:
@@ -69,11 +68,6 @@ class TrainRun(TrainingRun):
     def step_size(self) -> float:
         """The number that scales the optimizer's step now, NaN where it has none."""
         return float(self.optimizer.param_groups[0].get(self._entry, math.nan))
-
-    def feed(self, loss: Tensor | float) -> None:
-        """Take one gradient; make the step that it completes."""
-        super().feed(loss)
-        self._point.mark()
 
     def outcome(self) -> TrainOutcome:
         """How the run went; writes what the segment wants at its end."""
@@ -101,7 +95,7 @@ class TrainRun(TrainingRun):
 
     def load(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
         """Go on from what `state` gave."""
-        tensors = clones(dict(tensors))
+        tensors = clones(tensors)
         load_optimizer(self.optimizer, tensors, numbers["optimizer"], "the saved loop")
         self.averages.load(tensors, numbers["averages"], "the saved loop")
         self.curve.load(numbers["curve"])
@@ -119,19 +113,20 @@ class LoopOptimizer(Optimizer):
     """
 
     def __init__(self, point: ModelPoint) -> None:
-        self._point, self._calls = point, 0
+        self._point, self._calls, self._done = point, 0, False
         self._run: ProbeRun | ScoreRun | TrainRun | None = None
         self._told: set[str] = set()  # warnings that were given
         self._spare = 0  # steps after the last one that are no mistake
-        self._heard = _Heard()
+        self._heard: list[Tensor] = []  # losses that the model's own output has told
         super().__init__(point.groups, {"lr": NO_RATE, "shown": NO_RATE, **DEFAULTS})
         if point.model is not None:
-            point.model.register_forward_hook(self._heard)
+            # The hook knows the list alone, and so does that of a copy of the model.
+            point.model.register_forward_hook(partial(_hear, self._heard))
 
     @property
     def done(self) -> bool:
         """Whether the budget is spent; the model then holds the chosen weights."""
-        raise NotImplementedError
+        return self._done
 
     @property
     def calls(self) -> int:
@@ -155,8 +150,7 @@ class LoopOptimizer(Optimizer):
         if self.done:
             self._spare -= 1
             if self._spare < 0:
-                text = "the budget is spent: this step changes nothing; stop at opt.done"
-                self._warn("done", text)
+                self._warn("the budget is spent: this step changes nothing; stop at opt.done")
             return closure() if callable(closure) else closure
         loss = closure
         if callable(closure):
@@ -187,14 +181,16 @@ class LoopOptimizer(Optimizer):
         assert self._run is not None
         self._point.check_gradients()
         self._run.feed(loss)
+        if isinstance(self._run, TrainRun):
+            self._point.mark()
         self._calls += 1
         return self._run.wants is not None
 
     def _checked(self, loss: Any) -> Tensor:
         """Return the loss of this step as a tensor, the mean over all ranks."""
-        heard, self._heard.losses = self._heard.losses, []
-        if loss is None and heard:
-            loss = torch.stack([item.float() for item in heard]).mean()
+        if loss is None and self._heard:
+            loss = torch.stack([item.float() for item in self._heard]).mean()
+        self._heard.clear()
         if loss is None:
             raise InputError(NEEDS_LOSS)
         value = loss.detach() if isinstance(loss, Tensor) else torch.tensor(float(loss))
@@ -222,29 +218,19 @@ class LoopOptimizer(Optimizer):
         for group in self.param_groups:
             # A schedule that is constant sets what it found first, which does no harm.
             if group["lr"] not in (group["shown"], NO_RATE):
-                self._warn(
-                    "scheduler",
-                    "something sets the learning rate of a Grasp optimizer (a learning-rate "
-                    "scheduler?); it has none, and the value is ignored: remove the scheduler",
-                )
+                self._warn(RATE_SET)
             group["lr"] = group["shown"] = size * group["multiplier"]
 
-    def _warn(self, key: str, text: str) -> None:
-        if key not in self._told:
-            self._told.add(key)
+    def _warn(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
             warnings.warn(text, stacklevel=4)
 
 
-class _Heard:
-    """The losses that a model's own output has told; knows nothing else, as copies of it do."""
-
-    def __init__(self) -> None:
-        self.losses: list[Tensor] = []
-
-    def __call__(self, module: nn.Module, given: Any, output: Any) -> None:
-        loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
-        if isinstance(loss, Tensor) and loss.numel() == 1 and torch.is_grad_enabled():
-            self.losses.append(loss.detach().reshape(()))
+def _hear(losses: list[Tensor], module: nn.Module, given: Any, output: Any) -> None:
+    loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    if isinstance(loss, Tensor) and loss.numel() == 1 and torch.is_grad_enabled():
+        losses.append(loss.detach().reshape(()))
 
 
 def check_spec(spec: SweepSpec, bases: Mapping[str, Any] | None = None) -> None:

@@ -5,7 +5,7 @@ is tuned and nothing else.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -28,14 +28,10 @@ Groups = (
     nn.Module | Iterable[Tensor] | Iterable[tuple[str, nn.Parameter]] | Iterable[dict[str, Any]]
 )
 LOOK = 64  # steps after which the parameters themselves are compared
-Many = TypeVar("Many", Tensors, list[Tensor | None])
 
 
-def clones(given: Many) -> Many:
-    """Return copies of tensors."""
-    if isinstance(given, dict):
-        return {name: item.detach().clone() for name, item in given.items()}
-    return [None if item is None else item.clone() for item in given]
+def clones(tensors: Mapping[str, Tensor]) -> Tensors:
+    return {name: item.detach().clone() for name, item in tensors.items()}
 
 
 class ParkedStore:
@@ -97,7 +93,7 @@ class ModelPoint:
         self.buffers = Buffers(self.model)
         self.matrices = hidden_matrices(self.model, self.trained)
 
-    # -- what checkpoints ask of a module --------------------------------------------------------
+    # What checkpoints ask of a module:
 
     def parameters(self) -> Iterator[Tensor]:
         return iter(self.trained)
@@ -107,8 +103,6 @@ class ModelPoint:
 
     def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
         return iter(()) if self.model is None else self.model.named_buffers()
-
-    # -- moving ----------------------------------------------------------------------------------
 
     def tensors(self) -> Tensors:
         """Return the point as named tensors, not copied."""
@@ -121,10 +115,7 @@ class ModelPoint:
         self.mark()
 
     def place(self, key: str) -> None:
-        """Put the model at a checkpoint."""
         self.put(self.store.read(key).tensors, key)
-
-    # -- watching --------------------------------------------------------------------------------
 
     @torch.no_grad()
     def mark(self) -> None:
@@ -148,10 +139,9 @@ class ModelPoint:
 
     def check_gradients(self) -> None:
         """Make sparse gradients dense, which every optimizer here needs; raise without any."""
-        found = [item for item in self.trained if item.grad is not None]
-        if not found:
+        if all(item.grad is None for item in self.trained):
             raise InputError("no parameter has a gradient: call loss.backward() before opt.step")
-        for item in found:
+        for item in self.trained:
             if item.grad is not None and item.grad.layout is not torch.strided:
                 item.grad = item.grad.to_dense()
 

@@ -56,17 +56,12 @@ class TaskOptimizer(LoopOptimizer):
         self._result: Result | None = None
         with trial.faults():
             if trial.task is None:
-                self._result = trial.select(self._place)
+                self._result, self._done = trial.select(self._place), True
                 return
             if isinstance(trial.task, ProbeTask) and not trial.store.exists(START):
                 trial.store.write(START, self._point.tensors(), {})
             self._begin(trial.task)
         _seed(trial.seed, trial.task)
-
-    @property
-    def done(self) -> bool:
-        """Whether the search is over: the model then holds the chosen weights."""
-        return self._result is not None
 
     @torch.no_grad()
     def step(self, closure: Tensor | float | Callable[[], Any] | None = None) -> Any:

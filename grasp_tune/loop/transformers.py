@@ -31,14 +31,11 @@ class GraspCallback(TrainerCallback):
             schedule.lr_lambdas = [lambda step: 1.0 for _ in schedule.lr_lambdas]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        """Stop where the search is done."""
         control.should_training_stop = control.should_training_stop or self._opt.done
         return control
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Add where the search stands to what is logged."""
-        logs = kwargs.get("logs")
-        if logs is not None:
+        if (logs := kwargs.get("logs")) is not None:
             logs["grasp/calls"], logs["grasp/best_loss"] = self._opt.calls, self._opt.best_loss
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

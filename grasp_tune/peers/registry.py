@@ -7,13 +7,13 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
 import torch
-from torch.optim import Optimizer
+from torch.optim import AdamW
 
 from grasp_tune.core.errors import InputError
 from grasp_tune.engine.averaging import Averages
@@ -39,7 +39,6 @@ class Peer:
 
     @property
     def installed(self) -> bool:
-        """Whether its package can be imported."""
         return self.package is None or find_spec(self.package) is not None
 
     def run(self, problem: TorchProblem, budget: int, seed: int) -> PeerResult:
@@ -48,8 +47,7 @@ class Peer:
         It gets as many threads as a task of a sweep on the same model, so that times compare.
         Raises `MissingExtra` where its package is not installed.
         """
-        session = Session(problem, budget, seed)
-        start = time.perf_counter()
+        session, start = Session(problem, budget, seed), time.perf_counter()
         with task_threads(problem.build(seed)):
             result = self.work(session)
         return replace(result, calls=session.calls, seconds=time.perf_counter() - start)
@@ -58,50 +56,43 @@ class Peer:
 def packaged(kind: str, *arguments: Any, **options: Any) -> Any:
     """Return what `package.name` makes of the arguments."""
     package, _, name = kind.rpartition(".")
-    module = need(package, "bench", "this peer")
-    return getattr(module, name)(*arguments, **options)
+    return getattr(need(package, "bench", "this peer"), name)(*arguments, **options)
 
 
-@dataclass(frozen=True, slots=True)
-class SingleRun:
-    """All of T with one optimizer.
+def single_run(
+    make: Callable[[Run, int], Any],
+    *,
+    average: bool = False,
+    rate: Callable[[float], float] | None = None,
+    told: bool = False,
+) -> Callable[[Session], PeerResult]:
+    """Return what spends all of T with one optimizer.
 
-    kind: the optimizer as `package.Class`, or what makes it for a run and a budget.
-    options: arguments of the class.
+    make: makes the optimizer for a run and a budget.
     average: return the polynomial average instead of the last iterate.
     rate: the factor of the learning rate after a share of the budget.
     told: the optimizer's step takes the loss of the minibatch.
     """
 
-    kind: str | Callable[[Run, int], Optimizer]
-    options: Mapping[str, Any] = field(default_factory=dict)
-    average: bool = False
-    rate: Callable[[float], float] | None = None
-    told: bool = False
-
-    def __call__(self, session: Session) -> PeerResult:
-        """Return the last point, or the average, of the run."""
-        run, budget, rate = session.run(), session.budget, self.rate
-        averages = Averages(run.oracle.model, (GAMMA,)) if self.average else None
+    def work(session: Session) -> PeerResult:
+        run, budget = session.run(), session.budget
+        averages = Averages(run.oracle.model, (GAMMA,)) if average else None
 
         def step(optimizer: Any, loss: float) -> None:
-            optimizer.step(**({"loss": torch.tensor(loss)} if self.told else {}))
+            optimizer.step(**({"loss": torch.tensor(loss)} if told else {}))
             if averages is not None:
                 averages.update()
 
         with warnings.catch_warnings():
             # Packages older than the present torch warn in every step, of nothing that matters.
             warnings.simplefilter("ignore")
-            if isinstance(self.kind, str):
-                optimizer: Any = packaged(self.kind, run.oracle.parameters, **self.options)
-            else:
-                optimizer = self.kind(run, budget)
-            # Schedule-free ones return an average.
-            getattr(optimizer, "train", bool)()
-            factor = None if rate is None else lambda call: rate(call / budget)
-            run.advance(optimizer, budget, factor, step)
+            optimizer = make(run, budget)
+            getattr(optimizer, "train", bool)()  # schedule-free ones return an average
+            run.advance(optimizer, budget, rate and (lambda call: rate(call / budget)), step)
             getattr(optimizer, "eval", bool)()
         return run.result(tensors=averages.candidate(GAMMA) if averages else None)
+
+    return work
 
 
 def warm_cosine(share: float, warm_up: float = 0.05) -> float:
@@ -114,14 +105,14 @@ def warm_cosine(share: float, warm_up: float = 0.05) -> float:
 cosine = partial(warm_cosine, warm_up=0.0)
 
 
-def adamw_cosine(rate: float) -> SingleRun:
+def adamw_cosine(rate: float) -> Callable[[Session], PeerResult]:
     """AdamW with torch's other defaults, 5 % warm-up and a cosine: what most people run."""
-    return SingleRun("torch.optim.AdamW", {"lr": rate}, rate=warm_cosine)
+    return single_run(lambda run, _: AdamW(run.oracle.parameters, lr=rate), rate=warm_cosine)
 
 
 def _mechanic(run: Run, budget: int) -> Any:
     """Mechanic around AdamW (Cutkosky, Defazio, Mehta 2023), whose own rate is then 1."""
-    kind = packaged("mechanic_pytorch.mechanize", torch.optim.AdamW)
+    kind = packaged("mechanic_pytorch.mechanize", AdamW)
     return kind(run.oracle.parameters, lr=1.0, weight_decay=0.0)
 
 
@@ -139,7 +130,8 @@ def _single(name: str, title: str, kind: str, options: Any = (), **how: Any) -> 
     """Return one run of `package.Class`, with options of the class where they are given."""
     package = kind.rpartition(".")[0]
     needed = None if package in ("torch.optim", _OURS) else package
-    return Peer(name, title, SingleRun(kind, dict(options), **how), needed)
+    work = single_run(lambda run, _: packaged(kind, run.oracle.parameters, **dict(options)), **how)
+    return Peer(name, title, work, needed)
 
 
 _PRODIGY = "prodigyopt.Prodigy"
@@ -163,7 +155,7 @@ _ALL = (
     # (Orabona, Pal 2016), which assumes gradients of norm at most 1.
     _single("cocob", "COCOB", "parameterfree.COCOB"),
     _single("kt", "KT", "parameterfree.KT"),
-    Peer("mechanic", "Mechanic (AdamW)", SingleRun(_mechanic), "mechanic_pytorch"),
+    Peer("mechanic", "Mechanic (AdamW)", single_run(_mechanic), "mechanic_pytorch"),
     # Defazio et al. 2024.
     _single("schedule-free-adamw", "Schedule-free AdamW", "schedulefree.AdamWScheduleFree"),
     _single("schedule-free-sgd", "Schedule-free SGD", "schedulefree.SGDScheduleFree"),
@@ -181,8 +173,8 @@ _ALL = (
     _single("schedule-free-plus", "ScheduleFree+", f"{_OURS}.ScheduleFreePlus", told=True),
     # LoganBooker's package, 2024 to 2026.
     _single("prodigy-plus", "Prodigy, schedule-free", "prodigyplus.ProdigyPlusScheduleFree", _PLUS),
-    Peer("muon", "Muon, cosine", SingleRun(_muon, rate=cosine), _MORE),
-    Peer("ademamix", "AdEMAMix, cosine", SingleRun(_ademamix, rate=warm_cosine), _MORE),
+    Peer("muon", "Muon, cosine", single_run(_muon, rate=cosine), _MORE),
+    Peer("ademamix", "AdEMAMix, cosine", single_run(_ademamix, rate=warm_cosine), _MORE),
     # Schaipp et al. 2024, a lower bound of 0.
     _single("momo", "MoMo-Adam", "momo.MomoAdam", told=True),
     # DoWG for each coordinate, as its authors' package has it (Khaled et al. 2023).
@@ -193,7 +185,6 @@ PEERS: Mapping[str, Peer] = {peer.name: peer for peer in _ALL}
 
 
 def find_peer(name: str) -> Peer:
-    """Return the peer of that name."""
     if name not in PEERS:
         raise InputError(f"peer: got {name!r}, expected one of {', '.join(PEERS)}")
     return PEERS[name]

@@ -1,7 +1,7 @@
 """Rivals of 2023 to 2026 that no package has, written from their papers, and Muon's matrices."""
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -24,10 +24,12 @@ def muon_groups(model: nn.Module, params: list[nn.Parameter]) -> list[dict[str, 
 
 
 class _Adam(Optimizer):
-    """The moments that the optimizers below share."""
+    """The moments that the optimizers below share; `USUAL` are the options of each."""
+
+    USUAL: ClassVar[dict[str, Any]]
 
     def __init__(self, params: list[nn.Parameter], **options: Any) -> None:
-        super().__init__(params, options)
+        super().__init__(params, {**self.USUAL, **options})
         self._steps = 0
 
     def _moments(self, item: Tensor, beta1: float, beta2: float) -> tuple[Tensor, Tensor]:
@@ -52,15 +54,12 @@ class NAdamW(_Adam):
     The constants are those of AlgoPerf's self-tuning baseline (Dahl et al. 2023).
     """
 
-    def __init__(
-        self,
-        params: list[nn.Parameter],
-        lr: float = 0.0017486387539278373,
-        betas: tuple[float, float] = (1.0 - 0.06733926164, 0.9955159689799007),
-        weight_decay: float = 0.08121616522670176,
-        eps: float = 1e-8,
-    ) -> None:
-        super().__init__(params, lr=lr, betas=betas, weight_decay=weight_decay, eps=eps)
+    USUAL: ClassVar = {
+        "lr": 0.0017486387539278373,
+        "betas": (1.0 - 0.06733926164, 0.9955159689799007),
+        "weight_decay": 0.08121616522670176,
+        "eps": 1e-8,
+    }
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -91,15 +90,11 @@ class ScheduleFreePlus(_Adam):
     average of the gradient's norm, no weight decay.
     """
 
-    def __init__(
-        self,
-        params: list[nn.Parameter],
-        betas: tuple[float, float] = (0.9, 0.95),
-        interpolation: float = 0.9,
-        eps: float = 1e-8,
-    ) -> None:
-        super().__init__(params, betas=betas, interpolation=interpolation, eps=eps)
-        self._largest, self._weights = eps, 0.0
+    USUAL: ClassVar = {"betas": (0.9, 0.95), "interpolation": 0.9, "eps": 1e-8}
+
+    def __init__(self, params: list[nn.Parameter], **options: Any) -> None:
+        super().__init__(params, **options)
+        self._largest, self._weights = self.defaults["eps"], 0.0
 
     @torch.no_grad()
     def step(self, loss: float | Tensor) -> None:  # type: ignore[override]
@@ -107,10 +102,10 @@ class ScheduleFreePlus(_Adam):
         (group,) = self.param_groups
         (beta1, beta2), mix = group["betas"], group["interpolation"]
         items = [item for item in group["params"] if item.grad is not None]
-        for item in items:
-            if not self.state[item]:
-                self.state[item].update(x=item.detach().clone(), z=item.detach().clone())
         pairs = [(item, self.state[item]) for item in items]
+        for item, at in pairs:
+            if not at:
+                at.update(x=item.detach().clone(), z=item.detach().clone())
         inner = sum(float((item.grad * (at["z"] - at["x"])).sum()) for item, at in pairs)
         size = math.sqrt(math.pi / 2) * sum(float(item.grad.abs().sum()) for item in items)
         rate = max(0.0, float(loss) + mix * inner) / size if size > 0 else 0.0  # (1)
@@ -124,12 +119,8 @@ class ScheduleFreePlus(_Adam):
             at["x"].lerp_(at["z"], self._largest**2 / self._weights)  # (3)
             item.copy_(torch.lerp(at["z"], at["x"], mix))  # (4)
 
-    def train(self) -> None:
-        """Begin at the present point."""
-
     @torch.no_grad()
     def eval(self) -> None:
-        """Put the average in place."""
         for item, state in self.state.items():
             item.copy_(state["x"])
 

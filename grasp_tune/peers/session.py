@@ -38,7 +38,6 @@ class Session:
 
     @property
     def left(self) -> int:
-        """Oracle calls that are still allowed."""
         return self.budget - self.calls
 
     def run(self) -> "Run":
@@ -77,13 +76,12 @@ class Run:
             for group, value in zip(optimizer.param_groups, initial, strict=True):
                 if rate is not None:
                     group["lr"] = value * rate(self.call)
-            loss = float(self.oracle.gradient("train", self.call))
+            self.losses.append(float(self.oracle.gradient("train", self.call)))
             self.call += 1
-            self.losses.append(loss)
-            self.finite = math.isfinite(loss)
+            self.finite = math.isfinite(self.losses[-1])
             if not self.finite:
                 return
-            step(optimizer, loss)
+            step(optimizer, self.losses[-1])
 
     def recent(self, count: int) -> float:
         """Return the mean of the last `count` minibatch losses; infinite for a run that ended."""

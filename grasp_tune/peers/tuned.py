@@ -5,7 +5,6 @@ minibatches are what they compare: these come with the gradients and cost no fur
 """
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,32 +16,22 @@ from grasp_tune.peers.session import PeerResult, Run, Session
 LOW, HIGH = 1e-5, 10.0  # the learning rates that are searched
 
 
-@dataclass(slots=True)
 class Trial:
-    """A run with its optimizer, at a rate; Ray's scheduler asks for `trial_id`."""
+    """A run at a rate from the start point on; Ray's scheduler asks for `trial_id`."""
 
-    run: Run
-    rate: float
-    optimizer: torch.optim.Optimizer
-    trial_id: str
-    score: float = math.inf
+    def __init__(self, session: Session, rate: float, number: int = 0) -> None:
+        self.run, self.rate, self.score = session.run(), rate, math.inf
+        self.optimizer = torch.optim.SGD(self.run.oracle.parameters, lr=rate, momentum=0.9)
+        self.trial_id = f"trial{number:04d}"
 
-    @classmethod
-    def at(cls, session: Session, rate: float, number: int = 0) -> "Trial":
-        """Return a new trial at the start point."""
-        run = session.run()
-        sgd = torch.optim.SGD(run.oracle.parameters, lr=rate, momentum=0.9)
-        return cls(run, rate, sgd, f"trial{number:04d}")
-
-    def advance(self, calls: int) -> "Trial":
-        """Take so many steps."""
+    def advance(self, calls: int) -> Run:
         self.run.advance(self.optimizer, calls)
-        return self
+        return self.run
 
 
 def _spend_the_rest(session: Session, rate: float) -> PeerResult:
     """Return the end of a run at the rate that was found, with all calls that are left."""
-    return Trial.at(session, rate).advance(session.left).run.result(f"rate {rate:.3g}")
+    return Trial(session, rate).advance(session.left).result(f"rate {rate:.3g}")
 
 
 def range_test(session: Session, share: float = 0.1, smoothing: float = 0.95) -> PeerResult:
@@ -53,11 +42,11 @@ def range_test(session: Session, share: float = 0.1, smoothing: float = 0.95) ->
     """
     steps = max(2, round(share * session.budget)) if session.budget > 3 else 1
     growth = (HIGH / LOW) ** (1.0 / max(1, steps - 1))
-    trial, smooth, best, found = Trial.at(session, LOW), 0.0, math.inf, LOW
+    trial, smooth, best, found = Trial(session, LOW), 0.0, math.inf, LOW
     for step in range(steps):
         rate = LOW * growth**step
         trial.optimizer.param_groups[0]["lr"] = rate
-        if not trial.advance(1).run.finite:
+        if not trial.advance(1).finite:
             break
         smooth = smoothing * smooth + (1.0 - smoothing) * trial.run.losses[-1]
         mean = smooth / (1.0 - smoothing ** (step + 1))
@@ -75,10 +64,10 @@ def tpe(session: Session) -> PeerResult:
     each = max(1, session.budget // (2 * trials))
 
     def objective(asked: Any) -> float:
-        trial = Trial.at(session, asked.suggest_float("rate", LOW, HIGH, log=True))
-        trial.advance(min(each, session.left - 1))
+        trial = Trial(session, asked.suggest_float("rate", LOW, HIGH, log=True))
+        run = trial.advance(min(each, session.left - 1))
         # A loss that Optuna can rank: infinite ones would make it fail the trial.
-        return min(trial.run.recent(max(1, each // 10)), 1e30)
+        return min(run.recent(max(1, each // 10)), 1e30)
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     sampler = optuna.samplers.TPESampler(seed=address(session.seed, "tpe") % 2**32)
@@ -104,14 +93,14 @@ def asha(session: Session, parallel: int = 4, reduction: int = 4, rungs: int = 3
     while session.left:
         while len(alive) < parallel:
             share = address(session.seed, "asha", started) % 2**53 / 2**53
-            alive.append(Trial.at(session, LOW * (HIGH / LOW) ** share, started))
+            alive.append(Trial(session, LOW * (HIGH / LOW) ** share, started))
             scheduler.on_trial_add(None, alive[-1])
             started += 1
         for trial in tuple(alive):
-            trial.advance(min(grace, session.left, longest - trial.run.call))
-            trial.score = trial.run.recent(grace)
-            result = {"calls": trial.run.call, "loss": trial.score}
-            over = not trial.run.finite or trial.run.call >= longest
+            run = trial.advance(min(grace, session.left, longest - trial.run.call))
+            trial.score = run.recent(grace)
+            result = {"calls": run.call, "loss": trial.score}
+            over = not run.finite or run.call >= longest
             if over or scheduler.on_trial_result(None, trial, result) != scheduler.CONTINUE:
                 alive.remove(trial)
                 best = [min([*best, trial], key=lambda item: item.score)]

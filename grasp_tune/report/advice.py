@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from grasp_tune.report.evaluation import Quality, RunMetadata, Scores
+from grasp_tune.report.evaluation import Quality, RunMetadata
 from grasp_tune.report.figures import error_bar, winning_curve
 from grasp_tune.report.formatting import WORKERS, duration, number, percent, plural
 from grasp_tune.runtime.result import Result
@@ -29,30 +29,27 @@ def headline(result: Result, metadata: RunMetadata | None) -> str:
         start = start if result.metric is None else 1.0 - start
         before = f"; it was {number(start)} at the start" if math.isfinite(start) else ""
         return f"The model's {score_label(result)} is {score_words(result)}{before}."
-    (where, held), constant = quality.held_out, "a constant prediction"
-    shares = held.accuracy is not None and quality.metric in (None, "accuracy")
-    squares = metadata.loss == "mse" and held.metric is None
-    if shares:
-        text = f"The model gets {percent(held.accuracy)} of {where} right"
-        constant = "always naming the most common class"
+    where, held = quality.held_out
+    parts = held, quality.baseline or held, quality.adamw or held
+    constant = "a constant prediction gets"
+    if held.accuracy is not None and quality.metric in (None, "accuracy"):
+        told = [percent(part.accuracy) for part in parts]
+        text = f"The model gets {told[0]} of {where} right"
+        constant = "always naming the most common class gets"
     elif held.metric is not None:
-        text = f"The model reaches {quality.metric} {number(held.metric)} on {where}"
-    elif squares:
-        text = f"The model is off by {number(held.loss**0.5)} on {where} (root mean square)"
-        constant = "always predicting the mean"
+        told = [number(part.metric) for part in parts]
+        text = f"The model reaches {quality.metric} {told[0]} on {where}"
+    elif metadata.loss == "mse":
+        told = [number(part.loss**0.5) for part in parts]
+        text = f"The model is off by {told[0]} on {where} (root mean square)"
+        constant = "always predicting the mean is off by"
     else:
-        text = f"Its loss over {where} is {number(held.loss)}"
-
-    def told(scores: Scores) -> str:
-        if shares:
-            return percent(scores.accuracy)
-        value = scores.loss if held.metric is None else scores.metric
-        return number(value**0.5 if value and squares else value)
-
+        told = [number(part.loss) for part in parts]
+        text = f"Its loss over {where} is {told[0]}"
     if quality.baseline is not None:
-        text += f"; {constant} {'is off by' if squares else 'gets'} {told(quality.baseline)}"
+        text += f"; {constant} {told[1]}"
     if quality.adamw is not None:
-        text += f", AdamW at its defaults {told(quality.adamw)} with as many calls"
+        text += f", AdamW at its defaults {told[2]} with as many calls"
     return f"{text}."
 
 
@@ -117,8 +114,8 @@ def expected_gain(result: Result) -> float | None:
 
 def memorizes(result: Result, quality: Quality | None) -> str | None:
     """The sentence that says so where the loss on held-out data is far above the training loss."""
-    row, ends = result.choice.chosen, [run.last_loss for run in result.runs]
-    lowest = min((loss for loss in ends if math.isfinite(loss)), default=math.nan)
+    row, losses = result.choice.chosen, [run.last_loss for run in result.runs]
+    lowest = min(filter(math.isfinite, losses), default=math.nan)
     found: list[tuple[str, float, float, float]] = []  # where, its loss, in training, its error
     if quality is not None:
         right, train = quality.train.accuracy or math.inf, quality.train.loss
@@ -126,9 +123,8 @@ def memorizes(result: Result, quality: Quality | None) -> str | None:
             if part is not None and right - (part.accuracy or 0.0) > _CLOSE:
                 found.append((f"{name} rows", part.loss, train, 0.0))
     # Where a point on the way was chosen, the others went on, and got no better.
-    early = 2 * row.call < max(
-        (stop for run in result.runs for _, stop in run.stretches), default=0
-    )
+    ends = [stop for run in result.runs for _, stop in run.stretches]
+    early = 2 * row.call < max(ends, default=0)
     scored = result.choice.by == "value" and result.metric is None and row.samples
     if scored and (quality is None or (result.validation is not None and early)):
         kind = "held-back minibatches" if result.validation is None else "validation data"
@@ -155,51 +151,46 @@ def next_steps(result: Result, metadata: RunMetadata | None) -> list[str]:
             "columns are on comparable scales."
         )
     if (words := memorizes(result, quality)) is not None:
-        remedy = (
-            f"To let the choice go by other rows, {_VALIDATE}"
-            if result.validation is None
-            else "More data, augmentation (problem.augment), weight decay (problem.weight_decay), "
-            "early stopping (patience: 3) or a smaller model would help"
-        )
+        remedy = f"To let the choice go by other rows, {_VALIDATE}"
+        if result.validation is not None:
+            remedy = (
+                "More data, augmentation (problem.augment), weight decay (problem.weight_decay), "
+                "early stopping (patience: 3) or a smaller model would help"
+            )
         return [*steps, f"{words} {remedy}. More budget would not help."]
-    gain = expected_gain(result)
+    gain, base, train = (
+        expected_gain(result),
+        quality and quality.baseline,
+        quality and quality.train,
+    )
+    # Whether hardly anything is left to learn from the training rows:
+    fits = train and (train.accuracy == 1.0 or (base and train.loss < _FITS * base.loss))
     blind = result.validation is None and not (quality and quality.test)
+    more = ""
     if ENDED_EARLY in result.notes:
-        steps.append(
-            "More budget would not help: the run ended when it got no better. More data, "
-            "problem.augment or problem.weight_decay may."
+        more = (
+            "would not help: the run ended when it got no better. More data, problem.augment or "
+            "problem.weight_decay may."
         )
-    elif quality and _fits(quality):
-        steps.append(
-            "More budget would change little: the model fits its training rows already"
-            + (", be it by learning or by memorizing." if blind else ".")
-        )
+    elif fits:
+        more = "would change little: the model fits its training rows already"
+        more += ", be it by learning or by memorizing." if blind else "."
     elif gain is not None and gain > _WORTH:
         much = "half or more" if gain > 0.5 else f"about {percent(gain)}"
-        steps.append(
-            "More budget would help: if the curve goes on as it went, twice the calls lower the "
-            f"training loss by {much}."
-        )
+        more = "would help: if the curve goes on as it went, twice the calls lower the training "
+        more += f"loss by {much}."
         if metadata is not None and result.spec.get("schedule") == "promote":
             budget = 2 * int(result.spec["budget"])
-            steps[-1] += f" grasp-tune resume DIR --budget {budget} goes on from here."
+            more += f" grasp-tune resume DIR --budget {budget} goes on from here."
     elif gain is not None:
-        steps.append(
-            "More budget would change little: the curve is flat. A larger model, other features or "
-            "a larger minibatch may."
-        )
+        more = "would change little: the curve is flat. A larger model, other features or a larger "
+        more += "minibatch may."
+    if more:
+        steps.append(f"More budget {more}")
     if blind:
-        steps.append(
-            "No validation or test rows were given, so nothing here tells how it does on new data: "
-            f"{_VALIDATE}."
-        )
+        unknown = "No validation or test rows were given, so nothing here tells how it does on new"
+        steps.append(f"{unknown} data: {_VALIDATE}.")
     return steps
-
-
-def _fits(quality: Quality) -> bool:
-    """Whether there is hardly anything left to learn from the training rows."""
-    base = quality.baseline
-    return quality.train.accuracy == 1.0 or bool(base and quality.train.loss < _FITS * base.loss)
 
 
 def worker_words(result: Result, metadata: RunMetadata | None) -> str:
@@ -211,12 +202,11 @@ def worker_words(result: Result, metadata: RunMetadata | None) -> str:
     shares = {count: (depth + max(0, calls - depth) / count) / calls for count in WORKERS}
     times = [f"{duration(alone * share)} on {count}" for count, share in shares.items()]
     faster = [f"{1.0 / shares[count]:.1f} times as fast on {count}" for count in (4, 16)]
-    told = ", ".join(times if alone else faster)
-    held = result.usage and (
-        f" {plural(result.usage.workers, 'worker')} were held, and busy "
-        f"{percent(result.usage.share)} of the time."
+    words = (
+        f"{plural(depth, 'step')} of {calls:,} oracle calls must follow each other: at best "
+        f"{', '.join(times if alone else faster)} workers."
     )
-    return (
-        f"{plural(depth, 'step')} of {calls:,} oracle calls must follow each other: at best {told} "
-        f"workers.{held or ''}"
-    )
+    if usage:
+        workers = plural(usage.workers, "worker")
+        words += f" {workers} were held, and busy {percent(usage.share)} of the time."
+    return words

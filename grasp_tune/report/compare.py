@@ -25,10 +25,9 @@ from grasp_tune.core.errors import BudgetTooSmall
 from grasp_tune.core.records import decode, encode
 from grasp_tune.engine.checkpoints import load_model
 from grasp_tune.engine.metrics import find_metric
-from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.extras import missing_extra
 from grasp_tune.limits import Limits
-from grasp_tune.peers.registry import PEERS, find_peer, installed_peers
+from grasp_tune.peers.registry import PEERS, installed_peers
 from grasp_tune.report.advice import spent_calls
 from grasp_tune.report.evaluation import FILE, Quality, evaluate, read_metadata, write_metadata
 from grasp_tune.report.figures import CHOSEN, CROSS, OTHER, add_trace, log_axis, new_figure
@@ -38,6 +37,7 @@ from grasp_tune.runtime.files import read_json, write_json_atomic
 from grasp_tune.runtime.result import Result
 
 OURS = {"grasp-promote": "GRASP, promote", "grasp-paper": "GRASP, the paper's"}
+TITLES = {**OURS, **{name: peer.title for name, peer in PEERS.items()}}  # of all methods
 SORTS = ("train_loss", "test_loss", "metric", "seconds")
 _LIMIT = 2**20  # bytes of a record
 _FAR = 100.0  # a number so many times the median is drawn at the edge
@@ -57,10 +57,10 @@ class Record:
 
     def value(self, key: str) -> float:
         """A number that methods are sorted by, NaN where there is none."""
-        found = self.quality
-        part = None if found is None else found.train if key == "train_loss" else found.test
-        if key == "seconds" or found is None or part is None:
+        if key == "seconds" or (found := self.quality) is None:
             return self.seconds if key == "seconds" else math.nan
+        if (part := found.train if key == "train_loss" else found.test) is None:
+            return math.nan
         right = part.accuracy if found.metric is None else part.metric
         return part.loss if key != "metric" else math.nan if right is None else right
 
@@ -74,7 +74,6 @@ class MethodSummary:
     records: tuple[Record, ...]
 
     def values(self, key: str) -> list[float]:
-        """A number of the seeds that have it."""
         return [x for item in self.records if math.isfinite(x := item.value(key))]
 
     def typical(self, key: str) -> float | None:
@@ -83,7 +82,6 @@ class MethodSummary:
         return None if not known else median(known) if key == "train_loss" else mean(known)
 
     def rank(self, key: str) -> float:
-        """What the methods are sorted by, the smallest first."""
         value = self.typical(key)
         return math.inf if value is None else -value if key == "metric" else value
 
@@ -108,34 +106,31 @@ class Comparison:
 
     @property
     def labels(self) -> dict[str, str]:
-        """The names of what methods may be sorted by."""
         names = ("training loss", "test loss", f"test {self.metric}", "time")
         return dict(zip(SORTS, names, strict=True))
 
     def show(self, key: str, value: float | None) -> str:
-        """A number for people."""
         if key == "seconds" and value is not None:
             return f"{value:.1f} s" if value < 10 else duration(value)
         shares = key == "metric" and self.metric == "accuracy"
         return percent(value) if shares else number(value, 3)
 
     def to_dict(self) -> dict[str, object]:
-        """The comparison as JSON values."""
-        rows = [
-            {**encode(item), **{key: item.typical(key) for key in SORTS}} for item in self.methods
-        ]
-        left_out, budget = list(self.left_out), self.experiment.budget
-        return {"budget": budget, "left_out": left_out, "metric": self.metric, "methods": rows}
+        return {
+            "budget": self.experiment.budget,
+            "left_out": list(self.left_out),
+            "metric": self.metric,
+            "methods": [encode(x) | {key: x.typical(key) for key in SORTS} for x in self.methods],
+        }
 
 
 def chosen_methods(names: Sequence[str]) -> tuple[str, ...]:
     """The methods to compare: those named, or ours and every peer that is installed."""
     if not names:
         return (*OURS, *(peer.name for peer in installed_peers()))
-    known = (*OURS, *PEERS)
     for name in names:
-        if name not in known:
-            wanted = f"some of {', '.join(known)}{hint(name, known)}"
+        if name not in TITLES:
+            wanted = f"some of {', '.join(TITLES)}{hint(name, TITLES)}"
             raise ConfigError("--methods", "", shown(name), wanted)
         if name in PEERS and not PEERS[name].installed:
             raise missing_extra(str(PEERS[name].package), "bench", PEERS[name].title)
@@ -154,11 +149,9 @@ def compare(
 ) -> Comparison:
     """Run what is missing of a comparison and return all of it.
 
-    experiment: the problem, the budget of each method, and the first seed.
-    out: the folder of the comparison; the same folder again goes on with it.
+    experiment: the problem, the budget of each method, and the first of the `seeds`.
+    out: the folder of the comparison; the same folder again goes on with it, unless `fresh`.
     methods: names as `chosen_methods` knows them; none means all that are installed.
-    seeds: how often each method runs.
-    fresh: remove an earlier comparison first.
     sort: what comes first: the smallest `train_loss`, `test_loss` or `seconds`, or the largest
         `metric` on the test rows.
     tell: gets a line with the time that this will take, and one for each record.
@@ -178,7 +171,9 @@ def compare(
     pairs = [(experiment.seed + at, name) for at in range(seeds) for name in names]
     paths = [folder / "records" / f"{name}-{seed}.json" for seed, name in pairs]
     if left := sum(not path.exists() for path in paths):
-        tell(_time_words(left, experiment, built.problem))
+        fitting = Limits(minutes=1).calls_by_time(built.problem, experiment.seed)
+        total = duration(60 * left * experiment.budget / fitting)
+        tell(f"{plural(left, 'run')} of {experiment.budget:,} calls each: about {total}")
     found: dict[str, list[Record]] = {name: [] for name in names}
     for count, ((seed, name), path) in enumerate(zip(pairs, paths, strict=True), start=1):
         if path.exists():
@@ -187,30 +182,18 @@ def compare(
             record = run_method(experiment, built, name, seed)
             path.parent.mkdir(exist_ok=True)
             write_json_atomic(path, encode(record))
-            quality = record.quality
-            what = record.note if quality is None else f"loss {quality.train.loss:.4g}"
-            words = f"{title_of(name)}, seed {seed}: {what}, {record.seconds:.1f} s"
+            done = record.quality
+            what = f"loss {done.train.loss:.4g}" if done else record.note
+            words = f"{TITLES[name]}, seed {seed}: {what}, {record.seconds:.1f} s"
             tell(f"[{count}/{len(pairs)}] {words}")
         found[name].append(record)
-    summaries = [MethodSummary(name, title_of(name), tuple(items)) for name, items in found.items()]
+    summaries = [MethodSummary(name, TITLES[name], tuple(items)) for name, items in found.items()]
     ordered = tuple(sorted(summaries, key=lambda item: item.rank(sort)))
     absent = tuple(peer.title for peer in PEERS.values() if not methods and not peer.installed)
     metric = "accuracy" if (asked := built.problem.metric) is None else find_metric(asked)[0]
     comparison = Comparison(experiment, folder, ordered, absent, metric, sort)
     write_json_atomic(folder / "comparison.json", comparison.to_dict())
     return comparison
-
-
-def _time_words(runs: int, experiment: Experiment, problem: TorchProblem) -> str:
-    """How long so many runs will take, from how many calls fit into a minute."""
-    fitting = Limits(minutes=1).calls_by_time(problem, experiment.seed)
-    total = duration(60 * runs * experiment.budget / fitting)
-    return f"{plural(runs, 'run')} of {experiment.budget:,} calls each: about {total}"
-
-
-def title_of(method: str) -> str:
-    """The method's name for people."""
-    return OURS.get(method) or find_peer(method).title
 
 
 def run_method(experiment: Experiment, built: Built, name: str, seed: int) -> Record:
@@ -228,7 +211,7 @@ def run_method(experiment: Experiment, built: Built, name: str, seed: int) -> Re
             model, calls = found.model, spent_calls(found)
             note = "" if found.choice.chosen.arm else "the start point"
         else:
-            result = find_peer(name).run(problem, experiment.budget, seed)
+            result = PEERS[name].run(problem, experiment.budget, seed)
             calls, note, diverged = result.calls, result.note, result.diverged
             model = problem.build(seed)
             load_model(model, result.tensors, name)
@@ -254,6 +237,7 @@ def train_adamw(folder: Path, experiment: Experiment) -> None:
 
 def write_comparison(comparison: Comparison) -> Path:
     """Write the page into the comparison's folder; return its path."""
+    head, *rows = table_rows(comparison)
     text = render(
         "comparison.html",
         {"methods": lambda: method_figure(comparison)},
@@ -261,8 +245,8 @@ def write_comparison(comparison: Comparison) -> Path:
         comparison=comparison,
         headline=headline(comparison),
         seeds=max((len(item.records) for item in comparison.methods), default=0),
-        head=head(comparison),
-        rows=[row(item, comparison) for item in comparison.methods],
+        head=head,
+        rows=rows,
         marks=[item.method in OURS for item in comparison.methods],
         config=yaml_text(comparison.experiment.to_dict()),
     )
@@ -280,19 +264,17 @@ def headline(comparison: Comparison) -> str:
     return " Next is ".join([best, *words[1:2]])
 
 
-def head(comparison: Comparison) -> tuple[str, ...]:
-    """The columns of the table; a space at the end marks words, which are set to the left."""
+def table_rows(comparison: Comparison) -> Sequence[tuple[str, ...]]:
+    """The table, its head first: a space at the end marks words, which are set to the left."""
     train, test, metric, time = comparison.labels.values()
-    return ("method ", train, "from … to", test, metric, "calls", time, "remark ")
-
-
-def row(item: MethodSummary, comparison: Comparison) -> tuple[str, ...]:
-    """One line of the table."""
-    losses = item.values("train_loss")
-    numbers = [comparison.show(key, item.typical(key)) for key in SORTS]
-    ends = f"{number(min(losses), 3)} … {number(max(losses), 3)}" if losses else "–"
-    calls = f"{max((record.calls for record in item.records), default=0):,}"
-    return (item.title, numbers[0], ends, *numbers[1:3], calls, numbers[3], item.remark)
+    rows = [("method ", train, "from … to", test, metric, "calls", time, "remark ")]
+    for item in comparison.methods:
+        losses = item.values("train_loss")
+        ends = f"{number(min(losses), 3)} … {number(max(losses), 3)}" if losses else "–"
+        calls = f"{max((record.calls for record in item.records), default=0):,}"
+        train, test, metric, time = (comparison.show(key, item.typical(key)) for key in SORTS)
+        rows.append((item.title, train, ends, test, metric, calls, time, item.remark))
+    return rows
 
 
 def method_figure(comparison: Comparison) -> Any:
@@ -318,10 +300,10 @@ def method_figure(comparison: Comparison) -> Any:
             if kind == ("off the scale" if value > edge else "ours" if ours else "others"):
                 places.append((min(value, 1.5 * max(shown)), name))
                 told.append(f"{words}: {number(value)}")
-        add_trace(figure, kind, places, told, mode="markers", marker=look)
+        add_trace(figure, kind, places, told, marker=look)
     if edge < math.inf and max(shown) > 3 * min(shown):
         figure.update_xaxes(**log_axis(shown))
     # Every method has its name beside its line, also one without a dot.
     axis = {"categoryorder": "array", "categoryarray": names, "tickvals": names}
-    figure.update_yaxes(autorange="reversed", **axis)
+    figure.update_yaxes(range=[len(names) - 0.5, -0.5], **axis)
     return figure.update_layout(height=110 + 22 * len(names))

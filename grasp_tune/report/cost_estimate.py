@@ -1,22 +1,124 @@
-"""What a run would do and cost, before anything is trained: what `grasp-tune plan` shows."""
+"""What a run would do and cost, before anything is trained: what `grasp-tune plan` shows.
 
+`measure` takes a few real steps and throws them away: how fast this machine is, how large a
+checkpoint, and where the sweep starts. None of these counts as an oracle call of a run. Without it
+nothing here loads torch.
+"""
+
+import multiprocessing
+import tempfile
+import time
 from collections import Counter
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grasp_tune.config.schema import Experiment
+from grasp_tune.core.checkpoint_keys import Key
 from grasp_tune.core.spec import SweepSpec
-from grasp_tune.core.tasks import ScoreTask
-from grasp_tune.report.dry_run import DryRun, Measured, Round, StartPoint, dry_run, measure
+from grasp_tune.core.tasks import ProbeOutcome, ProbeTask, ScoreTask, Task, TrainTask
+from grasp_tune.optimizers.registry import Factory
+from grasp_tune.report.dry_run import Costs, DryRun, Round, StartPoint, dry_run, simulate
 from grasp_tune.report.formatting import plural, quantities
 
 if TYPE_CHECKING:
     from grasp_tune.config.build import Built
-    from grasp_tune.report.simulation import Costs
+    from grasp_tune.engine.problem import TorchProblem
 
 # Seconds to start workers and between two tasks, on a machine with nothing else to do.
 OVERHEAD = {"local": (0.0, 0.0), "ray": (8.0, 0.02), "optuna": (2.0, 0.02)}
+_SAMPLES = 8  # minibatch gradients at the start point
+_STEPS = 30  # oracle calls that are timed
+_SHORT = 2  # calls of the run that is compared with
+_SLOW = 0.2  # seconds of a step that needs no longer run
+_EXCHANGES = 20  # of gradients between two workers that are timed
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A sweep on this machine, from a few oracle calls at its start point."""
+
+    start: StartPoint
+    run: DryRun
+    call: float  # seconds of one oracle call in the longest task
+    point: int  # bytes of a candidate
+    state: int  # bytes of a run that can go on
+    steps: int  # oracle calls that were made to find out
+
+
+def measure(problem: "TorchProblem", spec: SweepSpec, bases: Mapping[str, Factory]) -> Measured:
+    """The sweep that would start here: the start point as a few samples show it, and a few steps.
+
+    Their time is the difference of a longer and a shorter run: a real segment is so long that
+    reading and writing its checkpoints hardly matters.
+    """
+    from grasp_tune.engine.worker import Worker
+    from grasp_tune.runtime.store import TemporaryStore
+
+    store, made, exact = TemporaryStore(), list[int](), spec.method.exact
+    worker = Worker(problem, spec.seed, store, bases, made.append)
+
+    def timed(task: Task) -> tuple[float, int]:
+        clock, before = time.perf_counter(), sum(made)
+        worker.run(task)
+        return time.perf_counter() - clock, max(1, sum(made) - before)
+
+    def steps(stop: int) -> tuple[float, int]:
+        end: dict[str, Any] = {"stop": stop, "keep": (stop,), "save": True, "lanes": 1}
+        begin: dict[str, Any] = dict.fromkeys(("origin", "anneal", "ceiling"))
+        segments = [replace(item, start=0, **begin, **end) for item in longest.segments]
+        return timed(replace(longest, segments=tuple(segments)))
+
+    task = ProbeTask("probe", (0, _SAMPLES), (0, 0), moments=not exact, exact=exact)
+    found = worker.run(task)
+    assert isinstance(found, ProbeOutcome)
+    start = StartPoint(found.gradient_norm, found.value, found.parameters)
+    run = dry_run(spec, start)
+    trains = [task for item in run.rounds for task in item.tasks if isinstance(task, TrainTask)]
+    if not trains:
+        seconds, calls = timed(task)
+        return Measured(start, run, seconds / calls, 0, 0, sum(made))
+    longest = max(trains, key=lambda task: task.calls)
+    steps(1)  # the first call of all sets things up, which may take a second
+    short, fewer = steps(_SHORT)
+    each = short / fewer
+    if short < _SLOW * _SHORT:  # else it is slow enough to be told from a few calls
+        long, more = steps(_SHORT + _STEPS)
+        # On a busy machine the difference may be all noise; no call is ten times the others.
+        each = max((long - short) / max(1, more - fewer), 0.1 * long / more)
+    keys = store.keys()
+    sizes = {Key.parse(key).what: store.path(key).stat().st_size for key in keys}
+    point = max(sizes.get("iterate", 0), sizes.get("average", 0))
+    return Measured(start, run, each, point, sizes.get("state", 0), sum(made))
+
+
+def timed_exchange(parameters: int) -> float:
+    """Return the seconds in which two processes of this machine exchange so many gradients."""
+    with tempfile.TemporaryDirectory() as folder:
+        address = (Path(folder).resolve() / "meeting").as_uri()
+        fork = multiprocessing.get_context("fork")
+        other = fork.Process(target=_exchange, args=(1, address, parameters), daemon=True)
+        other.start()
+        seconds = _exchange(0, address, parameters)
+        other.join()
+    return seconds
+
+
+def _exchange(rank: int, address: str, parameters: int) -> float:
+    import torch
+
+    from grasp_tune.engine.lane_group import LaneGroup, LaneSum, Seat
+
+    like, loss, clock = torch.zeros(parameters), torch.zeros(()), 0.0
+    with LaneGroup(Seat(rank, 2, address)) as group:
+        for at in range(_EXCHANGES + 1):
+            clock = time.perf_counter() if at == 1 else clock  # the first one sets things up
+            tree = LaneSum(group.own(2).start)
+            tree.add([like])
+            group.exchange(tree, [loss], [like])
+        return (time.perf_counter() - clock) / _EXCHANGES
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +137,8 @@ class CostEstimate:
     experiment: Experiment
     start: StartPoint
     run: DryRun
-    phases: tuple[Phase, ...]
     measured: Measured | None = None  # None: the start point was not looked at, only assumed
-    costs: "Costs | None" = None
+    costs: Costs | None = None
     built: "Built | None" = None
 
     @property
@@ -49,6 +150,10 @@ class CostEstimate:
     def seconds(self) -> float | None:
         """How long the sweep would take here."""
         return self.seconds_on(getattr(self.experiment.backend, "workers", None) or 1)
+
+    def seconds_on(self, workers: int) -> float | None:
+        """How long the sweep would take on so many workers of this machine's speed."""
+        return None if self.costs is None else simulate(self.run, self.costs, workers).seconds
 
     @property
     def disk(self) -> int | None:
@@ -65,16 +170,27 @@ class CostEstimate:
         values = self.run.values
         return (values[0], values[-1]) if values else None
 
-    def seconds_on(self, workers: int) -> float | None:
-        """How long the sweep would take on so many workers of this machine's speed."""
-        if self.costs is None:
-            return None
-        from grasp_tune.report.simulation import simulate
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """A line for the probe, one for every change of the runs that go on, one for the choice."""
 
-        return simulate(self.run, self.costs, workers).seconds
+        def runs(item: Round) -> object:
+            return item.phase, {segment.arm.index for segment in item.segments}
+
+        groups = [list(group) for _, group in groupby(self.run.rounds, runs)]
+        trains = [group for group in groups if group[0].phase == "train"]
+        found: list[Phase] = []
+        for group in groups:
+            name, words = "probe", "samples at the start point"
+            if group[0].phase == "score":
+                name, words = "choose", _scoring_words(group)
+            elif group in trains:
+                name = "train" if len(trains) == 1 else f"rung {trains.index(group) + 1}"
+                words = _training_words(group)
+            found.append(Phase(name, words, sum(item.calls for item in group)))
+        return tuple(found)
 
     def to_dict(self) -> dict[str, Any]:
-        """The estimate as JSON values."""
         cells: dict[int, dict[str, Any]] = {}  # every run once
         for item in sorted(self.run.segments, key=lambda item: item.arm.index):
             cell = {"index": item.arm.index, "value": item.arm.value, "budget": 0}
@@ -104,66 +220,6 @@ class CostEstimate:
         }
 
 
-def estimate_cost(
-    experiment: Experiment, *, grad_norm: float | None = None, value: float = 1.0
-) -> CostEstimate:
-    """What a run of the experiment would do and cost.
-
-    The data are read, and a few steps are timed and thrown away; they are no oracle calls of a
-    run. With `grad_norm` (and `value`, the loss) at the start point given, neither happens.
-    """
-    given = experiment.sweep_arguments()
-    built, width = None, 0
-    if grad_norm is None:  # what follows needs torch; without it a plan takes no time
-        from grasp_tune.config.build import build_parts, settled
-        from grasp_tune.engine.fused import fusion_width
-        from grasp_tune.report.simulation import Costs, timed_exchange
-
-        built = build_parts(experiment)
-        experiment = settled(experiment, built.problem)
-        width = fusion_width(built.problem, given["method"], given["fused"], experiment.seed)
-    spec, bases = SweepSpec.assemble(
-        given["method"],
-        experiment.budget,
-        given["schedule"],
-        experiment.seed,
-        ensemble=experiment.ensemble,
-        width=width,
-        challengers=given["challengers"],
-    )
-    if built is None:
-        assert grad_norm is not None
-        start = StartPoint(grad_norm, value)
-        run = dry_run(spec, start)
-        return CostEstimate(experiment, start, run, _phases(run))
-    found = measure(built.problem, spec, bases)
-    start, run = found.start, found.run
-    lanes = any(segment.lanes > 1 for segment in run.segments)
-    exchange = timed_exchange(start.parameters) if lanes else 0.0
-    costs = Costs(found.call, exchange, *OVERHEAD[experiment.backend.kind])
-    return CostEstimate(experiment, start, run, _phases(run), found, costs, built)
-
-
-def _phases(run: DryRun) -> tuple[Phase, ...]:
-    """A line for the probe, one for every change of the runs that go on, one for the choice."""
-
-    def runs(item: Round) -> object:
-        return item.phase, {segment.arm.index for segment in item.segments}
-
-    groups = [list(group) for _, group in groupby(run.rounds, runs)]
-    trains = [group for group in groups if group[0].phase == "train"]
-    found: list[Phase] = []
-    for group in groups:
-        name, words = "probe", "samples at the start point"
-        if group[0].phase == "score":
-            name, words = "choose", _scoring_words(group)
-        elif group in trains:
-            name = "train" if len(trains) == 1 else f"rung {trains.index(group) + 1}"
-            words = _training_words(group)
-        found.append(Phase(name, words, sum(item.calls for item in group)))
-    return tuple(found)
-
-
 def _training_words(group: list[Round]) -> str:
     segments = [segment for item in group for segment in item.segments]
     calls: Counter[int] = Counter()
@@ -182,3 +238,32 @@ def _scoring_words(group: list[Round]) -> str:
     count = len({sample.key for task in tasks for sample in task.samples})
     how = "exact values" if any(task.exact for task in tasks) else "fresh samples"
     return f"{plural(count, 'candidate')} on {how}" + f", {len(group)} rounds" * (len(group) > 1)
+
+
+def estimate_cost(
+    experiment: Experiment, *, grad_norm: float | None = None, value: float = 1.0
+) -> CostEstimate:
+    """What a run of the experiment would do and cost.
+
+    The data are read, and a few steps are timed and thrown away; they are no oracle calls of a
+    run. With `grad_norm` (and `value`, the loss) at the start point given, neither happens.
+    """
+    given = experiment.sweep_arguments()
+    fused, built, width = given.pop("fused"), None, 0
+    if grad_norm is None:  # what follows needs torch; without it a plan takes no time
+        from grasp_tune.config.build import build_parts, settled
+        from grasp_tune.engine.fused import fusion_width
+
+        built = build_parts(experiment)
+        experiment = settled(experiment, built.problem)
+        width = fusion_width(built.problem, given["method"], fused, experiment.seed)
+    spec, bases = SweepSpec.assemble(**{**given, "budget": experiment.budget, "width": width})
+    if built is None:
+        assert grad_norm is not None
+        start = StartPoint(grad_norm, value)
+        return CostEstimate(experiment, start, dry_run(spec, start))
+    found = measure(built.problem, spec, bases)
+    lanes = any(segment.lanes > 1 for segment in found.run.segments)
+    exchange = timed_exchange(found.start.parameters) if lanes else 0.0
+    costs = Costs(found.call, exchange, *OVERHEAD[experiment.backend.kind])
+    return CostEstimate(experiment, found.start, found.run, found, costs, built)

@@ -1,17 +1,15 @@
-"""A sweep without training: the search is real, the outcomes are made up, a few steps are timed.
+"""A sweep without training: the search is real, the outcomes and the seconds are made up.
 
 What a schedule does depends on what its runs report. Here every run behaves: the loss falls with
 the calls and is lowest in the middle of the range. So the phases and their calls are typical; that
-the calls never exceed the budget is certain. `measure` takes a few real steps and throws them away:
-how fast this machine is, how large a checkpoint, and where the sweep starts. None of these counts
-as an oracle call of a run.
+the calls never exceed the budget is certain. How long the rounds take on many workers follows from
+the seconds of a call, since tasks are handed out by the rule of the real executors.
 """
 
+import heapq
 import math
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
 
 from grasp_tune.core.checkpoint_keys import Key
 from grasp_tune.core.plan import Plan
@@ -29,16 +27,9 @@ from grasp_tune.core.tasks import (
     TrainOutcome,
     TrainTask,
 )
-from grasp_tune.optimizers.registry import Factory
-
-if TYPE_CHECKING:
-    from grasp_tune.engine.problem import TorchProblem
+from grasp_tune.runtime.lane_sharing import LaneSharing, UsageMeter, lanes_of
 
 _ORIGIN = "dry run"
-_SAMPLES = 8  # minibatch gradients at the start point
-_STEPS = 30  # oracle calls that are timed
-_SHORT = 2  # calls of the run that is compared with
-_SLOW = 0.2  # seconds of a step that needs no longer run
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +45,18 @@ class StartPoint:
 class Round:
     """One round of the search: tasks that could all run at the same time."""
 
-    phase: str  # "probe", "train", "score"
     tasks: tuple[Task, ...]
-    calls: int
-    stored: int  # checkpoints that exist when it ends, before anything is removed
-    states: int  # those of them from which a run can go on
+    stored: int = 0  # checkpoints that exist when it ends, before anything is removed
+    states: int = 0  # those of them from which a run can go on
+
+    @property
+    def phase(self) -> str:
+        """`probe`, `train` or `score`."""
+        return self.tasks[0].phase
+
+    @property
+    def calls(self) -> int:
+        return sum(task.calls for task in self.tasks)
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -76,11 +74,9 @@ class DryRun:
 
     @property
     def calls(self) -> int:
-        """Oracle calls in all."""
         return sum(item.calls for item in self.rounds)
 
     def calls_of(self, phase: str) -> int:
-        """Oracle calls of a phase."""
         return sum(item.calls for item in self.rounds if item.phase == phase)
 
     @property
@@ -109,9 +105,7 @@ def dry_run(
     search, told, rounds, kept = Search(spec), known or {}, list[Round](), set[str]()
     while tasks := search.round_tasks:
         kept.update(key for task in tasks for key in task.writes)
-        states = sum(key.endswith("-state") for key in kept)
-        calls = sum(task.calls for task in tasks)
-        rounds.append(Round(tasks[0].phase, tasks, calls, len(kept), states))
+        rounds.append(Round(tasks, len(kept), sum(key.endswith("-state") for key in kept)))
         logs = [math.log(segment.arm.value) for segment in rounds[-1].segments]
         middle = sum(logs) / len(logs) if logs else 0.0
         for task in tasks:
@@ -125,18 +119,15 @@ def _made_up(task: Task, start: StartPoint, middle: float) -> Outcome:
     norm, value = start.grad_norm, start.value
     if isinstance(task, ProbeTask):
         gradients = max(1, task.gradients[1] - task.gradients[0])
-        sampled = {"gradients": gradients, "values": task.values[1] - task.values[0] or gradients}
-        means = {"gradient_norm": norm, "gradient_square": norm**2, "parameters": start.parameters}
-        means |= {"value": value, "value_square": value**2}
-        return ProbeOutcome(calls=task.calls, origin=_ORIGIN, **sampled, **means)  # type: ignore[arg-type]
+        values, size = task.values[1] - task.values[0] or gradients, start.parameters
+        means = norm, norm**2, size, values, value, value**2
+        return ProbeOutcome(task.calls, _ORIGIN, gradients, *means)
     if isinstance(task, TrainTask):
         results = []
         for part in task.segments:
             away = 1.0 - 0.5 * math.exp(-abs(math.log(part.arm.value) - middle))
-            loss = value * away / (1.0 + part.stop) ** 0.1
-            results.append(
-                SegmentOutcome(part.arm.index, part.calls, True, loss, loss, norm * away)
-            )
+            loss, end = value * away / (1.0 + part.stop) ** 0.1, norm * away
+            results.append(SegmentOutcome(part.arm.index, part.calls, True, loss, loss, end))
         return TrainOutcome(task.calls, _ORIGIN, tuple(results))
     samples = []
     for item in task.samples:
@@ -147,58 +138,53 @@ def _made_up(task: Task, start: StartPoint, middle: float) -> Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """A sweep on this machine, from a few oracle calls at its start point."""
+class Costs:
+    """Seconds that things take."""
 
-    start: StartPoint
-    run: DryRun
-    call: float  # seconds of one oracle call in the longest task
-    point: int  # bytes of a candidate
-    state: int  # bytes of a run that can go on
-    steps: int  # oracle calls that were made to find out
+    call: float  # an oracle call
+    exchange: float = 0.0  # of the gradients of one step between two workers
+    start: float = 0.0  # from the beginning until workers take tasks
+    task: float = 0.0  # between two tasks of a worker
+
+    def seconds(self, task: Task, workers: int) -> float:
+        """Return how long a task takes with so many workers on its lanes.
+
+        Gradients go around a ring, so that their time grows with the number of workers.
+        """
+        lanes = lanes_of(task)
+        seconds = self.task + self.call * task.calls * -(-lanes // workers) / lanes
+        if workers > 1 and isinstance(task, TrainTask):
+            steps = max(-(-segment.calls // segment.lanes) for segment in task.segments)
+            seconds += steps * self.exchange * (workers - 1)
+        return seconds
 
 
-def measure(problem: "TorchProblem", spec: SweepSpec, bases: Mapping[str, Factory]) -> Measured:
-    """The sweep that would start here: the start point as a few samples show it, and a few steps.
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """A sweep on a number of workers."""
 
-    Their time is the difference of a longer and a shorter run: a real segment is so long that
-    reading and writing its checkpoints hardly matters.
-    """
-    from grasp_tune.engine.worker import Worker  # a plan without it loads no torch
-    from grasp_tune.runtime.store import TemporaryStore
+    seconds: float  # wall-clock in all
+    rounds: tuple[float, ...]  # seconds of each
+    share: float  # worker-seconds busy over held
 
-    store, made, exact = TemporaryStore(), list[int](), spec.method.exact
-    worker = Worker(problem, spec.seed, store, bases, made.append)
 
-    def timed(task: Task) -> tuple[float, int]:
-        clock, before = time.perf_counter(), sum(made)
-        worker.run(task)
-        return time.perf_counter() - clock, max(1, sum(made) - before)
-
-    def steps(stop: int) -> tuple[float, int]:
-        end: dict[str, Any] = {"stop": stop, "keep": (stop,), "save": True, "lanes": 1}
-        begin: dict[str, Any] = dict.fromkeys(("origin", "anneal", "ceiling"))
-        segments = [replace(item, start=0, **begin, **end) for item in longest.segments]
-        return timed(replace(longest, segments=tuple(segments)))
-
-    task = ProbeTask("probe", (0, _SAMPLES), (0, 0), moments=not exact, exact=exact)
-    found = worker.run(task)
-    assert isinstance(found, ProbeOutcome)
-    start = StartPoint(found.gradient_norm, found.value, found.parameters)
-    run = dry_run(spec, start)
-    trains = [task for item in run.rounds for task in item.tasks if isinstance(task, TrainTask)]
-    if not trains:
-        seconds, calls = timed(task)
-        return Measured(start, run, seconds / calls, 0, 0, sum(made))
-    longest = max(trains, key=lambda task: task.calls)
-    steps(1)  # the first call of all sets things up, which may take a second
-    short, fewer = steps(_SHORT)
-    each = short / fewer
-    if short < _SLOW * _SHORT:  # else it is slow enough to be told from a few calls
-        long, more = steps(_SHORT + _STEPS)
-        # On a busy machine the difference may be all noise; no call is ten times the others.
-        each = max((long - short) / max(1, more - fewer), 0.1 * long / more)
-    keys, path = store.keys(), store.path
-    sizes = {Key.parse(key).what: path(key).stat().st_size for key in keys}
-    point = max(sizes.get("iterate", 0), sizes.get("average", 0))
-    return Measured(start, run, each, point, sizes.get("state", 0), sum(made))
+def simulate(run: DryRun, costs: Costs, workers: int) -> Simulation:
+    """Return how the sweep would go on so many workers."""
+    sharing, rounds, busy = LaneSharing(UsageMeter()), list[float](), 0.0
+    for item in run.rounds:
+        waiting, idle, now = list(item.tasks), workers, 0.0
+        running: list[tuple[float, int]] = []  # (when it ends, its workers)
+        while waiting or running:
+            handed, waiting = waiting[:idle], waiting[idle:]
+            for task, size in zip(handed, sharing.shares(handed, idle), strict=True):
+                seconds = costs.seconds(task, size)
+                heapq.heappush(running, (now + seconds, size))
+                idle -= size
+                busy += size * seconds
+                if isinstance(task, TrainTask):
+                    sharing.learn(size, task.calls, seconds)
+            now, size = heapq.heappop(running)
+            idle += size
+        rounds.append(now)
+    total = costs.start + sum(rounds)
+    return Simulation(total, tuple(rounds), busy / (workers * total) if total else 1.0)

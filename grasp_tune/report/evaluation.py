@@ -150,7 +150,6 @@ def describe(
 
 
 def write_metadata(folder: Path, metadata: RunMetadata) -> None:
-    """Replace `run.json`."""
     write_json_atomic(folder / FILE, encode(metadata))
 
 

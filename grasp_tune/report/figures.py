@@ -41,9 +41,9 @@ def score_figure(result: Result) -> Any:
     for row in () if trained else sorted(result.candidates, key=lambda row: -row.score):
         if math.isfinite(row.score):
             heights[row.arm] = row.score  # the lowest of its scores comes last; x0 is run 0
-    axes = quantities(run.base for run in result.runs), f"mean {'training ' * trained}loss"
-    axes = axes if losses else (axes[0], "norm of the mean gradient")
-    figure = run_scatter(result.runs, heights, result.choice.chosen.arm, *axes)
+    across = quantities(run.base for run in result.runs)
+    up = f"mean {'training ' * trained}loss" if losses else "norm of the mean gradient"
+    figure = run_scatter(result.runs, heights, result.choice.chosen.arm, across, up)
     values = [run.value for run in result.runs]
     ends = [(value, heights[0]) for value in (min(values), max(values)) if 0 in heights]
     add_trace(figure, "start point", ends, mode="lines", line={"dash": "dot", "color": OTHER})
@@ -57,29 +57,27 @@ def run_scatter(
 
     heights: where each run stands, by its number; NaN leaves it out. A run that diverged, or one
         far above the losses that runs begin with, is a cross at the upper edge.
-    chosen: the number of the run that was chosen.
     """
     low, high = axis_ends([heights[run.arm] for run in runs], runs)
     good = [run for run in runs if heights[run.arm] <= high]
-    bad = [run for run in runs if not run.finite or heights[run.arm] > high]
+    lost = [run for run in runs if not run.finite or heights[run.arm] > high]
     most = max((run.calls for run in runs), default=1)
     sizes = [SMALL + (LARGE - SMALL) * math.sqrt(run.calls / most) for run in good]
     trail = [(run.value, loss) for run in good for loss in run.losses[:-1] if low <= loss <= high]
-    plain = any(height < 0.0 for height in heights.values())  # else a zero is drawn at the edge
-    at = {run.arm: heights[run.arm] if plain else max(low, heights[run.arm]) for run in good}
-    places = [(run.value, at[run.arm]) for run in good]
-    star = [(run.value, at[run.arm]) for run in good if run.arm == chosen]
-    lost = [(run.value, high) for run in bad]
+    # On a logarithmic axis a zero is drawn at the edge.
+    edge = -math.inf if any(height < 0.0 for height in heights.values()) else low
+    places = {run.arm: (run.value, max(edge, heights[run.arm])) for run in good}
+    star = [places[chosen]] if chosen in places else []
     dots = {"color": OTHER, "opacity": 0.85, "size": sizes, "line": {"width": 1, "color": EDGE}}
+    figure, ends = new_figure(x_title, y_title), [(run.value, high) for run in lost]
     faint = {"color": OTHER, "opacity": 0.5, "size": 4}
-    figure = new_figure(x_title, y_title)
-    add_trace(figure, "on the way", trail, mode="markers", marker=faint)
-    add_trace(figure, "runs", places, map(run_words, good), mode="markers", marker=dots)
-    add_trace(figure, "diverged", lost, map(run_words, bad), mode="markers", marker=CROSS)
     look = {"symbol": "star", "color": CHOSEN, "size": 18}
-    add_trace(figure, "chosen", star, mode="markers", marker=look)
+    add_trace(figure, "on the way", trail, marker=faint)
+    add_trace(figure, "runs", [*places.values()], map(run_words, good), marker=dots)
+    add_trace(figure, "diverged", ends, map(run_words, lost), marker=CROSS)
+    add_trace(figure, "chosen", star, marker=look)
     figure.update_xaxes(**log_axis([run.value for run in runs]))
-    figure.update_yaxes(**log_axis([height for _, height in places]))
+    figure.update_yaxes(**log_axis([height for _, height in places.values()]))
     return figure
 
 
@@ -124,10 +122,8 @@ def line_figure(
         won = run.arm == winner
         look = {"width": 3, "color": CHOSEN} if won else {"width": 1.5, "color": OTHER}
         name = f"run {run.arm}: {run.base} {run.value:.3g}" + " (chosen)" * won
-        faint = 1.0 if won else 0.6
-        add_trace(
-            figure, escape(name), points, (), mode=mode, line=look, opacity=faint, showlegend=won
-        )
+        how: dict[str, Any] = {"line": look, "opacity": 1.0 if won else 0.6, "showlegend": won}
+        add_trace(figure, escape(name), points, mode=mode, **how)
     losses = [loss for _, points in lines for _, loss in points]
     figure.update_xaxes(**log_axis([call for _, points in lines for call, _ in points]))
     figure.update_yaxes(**log_axis(losses))
@@ -154,18 +150,14 @@ def call_parts(result: Result) -> list[tuple[str, str, int, str]]:
     # A run whose step changes has a new number from there on; its calls are counted from x0.
     winner = sum(run.calls + (run.stretches[0][0] if run.stretches else 0) for run in won)
     others = sum(run.calls for run in result.runs) - winner
-    used = calls.get("probe", 0), others, winner, calls.get("ensemble", 0)
+    probe, ensemble = calls.get("probe", 0), calls.get("ensemble", 0)
+    spare = int(result.spec["budget"]) - probe - others - winner - ensemble
     parts = [
-        ("probe", "looking at the start point", used[0], "a"),
+        ("probe", "looking at the start point", probe, "a"),
         ("train", "training the runs that lost", others, "b"),
         ("train", "training the run that won", winner, "c"),
-        ("ensemble", "choosing, on fresh samples", used[3], "d"),
-        (
-            "not used",
-            "left" if result.partial else "not needed",
-            int(result.spec["budget"]) - sum(used),
-            "e",
-        ),
+        ("ensemble", "choosing, on fresh samples", ensemble, "d"),
+        ("not used", "left" if result.partial else "not needed", spare, "e"),
         ("repeated", "repeated after a fault, not counted", calls.get("repeated", 0), "f"),
     ]
     return [part for part in parts if part[2] > 0]
@@ -201,7 +193,6 @@ def lineage(result: Result) -> list[tuple[Run, float]]:
 
 
 def run_words(run: Run) -> str:
-    """A run in one line."""
     loss = next((x for x in reversed(run.losses) if math.isfinite(x)), math.nan)
     end = f"loss {number(loss)}" if run.finite else "diverged"
     return f"run {run.arm}, {run.base} {number(run.value, 3)}: {run.calls:,} calls, {end}"
@@ -228,7 +219,6 @@ def axis_ends(losses: Sequence[float], runs: Sequence[Run]) -> tuple[float, floa
 
 
 def new_figure(x_title: str, y_title: str) -> Any:
-    """A figure without data."""
     layout = {
         "template": "plotly_white",
         "margin": {"l": 60, "r": 20, "t": 20, "b": 50},
@@ -244,17 +234,19 @@ def new_figure(x_title: str, y_title: str) -> Any:
 def add_trace(
     figure: Any,
     name: str,
-    points: Sequence[tuple[float, Any]],
+    points: Sequence[tuple[Any, Any]],
     words: Iterable[str] = (),
+    mode: str = "markers",
     **look: Any,
 ) -> None:
     """Add marks or a line, where there are points; `words` are shown at each."""
     if points:
         told = [escape(text) for text in words]
-        hover = "%{text}" if told else f"{name}<br>%{{x:,}}: %{{y:.4g}}"
+        hover = ("%{text}" if told else f"{name}<br>%{{x:,}}: %{{y:.4g}}") + "<extra></extra>"
         x, y = (list(side) for side in zip(*points, strict=True))
-        hover += "<extra></extra>"
-        figure.add_scatter(x=x, y=y, name=name, text=told or None, hovertemplate=hover, **look)
+        figure.add_scatter(
+            x=x, y=y, name=name, mode=mode, text=told or None, hovertemplate=hover, **look
+        )
 
 
 def log_axis(values: Sequence[float]) -> dict[str, Any]:

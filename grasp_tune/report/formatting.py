@@ -16,7 +16,6 @@ def number(value: float | None, digits: int = 4) -> str:
 
 
 def percent(share: float | None) -> str:
-    """A share as a percentage."""
     return "–" if share is None or not math.isfinite(share) else f"{100 * share:.1f} %"
 
 
@@ -32,7 +31,6 @@ def duration(seconds: float) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes in the unit that suits them."""
     power = min(4, max(0, count.bit_length() - 1) // 10)
     unit = ("bytes", "KiB", "MiB", "GiB", "TiB")[power]
     return f"{count / 1024**power:.{1 if power else 0}f} {unit}"

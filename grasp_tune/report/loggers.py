@@ -23,27 +23,23 @@ class _Logger(Callback):
     """What the loggers have in common; each says how numbers are written, and the end."""
 
     def on_progress(self, calls: int, best: float) -> None:
-        """Write the lowest loss so far."""
         if math.isfinite(best):
             self._number("best_loss", best, calls)
 
     def on_run(self, run: int, curve: Sequence[tuple[int, float]]) -> None:
-        """Write the curve of the run."""
         for call, loss in curve:
             self._number(f"run_{run}/loss", loss, call)
 
     def on_end(self, result: Result) -> None:
-        """Write what validation data said, the score, the settings and the report, and close."""
-        chosen = result.choice.chosen
-        spec = {key: result.spec[key] for key in ("budget", "schedule", "seed")}
         for row in validation_looks(result):  # scores by a metric are 1 - metric
             value = row.score if result.metric is None else 1.0 - row.score
             self._number(f"validation/{result.metric or 'loss'}", value, row.call)
         if math.isfinite(result.score):
             self._number("score", result.score, spent_calls(result))
+        settings = {key: result.spec[key] for key in ("budget", "schedule", "seed")}
+        settings |= {"optimizer": result.choice.chosen.base, "value": result.choice.chosen.value}
         with tempfile.TemporaryDirectory() as folder:
-            report = result.report(Path(folder) / "report.html")
-            self._close({**spec, "optimizer": chosen.base, "value": chosen.value}, report)
+            self._close(settings, result.report(Path(folder) / "report.html"))
 
     def _number(self, name: str, value: float, step: int) -> None:
         raise NotImplementedError

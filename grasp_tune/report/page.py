@@ -9,13 +9,14 @@ import base64
 import math
 import time
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
 from grasp_tune.config.errors import ConfigError
@@ -44,20 +45,19 @@ def render(template: str, drawn: Mapping[str, Callable[[], Any]], **values: Any)
     values: the `title`, and whatever else the template shows.
     """
     library = plotly_library() if drawn else None
-    draw = (files("grasp_tune.report") / "templates" / "draw.js").read_text("utf-8")
-    scripts = [] if library is None else [library, draw]
+    ours = (files("grasp_tune.report") / "templates" / "draw.js").read_text("utf-8")
+    scripts = [] if library is None else [library, ours]
     # Of the text as a browser hands it to the check: line ends are single line feeds by then.
     sums = [base64.b64encode(sha256(text.encode()).digest()).decode() for text in scripts]
-    return (
-        _environment()
-        .get_template(template)
-        .render(
-            figures={name: _inert(make()) for name, make in drawn.items() if scripts},
-            scripts=[Markup(text) for text in scripts],
-            digests=Markup(" ".join(f"'sha256-{item}'" for item in sums) or "'none'"),
-            **{"refresh": None, **values},
-        )
-    )
+    inert = partial(htmlsafe_json_dumps, dumps=lambda figure: str(figure.to_json()))
+    values = {
+        "refresh": None,
+        "figures": {name: inert(draw()) for name, draw in drawn.items() if scripts},
+        "scripts": [Markup(text) for text in scripts],
+        "digests": Markup(" ".join(f"'sha256-{item}'" for item in sums) or "'none'"),
+        **values,
+    }
+    return _environment().get_template(template).render(values)
 
 
 def write_page(path: Path, text: str) -> Path:
@@ -79,26 +79,13 @@ def plotly_library() -> str | None:
 
 @cache
 def _environment() -> Environment:
-    made = Environment(
-        loader=PackageLoader("grasp_tune.report"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
-    )
+    tidy: Any = {"trim_blocks": True, "lstrip_blocks": True, "undefined": StrictUndefined}
+    made = Environment(loader=PackageLoader("grasp_tune.report"), autoescape=True, **tidy)
     names = ("number", "percent", "duration", "plural")
     made.filters |= {name: getattr(formatting, name) for name in names}
     made.filters["error_bar"] = figures.error_bar
     made.tests["finite"] = math.isfinite
     return made
-
-
-def _inert(figure: Any) -> Markup:
-    """JSON in which no markup can be found."""
-    text = str(figure.to_json())
-    for character in "<>&\u2028\u2029":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return Markup(text)
 
 
 def write_result_report(path: Path, result: Result) -> Path:
@@ -154,13 +141,10 @@ def report_text(
     config: as it is shown, secrets masked; `title` is the page's title.
     refresh: seconds after which the page loads itself again, for a run that is under way.
     """
-    drawn = {
-        "curves": lambda: figures.curve_figure(result, _CURVES),
-        "scores": lambda: figures.score_figure(result),
-    }
+    curves, scores = partial(figures.curve_figure, result, _CURVES), figures.score_figure
     return render(
         "report.html",
-        drawn if result.runs else {},
+        {"curves": curves, "scores": partial(scores, result)} if result.runs else {},
         title=str(config.get("title") or (folder and folder.name) or "A run of grasp_tune"),
         refresh=refresh,
         result=result,

@@ -33,7 +33,6 @@ def test_schedule_free_plus_by_hand() -> None:
     root = math.sqrt(math.pi / 2)
     x = nn.Parameter(torch.tensor([2.0]))
     optimizer = ScheduleFreePlus([x], betas=(0.0, 0.0), eps=0.0)
-    optimizer.train()
     x.grad = torch.tensor([4.0])
     optimizer.step(8.0)
     z = 2.0 - 2.0 / root

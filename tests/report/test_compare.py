@@ -17,6 +17,7 @@ from grasp_tune.config.schema import Experiment
 from grasp_tune.peers.registry import installed_peers
 from grasp_tune.report.compare import (
     OURS,
+    TITLES,
     Comparison,
     MethodSummary,
     Record,
@@ -25,7 +26,6 @@ from grasp_tune.report.compare import (
     headline,
     method_figure,
     run_method,
-    title_of,
     write_comparison,
 )
 from grasp_tune.report.evaluation import Quality, Scores
@@ -166,7 +166,7 @@ def test_all_methods_get_the_same_number_of_threads(tmp_path: Path) -> None:
 def summary(name: str, *losses: float) -> MethodSummary:
     found = enumerate(losses)
     records = [Record(name, at, 9, 1.0, False, "", Quality(Scores(8, loss))) for at, loss in found]
-    return MethodSummary(name, title_of(name), tuple(records))
+    return MethodSummary(name, TITLES[name], tuple(records))
 
 
 def test_the_first_sentence_says_where_ours_stands(tmp_path: Path) -> None:
@@ -192,4 +192,5 @@ def test_a_method_far_off_does_not_squeeze_the_others(tmp_path: Path) -> None:
     assert "1e+12" in figure.data[2].text[0]
     # Every method has its name beside its line, and the figure is high enough for all.
     assert list(figure.layout.yaxis.tickvals) == [item.title for item in methods]
+    assert list(figure.layout.yaxis.range) == [3.5, -0.5]  # also the last one, which has no dot
     assert figure.layout.height >= 4 * 20

@@ -3,8 +3,8 @@
 import pytest
 
 from grasp_tune.core.tasks import Arm, Segment, TrainTask
-from grasp_tune.report.dry_run import DryRun, Round
-from grasp_tune.report.simulation import Costs, simulate, timed_exchange
+from grasp_tune.report.cost_estimate import timed_exchange
+from grasp_tune.report.dry_run import Costs, DryRun, Round, simulate
 
 CALL = 0.1  # seconds
 
@@ -14,7 +14,7 @@ def one(index: int, calls: int, lanes: int = 1) -> TrainTask:
 
 
 def rounds(*tasks: tuple[TrainTask, ...]) -> DryRun:
-    return DryRun(None, tuple(Round("train", t, sum(x.calls for x in t), 0, 0) for t in tasks))
+    return DryRun(None, tuple(Round(t) for t in tasks))
 
 
 @pytest.mark.parametrize(("workers", "seconds"), [(1, 3.0), (2, 2.0), (3, 1.0), (8, 1.0)])
