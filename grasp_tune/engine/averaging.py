@@ -36,13 +36,11 @@ class Averages:
     def update(self) -> None:
         """Take in the model as it stands."""
         for gamma, means in self._means.items():
-            live = self._live.values()
-            if not means:
-                wide = [torch.promote_types(x.dtype, torch.float32) for x in live]
-                means += [x.to(kind, copy=True) for x, kind in zip(live, wide, strict=True)]
             self._steps[gamma] += 1
-            pairs = zip(live, means, strict=True)
-            now = [x if x.dtype == mean.dtype else x.to(mean.dtype) for x, mean in pairs]
+            live = self._live.values()
+            now = [x.to(torch.promote_types(x.dtype, torch.float32)) for x in live]
+            if not means:
+                means += [x.clone() for x in now]
             torch._foreach_lerp_(means, now, (1.0 + gamma) / (self._steps[gamma] + gamma))
 
     def candidate(self, gamma: float) -> Tensors:
@@ -64,9 +62,9 @@ class Averages:
         for gamma in self._means:
             if (name := f"average.{gamma:g}") not in meta:
                 continue  # the run did not carry it so far: it begins here
+            self._steps[gamma] = int(meta[name])
+            live = self._live.items() if self._steps[gamma] else ()
             try:
-                self._steps[gamma] = int(meta[name])
-                live = self._live.items() if self._steps[gamma] else ()
                 self._means[gamma] = [tensors[f"{name}.{n}"].to(x.device) for n, x in live]
-            except (KeyError, ValueError, TypeError):
+            except KeyError:
                 raise CheckpointError(f"checkpoint {key} lacks the average {gamma:g}") from None

@@ -142,19 +142,18 @@ class Buffers:
 
 def optimizer_tensors(optimizer: Optimizer) -> tuple[Tensors, str]:
     """Return the optimizer's tensors, and its numbers as JSON."""
-    state = optimizer.state_dict()
-    tensors: Tensors = {}
-    numbers: dict[str, Any] = {"state": {}, "groups": []}
-    for index, entries in state["state"].items():
+    tensors, numbers, packed = Tensors(), dict[int, Any](), optimizer.state_dict()
+    for index, entries in packed["state"].items():
         for name, value in entries.items():
             if isinstance(value, Tensor):
                 tensors[f"opt.{index}.{name}"] = value.detach()
             else:
-                numbers["state"].setdefault(str(index), {})[name] = _plain(name, value)
-    for group in state["param_groups"]:
-        plain = {key: _plain(key, item) for key, item in group.items() if key != "params"}
-        numbers["groups"].append(plain)
-    return tensors, json.dumps(numbers)
+                numbers.setdefault(index, {})[name] = _plain(name, value)
+    groups = [
+        {name: _plain(name, value) for name, value in group.items() if name != "params"}
+        for group in packed["param_groups"]
+    ]
+    return tensors, json.dumps({"state": numbers, "groups": groups})
 
 
 def load_optimizer(
@@ -182,12 +181,11 @@ def load_optimizer(
 
 
 def _plain(name: str, value: Any) -> Any:
-    if value is None or isinstance(value, bool | int | float | str):
-        return value  # JSON of Python's kind has words for infinity and NaN
-    if isinstance(value, tuple | list) and all(isinstance(item, int | float) for item in value):
-        return list(value)
     if isinstance(value, Tensor) and value.numel() == 1:
         return value.item()
+    listed = value if isinstance(value, tuple | list) else [value]
+    if all(item is None or isinstance(item, bool | int | float | str) for item in listed):
+        return value  # JSON of Python's kind has words for infinity and NaN
     raise CheckpointError(
         f"the optimizer keeps {name} as a {type(value).__name__}, which a checkpoint of tensors "
         "and numbers cannot hold"

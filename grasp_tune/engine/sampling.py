@@ -7,7 +7,7 @@ middle and gone on from.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -57,7 +57,6 @@ class Samples:
 
     @property
     def count(self) -> int:
-        """How many samples there are."""
         return int(self._numbers[0])
 
     @property
@@ -84,24 +83,21 @@ class Samples:
                 torch.maximum(self.peaks[at], wide.abs(), out=self.peaks[at])
         norm = joint_norm([gradient for _, gradient in found])
         # Products: a power would raise where they give infinity.
-        self._add_numbers((1.0, loss, loss * loss, norm * norm, 0.0))
-
-    def _add_numbers(self, numbers: Iterable[float]) -> None:
-        self._numbers = [a + b for a, b in zip(self._numbers, numbers, strict=True)]
+        seen = (1.0, loss, loss * loss, norm * norm, 0.0)
+        self._numbers = [a + b for a, b in zip(self._numbers, seen, strict=True)]
 
     def close(self) -> None:
         """Forget the vectors: what is left are the means."""
         self._numbers[4], self.sums = joint_norm(self.sums), []
 
     def tensors(self) -> Tensors:
-        """Return all that `merge` needs."""
         found = {f"sum.{at}": item for at, item in enumerate(self.sums)}
         found |= {f"peak.{at}": item for at, item in enumerate(self.peaks)}
         return found | {"numbers": torch.tensor(self._numbers, dtype=torch.float64)}
 
     def merge(self, tensors: Mapping[str, Tensor]) -> None:
-        """Add what another one saw."""
-        self._add_numbers(tensors["numbers"].tolist())
+        seen = tensors["numbers"].tolist()
+        self._numbers = [a + b for a, b in zip(self._numbers, seen, strict=True)]
         self.sums = self.sums if "sum.0" in tensors else []
         for at, total in enumerate(self.sums):
             total.add_(tensors[f"sum.{at}"].to(total.device))
@@ -142,7 +138,6 @@ class SamplingRun:
 
     @property
     def wants(self) -> Call | None:
-        """The next call, None where all are there."""
         if not self._seen:
             return None
         _, purpose, start, stop, gradient = self._stages[len(self._seen) - 1]
@@ -150,7 +145,6 @@ class SamplingRun:
         return (purpose, call, gradient) if call < stop else None
 
     def feed(self, loss: Tensor | float) -> None:
-        """Take one sample at the present point."""
         self._seen[-1].add(float(loss))
         self._bench.buffers.restore()
         if self.wants is None:
@@ -159,7 +153,6 @@ class SamplingRun:
             self._go_on()
 
     def state(self) -> State:
-        """All sums so far."""
         seen = enumerate(self._seen)
         return {f"{at}.{n}": x for at, item in seen for n, x in item.tensors().items()}, {}
 

@@ -47,7 +47,6 @@ class Curve:
         self.call, self.finite = segment.start, True
 
     def add(self, loss: float, norm: float = math.nan) -> None:
-        """Take in one oracle call."""
         self._window.append((loss, norm))
         del self._window[:-WINDOW]
         if self.call >= self._late_from:
@@ -68,11 +67,9 @@ class Curve:
         return {name: copy(item) for name, item in vars(self).items() if name != "_segment"}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state` gave."""
         vars(self).update({name: copy(item) for name, item in state.items()})
 
     def outcome(self) -> SegmentOutcome:
-        """Return how the segment went."""
         if self._since[2]:
             self._mark()
         size = len(self._window) or math.nan
@@ -166,7 +163,8 @@ class TrainingRun:
         while not self.over:
             self._keep_due()
             before = self.call
-            self._anneal(before)
+            if self.segment.shaped:
+                self._set_step(self.segment.step_share(before))
             try:
                 step(closure)
             except _OutOfCalls:
@@ -197,7 +195,8 @@ class TrainingRun:
             for item, total in zip(self.params, self._sum.total(), strict=True):
                 item.grad = None if total is None else total.div_(lanes)
             self._sum = LaneSum()
-        self._anneal(self.call - self.within)
+        if self.segment.shaped:
+            self._set_step(self.segment.step_share(self.call - self.within))
         if self._bench.rules.step(self.optimizer, self.base, loss):
             self.within = 0
             self.averages.update()
@@ -215,7 +214,6 @@ class TrainingRun:
             self.look()
 
     def look(self) -> None:
-        """Look at the losses that were not looked at yet."""
         for loss, norm in self._seen:
             self.curve.add(float(loss), float(norm))
         self._seen.clear()
@@ -239,14 +237,9 @@ class TrainingRun:
         return self.curve.outcome()
 
     def _keep_due(self, call: int | None = None) -> None:
-        """Write the iterates that are due."""
         while self._waiting and self._waiting[0] <= (self.call if call is None else call):
             key = iterate_key(self.segment.arm.index, self._waiting.pop(0))
             self.write(str(key), model_tensors(self.model), {})
-
-    def _anneal(self, call: int) -> None:
-        if self.segment.shaped:
-            self._set_step(self.segment.step_share(call))
 
     def _set_step(self, share: float) -> None:
         for group, full in zip(self.optimizer.param_groups, self._full, strict=True):

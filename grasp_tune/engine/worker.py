@@ -23,6 +23,7 @@ from grasp_tune.engine.checkpoints import (
     load_model,
     model_tensors,
 )
+from grasp_tune.engine.fused import task_threads
 from grasp_tune.engine.lane_group import LaneGroup, LaneSum, Seat
 from grasp_tune.engine.oracle import Oracle
 from grasp_tune.engine.problem import TorchProblem
@@ -30,7 +31,6 @@ from grasp_tune.engine.sampling import SamplingRun
 from grasp_tune.engine.segment import TrainingRun
 from grasp_tune.engine.step_rules import StepRules
 from grasp_tune.engine.streams import untouched_randomness
-from grasp_tune.engine.threads import task_threads
 from grasp_tune.optimizers.muon import hidden_matrices
 from grasp_tune.optimizers.registry import Factory
 
