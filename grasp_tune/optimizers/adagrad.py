@@ -40,8 +40,7 @@ class DiagonalAdaGrad(OwnState):
     ) -> None:
         super().__init__(params, {"distance": float(distance)})
         if coordinates is not None:
-            points = [point for group in self.param_groups for point in group["params"]]
-            for point, peak in zip(points, coordinates.peaks, strict=True):
+            for point, peak in zip(self.points, coordinates.peaks, strict=True):
                 scale = multiplier(peak, coordinates.typical, coordinates.power)
                 self.state[point]["scale"] = scale.detach().to(point.device, point.dtype, copy=True)
 

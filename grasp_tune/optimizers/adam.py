@@ -42,8 +42,7 @@ class CoordinateAdam(OwnState):
         defaults = {"lr": lr, "power": sizes.power, "typical": sizes.typical, "steps": 0}
         super().__init__(params, defaults)
         if sizes.power:
-            points = [point for group in self.param_groups for point in group["params"]]
-            for point, peak in zip(points, sizes.peaks, strict=True):
+            for point, peak in zip(self.points, sizes.peaks, strict=True):
                 self.state[point]["peak"] = peak.detach().to(point.device, point.dtype, copy=True)
 
     @torch.no_grad()

@@ -58,7 +58,7 @@ def check_wide(parameters: Iterable[Tensor], what: str) -> None:
 
 
 def dense_gradient(point: Tensor, who: str) -> Tensor | None:
-    """Return a parameter's gradient, None where it has none; raise InputError for a sparse one."""
+    """Return a parameter's gradient, None where it has none; InputError for a sparse one."""
     if point.grad is not None and point.grad.layout is not torch.strided:
         raise InputError(
             f"a gradient has layout {point.grad.layout}, but {who} needs dense gradients; "
@@ -75,6 +75,11 @@ class OwnState(Optimizer):
         super().load_state_dict(state_dict)
         for state in self.state.values():
             state.update({name: value.clone() for name, value in state.items()})
+
+    @property
+    def points(self) -> list[Tensor]:
+        """All parameters of all groups."""
+        return [point for group in self.param_groups for point in group["params"]]
 
     def entries(self, points: list[Tensor], name: str) -> list[Tensor]:
         """Return what is remembered of these parameters under a name; of new ones, zeros."""

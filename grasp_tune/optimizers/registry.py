@@ -8,7 +8,6 @@ entry, as a function `(params, value) -> Optimizer` that is given as `base` or a
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -18,7 +17,6 @@ from grasp_tune.core.errors import InputError
 Factory = Callable[[Any, float], Any]
 Base = str | Factory | None  # what a method's `base` may be
 DistanceRule = Callable[[float, float, int, int], float]
-
 
 # Rules from a distance D to an optimizer's value, given |g0|, the P parameters and the T calls.
 
@@ -86,7 +84,10 @@ class BaseOptimizer:
         matrices: Collection[int] = (),
     ) -> Any:
         """Return an optimizer of the parameters with these values, the searched one among them."""
-        make = _loaded(self.make) if isinstance(self.make, str) else self.make
+        make = self.make
+        if isinstance(make, str):
+            module, _, name = make.partition(":")
+            make = getattr(import_module(module), name)
         keywords = {**dict(self.options), **values}
         keywords.pop("power", None)  # travels inside the coordinates
         if self.uses_power:
@@ -94,12 +95,6 @@ class BaseOptimizer:
         if self.uses_matrices:
             keywords["matrices"] = matrices
         return make(params, **keywords)
-
-
-@cache
-def _loaded(address: str) -> Any:
-    module, _, name = address.partition(":")
-    return getattr(import_module(module), name)
 
 
 _HOME = "grasp_tune.optimizers"
@@ -159,15 +154,11 @@ def optimizer_names() -> tuple[str, ...]:
 def described(name: str) -> BaseOptimizer:
     """Return what is known of an optimizer by its name alone, for planning and for pages.
 
-    A name that is not registered is a function of the user's own. Of it nothing is known, so it
-    gets the usual: one call a step, a step in the group entry `lr`, and steps that are normalised
-    as Adam's are (`normalised_step`). One to which that does not apply is registered instead.
+    A name that is not registered is a function of the user's own, of which the usual is assumed:
+    one call a step, a step in the group entry `lr`, and steps that are normalised as Adam's are.
+    One to which that does not apply is registered instead.
     """
-    return _ENTRIES.get(name) or BaseOptimizer(name=name, make=_unknown, value="value")
-
-
-def _unknown(params: Any, **values: float) -> Any:
-    raise InputError("base: an optimizer that is known by its name alone cannot be made")
+    return _ENTRIES.get(name) or BaseOptimizer(name=name, make="", value="value")
 
 
 def find_optimizer(name: str, own: Mapping[str, Factory]) -> BaseOptimizer:
