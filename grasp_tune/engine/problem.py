@@ -7,6 +7,7 @@ every one of them counts against the budget.
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -100,10 +101,11 @@ class TorchProblem:
             raise ProblemError("choose_by: got 'metric', which needs a metric and validation data")
         if self.metric is not None:
             find_metric(self.metric)
-        device, home = self.chosen_device, getattr(self.loss, "__module__", "")
-        own = vars(self)  # frozen: nobody else sets these
-        if isinstance(self.loss, nn.Module) or home == "torch.nn.functional":
-            own["loss"] = TargetLoss(self.loss, device)
+        device, loss, own = self.chosen_device, self.loss, vars(self)  # frozen: set here alone
+        if isinstance(loss, nn.Module):  # it may have tensors, such as weights of classes
+            own["loss"] = partial(_target_loss, loss.to(device))
+        elif getattr(loss, "__module__", "") == "torch.nn.functional":
+            own["loss"] = partial(_target_loss, loss)
         own["data"] = data = _as_data(self.data, size)
         if isinstance(data, Rows) and data.batch_size:
             own["batch_size"] = data.batch_size
@@ -168,26 +170,14 @@ def checked_problem(given: object) -> TorchProblem:
     return given
 
 
-class TargetLoss:
-    """A loss of (output, target) as one of (model, batch).
-
-    criterion: gives a scalar for the model's output and the second part of the batch.
-    device: where its own tensors go, such as the weights of classes.
-    """
-
-    def __init__(self, criterion: Any, device: torch.device) -> None:
-        moved = isinstance(criterion, nn.Module)
-        self._criterion = criterion.to(device) if moved else criterion
-
-    def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Return the loss of the model's output for `batch[0]` against `batch[1]`."""
-        if not isinstance(batch, tuple | list) or len(batch) != 2:
-            raise ProblemError(
-                "loss: a loss of torch needs batches of two parts, input and target; give a "
-                "function of (model, batch) instead"
-            )
-        found: Tensor = self._criterion(model(batch[0]), batch[1])
-        return found
+def _target_loss(criterion: Callable[..., Tensor], model: nn.Module, batch: Batch) -> Tensor:
+    """Return a loss of (output, target) as one of (model, batch)."""
+    if not isinstance(batch, tuple | list) or len(batch) != 2:
+        raise ProblemError(
+            "loss: a loss of torch needs batches of two parts, input and target; give a "
+            "function of (model, batch) instead"
+        )
+    return criterion(model(batch[0]), batch[1])
 
 
 @dataclass(frozen=True, eq=False)
