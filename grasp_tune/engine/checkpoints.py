@@ -118,18 +118,19 @@ class Buffers:
         for (owner, name, item), kept in zip(self._places, self.kept, strict=True):
             owner[name] = item.copy_(kept)  # a model may also put another tensor in its place
 
-    def changes(self) -> list[Tensor | None]:
+    def changes(self, *, counters: bool) -> list[Tensor | None]:
         """Return how buffers differ from those kept, None for those that do not.
 
         Numbers with a fraction by their difference, so that those of several calls can be averaged;
-        counters by their value.
+        `counters` by their value, where they are wanted.
         """
         found: list[Tensor | None] = []
         for (owner, name, _), kept in zip(self._places, self.kept, strict=True):
-            now = owner[name]
-            same = now is None or torch.equal(now, kept)
-            fraction = kept.is_floating_point()
-            found.append(None if same or now is None else now - kept if fraction else now.clone())
+            now, fraction = owner[name], kept.is_floating_point()
+            if now is None or torch.equal(now, kept) or not (fraction or counters):
+                found.append(None)
+            else:
+                found.append(now - kept if fraction else now.clone())
         return found
 
     def change(self, changes: Sequence[Tensor | None]) -> None:

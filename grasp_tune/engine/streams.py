@@ -5,6 +5,7 @@ they are compared on equal terms. Purposes have streams of their own: no minibat
 them by design.
 """
 
+import math
 import os
 import random
 import threading
@@ -91,14 +92,12 @@ class Stream:
         if purpose == "validation":
             draw = torch.Generator().manual_seed(address(seed, purpose) % 2**63)
             self._order = torch.randperm(self._count or 1, generator=draw)
-        self._pass: _Pass | None = None
+        self._position: float = math.inf  # of the batch of an iterable that comes next
 
     def batch(self, call: int) -> Batch:
         """Return the minibatch of oracle call `call`, on the device."""
-        if self._count is None:  # an iterable has no addresses, only an order
-            if self._pass is None or call < self._pass.position:
-                self._pass = _Pass(self._data, self._seed, self._purpose)
-            return _to(self._pass.take(call), self._device)
+        if self._count is None:
+            return _to(self._read(call), self._device)
         rows = self.rows(call)
         if isinstance(self._data, tuple):
             picked = tuple(item.index_select(0, rows.to(item.device)) for item in self._data)
@@ -122,31 +121,26 @@ class Stream:
             self._block = block
         return self._rows[at]
 
+    def _read(self, call: int) -> Batch:
+        """Return a batch of an iterable, which has no addresses, only an order.
 
-class _Pass:
-    """An iterable of batches, read in order and again from the beginning when it ends.
-
-    Each purpose reads all of it, with random numbers of its own.
-    """
-
-    def __init__(self, data: Any, seed: int, purpose: str) -> None:
-        self.position = 0  # of the batch that comes next
-        self._data = data if callable(data) else lambda: data
-        with fixed_randomness(seed, "iterable", purpose):
-            self._items: Iterator[Batch] = iter(self._data())
-            self._states = _states()
-
-    def take(self, at: int) -> Batch:
-        """Return item number `at`; those before it are read and dropped."""
+        It is read again from the beginning when it ends, for each purpose with random numbers of
+        its own; batches before the one that is wanted are read and dropped.
+        """
+        begin = self._data if callable(self._data) else lambda: self._data
+        if call < self._position:
+            with fixed_randomness(self._seed, "iterable", self._purpose):
+                self._items, self._position = iter(begin()), 0
+                self._states = _states()
         with untouched_randomness():
             _set_states(self._states)
             try:
-                while self.position <= at:
+                while self._position <= call:
                     if (item := next(self._items, _END)) is _END:
-                        self._items = iter(self._data())  # its random numbers go on: it may shuffle
+                        self._items = iter(begin())  # its random numbers go on: it may shuffle
                         if (item := next(self._items, _END)) is _END:
                             raise ProblemError("data: the iterable gave no batch")
-                    self.position += 1
+                    self._position += 1
             finally:
                 self._states = _states()
         return item

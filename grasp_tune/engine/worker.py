@@ -137,9 +137,7 @@ class Worker:
         buffers.keep()
         for lane in own:
             losses.append(oracle.gradient("train", run.call + lane))
-            changes = buffers.changes()
-            if lane:
-                changes = [x if x is not None and x.is_floating_point() else None for x in changes]
+            changes = buffers.changes(counters=lane == 0)
             tree.add([*(item.grad for item in self.trained), *changes])
             buffers.restore()
         if group is None:

@@ -1,8 +1,4 @@
-r"""AdaGrad with a distance: the per-coordinate base optimizer.
-
-Decides how one gradient moves the parameters; the distance comes from the same grid that serves
-UniXGrad's radius. The guarantee is AdaGrad's own, not the paper's.
-"""
+"""AdaGrad with a distance, from the same grid as UniXGrad's radius, for each coordinate."""
 
 import math
 from collections.abc import Callable
@@ -26,7 +22,7 @@ class DiagonalAdaGrad(OwnState):
 
     `distance` is $D$; a group may have its own. The multipliers $s$ come from `coordinates`, what
     the probe saw of each coordinate, and are 1 without it. A coordinate whose gradients were all
-    zero does not move.
+    zero does not move. The guarantee is AdaGrad's own, not the paper's.
 
     The root of the sum is kept, never the sum, and extended by `hypot`: gradients of 1e-25 and
     1e25 are as good as others in float32.

@@ -1,7 +1,6 @@
-r"""Adam with a step per coordinate: the base optimizer of the default schedule.
+"""Adam with a step per coordinate: the base optimizer of the default schedule.
 
-Decides how one gradient moves the parameters. It has no guarantee of its own; the schedule that
-uses it keeps the paper's cells beside it.
+It has no guarantee of its own; the schedule that uses it keeps the paper's cells beside it.
 """
 
 from collections.abc import Callable, Iterable
