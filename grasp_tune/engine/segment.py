@@ -15,14 +15,8 @@ from torch.optim import Optimizer
 from grasp_tune.core.checkpoint_keys import average_key, iterate_key, state_key
 from grasp_tune.core.errors import CheckpointError, InputError
 from grasp_tune.core.tasks import Point, Segment, SegmentOutcome, TrainTask
-from grasp_tune.engine.checkpoints import (
-    Checkpoint,
-    Tensors,
-    finite,
-    load_optimizer,
-    model_tensors,
-    optimizer_tensors,
-)
+from grasp_tune.engine import checkpoints
+from grasp_tune.engine.checkpoints import Checkpoint, Tensors
 from grasp_tune.engine.lane_group import LaneSum
 from grasp_tune.engine.oracle import gradient_norm
 from grasp_tune.engine.sampling import Bench, read_coordinates
@@ -187,7 +181,7 @@ class TrainingRun:
             self.averages = Averages(model, segment.averages)
             if saved is not None and "optimizer" in saved.meta:  # else a point: runs begin anew
                 key, numbers = str(segment.state), str(saved.meta["optimizer"])
-                load_optimizer(self.optimizer, saved.tensors, numbers, key)
+                checkpoints.load_optimizer(self.optimizer, saved.tensors, numbers, key)
                 self.averages.load(saved.tensors, saved.meta, key)
         self._set_step(1.0)  # the saved one may have been annealed, or another run's
 
@@ -285,13 +279,13 @@ class TrainingRun:
         self.look()
         self._keep_due(segment.stop)
         # The last step is never looked at by a loss, so its point is checked here.
-        self.curve.finite = self.curve.finite and finite(self.model)
+        self.curve.finite = self.curve.finite and checkpoints.finite(self.model)
         for gamma in segment.averages if segment.keep_averages else ():
             key = str(average_key(index, segment.stop, gamma))
             self.write(key, self.averages.candidate(gamma), {})
         if segment.save:
-            tensors, numbers = optimizer_tensors(self.optimizer)
-            tensors.update(model_tensors(self.model))
+            tensors, numbers = checkpoints.optimizer_tensors(self.optimizer)
+            tensors.update(checkpoints.model_tensors(self.model))
             meta: Meta = {"optimizer": numbers}
             self.averages.save(tensors, meta)
             self.write(str(state_key(index, segment.stop)), tensors, meta)
@@ -300,7 +294,7 @@ class TrainingRun:
     def _keep_due(self, call: int | None = None) -> None:
         while self._waiting and self._waiting[0] <= (self.call if call is None else call):
             key = iterate_key(self.segment.arm.index, self._waiting.pop(0))
-            self.write(str(key), model_tensors(self.model), {})
+            self.write(str(key), checkpoints.model_tensors(self.model), {})
 
     def _set_step(self, share: float) -> None:
         for group, full in zip(self.optimizer.param_groups, self._full, strict=True):

@@ -14,15 +14,8 @@ from torch import Tensor, nn
 
 from grasp_tune.core.checkpoint_keys import START
 from grasp_tune.core.tasks import Outcome, Segment, SegmentOutcome, Task, TrainOutcome, TrainTask
-from grasp_tune.engine.checkpoints import (
-    Buffers,
-    Checkpoint,
-    Store,
-    Tensors,
-    digest,
-    load_model,
-    model_tensors,
-)
+from grasp_tune.engine import checkpoints
+from grasp_tune.engine.checkpoints import Checkpoint, Store
 from grasp_tune.engine.fused import task_threads
 from grasp_tune.engine.lane_group import LaneGroup, LaneSum, Seat
 from grasp_tune.engine.oracle import Oracle
@@ -52,11 +45,11 @@ class Worker:
         self.model: nn.Module = self.oracle.model
         self.trained: list[Tensor] = list(self.oracle.parameters)
         self.matrices = hidden_matrices(self.model, self.trained)
-        self.buffers = Buffers(self.model)
+        self.buffers = checkpoints.Buffers(self.model)
         decay = {"weight_decay": problem.weight_decay, "weights_only": True}
         self.rules = StepRules([{"params": self.trained, **decay}], problem.clip)
-        self.start: Tensors = {n: item.clone() for n, item in model_tensors(self.model).items()}
-        self.origin = digest(self.start)
+        self.start = {name: x.clone() for name, x in checkpoints.model_tensors(self.model).items()}
+        self.origin = checkpoints.digest(self.start)
 
     def run(self, task: Task, seat: Seat | None = None) -> Outcome:
         """Return the outcome of the task.
@@ -83,7 +76,7 @@ class Worker:
         """Put the model at x0 or at a checkpoint; returns the latter."""
         self.model.zero_grad()  # makes room for what is read
         saved = None if key == START else self.store.read(key)
-        load_model(self.model, self.start if saved is None else saved.tensors, key)
+        checkpoints.load_model(self.model, self.start if saved is None else saved.tensors, key)
         self.model.train()
         return saved
 

@@ -8,13 +8,7 @@ import torch
 from torch.optim.optimizer import ParamsT
 
 from grasp_tune.core.errors import InputError
-from grasp_tune.optimizers.coordinatewise import (
-    Coordinates,
-    OwnState,
-    check_wide,
-    dense_gradient,
-    multiplier,
-)
+from grasp_tune.optimizers.coordinatewise import Coordinates, OwnState, multiplier
 
 
 class DiagonalAdaGrad(OwnState):
@@ -31,6 +25,8 @@ class DiagonalAdaGrad(OwnState):
     neither float32 nor float64.
     """
 
+    wide = "the sums of gradients"
+
     def __init__(
         self, params: ParamsT, *, distance: float, coordinates: Coordinates | None = None
     ) -> None:
@@ -46,7 +42,6 @@ class DiagonalAdaGrad(OwnState):
         distance = self.param_groups[-1]["distance"]
         if not 0.0 < distance < math.inf:
             raise InputError(f"distance is {distance}, but must be a positive finite number")
-        check_wide(self.param_groups[-1]["params"], "the sums of gradients")
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -55,7 +50,7 @@ class DiagonalAdaGrad(OwnState):
             loss = None if closure is None else closure()
         for group in self.param_groups:
             for point in group["params"]:
-                if (gradient := dense_gradient(point, type(self).__name__)) is None:
+                if (gradient := self.dense_gradient(point)) is None:
                     continue
                 state = self.state[point]
                 if "root" not in state:

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from grasp_tune.core.errors import InputError
-from grasp_tune.optimizers.coordinatewise import OwnState, check_wide, dense_gradient
+from grasp_tune.optimizers.coordinatewise import OwnState
 
 # Sums of squares run over rows of this length in the tensor's own precision and in float64 beyond:
 # one float32 sum over 10^7 numbers is off by 4e-4, and float64 throughout costs 15 times as much.
@@ -45,6 +45,8 @@ class UniXGrad(OwnState):
     learning rate of its own, and for parameters that are neither float32 nor float64.
     """
 
+    wide = "the averages"
+
     def __init__(self, params: ParamsT, *, radius: float) -> None:
         radius = float(radius)
         if not 0.0 < radius < math.inf:
@@ -64,7 +66,6 @@ class UniXGrad(OwnState):
                 "the first one; make a new optimizer"
             )
         super().add_param_group(param_group)
-        check_wide(self.param_groups[-1]["params"], "the averages")
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """The loss at the first of the two points; the parameters then hold the average so far.
@@ -108,7 +109,7 @@ class UniXGrad(OwnState):
         root, weight = group["root"], group["iteration"] + 1
         reach = 2.0 * weight / root  # (1), times alpha_t, in units of the radius
         origin, lead, mean = (self.entries(points, name) for name in ("origin", "lead", "mean"))
-        found = [(point, dense_gradient(point, "UniXGrad")) for point in points]
+        found = [(point, self.dense_gradient(point)) for point in points]
         here = [torch.zeros_like(point) if item is None else item for point, item in found]
         if "ahead" not in self.state[points[0]]:
             for point, gradient in zip(points, here, strict=True):
