@@ -182,19 +182,9 @@ class SamplingRun:
             store.write(str(MOMENTS), peaks, {"typical": typical_peak(first.peaks)})
         # Where no values were asked for, those that came with the gradients cost nothing.
         valued = second if second.count else first
-        (norm, square), (value, value_square) = first.gradients, valued.losses
-        return ProbeOutcome(
-            calls=task.calls,
-            origin=origin,
-            gradients=first.count,
-            gradient_norm=norm,
-            gradient_square=square,
-            parameters=sum(item.numel() for item in first.sums),
-            values=valued.count,
-            value=value,
-            value_square=value_square,
-            matrices=len(self._bench.matrices),
-        )
+        gradients, values = (first.count, *first.gradients), (valued.count, *valued.losses)
+        parameters, matrices = sum(x.numel() for x in first.sums), len(self._bench.matrices)
+        return ProbeOutcome(task.calls, origin, *gradients, parameters, *values, matrices)
 
 
 def read_coordinates(store: Store, power: float, like: Sequence[Tensor]) -> Coordinates | None:
