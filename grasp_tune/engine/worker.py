@@ -5,8 +5,8 @@ runs, since minibatches and noise are addressed and every start is a checkpoint 
 nothing of schedules: it does what the task says and writes the checkpoints that the task names.
 """
 
-import contextlib
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import partial
 
 import torch
@@ -59,10 +59,8 @@ class Worker:
         Raises `CheckpointError`, with the `key` of the checkpoint, where an input cannot be read;
         the search then has it made again.
         """
-        with contextlib.ExitStack() as stack:
-            group = None if seat is None else stack.enter_context(LaneGroup(seat))
-            stack.enter_context(untouched_randomness())
-            stack.enter_context(task_threads(self.model))
+        seated = nullcontext() if seat is None else LaneGroup(seat)
+        with seated as group, untouched_randomness(), task_threads(self.model):
             if isinstance(task, TrainTask):
                 runs = tuple(self._train(task, segment, group) for segment in task.segments)
                 return TrainOutcome(sum(item.calls for item in runs), self.origin, runs)
