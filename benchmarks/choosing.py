@@ -18,7 +18,7 @@ from benchmarks.records import Table
 from benchmarks.workloads import WORKLOADS
 from grasp_tune.core.ensemble import Tally, halving, survivors
 from grasp_tune.engine.oracle import gradient_norm
-from grasp_tune.engine.sampling import MeanGradient
+from grasp_tune.engine.sampling import Samples
 from grasp_tune.optimizers.registry import find_optimizer
 from grasp_tune.peers.session import Run, Session
 
@@ -129,12 +129,10 @@ def sample_pool(workload: str, by: str, data: Path | None, seed: int, minibatche
     problem = WORKLOADS[workload].bundle(data).problem
     method = gt.NonConvex() if by == "gradient" else gt.Convex()
     start = Session(problem, BUDGET, seed).run()
-    mean = MeanGradient(start.oracle.parameters)
-    values = []
+    seen = Samples(start.oracle.parameters)
     for call in range(BUDGET // 8):
-        values.append(float(start.oracle.gradient("probe", call)))
-        mean.add()
-    plan = method.plan(BUDGET, grad_norm=mean.means[0], value=float(np.mean(values)))
+        seen.add(float(start.oracle.gradient("probe", call)))
+    plan = method.plan(BUDGET, grad_norm=seen.gradients[0], value=seen.losses[0])
     rng = np.random.default_rng(seed)
     truth, samples = [], []
     for cell in plan.cells:

@@ -16,10 +16,10 @@ from torch.optim import Optimizer
 
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.validation import whole
+from grasp_tune.engine.fused import task_threads
 from grasp_tune.engine.oracle import Oracle
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.streams import untouched_randomness
-from grasp_tune.engine.threads import task_threads
 from grasp_tune.optimizers.muon import hidden_matrices
 from grasp_tune.optimizers.registry import described
 from grasp_tune.runtime.files import STATE_LIMIT, read_sealed

@@ -118,18 +118,19 @@ class Buffers:
         for (owner, name, item), kept in zip(self._places, self.kept, strict=True):
             owner[name] = item.copy_(kept)  # a model may also put another tensor in its place
 
-    def changes(self) -> list[Tensor | None]:
+    def changes(self, *, counters: bool) -> list[Tensor | None]:
         """Return how buffers differ from those kept, None for those that do not.
 
         Numbers with a fraction by their difference, so that those of several calls can be averaged;
-        counters by their value.
+        `counters` by their value, where they are wanted.
         """
         found: list[Tensor | None] = []
         for (owner, name, _), kept in zip(self._places, self.kept, strict=True):
-            now = owner[name]
-            same = now is None or torch.equal(now, kept)
-            fraction = kept.is_floating_point()
-            found.append(None if same or now is None else now - kept if fraction else now.clone())
+            now, fraction = owner[name], kept.is_floating_point()
+            if now is None or torch.equal(now, kept) or not (fraction or counters):
+                found.append(None)
+            else:
+                found.append(now - kept if fraction else now.clone())
         return found
 
     def change(self, changes: Sequence[Tensor | None]) -> None:
@@ -142,19 +143,18 @@ class Buffers:
 
 def optimizer_tensors(optimizer: Optimizer) -> tuple[Tensors, str]:
     """Return the optimizer's tensors, and its numbers as JSON."""
-    state = optimizer.state_dict()
-    tensors: Tensors = {}
-    numbers: dict[str, Any] = {"state": {}, "groups": []}
-    for index, entries in state["state"].items():
+    tensors, numbers, packed = Tensors(), dict[int, Any](), optimizer.state_dict()
+    for index, entries in packed["state"].items():
         for name, value in entries.items():
             if isinstance(value, Tensor):
                 tensors[f"opt.{index}.{name}"] = value.detach()
             else:
-                numbers["state"].setdefault(str(index), {})[name] = _plain(name, value)
-    for group in state["param_groups"]:
-        plain = {key: _plain(key, item) for key, item in group.items() if key != "params"}
-        numbers["groups"].append(plain)
-    return tensors, json.dumps(numbers)
+                numbers.setdefault(index, {})[name] = _plain(name, value)
+    groups = [
+        {name: _plain(name, value) for name, value in group.items() if name != "params"}
+        for group in packed["param_groups"]
+    ]
+    return tensors, json.dumps({"state": numbers, "groups": groups})
 
 
 def load_optimizer(
@@ -182,12 +182,11 @@ def load_optimizer(
 
 
 def _plain(name: str, value: Any) -> Any:
-    if value is None or isinstance(value, bool | int | float | str):
-        return value  # JSON of Python's kind has words for infinity and NaN
-    if isinstance(value, tuple | list) and all(isinstance(item, int | float) for item in value):
-        return list(value)
     if isinstance(value, Tensor) and value.numel() == 1:
         return value.item()
+    listed = value if isinstance(value, tuple | list) else [value]
+    if all(item is None or isinstance(item, bool | int | float | str) for item in listed):
+        return value  # JSON of Python's kind has words for infinity and NaN
     raise CheckpointError(
         f"the optimizer keeps {name} as a {type(value).__name__}, which a checkpoint of tensors "
         "and numbers cannot hold"

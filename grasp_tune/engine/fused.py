@@ -1,23 +1,31 @@
-"""Runs of a small model as one task: a trial or a message for each would cost more than they do.
+"""Runs of a small model as one task, on one thread: both are rules of the model's shape.
 
-Whether they are is a rule of the model's shape, so that every process, and a resumed run, decides
-alike. The runs of a task follow each other, and give the same bits as tasks of their own. One
-batched computation (`torch.func.vmap`) was tried: it gains nothing for the eight runs or fewer of
-the default schedule, and half the time for the 32 or more cells of the paper's.
+So every process, and a resumed run, decides alike. A trial or a message for each short run would
+cost more than the run. The runs of a task follow each other, and give the same bits as tasks of
+their own; one batched computation (`torch.func.vmap`) was tried, and gains nothing for the eight
+runs or fewer of the default schedule. Sums that are cut among threads differ in their last bits,
+so the number of threads is a part of what fixes a result, like the seed.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal
 
+import torch
 from torch import nn
+from torch.nn.modules.conv import _ConvNd
 
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.methods import Method
+from grasp_tune.core.validation import whole
 from grasp_tune.engine.problem import TorchProblem
 
 WIDTH = 8  # runs of one task; more would leave other workers without any
 LARGEST = 40_000  # parameters: some 100 us an oracle call of one CPU core
 _LAYERS = (nn.Linear, nn.Flatten, nn.Identity, nn.Dropout, nn.LayerNorm, nn.LogSoftmax)
 _CURVES = (nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.LeakyReLU, nn.ELU, nn.Softplus)
+_ONE_THREAD = 100_000  # parameters of dense layers to which a second thread brings little
+_HEAVY = (_ConvNd, nn.RNNBase, nn.MultiheadAttention)  # use each parameter many times a row
 
 
 def fusion_width(
@@ -26,8 +34,7 @@ def fusion_width(
     """Return how many runs make one task, 0 for one each."""
     if fused not in (True, False, "auto"):
         raise InputError(f"fused: got {fused!r}, expected True, False or 'auto'")
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise InputError(f"seed: got {seed!r}, expected a whole number")
+    whole("seed", seed, None)
     if fused == "auto":
         own = callable(getattr(method, "base", None))
         fused = not own and pays(problem.build(seed))
@@ -35,12 +42,27 @@ def fusion_width(
 
 
 def pays(model: nn.Module) -> bool:
-    """Return whether a run of this model is so short that several should be one task.
-
-    A rule of the shape: dense layers, no buffers, few parameters.
-    """
+    """Return whether a run is so short that several should be one task: few dense layers."""
     leaves = [item for item in model.modules() if not list(item.children())]
-    size = sum(item.numel() for item in model.parameters())
     plain = all(item.device.type == "cpu" and item.requires_grad for item in model.parameters())
     known = all(isinstance(item, _LAYERS + _CURVES) for item in leaves)
-    return known and plain and size <= LARGEST and not list(model.buffers())
+    return known and plain and _size(model) <= LARGEST and not list(model.buffers())
+
+
+def _size(model: nn.Module) -> int:
+    return sum(item.numel() for item in model.parameters())
+
+
+@contextmanager
+def task_threads(model: nn.Module) -> Iterator[None]:
+    """Run the block with one thread where the model is light, and with the user's number else.
+
+    A light model then gives the same bits with any number of workers, on any machine of a kind.
+    """
+    before, heavy = torch.get_num_threads(), any(isinstance(x, _HEAVY) for x in model.modules())
+    if not heavy and _size(model) <= _ONE_THREAD:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import accumulate
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -71,7 +72,6 @@ class LaneSum:
             self._merge()
 
     def total(self) -> Gradients:
-        """Return the sum over all lanes."""
         while len(self.parts) > 1:
             self._merge()
         return self.parts[0][2]
@@ -94,8 +94,8 @@ class Shares:
         """Return the lanes of each worker, in order: at least one of them."""
         if sum(self.counts) != lanes:
             self.counts = self._best(lanes)
-        stops = [sum(self.counts[: rank + 1]) for rank in range(len(self.counts))]
-        return [range(stop - count, stop) for stop, count in zip(stops, self.counts, strict=True)]
+        pairs = zip(self.counts, accumulate(self.counts), strict=True)
+        return [range(stop - count, stop) for count, stop in pairs]
 
     def learn(self, seconds: Sequence[float]) -> None:
         """Take in how long each worker was busy with its lanes; the same numbers in all workers."""
@@ -154,27 +154,22 @@ class LaneGroup:
         sizes = [8 * (len(share) + 1) + size * len(_subtrees(share)) for share in shares]
         own = torch.zeros(max(sizes), dtype=torch.uint8)
         own[: len(packed)] = packed
-        whole, spread, seconds = LaneSum(), list[Tensor](), list[float]()
-        for rank, (share, found) in enumerate(zip(shares, self._gathered(own), strict=True)):
-            end = 8 * (len(share) + 1)
-            *values, spent = found[:end].clone().view(torch.float64).unbind()
-            spread.extend(value.to(losses[0]) for value in values)
-            seconds.append(float(spent))
-            parts = [total for _, _, total in tree.parts] if rank == self.seat.rank else None
-            for at, lanes in enumerate(_subtrees(share)):
-                row = found[end + at * size : end + (at + 1) * size]
-                whole.add_subtree(lanes, _unpacked(row, like) if parts is None else parts[at])
-        self._shares.learn(seconds)
-        return whole.total(), spread
-
-    def _gathered(self, own: Tensor) -> list[Tensor]:
-        found = [torch.empty_like(own) for _ in range(self.seat.size)]
+        messages = [torch.empty_like(own) for _ in shares]
         try:
-            self._group.allgather([found], [own]).wait()
+            self._group.allgather([messages], [own]).wait()
         except RuntimeError as error:
             reason = (str(error).splitlines() or ["no reason"])[0]
             raise GroupLost(f"another worker of the step is gone: {reason}") from None
-        return found
+        whole, spread, seconds = LaneSum(), list[Tensor](), list[float]()
+        for share, message in zip(shares, messages, strict=True):
+            end = 8 * (len(share) + 1)
+            *values, spent = message[:end].clone().view(torch.float64).unbind()
+            spread.extend(value.to(losses[0]) for value in values)
+            seconds.append(float(spent))
+            for lanes, row in zip(_subtrees(share), message[end:].split(size), strict=False):
+                whole.add_subtree(lanes, _unpacked(row, like))
+        self._shares.learn(seconds)
+        return whole.total(), spread
 
 
 def _subtrees(share: range) -> list[int]:
@@ -201,7 +196,6 @@ def _packed(total: Gradients, like: Sequence[Tensor]) -> Tensor:
 
 
 def _unpacked(row: Tensor, like: Sequence[Tensor]) -> Gradients:
-    """Return the gradients of which these are the bytes."""
     *parts, there = row.split([x.numel() * x.element_size() for x in like] + [len(like)])
     return [
         # Copied, so that it lies where numbers of its kind may lie.
@@ -220,10 +214,7 @@ def meeting_place(host: str) -> tuple[str, object]:
 
 
 def _meet(seat: Seat) -> Any:
-    """Return the process group of a seat, when all others are there.
-
-    A group of its own, not the global one of `torch.distributed`, which is the user's.
-    """
+    """Return a process group for a seat; the global one of `torch.distributed` is the user's."""
     place = urlsplit(seat.address)
     if place.scheme == "file":
         store: Any = _DISTRIBUTED.FileStore(unquote(place.path), seat.size)

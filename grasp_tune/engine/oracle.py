@@ -52,21 +52,14 @@ class Oracle:
         Gradients are on even where only the value is wanted: a loss may take derivatives itself
         (a penalty on gradients, the residual of a differential equation).
         """
-        self._seed_noise(purpose, call)
-        self.count(1)
-        return self._scalar(self.problem.loss(self.model, batch))
-
-    def _seed_noise(self, purpose: str, call: int) -> None:
-        """Fix the random numbers that the model or the loss may draw in this call."""
-        number = self._noise + (call << 3) + PURPOSES.index(purpose)
-        seed_globally(number, cpu_only=self.device.type == "cpu")
+        self._begin(purpose, call)
+        return self._loss(batch)
 
     def value(self, purpose: str, call: int) -> float:
         """Return the loss of one minibatch; of validation data, what the choice goes by."""
         batch, metric = self.stream(purpose).batch(call), self.problem.metric
         if purpose == "validation" and self.problem.choose_by == "metric" and metric is not None:
-            self._seed_noise(purpose, call)
-            self.count(1)
+            self._begin(purpose, call)
             inputs, targets = batch
             with torch.no_grad():
                 return 1.0 - float(find_metric(metric)[1](self.model(inputs), targets))
@@ -77,29 +70,25 @@ class Oracle:
 
         The deterministic algorithm counts training gradients only, hence `counted`.
         """
-        self.count(int(counted))
-        self._seed_noise("exact", 0)
+        self._begin("exact", 0, int(counted))
         total, rows = 0.0, self.problem.rows or 0
         for parameter in self.parameters:
             parameter.grad = None
         for batch, count in full_batches(self.problem.data, self.device):
-            loss = self._scalar(self.problem.loss(self.model, batch))
+            loss = self._loss(batch)
             if gradient:
                 self._backward(loss * (count / rows))
             total += float(loss.detach()) * count
         return total / rows
 
-    @staticmethod
-    def _backward(loss: Tensor) -> None:
-        if not loss.requires_grad:
-            raise ProblemError(
-                "loss: its value does not depend on the model's parameters, so it has no gradient"
-            )
-        loss.backward()
+    def _begin(self, purpose: str, call: int, calls: int = 1) -> None:
+        """Count, and fix the random numbers that the model or the loss may draw in this call."""
+        self.count(calls)
+        number = self._noise + (call << 3) + PURPOSES.index(purpose)
+        seed_globally(number, cpu_only=self.device.type == "cpu")
 
-    @staticmethod
-    def _scalar(loss: object) -> Tensor:
-        """Return the loss, or say what is wrong with it."""
+    def _loss(self, batch: Batch) -> Tensor:
+        loss: object = self.problem.loss(self.model, batch)
         if not isinstance(loss, Tensor):
             raise ProblemError(f"loss: it returned {type(loss).__name__}, expected a scalar tensor")
         if loss.numel() != 1:
@@ -108,6 +97,14 @@ class Oracle:
                 "reduce it with .mean()"
             )
         return loss.reshape(())
+
+    @staticmethod
+    def _backward(loss: Tensor) -> None:
+        if not loss.requires_grad:
+            raise ProblemError(
+                "loss: its value does not depend on the model's parameters, so it has no gradient"
+            )
+        loss.backward()
 
 
 def gradient_norm(parameters: Sequence[Tensor]) -> Tensor:

@@ -7,6 +7,7 @@ every one of them counts against the budget.
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -26,8 +27,8 @@ Data = (
     | Callable[[], Iterable[Batch]]
 )
 
-
 _ASIDE = 7003  # the seed of the validation rows: the same ones whatever a sweep's seed
+_BUILDER = "a function without arguments that builds the model, such as `lambda: nn.Linear(64, 10)`"
 _UNTRAINABLE = (
     "not initialised yet (a lazy module); run the model once on an example inside `model` before "
     "returning it",
@@ -84,15 +85,13 @@ class TorchProblem:
     weight_decay: float = 0.0
     clip: float | None = None
     rows: int | None = field(init=False, default=None)  # of `data`; None for an iterable
+    validation_rows: int | None = field(init=False, default=None)  # 0 for an iterable
 
     def __post_init__(self) -> None:
         size, decay, clip, by = self.batch_size, self.weight_decay, self.clip, self.choose_by
         _need(type(size) is int and size >= 1, "batch_size", repr(size), "a whole number >= 1")
-        makes = "a function without arguments that builds the model, such as"
-        _need(
-            callable(self.model) and not isinstance(self.model, nn.Module),
-            *("model", type(self.model).__name__, f"{makes} `lambda: nn.Linear(64, 10)`"),
-        )
+        builds = callable(self.model) and not isinstance(self.model, nn.Module)
+        _need(builds, "model", type(self.model).__name__, _BUILDER)
         kind = type(self.loss).__name__
         _need(callable(self.loss), "loss", kind, "a function of (model, batch)")
         _need(0.0 <= decay < math.inf, "weight_decay", repr(decay), "a number >= 0")
@@ -102,23 +101,20 @@ class TorchProblem:
             raise ProblemError("choose_by: got 'metric', which needs a metric and validation data")
         if self.metric is not None:
             find_metric(self.metric)
-        device, home = self.chosen_device, getattr(self.loss, "__module__", "")
-        if isinstance(self.loss, nn.Module) or home == "torch.nn.functional":
-            self._set(loss=TargetLoss(self.loss, device))
-        self._set(data=_as_data(self.data, size))
-        if isinstance(self.data, Rows) and self.data.batch_size:
-            self._set(batch_size=self.data.batch_size)
+        device, loss, own = self.chosen_device, self.loss, vars(self)  # frozen: set here alone
+        if isinstance(loss, nn.Module):  # it may have tensors, such as weights of classes
+            own["loss"] = partial(_target_loss, loss.to(device))
+        elif getattr(loss, "__module__", "") == "torch.nn.functional":
+            own["loss"] = partial(_target_loss, loss)
+        own["data"] = data = _as_data(self.data, size)
+        if isinstance(data, Rows) and data.batch_size:
+            own["batch_size"] = data.batch_size
         if isinstance(self.validation, float):
-            kept, aside = _parted(self.data, self.validation)
-            self._set(data=kept, validation=aside)
-        self._set(rows=count_rows(self.data, "data", self.batch_size))
+            own["data"], own["validation"] = _parted(data, self.validation)
+        own["rows"] = _checked_rows(self.data, "data", self.batch_size)
         if self.validation is not None:
-            self._set(validation=_as_data(self.validation, self.batch_size))
-            count_rows(self.validation, "validation", 1)
-
-    def _set(self, **values: Any) -> None:
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
+            own["validation"] = _as_data(self.validation, self.batch_size)
+            own["validation_rows"] = _checked_rows(self.validation, "validation", 1) or 0
 
     def build(self, seed: int) -> nn.Module:
         """Return a fresh model at the start point, on the problem's device.
@@ -149,13 +145,6 @@ class TorchProblem:
         return find_metric(self.metric)[0]
 
     @property
-    def validation_rows(self) -> int | None:
-        """Rows of the validation data: 0 for an iterable, None where none is given."""
-        if self.validation is None:
-            return None
-        return count_rows(self.validation, "validation", 1) or 0
-
-    @property
     def chosen_device(self) -> torch.device:
         """The device to train on, which this machine must have."""
         cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
@@ -164,10 +153,8 @@ class TorchProblem:
         try:
             device = torch.device(self.device)
         except (RuntimeError, TypeError) as error:
-            reason = str(error).splitlines()[0]
-            raise ProblemError(
-                f"device: got {self.device!r}, expected a device of torch: {reason}"
-            ) from None
+            wanted = f"a device of torch: {str(error).splitlines()[0]}"
+            raise ProblemError(f"device: got {self.device!r}, expected {wanted}") from None
         # Nothing is put there to find out: that would start CUDA, and worker processes could not.
         lacking = device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count()
         if lacking or (device.type == "mps" and not mps):
@@ -183,25 +170,14 @@ def checked_problem(given: object) -> TorchProblem:
     return given
 
 
-class TargetLoss:
-    """A loss of (output, target) as one of (model, batch).
-
-    criterion: gives a scalar for the model's output and the second part of the batch.
-    device: where its own tensors go, such as the weights of classes.
-    """
-
-    def __init__(self, criterion: Callable[..., Tensor], device: torch.device) -> None:
-        moved = isinstance(criterion, nn.Module)
-        self._criterion = criterion.to(device) if moved else criterion  # type: ignore[attr-defined]
-
-    def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Return the loss of the model's output for `batch[0]` against `batch[1]`."""
-        if not isinstance(batch, tuple | list) or len(batch) != 2:
-            raise ProblemError(
-                "loss: a loss of torch needs batches of two parts, input and target; give a "
-                "function of (model, batch) instead"
-            )
-        return self._criterion(model(batch[0]), batch[1])
+def _target_loss(criterion: Callable[..., Tensor], model: nn.Module, batch: Batch) -> Tensor:
+    """Return a loss of (output, target) as one of (model, batch)."""
+    if not isinstance(batch, tuple | list) or len(batch) != 2:
+        raise ProblemError(
+            "loss: a loss of torch needs batches of two parts, input and target; give a "
+            "function of (model, batch) instead"
+        )
+    return criterion(model(batch[0]), batch[1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,33 +192,20 @@ class Rows:
         return len(self.items)
 
 
-class Passes:
-    """An iterable of batches that is read again and again."""
-
-    def __init__(self, source: Any) -> None:
-        self._source = source
-
-    def __call__(self) -> Iterator[Batch]:
-        """Begin a pass."""
-        return iter(self._source() if callable(self._source) else self._source)
-
-
 def _as_data(data: Any, batch_size: int) -> Any:
-    """Return the data as a tuple of tensors, as `Rows` or as `Passes`; others as they are."""
+    """Return the data as a tuple of tensors, as `Rows`, or as batches to be read in order."""
     columns = Tensor | np.ndarray
     if isinstance(data, columns):
         data = (data,)
     if isinstance(data, tuple | list) and data and all(isinstance(x, columns) for x in data):
         return tuple(_column(item) for item in data)
-    if isinstance(data, tuple | Rows | Passes):
+    if isinstance(data, tuple | Rows):
         return data
-    if isinstance(data, DataLoader):
-        if not _has_rows(data.dataset):
-            return Passes(data)
+    if isinstance(data, DataLoader) and _has_rows(data.dataset):
         size = data.batch_size or getattr(data.batch_sampler, "batch_size", None)
         return Rows(data.dataset, data.collate_fn, size)
     if isinstance(data, IterableDataset):
-        return Passes(DataLoader(data, batch_size=batch_size))
+        return DataLoader(data, batch_size=batch_size)
     if _has_rows(data):
         return Rows(data)
     if isinstance(data, Iterator):
@@ -250,24 +213,7 @@ def _as_data(data: Any, batch_size: int) -> Any:
             f"data: a {type(data).__name__} can be read only once; give a function that makes one, "
             "such as `lambda: itertools.cycle(batches)`"
         )
-    return Passes(data) if callable(data) or hasattr(data, "__iter__") else data
-
-
-def _parted(data: Any, share: float) -> tuple[Any, Any]:
-    """Return the data without a share of its rows, and these; the same ones every time."""
-    rows = count_rows(data, "data", 1) or 0  # an iterable has none
-    count = round(share * rows) if math.isfinite(share) else 0
-    wanted = "a share of data that come in rows, between 0 and 1, or data"
-    _need(0 < count < rows, "validation", repr(share), wanted)
-    order = np.random.default_rng(_ASIDE).permutation(rows)
-    parts = np.sort(order[count:]), np.sort(order[:count])
-
-    def taken(part: Any) -> Any:
-        if isinstance(data, Rows):
-            return replace(data, items=Subset(data.items, part.tolist()))
-        return tuple(column[torch.from_numpy(part)] for column in data)
-
-    return taken(parts[0]), taken(parts[1])
+    return data
 
 
 def _has_rows(data: object) -> bool:
@@ -281,11 +227,34 @@ def _column(item: Tensor | np.ndarray[Any, Any]) -> Tensor:
     return found.to(torch.get_default_dtype()) if wide else found
 
 
-def count_rows(data: Data | float, name: str, least: int) -> int | None:
+def row_count(data: Any) -> int | None:
+    """Return how many rows a problem's data have, None where they are batches in order."""
+    if isinstance(data, tuple | Rows):
+        return len(data[0]) if isinstance(data, tuple) else len(data)
+    return None
+
+
+def _parted(data: Any, share: float) -> tuple[Any, Any]:
+    """Return the data without a share of its rows, and these; the same ones every time."""
+    rows = _checked_rows(data, "data", 1) or 0  # an iterable has none
+    count = round(share * rows) if math.isfinite(share) else 0
+    wanted = "a share of data that come in rows, between 0 and 1, or data"
+    _need(0 < count < rows, "validation", repr(share), wanted)
+    order = np.random.default_rng(_ASIDE).permutation(rows)
+
+    def taken(part: Any) -> Any:
+        if isinstance(data, Rows):
+            return replace(data, items=Subset(data.items, part.tolist()))
+        return tuple(column[torch.from_numpy(part)] for column in data)
+
+    return taken(np.sort(order[count:])), taken(np.sort(order[:count]))
+
+
+def _checked_rows(data: Any, name: str, least: int) -> int | None:
     """Return how many rows there are, None for an iterable; fewer than `least` is an error."""
-    if isinstance(data, Passes):
-        return None
     if not isinstance(data, tuple | Rows):
+        if callable(data) or hasattr(data, "__iter__"):
+            return None
         raise ProblemError(
             f"{name}: got {type(data).__name__}, expected a tuple of tensors or arrays, a Dataset "
             "with a length, a DataLoader, or a function that gives an iterable of batches"
@@ -296,8 +265,7 @@ def count_rows(data: Data | float, name: str, least: int) -> int | None:
         sizes = [len(item) for item in data]
         if len(set(sizes)) != 1:
             raise ProblemError(f"{name}: the tensors have different numbers of rows: {sizes}")
-    rows = len(data) if isinstance(data, Rows) else len(data[0])
-    if not rows:
+    if not (rows := row_count(data)):
         raise ProblemError(f"{name}: there are no rows")
     if rows < least:
         raise ProblemError(

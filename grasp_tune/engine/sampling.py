@@ -1,13 +1,13 @@
 """Samples at fixed points, call by call: the probe at x0, and the scores of candidates.
 
 Who computes losses and gradients is somebody else's business: a worker's oracle, or a training
-loop of the user's own. Each task is an object with its whole state in the open: `feed` takes one
-oracle call and leaves the model where the next one is wanted, `outcome` says how it went, and
-`state` can be saved in the middle and gone on from.
+loop of the user's own. A run `wants` one oracle call after the other; `feed` takes it and leaves
+the model where the next one is wanted, `outcome` says how it went, and `state` can be saved in the
+middle and gone on from.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -29,57 +29,52 @@ class Bench(Protocol):
     """A model that is put at one point after the other, and where checkpoints are."""
 
     origin: str  # names x0
+    store: Store
     trained: list[Tensor]  # its trainable parameters
     matrices: frozenset[int]  # the positions of the hidden matrices among them
     bases: Mapping[str, Factory]  # optimizers of the user's own
     rules: StepRules
     buffers: Buffers
 
-    @property
-    def store(self) -> Store:
-        """Where checkpoints go."""
-
     def place(self, key: str) -> object:
         """Put the model at x0 or at a checkpoint."""
 
 
-class LossSums:
-    """Running sums of losses: how many, their sum, the sum of their squares."""
+class Samples:
+    """Running sums at one point: of losses, and of the gradients of `parameters`, if any.
 
-    def __init__(self) -> None:
-        self.numbers = [0.0, 0.0, 0.0]
+    One vector of the model's size, whatever the number of samples; a second one with `moments`,
+    the largest gradient of each coordinate.
+    """
 
-    def add(self, value: float) -> None:
-        """Take in a loss."""
-        self.merge((1.0, value, value * value))
-
-    def merge(self, numbers: Iterable[float]) -> None:
-        """Add the sums of others."""
-        self.numbers = [a + b for a, b in zip(self.numbers, numbers, strict=True)]
+    def __init__(self, parameters: Sequence[Tensor] = (), *, moments: bool = False) -> None:
+        self._parameters = parameters
+        kinds = [torch.promote_types(item.dtype, torch.float32) for item in parameters]
+        pairs = zip(parameters, kinds, strict=True)
+        self.sums = [torch.zeros_like(item, dtype=kind) for item, kind in pairs]
+        self.peaks = [torch.zeros_like(item) for item in self.sums] if moments else []
+        self._numbers = [0.0] * 5  # how many; sums of loss, loss^2, |g|^2; |sum of g| once closed
 
     @property
-    def means(self) -> tuple[float, float]:
+    def count(self) -> int:
+        return int(self._numbers[0])
+
+    @property
+    def losses(self) -> tuple[float, float]:
         """Mean of the losses, and of their squares."""
-        count, total, squares = self.numbers
-        return total / (count or math.nan), squares / (count or math.nan)
+        count, loss, square, *_ = self._numbers
+        return loss / (count or math.nan), square / (count or math.nan)
 
-
-class MeanGradient:
-    """The running mean of gradients at one point: one vector, whatever the number of samples."""
-
-    def __init__(self, parameters: Sequence[Tensor], *, moments: bool = False) -> None:
-        self._parameters = parameters
-        self.sums = [
-            torch.zeros_like(item, dtype=torch.promote_types(item.dtype, torch.float32))
-            for item in parameters
-        ]
-        self.peaks = [torch.zeros_like(item) for item in self.sums] if moments else []
-        self.count, self.square = 0, 0.0  # square: sum of |g|^2
+    @property
+    def gradients(self) -> tuple[float, float]:
+        """Norm of the mean gradient, and the mean of |g|^2."""
+        count, _, _, square, norm = self._numbers
+        norm = joint_norm(self.sums) if self.sums else norm
+        return norm / (count or math.nan), square / (count or math.nan)
 
     @torch.no_grad()
-    def add(self) -> None:
-        """Take in the gradient that the parameters hold; a missing one counts as zero."""
-        self.count += 1
+    def add(self, loss: float) -> None:
+        """Take in a loss, and the gradient in the parameters; a missing one counts as zero."""
         found = [(at, x.grad) for at, x in enumerate(self._parameters) if x.grad is not None]
         for at, gradient in found:
             wide = gradient.to(self.sums[at].dtype)
@@ -87,163 +82,109 @@ class MeanGradient:
             if self.peaks:
                 torch.maximum(self.peaks[at], wide.abs(), out=self.peaks[at])
         norm = joint_norm([gradient for _, gradient in found])
-        self.square += norm * norm  # a power would raise where this gives infinity
+        # Products: a power would raise where they give infinity.
+        seen = (1.0, loss, loss * loss, norm * norm, 0.0)
+        self._numbers = [a + b for a, b in zip(self._numbers, seen, strict=True)]
 
-    @property
-    def means(self) -> tuple[float, float]:
-        """Norm of the mean, and the mean of |g|^2."""
-        count = self.count or math.nan
-        return joint_norm(self.sums) / count, self.square / count
+    def close(self) -> None:
+        """Forget the vectors: what is left are the means."""
+        self._numbers[4], self.sums = joint_norm(self.sums), []
 
     def tensors(self) -> Tensors:
-        """Return all that `merge` needs."""
         found = {f"sum.{at}": item for at, item in enumerate(self.sums)}
         found |= {f"peak.{at}": item for at, item in enumerate(self.peaks)}
-        return found | {"mean": torch.tensor([self.count, self.square], dtype=torch.float64)}
+        return found | {"numbers": torch.tensor(self._numbers, dtype=torch.float64)}
 
     def merge(self, tensors: Mapping[str, Tensor]) -> None:
-        """Add what another one saw."""
-        count, square = tensors["mean"].tolist()
-        self.count, self.square = self.count + int(count), self.square + square
+        seen = tensors["numbers"].tolist()
+        self._numbers = [a + b for a, b in zip(self._numbers, seen, strict=True)]
+        self.sums = self.sums if "sum.0" in tensors else []
         for at, total in enumerate(self.sums):
             total.add_(tensors[f"sum.{at}"].to(total.device))
         for at, peak in enumerate(self.peaks):
             torch.maximum(peak, tensors[f"peak.{at}"].to(peak.device), out=peak)
 
 
-class ProbeRun:
-    """The samples at x0: gradients first, then losses alone; or what the parts of a probe left."""
+class SamplingRun:
+    """The samples of a task, point by point: the probe's at x0, or a score's at its candidates."""
 
-    def __init__(self, task: ProbeTask, bench: Bench) -> None:
-        self._task, self._bench, self._fed = task, bench, 0
-        self._mean = MeanGradient(bench.trained, moments=task.moments)
-        self._values, self._losses = LossSums(), LossSums()
-        for part in range(task.merge):
-            self.load(bench.store.read(str(part_key(part))).tensors, {"fed": 0})
-        bench.place(START)
-        bench.buffers.keep()
+    def __init__(self, task: ProbeTask | ScoreTask, bench: Bench) -> None:
+        self._task, self._bench = task, bench
+        # Key, purpose, first call, the one behind the last, and whether gradients are wanted.
+        self._stages: list[tuple[str, str, int, int, bool]] = []
+        self._seen: list[Samples] = []  # of the stages so far
+        if isinstance(task, ScoreTask):
+            gradient = task.by == "gradient"
+            for item in task.samples:
+                span = ("exact", 0, 1) if task.exact else ("ensemble", item.start, item.stop)
+                self._stages.append((item.key, *span, gradient))
+        else:
+            span = ("exact", 0, 1) if task.exact else ("probe", *task.gradients)
+            values = (0, 0) if task.exact else task.values
+            self._stages += [(START, *span, True), (START, "value", *values, False)]
+        self._go_on()
+        for part in range(getattr(task, "merge", 0)):
+            self.load(bench.store.read(str(part_key(part))).tensors, {})
+
+    def _go_on(self) -> None:
+        """Go to the next point where samples are wanted."""
+        moments = isinstance(self._task, ProbeTask) and self._task.moments
+        while self.wants is None and len(self._seen) < len(self._stages):
+            key, *_, gradient = self._stages[len(self._seen)]
+            params = self._bench.trained if gradient else ()
+            self._seen.append(Samples(params, moments=moments and gradient))
+            self._bench.place(key)
+            self._bench.buffers.keep()
 
     @property
     def wants(self) -> Call | None:
-        """The next call, None where all are there."""
-        if self._task.exact:
-            return None if self._fed else ("exact", 0, True)
-        (first, end), (value, last) = self._task.gradients, self._task.values
-        if first + self._fed < end:
-            return "probe", first + self._fed, True
-        value += self._fed - (end - first)
-        return ("value", value, False) if value < last else None
+        if not self._seen:
+            return None
+        _, purpose, start, stop, gradient = self._stages[len(self._seen) - 1]
+        call = start + self._seen[-1].count
+        return (purpose, call, gradient) if call < stop else None
 
     def feed(self, loss: Tensor | float) -> None:
-        """Take one sample at x0."""
-        assert self.wants is not None
-        purpose, _, gradient = self.wants
-        if gradient:
-            self._losses.add(float(loss))
-            self._mean.add()
-        if not gradient or purpose == "exact":
-            self._values.add(float(loss))
-        self._fed += 1
+        self._seen[-1].add(float(loss))
         self._bench.buffers.restore()
+        if self.wants is None:
+            if isinstance(self._task, ScoreTask):
+                self._seen[-1].close()
+            self._go_on()
 
-    def outcome(self) -> ProbeOutcome:
-        """What was seen at x0; leaves sums or the sizes of gradients where they were asked for."""
-        task, mean, store = self._task, self._mean, self._bench.store
+    def state(self) -> State:
+        seen = enumerate(self._seen)
+        return {f"{at}.{n}": x for at, item in seen for n, x in item.tensors().items()}, {}
+
+    def load(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
+        """Add saved sums to those that there are, and go on from there."""
+        for at in range(len(self._stages)):
+            own = f"{at}."
+            if f"{own}numbers" in tensors:
+                named = {n.removeprefix(own): x for n, x in tensors.items() if n.startswith(own)}
+                self._seen[at].merge(named)
+                self._go_on()
+
+    def outcome(self) -> ProbeOutcome | ScoreOutcome:
+        """What was seen; a probe leaves sums or the sizes of gradients where asked for."""
+        task, origin, store = self._task, self._bench.origin, self._bench.store
+        if isinstance(task, ScoreTask):
+            found = []
+            for sample, seen in zip(task.samples, self._seen, strict=True):
+                means = seen.gradients if task.by == "gradient" else seen.losses
+                found.append(SampleOutcome(sample.key, seen.count, *means))
+            return ScoreOutcome(task.calls, origin, tuple(found))
+        first, second = self._seen
         if task.part is not None:
             store.write(str(part_key(task.part)), self.state()[0], {})
         elif task.moments:
-            peaks = {f"peak.{at}": item for at, item in enumerate(mean.peaks)}
-            store.write(str(MOMENTS), peaks, {"typical": typical_peak(mean.peaks)})
+            peaks = {f"peak.{at}": item for at, item in enumerate(first.peaks)}
+            store.write(str(MOMENTS), peaks, {"typical": typical_peak(first.peaks)})
         # Where no values were asked for, those that came with the gradients cost nothing.
-        seen = self._values if self._values.numbers[0] else self._losses
-        (norm, square), (value, value_square) = mean.means, seen.means
-        return ProbeOutcome(
-            calls=task.calls,
-            origin=self._bench.origin,
-            gradients=mean.count,
-            gradient_norm=norm,
-            gradient_square=square,
-            parameters=sum(item.numel() for item in mean.sums),
-            values=int(seen.numbers[0]),
-            value=value,
-            value_square=value_square,
-            matrices=len(self._bench.matrices),
-        )
-
-    def state(self) -> State:
-        """The sums so far."""
-        numbers = [*self._values.numbers, *self._losses.numbers]
-        tensors = self._mean.tensors() | {"losses": torch.tensor(numbers, dtype=torch.float64)}
-        return tensors, {"fed": self._fed}
-
-    def load(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
-        """Go on from saved sums, added to what there is."""
-        self._mean.merge(tensors)
-        losses = tensors["losses"].tolist()
-        self._values.merge(losses[:3])
-        self._losses.merge(losses[3:])
-        self._fed = int(numbers["fed"])
-
-
-class ScoreRun:
-    """Fresh samples at candidates, one candidate after the other."""
-
-    def __init__(self, task: ScoreTask, bench: Bench) -> None:
-        self._task, self._bench = task, bench
-        self._found: list[SampleOutcome] = []
-        self._begin()
-
-    def _begin(self) -> None:
-        """Go to the next candidate."""
-        self._fed, self._sums, self._mean = 0, LossSums(), None
-        if len(self._found) < len(self._task.samples):
-            self._bench.place(self._task.samples[len(self._found)].key)
-            self._bench.buffers.keep()
-            if self._task.by == "gradient":
-                self._mean = MeanGradient(self._bench.trained)
-
-    @property
-    def wants(self) -> Call | None:
-        """The next call, None where every candidate has its samples."""
-        if len(self._found) == len(self._task.samples):
-            return None
-        gradient = self._mean is not None
-        if self._task.exact:
-            return "exact", 0, gradient
-        return "ensemble", self._task.samples[len(self._found)].start + self._fed, gradient
-
-    def feed(self, loss: Tensor | float) -> None:
-        """Take one sample at the present candidate."""
-        self._sums.add(float(loss))
-        if self._mean is not None:
-            self._mean.add()
-        self._fed += 1
-        self._bench.buffers.restore()
-        sample = self._task.samples[len(self._found)]
-        if self._task.exact or self._fed == sample.stop - sample.start:
-            means = self._sums.means if self._mean is None else self._mean.means
-            self._found.append(SampleOutcome(sample.key, self._fed, *means))
-            self._begin()
-
-    def outcome(self) -> ScoreOutcome:
-        """What the candidates scored."""
-        return ScoreOutcome(self._task.calls, self._bench.origin, tuple(self._found))
-
-    def state(self) -> State:
-        """The scores so far, and the sums of the present candidate."""
-        tensors = {} if self._mean is None else self._mean.tensors()
-        found = [[item.count, item.mean, item.square] for item in self._found]
-        return tensors, {"found": found, "fed": self._fed, "sums": self._sums.numbers}
-
-    def load(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
-        """Go on from saved scores."""
-        pairs = zip(self._task.samples, numbers["found"], strict=False)
-        self._found = [SampleOutcome(sample.key, *found) for sample, found in pairs]
-        self._begin()
-        self._fed = int(numbers["fed"])
-        self._sums.merge(numbers["sums"])
-        if self._mean is not None:
-            self._mean.merge(tensors)
+        valued = second if second.count else first
+        gradients, values = (first.count, *first.gradients), (valued.count, *valued.losses)
+        parameters, matrices = sum(x.numel() for x in first.sums), len(self._bench.matrices)
+        return ProbeOutcome(task.calls, origin, *gradients, parameters, *values, matrices)
 
 
 def read_coordinates(store: Store, power: float, like: Sequence[Tensor]) -> Coordinates | None:

@@ -1,34 +1,28 @@
-"""One segment of one run: an optimizer on its way, and what is kept of its losses and points."""
+"""One segment of one run: an optimizer on its way, and what is kept of its losses and points.
+
+Weighted averages of the iterates are candidates that cost no oracle call.
+"""
 
 import math
-from collections import deque
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from grasp_tune.core.checkpoint_keys import START, average_key, iterate_key, state_key
-from grasp_tune.core.errors import InputError
+from grasp_tune.core.checkpoint_keys import average_key, iterate_key, state_key
+from grasp_tune.core.errors import CheckpointError, InputError
 from grasp_tune.core.tasks import Point, Segment, SegmentOutcome, TrainTask
-from grasp_tune.engine.averaging import Averages
-from grasp_tune.engine.checkpoints import (
-    Checkpoint,
-    finite,
-    load_optimizer,
-    model_tensors,
-    optimizer_tensors,
-)
+from grasp_tune.engine import checkpoints
+from grasp_tune.engine.checkpoints import Checkpoint, Tensors
 from grasp_tune.engine.lane_group import LaneSum
 from grasp_tune.engine.oracle import gradient_norm
 from grasp_tune.engine.sampling import Bench, read_coordinates
 from grasp_tune.engine.step_rules import bare_step
 from grasp_tune.engine.tensor_file import Meta
 from grasp_tune.optimizers.registry import find_optimizer
-
-if TYPE_CHECKING:
-    from grasp_tune.engine.worker import Worker
 
 WINDOW = 100  # minibatches, as in the paper's experiments
 MARKS = 24  # points of the curve that one segment leaves for reports
@@ -43,55 +37,41 @@ class Curve:
         self._late_from = segment.stop - max(1, segment.calls // 4)
         self._ceiling = math.inf if segment.ceiling is None else segment.ceiling
         self._every = -(-segment.calls // MARKS)
-        self._window: deque[tuple[float, float]] = deque(maxlen=WINDOW)
-        self._late, self._late_count = 0.0, 0
-        self._loss, self._norm, self._count = 0.0, 0.0, 0
-        self._points: list[Point] = []
+        self._window: list[tuple[float, float]] = []  # the last losses and norms
+        self._late = (0.0, 0)  # sum of the late losses, how many
+        self._since = (0.0, 0.0, 0)  # the mark before: sums of losses and of norms, how many
+        self._points: list[tuple[int, float, float]] = []
         self.call, self.finite = segment.start, True
 
     def add(self, loss: float, norm: float = math.nan) -> None:
-        """Take in one oracle call."""
         self._window.append((loss, norm))
+        del self._window[:-WINDOW]
         if self.call >= self._late_from:
-            self._late += loss
-            self._late_count += 1
+            self._late = self._late[0] + loss, self._late[1] + 1
         self.call += 1
-        self._loss += loss
-        self._norm += norm
-        self._count += 1
-        if self._count == self._every or self.call == self._segment.stop:
+        self._since = self._since[0] + loss, self._since[1] + norm, self._since[2] + 1
+        if self._since[2] == self._every or self.call == self._segment.stop:
             self._mark()
         self.finite = self.finite and math.isfinite(loss) and loss <= self._ceiling
 
     def _mark(self) -> None:
-        self._points.append(Point(self.call, self._loss / self._count, self._norm / self._count))
-        self._loss, self._norm, self._count = 0.0, 0.0, 0
+        loss, norm, count = self._since
+        self._points.append((self.call, loss / count, norm / count))
+        self._since = 0.0, 0.0, 0
 
     def state(self) -> dict[str, Any]:
         """Return all that `load` needs to go on, as numbers and lists."""
-        return {
-            "window": [list(item) for item in self._window],
-            "late": [self._late, self._late_count],
-            "sums": [self._loss, self._norm, self._count],
-            "points": [[point.call, point.loss, point.norm] for point in self._points],
-            "now": [self.call, self.finite],
-        }
+        return {name: copy(item) for name, item in vars(self).items() if name != "_segment"}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state` gave."""
-        self._window.extend((loss, norm) for loss, norm in state["window"])
-        self._late, self._late_count = state["late"]
-        self._loss, self._norm, self._count = state["sums"]
-        self._points = [Point(*point) for point in state["points"]]
-        self.call, self.finite = state["now"]
+        vars(self).update({name: copy(item) for name, item in state.items()})
 
     def outcome(self) -> SegmentOutcome:
-        """Return how the segment went."""
-        if self._count:
+        if self._since[2]:
             self._mark()
         size = len(self._window) or math.nan
         loss, norm = (sum(item[at] for item in self._window) / size for at in (0, 1))
-        late = self._late / self._late_count if self._late_count else loss
+        late = self._late[0] / self._late[1] if self._late[1] else loss
         return SegmentOutcome(
             arm=self._segment.arm.index,
             calls=self.call - self._segment.start,
@@ -99,8 +79,66 @@ class Curve:
             loss=late if self.finite else math.nan,
             window_loss=loss,
             window_norm=norm,
-            curve=tuple(self._points),
+            curve=tuple(Point(*point) for point in self._points),
         )
+
+
+class Averages:
+    r"""Running averages of a model's parameters and floating-point buffers.
+
+    In the one with the exponent $\gamma$ the s-th of t iterates weighs about $(s/t)^\gamma$:
+    $\bar x \leftarrow \bar x + \frac{1+\gamma}{t+\gamma}(x - \bar x)$. 0 is the plain mean, a
+    larger one forgets the beginning sooner. They are kept in float32 or wider, since in half
+    precision late iterates would be rounded away.
+    """
+
+    def __init__(self, model: nn.Module, gammas: Sequence[float]) -> None:
+        if not all(0.0 <= gamma < math.inf for gamma in gammas):
+            raise InputError(f"gammas are {gammas}, but must be finite numbers, at least 0")
+        # Not detached: whoever moves a parameter to other memory moves it here too.
+        everything: Tensors = {f"param.{name}": item for name, item in model.named_parameters()}
+        everything |= {f"buffer.{name}": item for name, item in model.named_buffers()}
+        self._live = {name: x for name, x in everything.items() if x.is_floating_point()}
+        self._rest = {name: x for name, x in everything.items() if name not in self._live}
+        self._means: dict[float, list[Tensor]] = {float(gamma): [] for gamma in gammas}
+        self._steps = dict.fromkeys(self._means, 0)
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Take in the model as it stands."""
+        for gamma, means in self._means.items():
+            self._steps[gamma] += 1
+            live = self._live.values()
+            now = [x.to(torch.promote_types(x.dtype, torch.float32)) for x in live]
+            if not means:
+                means += [x.clone() for x in now]
+            torch._foreach_lerp_(means, now, (1.0 + gamma) / (self._steps[gamma] + gamma))
+
+    def candidate(self, gamma: float) -> Tensors:
+        """Return the average as a model's tensors; whole numbers are those of the last iterate."""
+        means = self._means[gamma] or self._live.values()
+        pairs = zip(self._live.items(), means, strict=True)
+        found = {name: mean.detach().to(live.dtype) for (name, live), mean in pairs}
+        return found | {name: item.detach() for name, item in self._rest.items()}
+
+    def save(self, tensors: Tensors, meta: Meta) -> None:
+        """Add all that is needed to go on later."""
+        for gamma, means in self._means.items():
+            meta[f"average.{gamma:g}"] = self._steps[gamma]
+            pairs = zip(self._live, means, strict=False)
+            tensors |= {f"average.{gamma:g}.{name}": mean for name, mean in pairs}
+
+    def load(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], key: str) -> None:
+        """Go on from what `save` added; the tensors are then its own."""
+        for gamma in self._means:
+            if (name := f"average.{gamma:g}") not in meta:
+                continue  # the run did not carry it so far: it begins here
+            self._steps[gamma] = int(meta[name])
+            live = self._live.items() if self._steps[gamma] else ()
+            try:
+                self._means[gamma] = [tensors[f"{name}.{n}"].to(x.device) for n, x in live]
+            except KeyError:
+                raise CheckpointError(f"checkpoint {key} lacks the average {gamma:g}") from None
 
 
 class TrainingRun:
@@ -121,12 +159,13 @@ class TrainingRun:
         saved: "Checkpoint | TrainingRun | None",
     ) -> None:
         self.segment, self.model, self._task, self._bench = segment, model, task, bench
+        self.write = bench.store.write  # of workers that share lanes, one alone writes
         self.base = find_optimizer(segment.arm.base, bench.bases)
         self.curve, self.call = Curve(segment), segment.start
         self.params = list(params)
         self._seen: list[tuple[Tensor | float, Tensor | float]] = []  # not yet in the curve
         self._lag = 1 if params[0].device.type == "cpu" else LAG
-        self._waiting = sorted({call for call in segment.keep if call < segment.stop})
+        self._waiting = sorted(set(segment.keep))
         self._sum, self.within = LaneSum(), 0  # of a step that is not complete: sum, calls
         self._entry = self.base.group_entry or ""
         self.optimizer: Optimizer
@@ -134,18 +173,17 @@ class TrainingRun:
         self._full: list[float | None]  # each group's step before it is annealed
         if isinstance(saved, TrainingRun):
             self.optimizer, self.averages, self._full = saved.optimizer, saved.averages, saved._full
-            self._set_step(1.0)
-            return
-        coordinates = read_coordinates(bench.store, segment.arm.power, params)
-        values = dict(segment.arm.values)
-        self.optimizer = self.base.build(self.params, values, coordinates, bench.matrices)
-        self._full = [group.get(self._entry) for group in self.optimizer.param_groups]
-        self.averages = Averages(model, segment.averages)
-        if saved is not None and "optimizer" in saved.meta:  # else a point, where runs begin anew
-            key, numbers = str(segment.state), str(saved.meta["optimizer"])
-            load_optimizer(self.optimizer, saved.tensors, numbers, key)
-            self.averages.load(saved.tensors, saved.meta, key)
-            self._set_step(1.0)  # the saved one may have been annealed, or another run's
+        else:
+            coordinates = read_coordinates(bench.store, segment.arm.power, params)
+            values = dict(segment.arm.values)
+            self.optimizer = self.base.build(self.params, values, coordinates, bench.matrices)
+            self._full = [group.get(self._entry) for group in self.optimizer.param_groups]
+            self.averages = Averages(model, segment.averages)
+            if saved is not None and "optimizer" in saved.meta:  # else a point: runs begin anew
+                key, numbers = str(segment.state), str(saved.meta["optimizer"])
+                checkpoints.load_optimizer(self.optimizer, saved.tensors, numbers, key)
+                self.averages.load(saved.tensors, saved.meta, key)
+        self._set_step(1.0)  # the saved one may have been annealed, or another run's
 
     @property
     def over(self) -> bool:
@@ -159,6 +197,42 @@ class TrainingRun:
         saved = state_key(own.arm.index, own.stop) if own.save else None
         return saved == segment.state and (own.arm, own.averages) == (segment.arm, segment.averages)
 
+    def advance(self, gradients: Callable[[], list[Tensor]]) -> None:
+        """Make all steps of the segment, for whoever can compute gradients when they are wanted.
+
+        gradients: leaves the mean gradient of the step's lanes, from `call` on, in the parameters,
+            and returns their losses.
+        """
+
+        def closure() -> Tensor:
+            if self.call + self.segment.lanes > self.segment.stop:
+                raise _OutOfCalls
+            losses = gradients()
+            norm = self._norm()
+            for loss in losses:
+                self._record(loss, norm)
+            self._bench.rules.before(self.optimizer)
+            return losses[0] if len(losses) == 1 else torch.stack(losses).mean()
+
+        step = bare_step(self.optimizer)
+        while not self.over:
+            self._keep_due()
+            before = self.call
+            if self.segment.shaped:
+                self._set_step(self.segment.step_share(before))
+            try:
+                step(closure)
+            except _OutOfCalls:
+                break
+            if self.call == before:
+                kind = type(self.optimizer).__name__
+                raise InputError(
+                    f"base: {kind}.step never called the closure that it was given, so it cannot "
+                    "be run; a step must call `closure()`, which computes the gradients"
+                )
+            self._bench.rules.after(self.optimizer)
+            self.averages.update()
+
     def prepare(self) -> None:
         """Before a step: keep what is wanted here, and go to where its first gradient is wanted."""
         self._keep_due()
@@ -167,7 +241,7 @@ class TrainingRun:
 
     def feed(self, loss: Tensor | float) -> None:
         """Take the gradient that the parameters hold; make the step that it completes."""
-        self._record(loss, gradient_norm(self.params) if self._task.norms else math.nan)
+        self._record(loss, self._norm())
         self.within += 1
         if (lanes := self.segment.lanes) > 1:
             self._sum.add([item.grad for item in self.params])
@@ -176,16 +250,16 @@ class TrainingRun:
             for item, total in zip(self.params, self._sum.total(), strict=True):
                 item.grad = None if total is None else total.div_(lanes)
             self._sum = LaneSum()
-        self._anneal(self.call - self.within)
+        if self.segment.shaped:
+            self._set_step(self.segment.step_share(self.call - self.within))
         if self._bench.rules.step(self.optimizer, self.base, loss):
             self.within = 0
             self.averages.update()
             if not self.over:
                 self.prepare()
 
-    def _keep_due(self) -> None:
-        while self._waiting and self._waiting[0] <= self.call:
-            self._write_iterate(self._waiting.pop(0))
+    def _norm(self) -> Tensor | float:
+        return gradient_norm(self.params) if self._task.norms else math.nan
 
     def _record(self, loss: Tensor | float, norm: Tensor | float) -> None:
         """Take in one oracle call; on a GPU, losses are looked at when some are there."""
@@ -195,122 +269,38 @@ class TrainingRun:
             self.look()
 
     def look(self) -> None:
-        """Look at the losses that were not looked at yet."""
         for loss, norm in self._seen:
             self.curve.add(float(loss), float(norm))
         self._seen.clear()
 
     def finish(self) -> SegmentOutcome:
         """Write what the segment wants at its end; return how it went."""
-        segment, store, index = self.segment, self._bench.store, self.segment.arm.index
+        segment, index = self.segment, self.segment.arm.index
         self.look()
-        for call in self._waiting:
-            self._write_iterate(call)
+        self._keep_due(segment.stop)
         # The last step is never looked at by a loss, so its point is checked here.
-        self.curve.finite = self.curve.finite and finite(self.model)
-        if segment.stop in segment.keep:
-            self._write_iterate(segment.stop)
+        self.curve.finite = self.curve.finite and checkpoints.finite(self.model)
         for gamma in segment.averages if segment.keep_averages else ():
             key = str(average_key(index, segment.stop, gamma))
-            store.write(key, self.averages.candidate(gamma), {})
+            self.write(key, self.averages.candidate(gamma), {})
         if segment.save:
-            tensors, numbers = optimizer_tensors(self.optimizer)
-            tensors.update(model_tensors(self.model))
+            tensors, numbers = checkpoints.optimizer_tensors(self.optimizer)
+            tensors.update(checkpoints.model_tensors(self.model))
             meta: Meta = {"optimizer": numbers}
             self.averages.save(tensors, meta)
-            store.write(str(state_key(index, segment.stop)), tensors, meta)
+            self.write(str(state_key(index, segment.stop)), tensors, meta)
         return self.curve.outcome()
 
-    def _anneal(self, call: int) -> None:
-        if self.segment.shaped:
-            self._set_step(self.segment.step_share(call))
+    def _keep_due(self, call: int | None = None) -> None:
+        while self._waiting and self._waiting[0] <= (self.call if call is None else call):
+            key = iterate_key(self.segment.arm.index, self._waiting.pop(0))
+            self.write(str(key), checkpoints.model_tensors(self.model), {})
 
     def _set_step(self, share: float) -> None:
         for group, full in zip(self.optimizer.param_groups, self._full, strict=True):
             if full is not None:
                 group[self._entry] = full * share
 
-    def _write_iterate(self, call: int) -> None:
-        key = str(iterate_key(self.segment.arm.index, call))
-        self._bench.store.write(key, model_tensors(self.model), {})
-
 
 class _OutOfCalls(Exception):
     """A closure asked for more oracle calls than the segment has."""
-
-
-class SegmentRunner(TrainingRun):
-    """A run whose gradients a worker's oracle computes."""
-
-    def __init__(self, worker: "Worker", task: TrainTask, segment: Segment) -> None:
-        self._worker = worker
-        saved = worker.place(str(segment.state or START))
-        super().__init__(task, segment, worker, worker.model, worker.trained, saved)
-
-    def outcome(self) -> SegmentOutcome:
-        """Train, write what was asked for, and return how it went."""
-        step = bare_step(self.optimizer)
-        while not self.over:
-            self._keep_due()
-            before = self.call
-            self._anneal(before)
-            try:
-                step(self._closure)
-            except _OutOfCalls:
-                break
-            if self.call == before:
-                kind = type(self.optimizer).__name__
-                raise InputError(
-                    f"base: {kind}.step never called the closure that it was given, so it cannot "
-                    "be run; a step must call `closure()`, which computes the gradients"
-                )
-            self._worker.rules.after(self.optimizer)
-            self.averages.update()
-        return self.finish()
-
-    def _closure(self) -> Tensor:
-        oracle, lanes = self._worker.oracle, self.segment.lanes
-        if self.call + lanes > self.segment.stop:
-            raise _OutOfCalls
-        if self._task.exact:
-            losses = [torch.tensor(oracle.exact(gradient=True, counted=True))]
-        elif lanes == 1:
-            losses = [oracle.gradient("train", self.call)]
-        else:
-            losses = self._lanes(self.call, lanes)
-        norm = gradient_norm(oracle.parameters) if self._task.norms else math.nan
-        for loss in losses:
-            self._record(loss, norm)
-        self._worker.rules.before(self.optimizer)
-        return losses[0] if lanes == 1 else torch.stack(losses).mean()
-
-    def _lanes(self, first: int, count: int) -> list[Tensor]:
-        """Leave the mean gradient of `count` minibatches in the parameters; return their losses.
-
-        Each gradient is computed by itself, and they are added as the leaves of one binary tree,
-        so that the bits do not depend on who computed which. So are the changes of the buffers,
-        with which every lane begins alike; of counters, the first lane's holds.
-        """
-        oracle, group, buffers = self._worker.oracle, self._worker.group, self._worker.buffers
-        own = range(count) if group is None else group.own(count)
-        losses, tree = list[Tensor](), LaneSum(own.start)
-        buffers.keep()
-        for lane in own:
-            losses.append(oracle.gradient("train", first + lane))
-            changes = buffers.changes()
-            if lane:
-                changes = [x if x is not None and x.is_floating_point() else None for x in changes]
-            tree.add([*(item.grad for item in oracle.parameters), *changes])
-            buffers.restore()
-        if group is None:
-            total = tree.total()
-        else:
-            total, losses = group.exchange(tree, losses, [*oracle.parameters, *buffers.items])
-        means = [
-            item.div_(count) if item is not None and item.is_floating_point() else item
-            for item in total
-        ]
-        for item, gradient in zip(oracle.parameters, means, strict=False):
-            item.grad = gradient
-        buffers.change(means[len(oracle.parameters) :])
-        return losses

@@ -103,6 +103,5 @@ def bare_step(optimizer: Optimizer) -> Callable[[Callable[[], Any]], Any]:
 
 
 def _step_size(optimizer: Optimizer) -> float | None:
-    """Return the step size of an optimizer, None where it has none."""
     group = optimizer.param_groups[0]
     return float(group["lr"]) if "lr" in group else None

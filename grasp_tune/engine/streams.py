@@ -5,6 +5,7 @@ they are compared on equal terms. Purposes have streams of their own: no minibat
 them by design.
 """
 
+import math
 import os
 import random
 import threading
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from grasp_tune.core.errors import ProblemError
 from grasp_tune.core.random_streams import IndexStream, address
-from grasp_tune.engine.problem import Batch, Rows
+from grasp_tune.engine.problem import Batch, row_count
 
 _END = object()
 BLOCK = 256  # minibatches whose rows are drawn in one go
@@ -85,23 +86,18 @@ class Stream:
         self, data: Any, batch_size: int, seed: int, purpose: str, device: torch.device
     ) -> None:
         self._data, self._seed, self._purpose, self._device = data, seed, purpose, device
+        self._size, self._count = batch_size, row_count(data)
+        self._index = IndexStream(seed, (purpose,), batch_size, self._count or 1)
         self._block, self._rows = -1, torch.empty(0)
-        self._pass: _Pass | None = None
-        self._index: IndexStream | None = None
-        if isinstance(data, tuple | Rows):
-            count = len(data[0]) if isinstance(data, tuple) else len(data)
-            self._index = IndexStream(seed, (purpose,), batch_size, count)
-            if purpose == "validation":
-                self._size, draw = batch_size, torch.Generator()
-                draw.manual_seed(address(seed, purpose) % 2**63)
-                self._order = torch.randperm(count, generator=draw)
+        if purpose == "validation":
+            draw = torch.Generator().manual_seed(address(seed, purpose) % 2**63)
+            self._order = torch.randperm(self._count or 1, generator=draw)
+        self._position: float = math.inf  # of the batch of an iterable that comes next
 
     def batch(self, call: int) -> Batch:
         """Return the minibatch of oracle call `call`, on the device."""
-        if self._index is None:  # an iterable has no addresses, only an order
-            if self._pass is None or call < self._pass.position:
-                self._pass = _Pass(self._data, self._seed, self._purpose)
-            return _to(self._pass.take(call), self._device)
+        if self._count is None:
+            return _to(self._read(call), self._device)
         rows = self.rows(call)
         if isinstance(self._data, tuple):
             picked = tuple(item.index_select(0, rows.to(item.device)) for item in self._data)
@@ -121,36 +117,30 @@ class Stream:
             return self._order[place % len(self._order)]
         block, at = divmod(call, BLOCK)
         if block != self._block:
-            assert self._index is not None
-            drawn = self._index.block(block * BLOCK, BLOCK)
-            self._rows, self._block = torch.from_numpy(drawn), block
+            self._rows = torch.from_numpy(self._index.block(block * BLOCK, BLOCK))
+            self._block = block
         return self._rows[at]
 
+    def _read(self, call: int) -> Batch:
+        """Return a batch of an iterable, which has no addresses, only an order.
 
-class _Pass:
-    """An iterable of batches, read in order and again from the beginning when it ends.
-
-    Each purpose reads all of it, with random numbers of its own.
-    """
-
-    def __init__(self, data: Any, seed: int, purpose: str) -> None:
-        self.position = 0  # of the batch that comes next
-        self._data = data
-        with fixed_randomness(seed, "iterable", purpose):
-            self._items: Iterator[Batch] = iter(data())
-            self._states = _states()
-
-    def take(self, at: int) -> Batch:
-        """Return item number `at`; those before it are read and dropped."""
+        It is read again from the beginning when it ends, for each purpose with random numbers of
+        its own; batches before the one that is wanted are read and dropped.
+        """
+        begin = self._data if callable(self._data) else lambda: self._data
+        if call < self._position:
+            with fixed_randomness(self._seed, "iterable", self._purpose):
+                self._items, self._position = iter(begin()), 0
+                self._states = _states()
         with untouched_randomness():
             _set_states(self._states)
             try:
-                while self.position <= at:
+                while self._position <= call:
                     if (item := next(self._items, _END)) is _END:
-                        self._items = iter(self._data())  # its random numbers go on: it may shuffle
+                        self._items = iter(begin())  # its random numbers go on: it may shuffle
                         if (item := next(self._items, _END)) is _END:
                             raise ProblemError("data: the iterable gave no batch")
-                    self.position += 1
+                    self._position += 1
             finally:
                 self._states = _states()
         return item
@@ -169,16 +159,15 @@ def _to(item: Any, device: torch.device) -> Any:
 
 def full_batches(data: Any, device: torch.device, size: int = 1024) -> Iterator[tuple[Batch, int]]:
     """Yield the whole data set in order, in chunks with their numbers of rows."""
-    if not isinstance(data, tuple | Rows):
+    if (count := row_count(data)) is None:
         raise ProblemError(
             "data: exact gradients need a finite data set (a tuple of tensors or a Dataset); "
             "an endless iterable has none"
         )
-    count = len(data[0]) if isinstance(data, tuple) else len(data)
     for at in range(0, count, size):
-        rows = range(at, min(at + size, count))
+        stop = min(at + size, count)
         if isinstance(data, tuple):
-            chunk: Batch = tuple(item[rows.start : rows.stop] for item in data)
+            chunk: Batch = tuple(item[at:stop] for item in data)
         else:
-            chunk = data.collate([data.items[row] for row in rows])
-        yield _to(chunk, device), len(rows)
+            chunk = data.collate([data.items[row] for row in range(at, stop)])
+        yield _to(chunk, device), stop - at

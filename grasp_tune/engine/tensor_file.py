@@ -1,21 +1,16 @@
 """Named tensors in one file: the safetensors format, with a checksum and its owner's name.
 
-The file is eight bytes with the header's length, the header (JSON) and the raw numbers. Any
-safetensors reader opens it. It is written and read here, and not by the library, for three reasons:
-
-- A state of 10^7 numbers by four costs no second copy of 160 MB on its way to or from the disk. The
-  library's bytes cost one each way; its memory maps end the process where a disk fails.
-- A full disk is an `OSError` with its number. The library gives a text, and picks temporary names
-  of its own, which nobody would clean up after a kill.
-- The checksum covers every bit of header and numbers, the checkpoint's key and its sweep included.
-
-Nothing in the format can hold code.
+The file is eight bytes with the header's length, the header (JSON) and the raw numbers; nothing in
+it can hold code, and any safetensors reader opens it. It is written and read here, and not by the
+library, whose bytes cost a second copy of a state each way, whose memory maps end the process where
+a disk fails, and whose text for a full disk has no error number. The checksum covers every bit of
+header and numbers, the checkpoint's key and its sweep included.
 """
 
 import hashlib
 import json
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any, BinaryIO
@@ -45,7 +40,7 @@ _HEADER_LIMIT = 2**25  # bytes; some 200,000 tensors, and parsing takes memory m
 _PIECE = 2**20  # bytes read at once while the checksum is verified
 
 
-class DamagedFile(ValueError):
+class DamagedFile(Exception):
     """What is wrong with a file, as the end of a sentence that begins with its name."""
 
 
@@ -83,11 +78,10 @@ class Content:
 
     @property
     def size(self) -> int:
-        """Bytes of the file."""
         return 8 + len(self.header) + sum(t.numel() * t.element_size() for t in self.tensors)
 
     def write(self, file: BinaryIO) -> None:
-        """Write all of it to a file that is empty and can seek."""
+        """Write to a file that is empty and can seek."""
         file.write(len(self.header).to_bytes(8, "little"))
         file.write(self.header)
         crc = 0
@@ -135,29 +129,22 @@ def read_tensors(
         fields = json.loads(header)
         metadata = fields.pop("__metadata__")
         for what, expected in (("made_by", _FORMAT), ("key", key), ("sweep", sweep)):
-            if (found := str(metadata[what])) != expected:
+            if (given := str(metadata[what])) != expected:
                 raise DamagedFile(
-                    f"is not this one: its {what} is {found[:120]!r}, expected {expected!r}"
+                    f"is not this one: its {what} is {given[:120]!r}, expected {expected!r}"
                 )
-        room = size - 8 - length
-        return dict(sorted(_tensors(file, fields, room))), dict(json.loads(metadata["meta"]))
-    except DamagedFile:
-        raise
+        found, room = dict[str, Tensor](), size - 8 - length
+        for name, entry in fields.items():
+            dtype, shape = _DTYPES[entry["dtype"]], entry["shape"]
+            room -= prod(shape[:64]) * dtype.itemsize
+            if room < 0:
+                raise DamagedFile(f"is damaged: tensor {name!r} does not fit its place")
+            # Memory of its own for each: what the reader copies elsewhere can go at once.
+            found[name] = tensor = torch.empty(shape, dtype=dtype)
+            if tensor.numel():
+                file.readinto(tensor.reshape(-1).view(torch.uint8).numpy())  # type: ignore[attr-defined]
+        if room:
+            raise DamagedFile("is damaged: its numbers are more than its header says")
+        return dict(sorted(found.items())), dict(json.loads(metadata["meta"]))
     except (ValueError, TypeError, LookupError, AttributeError, RuntimeError, OverflowError):
         raise DamagedFile("is damaged: its header cannot be read") from None
-
-
-def _tensors(file: BinaryIO, fields: Mapping[str, Any], room: int) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors in the order of the file, which all together fill `room` bytes."""
-    for name, entry in fields.items():
-        dtype, shape = _DTYPES[entry["dtype"]], entry["shape"]
-        room -= prod(shape[:64]) * dtype.itemsize
-        if room < 0:
-            raise DamagedFile(f"is damaged: tensor {name!r} does not fit its place")
-        # Memory of its own for each: what the reader copies elsewhere can go at once.
-        tensor = torch.empty(shape, dtype=dtype)
-        if tensor.numel():
-            file.readinto(tensor.reshape(-1).view(torch.uint8).numpy())  # type: ignore[attr-defined]
-        yield name, tensor
-    if room:
-        raise DamagedFile("is damaged: its numbers are more than its header says")

@@ -5,31 +5,25 @@ runs, since minibatches and noise are addressed and every start is a checkpoint 
 nothing of schedules: it does what the task says and writes the checkpoints that the task names.
 """
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping
-from typing import cast
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from functools import partial
 
+import torch
 from torch import Tensor, nn
 
 from grasp_tune.core.checkpoint_keys import START
-from grasp_tune.core.tasks import Outcome, ProbeTask, Task, TrainOutcome, TrainTask
-from grasp_tune.engine.checkpoints import (
-    Buffers,
-    Checkpoint,
-    Store,
-    Tensors,
-    digest,
-    load_model,
-    model_tensors,
-)
-from grasp_tune.engine.lane_group import LaneGroup, Seat
+from grasp_tune.core.tasks import Outcome, Segment, SegmentOutcome, Task, TrainOutcome, TrainTask
+from grasp_tune.engine import checkpoints
+from grasp_tune.engine.checkpoints import Checkpoint, Store
+from grasp_tune.engine.fused import task_threads
+from grasp_tune.engine.lane_group import LaneGroup, LaneSum, Seat
 from grasp_tune.engine.oracle import Oracle
 from grasp_tune.engine.problem import TorchProblem
-from grasp_tune.engine.sampling import ProbeRun, ScoreRun
-from grasp_tune.engine.segment import SegmentRunner
+from grasp_tune.engine.sampling import SamplingRun
+from grasp_tune.engine.segment import TrainingRun
 from grasp_tune.engine.step_rules import StepRules
 from grasp_tune.engine.streams import untouched_randomness
-from grasp_tune.engine.threads import task_threads
 from grasp_tune.optimizers.muon import hidden_matrices
 from grasp_tune.optimizers.registry import Factory
 
@@ -45,18 +39,17 @@ class Worker:
         bases: Mapping[str, Factory] | None = None,
         count: Callable[[int], None] = lambda calls: None,
     ) -> None:
-        self._store = store
+        self.store: Store = store
         self.bases: Mapping[str, Factory] = dict(bases or {})
         self.oracle = Oracle(problem, seed, count)
         self.model: nn.Module = self.oracle.model
         self.trained: list[Tensor] = list(self.oracle.parameters)
         self.matrices = hidden_matrices(self.model, self.trained)
-        self.buffers = Buffers(self.model)
+        self.buffers = checkpoints.Buffers(self.model)
         decay = {"weight_decay": problem.weight_decay, "weights_only": True}
         self.rules = StepRules([{"params": self.trained, **decay}], problem.clip)
-        self.start: Tensors = {n: item.clone() for n, item in model_tensors(self.model).items()}
-        self.origin = digest(self.start)
-        self.group: LaneGroup | None = None  # those with whom the lanes of a step are shared
+        self.start = {name: x.clone() for name, x in checkpoints.model_tensors(self.model).items()}
+        self.origin = checkpoints.digest(self.start)
 
     def run(self, task: Task, seat: Seat | None = None) -> Outcome:
         """Return the outcome of the task.
@@ -66,30 +59,22 @@ class Worker:
         Raises `CheckpointError`, with the `key` of the checkpoint, where an input cannot be read;
         the search then has it made again.
         """
-        with self._seated(seat), untouched_randomness(), task_threads(self.model):
+        seated = nullcontext() if seat is None else LaneGroup(seat)
+        with seated as group, untouched_randomness(), task_threads(self.model):
             if isinstance(task, TrainTask):
-                runs = tuple(SegmentRunner(self, task, run).outcome() for run in task.segments)
+                runs = tuple(self._train(task, segment, group) for segment in task.segments)
                 return TrainOutcome(sum(item.calls for item in runs), self.origin, runs)
-            run = ProbeRun(task, self) if isinstance(task, ProbeTask) else ScoreRun(task, self)
+            run = SamplingRun(task, self)
             while (call := run.wants) is not None:
                 run.feed(self._sample(*call))
             self.model.train()
             return run.outcome()
 
-    @contextlib.contextmanager
-    def _seated(self, seat: Seat | None) -> Iterator[None]:
-        """Share the lanes with the other workers of a group while the block runs."""
-        with contextlib.nullcontext() if seat is None else LaneGroup(seat) as self.group:
-            try:
-                yield
-            finally:
-                self.group = None
-
     def place(self, key: str) -> Checkpoint | None:
         """Put the model at x0 or at a checkpoint; returns the latter."""
         self.model.zero_grad()  # makes room for what is read
-        saved = None if key == START else self._store.read(key)
-        load_model(self.model, self.start if saved is None else saved.tensors, key)
+        saved = None if key == START else self.store.read(key)
+        checkpoints.load_model(self.model, self.start if saved is None else saved.tensors, key)
         self.model.train()
         return saved
 
@@ -118,19 +103,42 @@ class Worker:
             self.model.eval()
         return oracle.value(purpose, call)
 
-    @property
-    def store(self) -> Store:
-        """Where checkpoints go; of a group, the first worker alone writes them."""
-        if self.group is not None and self.group.seat.rank:
-            return cast(Store, _Unwritten(self._store))
-        return self._store
+    def _train(self, task: TrainTask, segment: Segment, group: LaneGroup | None) -> SegmentOutcome:
+        saved = self.place(str(segment.state or START))
+        run = TrainingRun(task, segment, self, self.model, self.trained, saved)
+        if group is not None and group.seat.rank:
+            run.write = lambda key, tensors, meta: None  # the first worker's are the same
+        run.advance(partial(self._gradients, run, task.exact, group))
+        return run.finish()
 
+    def _gradients(self, run: TrainingRun, exact: bool, group: LaneGroup | None) -> list[Tensor]:
+        """Leave the mean gradient of a step's lanes in the parameters; return their losses.
 
-class _Unwritten:
-    """A store that can be read, and whose writing is left to another worker."""
-
-    def __init__(self, store: Store) -> None:
-        self.read = store.read
-
-    def write(self, key: str, tensors: Tensors, meta: object) -> None:
-        pass
+        Each gradient is computed by itself, and they are added as the leaves of one binary tree,
+        so that the bits do not depend on who computed which. So are the changes of the buffers,
+        with which every lane begins alike; of counters, the first lane's holds.
+        """
+        oracle, buffers, count = self.oracle, self.buffers, run.segment.lanes
+        if exact:
+            return [torch.tensor(oracle.exact(gradient=True, counted=True))]
+        if count == 1:
+            return [oracle.gradient("train", run.call)]
+        own = range(count) if group is None else group.own(count)
+        losses, tree = list[Tensor](), LaneSum(own.start)
+        buffers.keep()
+        for lane in own:
+            losses.append(oracle.gradient("train", run.call + lane))
+            changes = buffers.changes(counters=lane == 0)
+            tree.add([*(item.grad for item in self.trained), *changes])
+            buffers.restore()
+        if group is None:
+            total = tree.total()
+        else:
+            total, losses = group.exchange(tree, losses, [*self.trained, *buffers.items])
+        for mean in total:
+            if mean is not None and mean.is_floating_point():
+                mean.div_(count)
+        for item, mean in zip(self.trained, total, strict=False):
+            item.grad = mean
+        buffers.change(total[len(self.trained) :])
+        return losses

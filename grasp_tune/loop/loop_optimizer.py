@@ -14,9 +14,9 @@ from grasp_tune.core.checkpoint_keys import START
 from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.core.search import Search
 from grasp_tune.core.spec import SweepSpec
-from grasp_tune.core.tasks import ProbeTask, Task, TrainOutcome, TrainTask
+from grasp_tune.core.tasks import Task, TrainOutcome, TrainTask
 from grasp_tune.engine.checkpoints import Tensors, load_optimizer, model_tensors, optimizer_tensors
-from grasp_tune.engine.sampling import Call, ProbeRun, ScoreRun, State
+from grasp_tune.engine.sampling import Call, SamplingRun, State
 from grasp_tune.engine.segment import TrainingRun
 from grasp_tune.engine.step_rules import DEFAULTS
 from grasp_tune.engine.tensor_file import Meta
@@ -114,7 +114,7 @@ class LoopOptimizer(Optimizer):
 
     def __init__(self, point: ModelPoint) -> None:
         self._point, self._calls, self._done = point, 0, False
-        self._run: ProbeRun | ScoreRun | TrainRun | None = None
+        self._run: SamplingRun | TrainRun | None = None
         self._told: set[str] = set()  # warnings that were given
         self._spare = 0  # steps after the last one that are no mistake
         self._heard: list[Tensor] = []  # losses that the model's own output has told
@@ -170,8 +170,7 @@ class LoopOptimizer(Optimizer):
                 before = None  # makes room for what is read
             self._run = TrainRun(task, self._point, before)
         else:
-            kind = ProbeRun if isinstance(task, ProbeTask) else ScoreRun
-            self._run = kind(task, self._point)  # type: ignore[arg-type]
+            self._run = SamplingRun(task, self._point)
         self._point.mark()
 
     def _feed(self, loss: Tensor) -> bool:

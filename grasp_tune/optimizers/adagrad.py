@@ -1,8 +1,4 @@
-r"""AdaGrad with a distance: the per-coordinate base optimizer.
-
-Decides how one gradient moves the parameters; the distance comes from the same grid that serves
-UniXGrad's radius. The guarantee is AdaGrad's own, not the paper's.
-"""
+"""AdaGrad with a distance, from the same grid as UniXGrad's radius, for each coordinate."""
 
 import math
 from collections.abc import Callable
@@ -12,13 +8,7 @@ import torch
 from torch.optim.optimizer import ParamsT
 
 from grasp_tune.core.errors import InputError
-from grasp_tune.optimizers.coordinatewise import (
-    Coordinates,
-    OwnState,
-    check_wide,
-    dense_gradient,
-    multiplier,
-)
+from grasp_tune.optimizers.coordinatewise import Coordinates, OwnState, multiplier
 
 
 class DiagonalAdaGrad(OwnState):
@@ -26,7 +16,7 @@ class DiagonalAdaGrad(OwnState):
 
     `distance` is $D$; a group may have its own. The multipliers $s$ come from `coordinates`, what
     the probe saw of each coordinate, and are 1 without it. A coordinate whose gradients were all
-    zero does not move.
+    zero does not move. The guarantee is AdaGrad's own, not the paper's.
 
     The root of the sum is kept, never the sum, and extended by `hypot`: gradients of 1e-25 and
     1e25 are as good as others in float32.
@@ -35,13 +25,14 @@ class DiagonalAdaGrad(OwnState):
     neither float32 nor float64.
     """
 
+    wide = "the sums of gradients"
+
     def __init__(
         self, params: ParamsT, *, distance: float, coordinates: Coordinates | None = None
     ) -> None:
         super().__init__(params, {"distance": float(distance)})
         if coordinates is not None:
-            points = [point for group in self.param_groups for point in group["params"]]
-            for point, peak in zip(points, coordinates.peaks, strict=True):
+            for point, peak in zip(self.points, coordinates.peaks, strict=True):
                 scale = multiplier(peak, coordinates.typical, coordinates.power)
                 self.state[point]["scale"] = scale.detach().to(point.device, point.dtype, copy=True)
 
@@ -51,7 +42,6 @@ class DiagonalAdaGrad(OwnState):
         distance = self.param_groups[-1]["distance"]
         if not 0.0 < distance < math.inf:
             raise InputError(f"distance is {distance}, but must be a positive finite number")
-        check_wide(self.param_groups[-1]["params"], "the sums of gradients")
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -60,7 +50,7 @@ class DiagonalAdaGrad(OwnState):
             loss = None if closure is None else closure()
         for group in self.param_groups:
             for point in group["params"]:
-                if (gradient := dense_gradient(point, type(self).__name__)) is None:
+                if (gradient := self.dense_gradient(point)) is None:
                     continue
                 state = self.state[point]
                 if "root" not in state:

@@ -1,7 +1,6 @@
-r"""Adam with a step per coordinate: the base optimizer of the default schedule.
+"""Adam with a step per coordinate: the base optimizer of the default schedule.
 
-Decides how one gradient moves the parameters. It has no guarantee of its own; the schedule that
-uses it keeps the paper's cells beside it.
+It has no guarantee of its own; the schedule that uses it keeps the paper's cells beside it.
 """
 
 from collections.abc import Callable, Iterable
@@ -42,8 +41,7 @@ class CoordinateAdam(OwnState):
         defaults = {"lr": lr, "power": sizes.power, "typical": sizes.typical, "steps": 0}
         super().__init__(params, defaults)
         if sizes.power:
-            points = [point for group in self.param_groups for point in group["params"]]
-            for point, peak in zip(points, sizes.peaks, strict=True):
+            for point, peak in zip(self.points, sizes.peaks, strict=True):
                 self.state[point]["peak"] = peak.detach().to(point.device, point.dtype, copy=True)
 
     @torch.no_grad()

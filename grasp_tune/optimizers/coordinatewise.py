@@ -5,9 +5,8 @@ that suits all coordinates must shrink with the size of their gradients. How muc
 or 1) is for the race to find out.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -47,28 +46,20 @@ def typical_peak(peaks: list[Tensor]) -> float:
     return float(found[middle])
 
 
-def check_wide(parameters: Iterable[Tensor], what: str) -> None:
-    """Raise InputError for parameters in which `what` would be rounded away."""
-    for item in parameters:
-        if item.dtype not in (torch.float32, torch.float64):
+class OwnState(Optimizer):
+    """What our optimizers have in common: they never share tensors with a state they loaded."""
+
+    wide: ClassVar[str] = ""  # what half precision would round away; empty: any parameters will do
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group; InputError for parameters that are too narrow."""
+        super().add_param_group(param_group)
+        kinds = {item.dtype for item in self.param_groups[-1]["params"]}
+        for kind in kinds - {torch.float32, torch.float64} if self.wide else ():
             raise InputError(
-                f"a parameter has dtype {item.dtype}, but {what} need float32 or float64; "
+                f"a parameter has dtype {kind}, but {self.wide} need float32 or float64; "
                 "keep the parameters in float32 and use torch.autocast"
             )
-
-
-def dense_gradient(point: Tensor, who: str) -> Tensor | None:
-    """Return a parameter's gradient, None where it has none; raise InputError for a sparse one."""
-    if point.grad is not None and point.grad.layout is not torch.strided:
-        raise InputError(
-            f"a gradient has layout {point.grad.layout}, but {who} needs dense gradients; "
-            "build the layer with sparse=False"
-        )
-    return point.grad
-
-
-class OwnState(Optimizer):
-    """An optimizer that never shares tensors with the state that it was loaded from."""
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a `state_dict`; its tensors are copied, never shared."""
@@ -76,9 +67,23 @@ class OwnState(Optimizer):
         for state in self.state.values():
             state.update({name: value.clone() for name, value in state.items()})
 
+    @property
+    def points(self) -> list[Tensor]:
+        """All parameters of all groups."""
+        return [point for group in self.param_groups for point in group["params"]]
+
     def entries(self, points: list[Tensor], name: str) -> list[Tensor]:
         """Return what is remembered of these parameters under a name; of new ones, zeros."""
         for point in points:
             if name not in self.state[point]:
                 self.state[point][name] = torch.zeros_like(point)
         return [self.state[point][name] for point in points]
+
+    def dense_gradient(self, point: Tensor) -> Tensor | None:
+        """Return a parameter's gradient, None where it has none; InputError for a sparse one."""
+        if point.grad is not None and point.grad.layout is not torch.strided:
+            raise InputError(
+                f"a gradient has layout {point.grad.layout}, but {type(self).__name__} needs dense "
+                "gradients; build the layer with sparse=False"
+            )
+        return point.grad

@@ -8,8 +8,7 @@ entry, as a function `(params, value) -> Optimizer` that is given as `base` or a
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any
 
 from grasp_tune.core.errors import InputError
@@ -18,7 +17,6 @@ from grasp_tune.core.errors import InputError
 Factory = Callable[[Any, float], Any]
 Base = str | Factory | None  # what a method's `base` may be
 DistanceRule = Callable[[float, float, int, int], float]
-
 
 # Rules from a distance D to an optimizer's value, given |g0|, the P parameters and the T calls.
 
@@ -47,36 +45,25 @@ def normalised_step(distance: float, grad_norm: float, parameters: int, calls: i
 class BaseOptimizer:
     """All that is known of one base optimizer.
 
-    name: what methods, tasks and results call it.
-    make: `module:name` of a class or function, or the function itself. It is called with the
-        parameters, then by keyword with the run's values, `options`, and, where `uses_power` is
-        set, `coordinates` (`coordinatewise.Coordinates` or None); where `uses_matrices` is set,
-        `matrices`, the positions of the hidden matrices among the parameters.
-    value: the keyword of the searched number; further values of a run keep their own names.
-    quantity: what people call that number.
-    from_distance: the rule from a distance to it, for schedules that search over distances.
-    group_entry: the entry of a parameter group that scales the step; None: it is never annealed.
-    options: further keywords, the same for every run.
-    calls_per_step: oracle calls of one step. Where it is more than one, the optimizer has `begin`
-        and `feed` beside `step`, as `UniXGrad` has, for gradients that come one by one.
-    changes_step: whether a run may go on with another value.
-    uses_power: whether the steps can be divided by a power of each coordinate's gradient size.
-    uses_matrices: whether it is told which parameters are hidden matrices.
-    theorem: the methods, by name, whose theorem is about this optimizer.
+    `make` is called with the parameters, then by keyword with the run's values, `options`, and,
+    where `uses_power` is set, `coordinates` (`coordinatewise.Coordinates` or None); where
+    `uses_matrices` is set, `matrices`, the positions of the hidden matrices among the parameters.
     """
 
-    name: str
-    make: str | Callable[..., Any]
-    value: str = "lr"
-    quantity: str = "step size"
-    from_distance: DistanceRule = normalised_step
-    group_entry: str | None = "lr"
-    options: tuple[tuple[str, Any], ...] = ()
+    name: str  # what methods, tasks and results call it
+    make: str | Callable[..., Any]  # `module:name` of a class or function, or the function itself
+    value: str = "lr"  # the keyword of the searched number; a run's other values keep their names
+    quantity: str = "step size"  # what people call that number
+    from_distance: DistanceRule = normalised_step  # for schedules that search over distances
+    group_entry: str | None = "lr"  # what scales a group's step; None: it is never annealed
+    options: tuple[tuple[str, Any], ...] = ()  # further keywords, the same for every run
+    # Oracle calls of one step. Where it is more than one, the optimizer has `begin` and `feed`
+    # beside `step`, as `UniXGrad` has, for gradients that come one by one.
     calls_per_step: int = 1
-    changes_step: bool = True
-    uses_power: bool = False
+    changes_step: bool = True  # whether a run may go on with another value
+    uses_power: bool = False  # steps can be divided by a power of each coordinate's gradient size
     uses_matrices: bool = False
-    theorem: tuple[str, ...] = ()
+    theorem: tuple[str, ...] = ()  # the methods, by name, whose theorem is about this optimizer
 
     def build(
         self,
@@ -86,7 +73,7 @@ class BaseOptimizer:
         matrices: Collection[int] = (),
     ) -> Any:
         """Return an optimizer of the parameters with these values, the searched one among them."""
-        make = _loaded(self.make) if isinstance(self.make, str) else self.make
+        make = resolve_name(self.make) if isinstance(self.make, str) else self.make
         keywords = {**dict(self.options), **values}
         keywords.pop("power", None)  # travels inside the coordinates
         if self.uses_power:
@@ -94,12 +81,6 @@ class BaseOptimizer:
         if self.uses_matrices:
             keywords["matrices"] = matrices
         return make(params, **keywords)
-
-
-@cache
-def _loaded(address: str) -> Any:
-    module, _, name = address.partition(":")
-    return getattr(import_module(module), name)
 
 
 _HOME = "grasp_tune.optimizers"
@@ -114,41 +95,36 @@ def register(entry: BaseOptimizer) -> BaseOptimizer:
     return entry
 
 
-for _entry in (
-    BaseOptimizer(
-        name="sgd", make="torch.optim:SGD", from_distance=gradient_step, theorem=("nonconvex",)
-    ),
-    BaseOptimizer(
-        name="unixgrad",
-        make=f"{_HOME}.unixgrad:UniXGrad",
-        value="radius",
-        quantity="radius",
-        from_distance=whole_distance,
-        group_entry=None,
-        calls_per_step=2,
-        changes_step=False,  # the radius is the size of its domain
-        theorem=("convex", "convex-free", "deterministic"),
-    ),
-    BaseOptimizer(
-        name="adagrad",
-        make=f"{_HOME}.adagrad:DiagonalAdaGrad",
-        value="distance",
-        quantity="distance",
-        from_distance=coordinate_distance,
-        group_entry="distance",
-        uses_power=True,
-    ),
-    BaseOptimizer(name="adam", make=f"{_HOME}.adam:CoordinateAdam", uses_power=True),
-    BaseOptimizer(name="muon", make=f"{_HOME}.muon:MatrixAdam", uses_matrices=True),
-    BaseOptimizer(
-        name="momentum",
-        make="torch.optim:SGD",
-        from_distance=gradient_step,
-        options=(("momentum", 0.9), ("nesterov", True)),
-    ),
-    BaseOptimizer(name="adamw", make="torch.optim:AdamW"),
-):
-    register(_entry)
+def _add(name: str, make: str, **known: Any) -> None:
+    register(BaseOptimizer(name=name, make=make, **known))
+
+
+_add("sgd", "torch.optim:SGD", from_distance=gradient_step, theorem=("nonconvex",))
+_add(
+    "unixgrad",
+    f"{_HOME}.unixgrad:UniXGrad",
+    value="radius",
+    quantity="radius",
+    from_distance=whole_distance,
+    group_entry=None,
+    calls_per_step=2,
+    changes_step=False,  # the radius is the size of its domain
+    theorem=("convex", "convex-free", "deterministic"),
+)
+_add(
+    "adagrad",
+    f"{_HOME}.adagrad:DiagonalAdaGrad",
+    value="distance",
+    quantity="distance",
+    from_distance=coordinate_distance,
+    group_entry="distance",
+    uses_power=True,
+)
+_add("adam", f"{_HOME}.adam:CoordinateAdam", uses_power=True)
+_add("muon", f"{_HOME}.muon:MatrixAdam", uses_matrices=True)
+_MOMENTUM = (("momentum", 0.9), ("nesterov", True))
+_add("momentum", "torch.optim:SGD", from_distance=gradient_step, options=_MOMENTUM)
+_add("adamw", "torch.optim:AdamW")
 
 
 def optimizer_names() -> tuple[str, ...]:
@@ -159,15 +135,11 @@ def optimizer_names() -> tuple[str, ...]:
 def described(name: str) -> BaseOptimizer:
     """Return what is known of an optimizer by its name alone, for planning and for pages.
 
-    A name that is not registered is a function of the user's own. Of it nothing is known, so it
-    gets the usual: one call a step, a step in the group entry `lr`, and steps that are normalised
-    as Adam's are (`normalised_step`). One to which that does not apply is registered instead.
+    A name that is not registered is a function of the user's own, of which the usual is assumed:
+    one call a step, a step in the group entry `lr`, and steps that are normalised as Adam's are.
+    One to which that does not apply is registered instead.
     """
-    return _ENTRIES.get(name) or BaseOptimizer(name=name, make=_unknown, value="value")
-
-
-def _unknown(params: Any, **values: float) -> Any:
-    raise InputError("base: an optimizer that is known by its name alone cannot be made")
+    return _ENTRIES.get(name) or BaseOptimizer(name=name, make="", value="value")
 
 
 def find_optimizer(name: str, own: Mapping[str, Factory]) -> BaseOptimizer:

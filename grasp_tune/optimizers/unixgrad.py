@@ -1,8 +1,5 @@
 r"""UniXGrad as a `torch.optim.Optimizer`: the base optimizer of the convex methods.
 
-Decides how one iteration moves the parameters. What the minibatches are, how many iterations a
-cell gets and which radius it has is decided elsewhere.
-
 Numbers. The paper keeps the sum $\sum_s \alpha_s x_s$, which grows without limit. Here every point
 is kept as its displacement from the start, *in units of the radius*, so that all that is stored
 lies in the unit ball whatever the radius is, and the sum is kept as the weighted mean it is later
@@ -19,15 +16,13 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from grasp_tune.core.errors import InputError
-from grasp_tune.optimizers.coordinatewise import OwnState, check_wide, dense_gradient
+from grasp_tune.optimizers.coordinatewise import OwnState
 
 # Sums of squares run over rows of this length in the tensor's own precision and in float64 beyond:
 # one float32 sum over 10^7 numbers is off by 4e-4, and float64 throughout costs 15 times as much.
 _ROW = 256
 
 PIECE = 1e38  # the largest factor that points are multiplied by at once
-
-_OWN = ("radius", "iteration", "root")  # what this class keeps in each parameter group
 
 
 class UniXGrad(OwnState):
@@ -50,6 +45,8 @@ class UniXGrad(OwnState):
     learning rate of its own, and for parameters that are neither float32 nor float64.
     """
 
+    wide = "the averages"
+
     def __init__(self, params: ParamsT, *, radius: float) -> None:
         radius = float(radius)
         if not 0.0 < radius < math.inf:
@@ -58,20 +55,17 @@ class UniXGrad(OwnState):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group before the first step; the ball then spans its parameters too."""
-        for name in (*_OWN, "lr"):
-            if name in param_group:
-                raise InputError(
-                    f"a parameter group sets {name}={param_group[name]!r}, but UniXGrad has one "
-                    "radius for all groups together and no learning rate; leave it out"
-                )
-        if self.param_groups and self.param_groups[0]["iteration"]:
+        for name in {*self.defaults, "lr"} & {*param_group}:
             raise InputError(
-                "a parameter group was added after "
-                f"{self.param_groups[0]['iteration']} iterations, but the ball is fixed by the "
-                "first one; make a new optimizer"
+                f"a parameter group sets {name}={param_group[name]!r}, but UniXGrad has one "
+                "radius for all groups together and no learning rate; leave it out"
+            )
+        if self.param_groups and (made := self.param_groups[0]["iteration"]):
+            raise InputError(
+                f"a parameter group was added after {made} iterations, but the ball is fixed by "
+                "the first one; make a new optimizer"
             )
         super().add_param_group(param_group)
-        check_wide(self.param_groups[-1]["params"], "the averages")
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """The loss at the first of the two points; the parameters then hold the average so far.
@@ -82,9 +76,7 @@ class UniXGrad(OwnState):
         half done: go on from an earlier `state_dict` and its parameters.
         """
         if closure is None:
-            raise InputError(
-                "UniXGrad.step needs a closure: one step takes gradients at two points"
-            )
+            raise InputError("UniXGrad.step needs a closure: a step takes gradients at two points")
         self.begin()
         with torch.enable_grad():
             loss = closure()
@@ -97,7 +89,7 @@ class UniXGrad(OwnState):
     @torch.no_grad()
     def begin(self) -> None:
         """Begin a step: go to the look-ahead point (2), where its first gradient is wanted."""
-        points, group = self._points(), self.param_groups[0]
+        points, group = self.points, self.param_groups[0]
         for point in points:
             if not self.state[point]:
                 self.state[point]["origin"] = point.clone()
@@ -113,11 +105,12 @@ class UniXGrad(OwnState):
 
         For whoever computes the two gradients of a step at different times.
         """
-        points, group = self._points(), self.param_groups[0]  # numbers: the same in all groups
+        points, group = self.points, self.param_groups[0]  # numbers: the same in all groups
         root, weight = group["root"], group["iteration"] + 1
         reach = 2.0 * weight / root  # (1), times alpha_t, in units of the radius
         origin, lead, mean = (self.entries(points, name) for name in ("origin", "lead", "mean"))
-        here = _gradients(points)
+        found = [(point, self.dense_gradient(point)) for point in points]
+        here = [torch.zeros_like(point) if item is None else item for point, item in found]
         if "ahead" not in self.state[points[0]]:
             for point, gradient in zip(points, here, strict=True):
                 self.state[point]["ahead"] = gradient.clone()
@@ -138,9 +131,6 @@ class UniXGrad(OwnState):
             group["iteration"], group["root"] = weight, root
         return True
 
-    def _points(self) -> list[Tensor]:
-        return [parameter for group in self.param_groups for parameter in group["params"]]
-
 
 def joint_norm(tensors: Sequence[Tensor]) -> float:
     """The Euclidean norm of all tensors taken as one vector, right to 1e-6 in float32.
@@ -156,13 +146,8 @@ def joint_norm(tensors: Sequence[Tensor]) -> float:
             found.append(torch.linalg.vector_norm(flat[:whole].view(-1, _ROW), dim=1))
         if whole < flat.numel():
             found.append(torch.linalg.vector_norm(flat[whole:]).reshape(1))
-    norm = math.hypot(
-        *(
-            torch.linalg.vector_norm(torch.cat(found).cpu().double()).item()
-            for found in rows.values()
-            if found
-        )
-    )
+    whole_rows = [torch.cat(found).cpu().double() for found in rows.values() if found]
+    norm = math.hypot(*(torch.linalg.vector_norm(item).item() for item in whole_rows))
     if math.isfinite(norm):
         return norm
     largest = _largest(tensors)  # the squares may have overflowed although the entries did not
@@ -206,10 +191,3 @@ def _largest(tensors: Sequence[Tensor]) -> float:
     """The largest absolute entry, NaN if there is one."""
     values = [tensor.abs().max().item() for tensor in tensors if tensor.numel()]
     return math.nan if any(map(math.isnan, values)) else max(values)
-
-
-def _gradients(points: Sequence[Tensor]) -> list[Tensor]:
-    """The gradients where they stand; zeros for a parameter that has none."""
-    found = [dense_gradient(point, "UniXGrad") for point in points]
-    pairs = zip(points, found, strict=True)
-    return [torch.zeros_like(point) if item is None else item for point, item in pairs]

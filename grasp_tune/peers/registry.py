@@ -16,9 +16,9 @@ import torch
 from torch.optim import AdamW
 
 from grasp_tune.core.errors import InputError
-from grasp_tune.engine.averaging import Averages
+from grasp_tune.engine.fused import task_threads
 from grasp_tune.engine.problem import TorchProblem
-from grasp_tune.engine.threads import task_threads
+from grasp_tune.engine.segment import Averages
 from grasp_tune.extras import need
 from grasp_tune.peers.rivals import muon_groups
 from grasp_tune.peers.session import PeerResult, Run, Session

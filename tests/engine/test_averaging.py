@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from grasp_tune.core.errors import CheckpointError, InputError
-from grasp_tune.engine.averaging import Averages
+from grasp_tune.engine.segment import Averages
 from tests.engine import workbench
 
 

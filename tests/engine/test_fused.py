@@ -7,7 +7,7 @@ from torch import nn
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.methods import NonConvex
 from grasp_tune.core.tasks import Segment
-from grasp_tune.engine.fused import WIDTH, fusion_width, pays
+from grasp_tune.engine.fused import WIDTH, fusion_width, pays, task_threads
 from tests.engine import workbench
 from tests.engine.workbench import Bench, arms, same_bits
 
@@ -48,3 +48,27 @@ def test_the_width_follows_the_choice_and_the_model() -> None:
     assert fusion_width(problem, own, "auto", 0) == 0
     with pytest.raises(InputError, match="fused: got 'yes', expected True, False or 'auto'"):
         fusion_width(problem, method, "yes", 0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("model", "threads"),
+    [
+        (nn.Linear(512, 10), 1),
+        (workbench.batch_norm(), 1),
+        (nn.Linear(1000, 1000), 3),
+        (nn.Sequential(nn.Conv2d(1, 2, 3)), 3),
+        (nn.LSTM(4, 4), 3),
+    ],
+)
+def test_small_models_of_dense_layers_need_one_thread(model: nn.Module, threads: int) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        with task_threads(model):
+            assert torch.get_num_threads() == threads
+        assert torch.get_num_threads() == 3
+        with pytest.raises(KeyError), task_threads(model):
+            raise KeyError
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from grasp_tune.core.errors import ProblemError
 from grasp_tune.engine.oracle import Oracle
-from grasp_tune.engine.sampling import LossSums, MeanGradient
+from grasp_tune.engine.sampling import Samples
 from tests.engine import workbench
 
 
@@ -72,33 +72,34 @@ def test_a_loss_of_one_element_counts_as_a_scalar() -> None:
 def test_the_mean_gradient_by_hand() -> None:
     point = nn.Parameter(torch.zeros(2))
     silent = nn.Parameter(torch.zeros(3))  # never has a gradient
-    mean = MeanGradient([point, silent], moments=True)
-    assert math.isnan(mean.means[0])
+    seen = Samples([point, silent], moments=True)
+    assert math.isnan(seen.gradients[0])
     for gradient in ([3.0, 0.0], [3.0, -8.0]):
         point.grad = torch.tensor(gradient)
-        mean.add()
-    assert mean.means[0] == 5.0  # |(3, -4)|
-    assert mean.square == pytest.approx(9.0 + 73.0)
-    assert mean.peaks[0].tolist() == [3.0, 8.0]
+        seen.add(0.5)
+    assert seen.gradients == (5.0, pytest.approx((9.0 + 73.0) / 2))  # |(3, -4)|
+    assert seen.peaks[0].tolist() == [3.0, 8.0]
+    before = seen.gradients
+    seen.close()
+    assert not seen.sums and seen.gradients == before
 
 
 def test_gradients_whose_squares_overflow_still_have_a_norm() -> None:
     point = nn.Parameter(torch.zeros(2))
-    mean = MeanGradient([point])
+    seen = Samples([point])
     point.grad = torch.tensor([3e30, 4e30])
-    mean.add()
-    assert mean.means[0] == pytest.approx(5e30)
+    seen.add(1.0)
+    assert seen.gradients[0] == pytest.approx(5e30)
 
 
 def test_sums_of_losses_can_be_merged() -> None:
-    whole, one, other = LossSums(), LossSums(), LossSums()
+    whole, one, other = Samples(), Samples(), Samples()
     for at, value in enumerate((1.0, 2.0, 6.0)):
         whole.add(value)
         (one if at else other).add(value)
-    one.merge(other.numbers)
-    assert one.numbers == whole.numbers == [3.0, 9.0, 41.0]
-    assert whole.means == (3.0, 41.0 / 3.0)
-    assert math.isnan(LossSums().means[0])
+    one.merge(other.tensors())
+    assert one.losses == whole.losses == (3.0, 41.0 / 3.0)
+    assert one.count == 3 and math.isnan(Samples().losses[0])
 
 
 def test_the_exact_gradient_is_that_of_all_rows() -> None:
