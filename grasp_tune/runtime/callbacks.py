@@ -83,10 +83,7 @@ class Reporter:
 
 
 def reporter_for(wanted: bool | Reporter, callbacks: Sequence[Callback] = ()) -> Reporter:
-    """Return a bar where standard error is a terminal, log lines elsewhere, if wanted.
-
-    A reporter that is given is returned as it is.
-    """
+    """Return a bar on a terminal, log lines elsewhere, if wanted; or the reporter as given."""
     if isinstance(wanted, Reporter):
         return wanted
     if not wanted:
@@ -156,7 +153,6 @@ class LineReporter(Reporter):
 
 
 def _shown(progress: Progress, calls: int) -> tuple[int, str]:
-    """Return the calls done, those under way among them, and the best loss in words."""
-    # At the end the number that the result has: a search may have some calls to spare.
+    """Return the calls done, at the end those that the result has, and the best loss in words."""
     done = progress.calls if progress.phase == "done" else min(calls, progress.budget)
     return done, f"{progress.best:.4g}" if math.isfinite(progress.best) else "-"

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from grasp_tune.core.errors import CheckpointError, InputError, SearchError
@@ -136,31 +137,26 @@ class Ledger:
                 self.give_back(key)
         self.running.update(live)
 
-    def undone(self, calls: int) -> int:
-        """Return how many of all calls that happened are not in any outcome that counts."""
-        return max(0, calls - self.search.progress.calls)
-
     def settle(self, calls: int) -> None:
         """Tell work that was done twice apart from budget, by the calls that really happened."""
-        self.search.repeated = max(self.search.repeated, self.undone(calls))
+        self.search.repeated = max(self.search.repeated, calls - self.search.progress.calls)
 
 
+@dataclass(eq=False)
 class Driver:
     """One sweep in this process: its search, its folder, and what is written when."""
 
-    def __init__(
-        self,
-        spec: SweepSpec,
-        folder: SweepFolder,
-        reporter: Reporter,
-        deadline: float,
-        hard_cap: bool,
-    ) -> None:
-        self._folder, self._reporter = folder, reporter
-        self._deadline, self._hard_cap = deadline, hard_cap
-        self.search = folder.search(spec)
+    spec: SweepSpec
+    folder: SweepFolder
+    reporter: Reporter
+    deadline: float  # of `time.monotonic`
+    hard_cap: bool
+
+    def __post_init__(self) -> None:
+        self.search = self.folder.search(self.spec)
         self._ledger = Ledger(self.search)
-        self._lost = self._ledger.undone(folder.calls.total)  # by a crash
+        known = self.search.progress.calls
+        self._lost = max(0, self.folder.calls.total - known)  # what a crash undid
         self._saved, self._pause, self._shown = time.monotonic(), SAVE_EVERY, 0.0
         self._own = os.getpid(), threading.get_ident()
 
@@ -169,7 +165,7 @@ class Driver:
         try:
             while (step := self._ledger.next()) is not Step.DONE:
                 self.check_time()
-                self._folder.check_room(self.search)
+                self.folder.check_room(self.search)
                 if not isinstance(step, Step):
                     fits = self._fits()
                     if executor.free and fits:
@@ -180,11 +176,11 @@ class Driver:
                         raise TimeUp
                 for task, how in executor.poll(POLL):
                     self._ledger.ended(task.id, how)
-                    self._reporter.ended(how)
+                    self.reporter.ended(how)
                     garbage = self.search.discardable()
                     if garbage or time.monotonic() - self._saved > self._pause:
                         self._save()
-                    self._folder.discard(garbage)
+                    self.folder.discard(garbage)
                     self.show()
                 self.show()
         except BaseException:
@@ -197,14 +193,14 @@ class Driver:
 
     def result(self, worker: Worker, problem: TorchProblem) -> Result:
         """Return the result at the search's choice, with the work done twice told apart."""
-        search, seed = self.search, self.search.spec.seed
-        self._deadline = math.inf  # what the choice still needs is done, whatever the time
+        self.deadline = math.inf  # what the choice still needs is done, whatever the time
         self._place(worker)
-        self._ledger.settle(self._folder.calls.total)
+        self._ledger.settle(self.folder.calls.total)
         self.show(every=0.0)
-        found = Result.of(search, model_tensors(worker.model), lambda: problem.build(seed))
+        build = partial(problem.build, self.spec.seed)
+        found = Result.of(self.search, model_tensors(worker.model), build)
         rows, metric = problem.validation_rows, problem.choice_metric
-        return replace(found, validation=rows, metric=metric, usage=self._folder.usage.reading())
+        return replace(found, validation=rows, metric=metric, usage=self.folder.usage.reading())
 
     def _place(self, worker: Worker) -> None:
         """Put the worker's model at the choice, made again here where it cannot be read."""
@@ -235,19 +231,19 @@ class Driver:
         """Show how far the sweep is, unless that was done so many seconds ago."""
         if (now := time.monotonic()) - self._shown >= every:
             self._shown = now
-            self._reporter.update(self.search.progress, self._folder.calls.total - self._lost)
+            self.reporter.update(self.search.progress, self.folder.calls.total - self._lost)
 
     def check_time(self) -> None:
         """Raise `TimeUp` where the deadline has passed."""
-        if time.monotonic() > self._deadline:
+        if time.monotonic() > self.deadline:
             raise TimeUp
 
     def _fits(self, more: int = 0) -> bool:
         """Return whether the hard cap holds if tasks under way and `more` make all their calls."""
-        if not self._hard_cap:
+        if not self.hard_cap:
             return True
         held = more + sum(self.search.tasks[key].calls for key in self._ledger.running)
-        return self._folder.calls.total + held <= self.search.spec.budget
+        return self.folder.calls.total + held <= self.spec.budget
 
     def check_loss(self, make_worker: WorkerFactory) -> None:
         """Note, where a sweep goes on, whether its loss depends on calls that are not made again.
@@ -267,14 +263,13 @@ class Driver:
 
     def worth_keeping(self, error: Exception) -> bool:
         """Return whether what was done before this error is of use to a later run."""
-        done = self.search.outcomes.values()
-        if isinstance(error, InputError):  # the next call will have other input
-            return any(isinstance(item, TrainOutcome) for item in done)
-        return bool(done)
+        trained = [isinstance(item, TrainOutcome) for item in self.search.outcomes.values()]
+        # After an error in the input, the next call will have another one.
+        return any(trained) if isinstance(error, InputError) else bool(trained)
 
     def _save(self) -> None:
         begun = time.monotonic()
-        self._folder.save(self.search)
+        self.folder.save(self.search)
         self._saved = time.monotonic()
         self._pause = max(SAVE_EVERY, (self._saved - begun) / SAVE_SHARE)
 

@@ -209,7 +209,7 @@ class Result(_Saved):
                 if RESULT in names:
                     read_json(folder / RESULT, STATE_LIMIT, seal=True)
                 else:  # whoever wrote the model was stopped before the rest
-                    CheckpointStore(folder, clean=False).read(MODEL)
+                    CheckpointStore(folder).read(MODEL)
             except CheckpointError:
                 raise InputError(
                     f"{folder} holds {' and '.join(names)}, which may be somebody else's: save to "
@@ -233,7 +233,7 @@ class Result(_Saved):
         if not all(type(count) is int for count in found["calls"].values()):
             raise InputError(f"{path}: calls must be whole numbers by purpose")
         found |= {"spec": SweepSpec.checked(found["spec"]), "build": model}
-        store = CheckpointStore(path.parent, clean=False)
+        store = CheckpointStore(path.parent)
         tensors = store.read(MODEL).tensors
         if data.get("model") != digest(tensors):
             file = store.path(MODEL)

@@ -71,14 +71,12 @@ class BlobStore:
 
     def write(self, key: str, tensors: Mapping[str, Tensor], meta: Meta) -> None:
         """Replace the blob of the key; kept for good when this returns."""
-        name, content = self._name(key), Content.of(tensors, meta, key, self._sweep)
+        (name, what), content = self._blob(key), Content.of(tensors, meta, key, self._sweep)
         # The error is without the key: there is nothing to make again.
-        what = f"checkpoint {key}: {self._where}{name}"
         in_words(lambda: self._blobs.write(name, content), what, needed=content.size)
 
     def read(self, key: str) -> Checkpoint:
-        name = self._name(key)
-        what = f"{self._where}{name}"
+        name, what = self._blob(key)
 
         def load() -> Checkpoint:
             try:
@@ -87,25 +85,28 @@ class BlobStore:
                     file.seek(0)
                     return Checkpoint(*read_tensors(file, size, key, self._sweep))
             except FileNotFoundError:
-                missing = f"checkpoint {key} is missing: there is no {what}"
+                missing = f"checkpoint {key} is missing: there is no {self._where}{name}"
                 raise CheckpointError(missing, key) from None
             except DamagedFile as fault:
-                raise CheckpointError(f"checkpoint {key}: {what} {fault}", key) from None
+                raise CheckpointError(f"{what} {fault}", key) from None
 
-        return in_words(load, f"checkpoint {key}: {what}", "read", key=key)
+        return in_words(load, what, "read", key=key)
 
     def exists(self, key: str) -> bool:
         return self._blobs.exists(self._name(key))
 
     def delete(self, key: str) -> None:
-        name = self._name(key)
-        what = f"checkpoint {key}: {self._where}{name}"
+        name, what = self._blob(key)
         in_words(lambda: self._blobs.remove(name), what, "removed")
 
     def keys(self) -> tuple[str, ...]:
-        names = (name for name in self._blobs.names() if name.endswith(SUFFIX))
-        found = (name.removesuffix(SUFFIX) for name in names)
+        found = (name.removesuffix(SUFFIX) for name in self._blobs.names() if name.endswith(SUFFIX))
         return tuple(sorted(key for key in found if _KEY.fullmatch(key)))
+
+    def _blob(self, key: str) -> tuple[str, str]:
+        """Return the name of the key's blob, and how it is called in errors."""
+        name = self._name(key)
+        return name, f"checkpoint {key}: {self._where}{name}"
 
 
 @contextlib.contextmanager
@@ -122,11 +123,15 @@ class FolderBlobs:
 
     def __init__(self, folder: Path, lock: FolderLock | None, durable: bool) -> None:
         self._folder, self._lock, self._durable = folder, lock, durable
+        self._cleaned = False  # of what killed writers left: not by those who only read
 
     def write(self, name: str, content: Content) -> None:
         if self._lock is not None:
             self._lock.check()
         self._folder.mkdir(parents=True, exist_ok=True)
+        if not self._cleaned:
+            remove_stale(self._folder)
+            self._cleaned = True
         replace_atomically(self._folder / name, content.write, durable=self._durable)
 
     def open(self, name: str) -> BinaryIO:
@@ -149,22 +154,14 @@ class CheckpointStore(BlobStore):
     lock: the sweep's folder. Every file then carries the sweep's name, files of other sweeps are
         refused, and nothing is written once the folder is another's.
     durable: whether checkpoints must outlive the machine's going down.
-    clean: whether to remove what killed writers left; not by those who only read.
     """
 
     def __init__(
-        self,
-        folder: Path | str,
-        lock: FolderLock | None = None,
-        *,
-        durable: bool = True,
-        clean: bool = True,
+        self, folder: Path | str, lock: FolderLock | None = None, *, durable: bool = True
     ) -> None:
         self.folder, sweep = Path(folder), "" if lock is None else lock.sweep
         blobs = FolderBlobs(self.folder, lock, durable)
         super().__init__(blobs, sweep=sweep, where=f"{self.folder}/")
-        if clean and self.folder.is_dir():
-            remove_stale(self.folder)
 
     def path(self, key: str) -> Path:
         """Return the file of the key, there or not."""

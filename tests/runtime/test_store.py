@@ -334,8 +334,10 @@ def test_a_killed_writer_leaves_the_old_checkpoint_and_no_rubbish(tmp_path: Path
     assert ended.returncode < 0
     assert len(os.listdir(tmp_path)) == 2
     again = CheckpointStore(tmp_path)
-    assert os.listdir(tmp_path) == ["point.safetensors"]
     assert again.read("point").tensors["x"].tolist() == [0.0, 0.0]
+    assert len(os.listdir(tmp_path)) == 2  # whoever only reads removes nothing
+    again.write("other", {}, {})
+    assert sorted(os.listdir(tmp_path)) == ["other.safetensors", "point.safetensors"]
 
 
 def test_writers_of_the_same_key_never_mix(tmp_path: Path) -> None:
