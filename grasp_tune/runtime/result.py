@@ -229,16 +229,16 @@ class Result(_Saved):
         data = read_json(path, STATE_LIMIT, seal=True)
         if data.get("format") != 2:
             raise InputError(f"{path}: not a result of format 2")
-        found = vars(decode(_Saved, {item.name: data.get(item.name) for item in fields(_Saved)}))
-        if not all(type(count) is int for count in found["calls"].values()):
+        found = decode(_Saved, {item.name: data.get(item.name) for item in fields(_Saved)})
+        if not all(type(count) is int for count in found.calls.values()):
             raise InputError(f"{path}: calls must be whole numbers by purpose")
-        found |= {"spec": SweepSpec.checked(found["spec"]), "build": model}
+        values = {**vars(found), "spec": SweepSpec.checked(found.spec)}
         store = CheckpointStore(path.parent)
         tensors = store.read(MODEL).tensors
         if data.get("model") != digest(tensors):
             file = store.path(MODEL)
             raise CheckpointError(f"{file} is not the model of {path.name}: their digests differ")
-        return cls(tensors=tensors, **found)
+        return cls(**values, tensors=tensors, build=model)
 
     def __repr__(self) -> str:
         cell, calls = self.cell, sum(self.calls.values()) - self.calls.get("repeated", 0)
