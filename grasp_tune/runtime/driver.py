@@ -181,7 +181,6 @@ class Driver:
                     if garbage or time.monotonic() - self._saved > self._pause:
                         self._save()
                     self.folder.discard(garbage)
-                    self.show()
                 self.show()
         except BaseException:
             try:  # the fault that ended the run matters more than one in saving

@@ -27,11 +27,10 @@ from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import ProbeOutcome
 from grasp_tune.core.validation import number
 from grasp_tune.engine.checkpoints import Store
-from grasp_tune.runtime import files, lock
+from grasp_tune.runtime import files
 from grasp_tune.runtime.call_counter import NAMES, CallCounter
-from grasp_tune.runtime.files import previous, read_sealed
 from grasp_tune.runtime.lane_sharing import UsageMeter
-from grasp_tune.runtime.lock import FolderLock, folder_lock
+from grasp_tune.runtime.lock import NAME, FolderLock, folder_lock
 from grasp_tune.runtime.store import CheckpointStore
 
 logger = logging.getLogger(__name__)
@@ -45,7 +44,7 @@ def load_search(path: Path, spec: SweepSpec | None = None) -> Search:
 
     One that has ended is extended where `spec` has more budget.
     """
-    return Search.from_state(read_sealed(path), spec, extend=True)
+    return Search.from_state(files.read_sealed(path), spec, extend=True)
 
 
 @dataclass(eq=False)
@@ -63,6 +62,7 @@ class SweepFolder:
 
     def __post_init__(self) -> None:
         self._state = self.path / STATE
+        self._spare = files.previous(self._state)
         self._fresh = not self._state.exists()  # no sweep had begun in it
 
     def search(self, spec: SweepSpec) -> Search:
@@ -82,8 +82,8 @@ class SweepFolder:
                     self._state.replace(aside)
                 text = "%s; it is kept as %s, and the run starts again from x0"
                 logger.warning(text, damaged, aside.name)
-        spare = previous(self._state)  # of another run, whose folder was cleared
-        files.in_words(lambda: spare.unlink(missing_ok=True), spare, "removed")
+        # That of another run, whose folder was cleared.
+        files.in_words(partial(self._spare.unlink, missing_ok=True), self._spare, "removed")
         search = Search(spec)
         self.save(search)
         return search
@@ -142,7 +142,7 @@ class SweepFolder:
             with suppress(CheckpointError):  # not of this sweep
                 self.store.read(key)
                 self.store.delete(key)
-        ours = [self._state, previous(self._state), self.path / lock.NAME]
+        ours = [self._state, self._spare, self.path / NAME]
         for file in (*ours, *(self.path / CALLS).glob(NAMES)):
             file.unlink(missing_ok=True)
         for folder in (self.path / CHECKPOINTS, self.path / CALLS, *[self.path] * self.made):
