@@ -213,7 +213,8 @@ class Driver:
                 self.search.make_again(error.key)
             while not isinstance(task := self._ledger.next(), Step):
                 if not self._fits():
-                    raise CheckpointError("the chosen point is lost, the hard cap allows no more")
+                    words = "the chosen point is lost, and the hard cap allows no more"
+                    raise CheckpointError(words)
                 try:
                     ended: Ended = worker.run(task)
                 except CheckpointError as error:
