@@ -6,7 +6,7 @@ milliseconds and loads neither torch nor Ray nor Optuna: planning needs none of 
 
 from typing import TYPE_CHECKING
 
-from grasp_tune.lazy_names import lazy_names
+from grasp_tune.extras import lazy_names
 
 __version__ = "0.1.0"
 

@@ -108,11 +108,10 @@ def minimize(
         from grasp_tune.executors.process_pool import ProcessPool
         from grasp_tune.runtime.driver import run_sweep
 
-        size = workers or 1
         result = run_sweep(
             problem,
             spec,
-            InProcess if size == 1 else partial(ProcessPool, size),
+            partial(ProcessPool, workers) if workers and workers > 1 else InProcess,
             out=folder,
             bases=bases,
             reporter=reporter,
@@ -121,24 +120,19 @@ def minimize(
             hard_cap=hard_cap,
         )
     else:
-        body = _backend(backend, workers, hard_cap)
-        shown: Any = reporter if callbacks else progress  # bodies hand it on to `reporter_for`
+        body: Any = backend
+        if backend == "ray":
+            from grasp_tune.executors.ray import RayBackend
+
+            body = RayBackend(workers=workers, hard_cap=hard_cap)
+        elif backend == "optuna":
+            from grasp_tune.optuna import OptunaBackend
+
+            body = OptunaBackend(workers=workers or 1, hard_cap=hard_cap)
+        shown = reporter if callbacks else progress  # bodies hand it on to `reporter_for`
         result = body.run(problem, spec, out=folder, bases=bases, progress=shown)
     if callbacks:
         reporter.finish(result)
     if strict and result.lost:
         raise SearchError(f"strict: the sweep ended, but not as planned; {'; '.join(result.lost)}")
     return result
-
-
-def _backend(given: str | Backend, workers: int | None, hard_cap: bool) -> Backend:
-    """Return one of our backends, or the given one."""
-    if not isinstance(given, str):
-        return given
-    if given == "ray":
-        from grasp_tune.executors.ray import RayBackend
-
-        return RayBackend(workers=workers, hard_cap=hard_cap)
-    from grasp_tune.optuna import OptunaBackend
-
-    return OptunaBackend(workers=workers or 1, hard_cap=hard_cap)

@@ -22,7 +22,7 @@ from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.streams import untouched_randomness
 from grasp_tune.optimizers.muon import hidden_matrices
 from grasp_tune.optimizers.registry import described
-from grasp_tune.runtime.files import STATE_LIMIT, read_sealed
+from grasp_tune.runtime.files import read_sealed
 from grasp_tune.runtime.sweep_folder import STATE
 from grasp_tune.schedules.promote import Promote
 
@@ -72,14 +72,14 @@ class Limits:
         found = [item for item in (self.budget, self.steps) if item is not None]
         if self.epochs is not None:
             if problem.rows is None:
-                got = f"got {self.epochs:g} for data without a length"
-                raise InputError(f"epochs: {got}, expected budget or steps")
+                wrong = f"got {self.epochs:g} for data without a length, expected budget or steps"
+                raise InputError(f"epochs: {wrong}")
             batches = 1 if exact else math.ceil(problem.rows / problem.batch_size)
             found.append(max(1, round(self.epochs * batches)))
         if found:
             return int(min(found))  # NumPy's integers are no JSON
         if folder is not None and (folder / STATE).is_file():
-            return int(read_sealed(folder / STATE, STATE_LIMIT)["spec"]["budget"])
+            return int(read_sealed(folder / STATE)["spec"]["budget"])
         calls = self.calls_by_time(problem, seed, exact)
         logger.info("%g minutes are %d oracle calls", self.minutes, calls)
         return calls
@@ -89,9 +89,8 @@ class Limits:
         allowed = 60 * (self.minutes or 0.0)
         enough = min(_TIMING[0] * allowed, _TIMING[1])
         oracle, call = Oracle(problem, seed), 0
-        optimizer = usual_optimizer(
-            oracle.parameters, hidden_matrices(oracle.model, oracle.parameters)
-        )
+        params = oracle.parameters
+        optimizer = usual_optimizer(params, hidden_matrices(oracle.model, params))
         with untouched_randomness(), task_threads(oracle.model):
             begun = time.perf_counter()
             while call < _WARM + _TIMED or time.perf_counter() - begun < enough:

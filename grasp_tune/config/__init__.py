@@ -5,7 +5,7 @@ Reading and checking a config loads no torch; running it does.
 
 from typing import TYPE_CHECKING
 
-from grasp_tune.lazy_names import lazy_names
+from grasp_tune.extras import lazy_names
 
 if TYPE_CHECKING:
     from grasp_tune.config.errors import ConfigError as ConfigError

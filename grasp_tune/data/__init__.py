@@ -5,7 +5,7 @@ Describing data (`grasp_tune.data.options`) loads no torch; reading them does.
 
 from typing import TYPE_CHECKING
 
-from grasp_tune.lazy_names import lazy_names
+from grasp_tune.extras import lazy_names
 
 if TYPE_CHECKING:
     from grasp_tune.data.catalog import load_data as load_data

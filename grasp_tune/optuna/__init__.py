@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from grasp_tune.lazy_names import lazy_names
+from grasp_tune.extras import lazy_names
 
 if TYPE_CHECKING:
     from grasp_tune.executors.optuna import OptunaBackend as OptunaBackend

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from grasp_tune.runtime.files import in_words, read_bytes, retried
+from grasp_tune.runtime.files import in_words, read_bytes
 
 NAMES = "[0-9a-f]" * 32  # of the files, as a pattern
 LOOK = 0.2  # seconds between two looks at whose folder it is
@@ -28,22 +28,14 @@ class CallCounter:
     """
 
     def __init__(self, folder: Path | None, check: Callable[[], None] = lambda: None) -> None:
-        self._folder, self._check = folder, check
-        self._own = 0
+        self._folder, self._check, self._own = folder, check, 0
 
     def counter(self) -> Callable[[int], None]:
         """Return a function that adds to a count of its own."""
         if (folder := self._folder) is None:
             return self._add
         self._check()
-        path = folder / uuid.uuid4().hex
-        with in_words(path, needed=_COUNT.size):
-            retried(lambda: folder.mkdir(parents=True, exist_ok=True))
-            with open(path, "x+b") as file:
-                file.write(_COUNT.pack(0))  # no holes: a full disk shows here, not in the mapping
-                file.flush()
-                memory = mmap.mmap(file.fileno(), _COUNT.size)
-
+        memory = in_words(lambda: _new_count(folder), f"{folder}/", needed=_COUNT.size)
         looked = time.monotonic()
 
         def add(calls: int) -> None:
@@ -65,3 +57,11 @@ class CallCounter:
         counts = [read_bytes(path, _COUNT.size) for path in files]
         # One that is shorter is just being made.
         return self._own + sum(_COUNT.unpack(item)[0] for item in counts if len(item) == 8)
+
+
+def _new_count(folder: Path) -> mmap.mmap:
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / uuid.uuid4().hex, "x+b") as file:
+        file.write(_COUNT.pack(0))  # no holes: a full disk shows here, not in the mapping
+        file.flush()
+        return mmap.mmap(file.fileno(), _COUNT.size)

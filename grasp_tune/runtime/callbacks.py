@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
 from grasp_tune.core.search import Progress
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LINE_EVERY = 30.0  # seconds between two lines in a log
+LINE_EVERY = 30.0  # seconds between two lines in a log, unless the phase changes
 WORDS = {"probe": "probe", "train": "train", "score": "choose", "done": "done"}
 
 
@@ -83,26 +83,30 @@ class Reporter:
 
 
 def reporter_for(wanted: bool | Reporter, callbacks: Sequence[Callback] = ()) -> Reporter:
-    """Return a bar where standard error is a terminal, log lines elsewhere, if wanted.
-
-    A reporter that is given is returned as it is.
-    """
+    """Return one that shows the progress, if wanted; or the reporter as given."""
     if isinstance(wanted, Reporter):
         return wanted
-    if not wanted:
-        return Reporter(callbacks)
-    return BarReporter(callbacks) if sys.stderr.isatty() else LineReporter(callbacks)
+    return ProgressReporter(callbacks) if wanted else Reporter(callbacks)
 
 
-class BarReporter(Reporter):
-    """A bar on standard error: phase, calls, best loss so far, time left.
+class ProgressReporter(Reporter):
+    """A bar where standard error is a terminal; elsewhere now and then a line in the log.
 
-    It appears with the first update, so that an error before it leaves no empty bar, and it takes
-    the calls of an earlier run as given, so that they do not count as speed.
+    Both say phase, calls, best loss so far and time left. The bar appears with the first update, so
+    that an error before it leaves no empty one, and takes the calls of an earlier run as given, so
+    that they do not count as speed.
+
+    console: a terminal to show the bar on.
     """
 
-    def __init__(self, callbacks: Sequence[Callback] = (), console: Console | None = None) -> None:
+    def __init__(
+        self,
+        callbacks: Sequence[Callback] = (),
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         super().__init__(callbacks)
+        self._live = console is not None or sys.stderr.isatty()
         self._bar = Bar(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -110,53 +114,30 @@ class BarReporter(Reporter):
             TextColumn("best loss {task.fields[best]}"),
             TimeRemainingColumn(),
             console=console or Console(stderr=True),
+            get_time=clock,
         )
-        self._task: TaskID | None = None
+        self._logged = clock()
 
     def update(self, progress: Progress, calls: int) -> None:
+        same, word = progress.phase == self._phase, WORDS[progress.phase]
         super().update(progress, calls)
-        (done, best), word = _shown(progress, calls), WORDS[progress.phase]
-        if self._task is None:
-            self._task = self._bar.add_task(word, total=progress.budget, completed=done, best=best)
-            self._bar.start()
-        self._bar.update(self._task, completed=done, description=word, best=best)
+        # At the end the number that the result has: a search may have some calls to spare.
+        done = progress.calls if progress.phase == "done" else min(calls, progress.budget)
+        best = f"{progress.best:.4g}" if math.isfinite(progress.best) else "-"
+        if not self._bar.tasks:
+            self._bar.add_task(word, total=progress.budget, completed=done, best=best)
+            if self._live:
+                self._bar.start()
+        (task,) = self._bar.tasks
+        self._bar.update(task.id, completed=done, description=word, best=best)
+        now = task.get_time()
+        if self._live or (same and now - self._logged < LINE_EVERY):
+            return
+        self._logged, left = now, task.time_remaining
+        more = "" if left is None else f", about {left:.0f} s left"
+        more = f", {task.elapsed:.0f} s" if progress.phase == "done" else more
+        logger.info("%s: %d of %d calls, best loss %s%s", word, done, progress.budget, best, more)
 
     def close(self) -> None:
-        self._bar.stop()
-
-
-class LineReporter(Reporter):
-    """A line in the log each half minute, and one at every change of phase."""
-
-    def __init__(
-        self, callbacks: Sequence[Callback] = (), clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        super().__init__(callbacks)
-        self._clock, self._at = clock, clock()
-        self._begun: tuple[float, int] | None = None  # when, and with how many calls done
-        self._rated: tuple[float, int] | None = None  # the same when workers had begun to train
-
-    def update(self, progress: Progress, calls: int) -> None:
-        now, same = self._clock(), progress.phase == self._phase
-        super().update(progress, calls)
-        (done, best), budget = _shown(progress, calls), progress.budget
-        since, before = self._begun = self._begun or (now, done)
-        if self._rated is None and done > before and progress.phase != "probe":
-            self._rated = now, done  # what came before was mostly their start
-        if same and now - self._at < LINE_EVERY:
-            return
-        self._at, left = now, ""
-        if progress.phase == "done":
-            left = f", {now - since:.0f} s"
-        elif self._rated is not None and done > self._rated[1]:
-            seconds = (budget - done) * (now - self._rated[0]) / (done - self._rated[1])
-            left = f", about {seconds:.0f} s left"
-        line = "%s: %d of %d calls, best loss %s%s"
-        logger.info(line, WORDS[progress.phase], done, budget, best, left)
-
-
-def _shown(progress: Progress, calls: int) -> tuple[int, str]:
-    """Return the calls done, those under way among them, and the best loss in words."""
-    # At the end the number that the result has: a search may have some calls to spare.
-    done = progress.calls if progress.phase == "done" else min(calls, progress.budget)
-    return done, f"{progress.best:.4g}" if math.isfinite(progress.best) else "-"
+        if self._live:
+            self._bar.stop()

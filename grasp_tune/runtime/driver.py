@@ -8,11 +8,14 @@ which call `next` and `ended` themselves.
 import contextlib
 import inspect
 import logging
+import math
+import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from grasp_tune.core.errors import CheckpointError, InputError, SearchError
@@ -60,9 +63,8 @@ class WorkerFactory:
             if self.watch is not None:
                 self.watch()
 
-        worker = Worker(self.problem, self.seed, self.store, self.bases, count=count)
-        self.made.append(worker)
-        return worker
+        self.made.append(Worker(self.problem, self.seed, self.store, self.bases, count))
+        return self.made[-1]
 
     def own(self) -> Worker:
         """Return a worker of this process."""
@@ -97,22 +99,22 @@ class Ledger:
             raise SearchError("the search waits although nothing runs")
         return step
 
-    def give_back(self, task: Task | str) -> None:
+    def give_back(self, key: str) -> None:
         """A task was not run after all: it is issued again."""
-        self.running.pop(task if isinstance(task, str) else task.id, None)
-        self.search.release(task)
+        self.running.pop(key, None)
+        self.search.release(key)
 
-    def ended(self, task: Task | str, how: Ended) -> None:
+    def ended(self, key: str, how: Ended) -> None:
         """Learn how a task ended; raises what would happen again wherever it ran."""
-        self.running.pop(task if isinstance(task, str) else task.id, None)
+        self.running.pop(key, None)
         if isinstance(how, CheckpointError) and how.key is not None:
-            self.search.lost_checkpoint(task, how.key)
-        elif isinstance(how, Died):
-            self.search.tell(task, None, how.reason)
+            self.search.lost_checkpoint(key, how.key)
         elif isinstance(how, Exception):
             raise how
+        elif isinstance(how, Died):
+            self.search.tell(key, None, how.reason)
         else:
-            self.search.tell(task, how)
+            self.search.tell(key, how)
 
     def gone(self, owner: str, reason: str) -> None:
         """An owner is no more: whatever it had not ended has failed."""
@@ -137,45 +139,48 @@ class Ledger:
 
     def settle(self, calls: int) -> None:
         """Tell work that was done twice apart from budget, by the calls that really happened."""
-        self.search.repeated = max(self.search.repeated, calls - budgeted(self.search))
+        self.search.repeated = max(self.search.repeated, calls - self.search.progress.calls)
 
 
+@dataclass(eq=False)
 class Driver:
     """One sweep in this process: its search, its folder, and what is written when."""
 
-    def __init__(
-        self,
-        spec: SweepSpec,
-        folder: SweepFolder,
-        reporter: Reporter,
-        deadline: float,
-        hard_cap: bool,
-    ) -> None:
-        self._folder, self._reporter = folder, reporter
-        self._deadline, self._hard_cap = deadline, hard_cap
-        self.search = folder.search(spec)
+    spec: SweepSpec
+    folder: SweepFolder
+    reporter: Reporter
+    deadline: float  # of `time.monotonic`
+    hard_cap: bool
+
+    def __post_init__(self) -> None:
+        self.search = self.folder.search(self.spec)
         self._ledger = Ledger(self.search)
-        self._lost = max(0, folder.calls.total - budgeted(self.search))  # what a crash undid
+        known = self.search.progress.calls
+        self._lost = max(0, self.folder.calls.total - known)  # what a crash undid
         self._saved, self._pause, self._shown = time.monotonic(), SAVE_EVERY, 0.0
+        self._own = os.getpid(), threading.get_ident()
 
     def run(self, executor: Executor) -> None:
         """Run the search to its end; the order in which tasks end changes nothing."""
         try:
             while (step := self._ledger.next()) is not Step.DONE:
                 self.check_time()
-                self._folder.check_room(self.search)
+                self.folder.check_room(self.search)
                 if not isinstance(step, Step):
                     fits = self._fits()
                     if executor.free and fits:
                         executor.submit(step)
                         continue
-                    self._ledger.give_back(step)
+                    self._ledger.give_back(step.id)
                     if not fits and not self._ledger.running:
                         raise TimeUp
                 for task, how in executor.poll(POLL):
-                    self._ledger.ended(task, how)
-                    self._reporter.ended(how)
-                    self._after()
+                    self._ledger.ended(task.id, how)
+                    self.reporter.ended(how)
+                    garbage = self.search.discardable()
+                    if garbage or time.monotonic() - self._saved > self._pause:
+                        self._save()
+                    self.folder.discard(garbage)
                 self.show()
         except BaseException:
             try:  # the fault that ended the run matters more than one in saving
@@ -187,32 +192,58 @@ class Driver:
 
     def result(self, worker: Worker, problem: TorchProblem) -> Result:
         """Return the result at the search's choice, with the work done twice told apart."""
-        search, seed = self.search, self.search.spec.seed
-        place_chosen(worker, self._ledger, self._fits)
-        self._ledger.settle(self._folder.calls.total)
+        self.deadline = math.inf  # what the choice still needs is done, whatever the time
+        self._place(worker)
+        self._ledger.settle(self.folder.calls.total)
         self.show(every=0.0)
-        found = Result.of(search, model_tensors(worker.model), lambda: problem.build(seed))
+        build = partial(problem.build, self.spec.seed)
+        found = Result.of(self.search, model_tensors(worker.model), build)
         rows, metric = problem.validation_rows, problem.choice_metric
-        return replace(found, validation=rows, metric=metric, usage=self._folder.usage.reading())
+        return replace(found, validation=rows, metric=metric, usage=self.folder.usage.reading())
+
+    def _place(self, worker: Worker) -> None:
+        """Put the worker's model at the choice, made again here where it cannot be read."""
+        while True:
+            try:
+                worker.place(self.search.partial().key)
+                return
+            except CheckpointError as error:
+                if error.key is None:
+                    raise
+                self.search.make_again(error.key)
+            while not isinstance(task := self._ledger.next(), Step):
+                if not self._fits():
+                    words = "the chosen point is lost, and the hard cap allows no more"
+                    raise CheckpointError(words)
+                try:
+                    ended: Ended = worker.run(task)
+                except CheckpointError as error:
+                    ended = error
+                self._ledger.ended(task.id, ended)
+
+    def watch(self) -> None:
+        """Look around after an oracle call; other threads and forked workers need not."""
+        if (os.getpid(), threading.get_ident()) == self._own:
+            self.show()
+            self.check_time()
 
     def show(self, every: float = SHOW) -> None:
         """Show how far the sweep is, unless that was done so many seconds ago."""
-        now = time.monotonic()
-        if now - self._shown >= every:
+        if (now := time.monotonic()) - self._shown >= every:
             self._shown = now
-            self._reporter.update(self.search.progress, self._folder.calls.total - self._lost)
+            self.reporter.update(self.search.progress, self.folder.calls.total - self._lost)
 
     def check_time(self) -> None:
         """Raise `TimeUp` where the deadline has passed."""
-        if time.monotonic() > self._deadline:
+        if time.monotonic() > self.deadline:
             raise TimeUp
 
-    def _fits(self) -> bool:
-        """Return whether the hard cap holds if every task under way makes all its calls."""
-        if not self._hard_cap:
+    def _fits(self, more: int = 0) -> bool:
+        """Return whether the hard cap holds if tasks under way and `more` make all their calls."""
+        if not self.hard_cap:
             return True
-        held = sum(self.search.tasks[key].calls for key in self._ledger.running)
-        return self._folder.calls.total + held <= self.search.spec.budget
+        held = more + sum(self.search.tasks[key].calls for key in self._ledger.running)
+        return self.folder.calls.total + held <= self.spec.budget
 
     def check_loss(self, make_worker: WorkerFactory) -> None:
         """Note, where a sweep goes on, whether its loss depends on calls that are not made again.
@@ -221,10 +252,10 @@ class Driver:
         """
         search = self.search
         known = not search.begun or search.choice is not None or RESUMED in search.notes
-        if known or (self._hard_cap and self._folder.calls.total + 2 > search.spec.budget):
+        # Workers that are forked later would find CUDA in use.
+        cpu = make_worker.made or make_worker.problem.chosen_device.type == "cpu"
+        if known or not cpu or not self._fits(2):
             return
-        if not make_worker.made and make_worker.problem.chosen_device.type != "cpu":
-            return  # workers that are forked later would find CUDA in use
         if not make_worker.own().loss_repeats():
             logger.warning(RESUMED)
             search.notes.append(RESUMED)
@@ -232,21 +263,13 @@ class Driver:
 
     def worth_keeping(self, error: Exception) -> bool:
         """Return whether what was done before this error is of use to a later run."""
-        done = self.search.outcomes.values()
-        if isinstance(error, InputError):  # the next call will have other input
-            return any(isinstance(item, TrainOutcome) for item in done)
-        return bool(done)
-
-    def _after(self) -> None:
-        garbage = self.search.discardable()
-        if garbage or time.monotonic() - self._saved > self._pause:
-            self._save()
-        self._folder.discard(garbage)
-        self.show()
+        trained = [isinstance(item, TrainOutcome) for item in self.search.outcomes.values()]
+        # After an error in the input, the next call will have another one.
+        return any(trained) if isinstance(error, InputError) else bool(trained)
 
     def _save(self) -> None:
         begun = time.monotonic()
-        self._folder.save(self.search)
+        self.folder.save(self.search)
         self._saved = time.monotonic()
         self._pause = max(SAVE_EVERY, (self._saved - begun) / SAVE_SHARE)
 
@@ -274,33 +297,28 @@ def run_sweep(
         not allow the next task, the sweep ends with its best point so far.
     """
     reporter = reporter or Reporter()
-    with contextlib.ExitStack() as stack:
-        stack.callback(reporter.close)
-        folder = stack.enter_context(open_folder(out, store, calls))
-        stack.enter_context(_signals())
+    with (
+        contextlib.closing(reporter),
+        open_folder(out, store, calls) as folder,
+        _signals(),
+        folder.deadline(minutes) as deadline,
+    ):
         if hard_cap and folder.lock.crashed:
             time.sleep(ORPHANS)
-        deadline = stack.enter_context(folder.deadline(minutes))
         driver = Driver(spec, folder, reporter, deadline, hard_cap)
-        training, own = True, threading.get_ident()
-
-        def watch() -> None:
-            if threading.get_ident() != own:
-                return  # a thread of the executor's: the driver looks by itself
-            driver.show()
-            if training:
-                driver.check_time()
-
-        make_worker = WorkerFactory(problem, spec.seed, folder.store, bases, folder.calls, watch)
+        make_worker = WorkerFactory(
+            problem, spec.seed, folder.store, bases, folder.calls, driver.watch
+        )
         try:
-            with contextlib.ExitStack() as running:
-                runner = executor(folder, make_worker)
-                running.callback(runner.cancel)
-                with contextlib.suppress(TimeUp):
-                    driver.check_time()  # a run whose time is over makes no call
-                    driver.check_loss(make_worker)
-                    driver.run(runner)
-            training = False  # what the choice still needs is done, whatever the time
+            runner = executor(folder, make_worker)
+            try:
+                driver.check_time()  # a run whose time is over makes no call
+                driver.check_loss(make_worker)
+                driver.run(runner)
+            except TimeUp:
+                pass
+            finally:
+                runner.cancel()
             result = driver.result(make_worker.own(), problem)
         except Exception as error:
             if not driver.worth_keeping(error):
@@ -310,36 +328,6 @@ def run_sweep(
             folder.lock.check()
             result.save(out)
         return result
-
-
-def place_chosen(worker: Worker, ledger: Ledger, fits: Callable[[], bool]) -> None:
-    """Put the worker's model at the search's choice, made again here where it cannot be read.
-
-    fits: whether the tasks that the ledger has issued may be run.
-    """
-    search = ledger.search
-    while True:
-        try:
-            worker.place(search.partial().key)
-            return
-        except CheckpointError as error:
-            if error.key is None:
-                raise
-            search.make_again(error.key)
-        while not isinstance(task := ledger.next(), Step):
-            if not fits():
-                raise CheckpointError("the chosen point is lost, and the hard cap allows no more")
-            try:
-                ended: Ended = worker.run(task)
-            except CheckpointError as error:
-                ended = error
-            ledger.ended(task, ended)
-
-
-def budgeted(search: Search) -> int:
-    """Return the oracle calls that count: all but those of work done twice."""
-    calls = search.calls
-    return sum(calls.values()) - calls["repeated"]
 
 
 @contextlib.contextmanager
@@ -357,13 +345,13 @@ def _signals() -> Iterator[None]:
     while getattr(interrupt, "__module__", "") == "ray.tune.tune":
         kept = inspect.getclosurevars(interrupt).nonlocals  # type: ignore[arg-type]
         interrupt = kept.get("original_handler", signal.default_int_handler)
-    with contextlib.ExitStack() as stack:
-        for number, ours, theirs in (
-            (signal.SIGTERM, stop, signal.getsignal(signal.SIGTERM)),
-            (signal.SIGINT, interrupt, before),
-        ):
-            if ours is not theirs:
-                signal.signal(number, ours)
-                # None: it was not set from Python, and cannot be put back.
-                stack.callback(signal.signal, number, signal.SIG_DFL if theirs is None else theirs)
+    terminate = signal.signal(signal.SIGTERM, stop)
+    try:
+        if interrupt is not before:
+            signal.signal(signal.SIGINT, interrupt)
         yield
+    finally:
+        # None: it was not set from Python, and cannot be put back.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if terminate is None else terminate)
+        if interrupt is not before:
+            signal.signal(signal.SIGINT, before)

@@ -44,10 +44,9 @@ class Executor(Protocol):
 
 
 def portable(error: Exception, task: Task) -> Exception:
-    """Return an error that a worker in another process can send to the driver.
+    """Return the error with a note of where it was raised, or a `SearchError` in its place.
 
-    That is the error itself, with a note of where it was raised, or a `SearchError` in its place
-    where it cannot be pickled.
+    The latter where it cannot be pickled, and so not be sent to the driver.
     """
     if isinstance(error, GraspError):
         return error  # one sentence, which says everything

@@ -6,7 +6,6 @@ what a killed process left can be told from what a living one is writing. No lin
 and what is no regular file is neither read nor replaced.
 """
 
-import contextlib
 import errno
 import hashlib
 import json
@@ -16,8 +15,9 @@ import re
 import socket
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -25,15 +25,13 @@ from grasp_tune.core.errors import CheckpointError, DamagedState
 
 logger = logging.getLogger(__name__)
 
-Result = TypeVar("Result")
+T = TypeVar("T")
 
 # Faults of a network file system or a busy machine, which pass.
 TRANSIENT = {errno.EIO, errno.ESTALE, errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT, errno.EBUSY}
 PAUSES = (0.02, 0.1, 0.5, 2.0)  # seconds between attempts: five attempts, 2.6 s in all
 STATE_LIMIT = 64 * 2**20  # bytes; a state or result file larger than this is not ours
 
-_SEAL, _SEALED = b'{"blake2b":"', b'",'  # the checksum stands between them
-_DIGEST = 64  # characters of the checksum; it is over the bytes that follow, and a brace
 _BYTES_A_VALUE = 8  # our files have more than this for each of their values
 _FEW = 1000  # values that no limit forbids
 _DAY = 86_400.0  # seconds
@@ -41,11 +39,7 @@ _HOST = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:40] or "-"
 _TEMPORARY = re.compile(r"\..+\.(?P<host>[A-Za-z0-9-]+)\.(?P<owner>[0-9]+)\.[0-9a-f]{16}\.tmp")
 
 
-def _digest(body: bytes) -> bytes:
-    return hashlib.blake2b(body, digest_size=_DIGEST // 2).hexdigest().encode()
-
-
-def retried(action: Callable[[], Result], sleep: Callable[[float], None] = time.sleep) -> Result:
+def retried(action: Callable[[], T], sleep: Callable[[float], None] = time.sleep) -> T:
     """Return what `action` returns, tried again after a pause where a fault is one that passes."""
     for pause in PAUSES:
         try:
@@ -57,21 +51,21 @@ def retried(action: Callable[[], Result], sleep: Callable[[float], None] = time.
     return action()
 
 
-@contextlib.contextmanager
 def in_words(
-    what: object, doing: str = "written", needed: int = 0, key: str | None = None
-) -> Iterator[None]:
-    """Turn an `OSError` inside the block into a `CheckpointError`: `what` cannot be `doing`.
+    action: Callable[[], T], what: object, doing: str = "written", needed: int = 0, key: str = ""
+) -> T:
+    """Return `retried(action)`; its `OSError` is a `CheckpointError`: `what` cannot be `doing`.
 
     needed: the file's size in bytes. key: the checkpoint in it, where that can be made again.
     """
     try:
-        yield
+        return retried(action)
     except OSError as fault:
-        why = "it is a link" if fault.errno == errno.ELOOP else fault.strerror or str(fault)
-        if fault.errno in (errno.ENOSPC, errno.EDQUOT):
-            why = f"it needs {needed} bytes and the disk is full"
-        raise CheckpointError(f"{what} cannot be {doing}: {why}", key) from fault
+        full = f"it needs {needed} bytes and the disk is full"
+        ours = {errno.ELOOP: "it is a link", errno.ENOSPC: full, errno.EDQUOT: full}
+        ours[errno.ENOENT] = "there is no such file or folder"
+        why = ours.get(fault.errno or 0, fault.strerror or str(fault))
+        raise CheckpointError(f"{what} cannot be {doing}: {why}", key or None) from fault
 
 
 def replace_atomically(
@@ -108,22 +102,27 @@ def replace_atomically(
         os.close(handle)
 
 
-def remove_stale(folder: Path, *, alone: bool = False) -> int:
-    """Return how many temporary files were removed: those whose writer is gone, or a day old.
+def remove_stale(folder: Path, *, alone: bool = False) -> None:
+    """Remove the temporary files whose writer is gone, or that are a day old.
 
     alone: nobody else writes here, as whoever holds the folder's lock knows; then all of them go.
         A process number may be in use again, the more so in a container.
     """
-    removed = 0
     for path in folder.glob(".*.tmp"):
-        if (match := _TEMPORARY.fullmatch(path.name)) is None:
-            continue
-        with suppress(OSError):  # another process may remove it first
-            gone = match["host"] == _HOST and not alive(int(match["owner"]))
-            if alone or gone or time.time() - path.lstat().st_mtime > _DAY:
-                path.unlink()
-                removed += 1
-    return removed
+        if match := _TEMPORARY.fullmatch(path.name):
+            with suppress(OSError):  # another process may remove it first
+                gone = match["host"] == _HOST and not alive(int(match["owner"]))
+                if alone or gone or time.time() - path.lstat().st_mtime > _DAY:
+                    path.unlink()
+
+
+def _sealed(body: bytes) -> bytes:
+    """Return a JSON object with the checksum of its bytes as a first entry."""
+    digest = hashlib.blake2b(body, digest_size=32).hexdigest()
+    return b'{"blake2b":"%s",' % digest.encode() + body[1:]
+
+
+_SEAL = len(_sealed(b"{"))  # bytes in front of what the object itself holds
 
 
 def write_json_atomic(
@@ -135,8 +134,7 @@ def write_json_atomic(
     spare: the file before the last stays beside it, see `previous`.
     """
     path, content = Path(path), json.dumps(obj, separators=(",", ":")).encode()
-    if seal:
-        content = _SEAL + _digest(content) + _SEALED + content[1:]
+    content = _sealed(content) if seal else content
 
     def write() -> None:
         if spare:
@@ -145,8 +143,7 @@ def write_json_atomic(
                 os.link(path, previous(path))
         replace_atomically(path, lambda file: file.write(content))
 
-    with in_words(path, needed=len(content)):
-        retried(write)
+    in_words(write, path, needed=len(content))
 
 
 def read_json(path: Path | str, limit: int, *, seal: bool = False) -> Any:
@@ -157,14 +154,12 @@ def read_json(path: Path | str, limit: int, *, seal: bool = False) -> Any:
     seal: it was written with a checksum; `DamagedState` where that does not match.
     """
     content = read_bytes(Path(path), limit)
-    if seal:
-        digest = content[len(_SEAL) : len(_SEAL) + _DIGEST]
-        body = b"{" + content[len(_SEAL) + _DIGEST + len(_SEALED) :]
-        # The checksum is over the bytes as they stand, before anything is parsed.
-        if content != _SEAL + digest + _SEALED + body[1:] or digest != _digest(body):
+    if seal:  # verified as the bytes stand, before anything is parsed
+        body = b"{" + content[_SEAL:]
+        if content != _sealed(body):
             raise DamagedState(f"{path} is damaged: its checksum does not match its content")
         content = body
-    if sum(content.count(mark) for mark in (b"[", b"{", b",")) > max(_FEW, limit // _BYTES_A_VALUE):
+    if sum(map(content.count, (b"[", b"{", b","))) > max(_FEW, limit // _BYTES_A_VALUE):
         raise CheckpointError(f"{path} is damaged, or no JSON file of ours: too many values")
     try:
         return json.loads(content.decode())
@@ -172,12 +167,11 @@ def read_json(path: Path | str, limit: int, *, seal: bool = False) -> Any:
         raise CheckpointError(f"{path} is damaged, or no JSON file: {fault}") from None
 
 
-def write_sealed(path: Path, obj: object) -> None:
-    """Put `obj` as JSON with a checksum in the place of `path`; the file before stays beside it."""
-    write_json_atomic(path, obj, seal=True, spare=True)
+# As JSON with a checksum; the file before stays beside it.
+write_sealed = partial(write_json_atomic, seal=True, spare=True)
 
 
-def read_sealed(path: Path, limit: int) -> Any:
+def read_sealed(path: Path, limit: int = STATE_LIMIT) -> Any:
     """Return what `write_sealed` wrote last, or before; `DamagedState` where both are damaged."""
     try:
         return read_json(path, limit, seal=True)
@@ -220,20 +214,10 @@ def read_bytes(path: Path, limit: int) -> bytes:
         with open(open_regular(path), "rb") as file:
             return file.read(limit + 1)  # the size may lie, or change: the reading is bounded
 
-    with in_words(path, "read"):
-        try:
-            content = retried(read)
-        except FileNotFoundError:
-            raise CheckpointError(f"{path}: there is no such file") from None
+    content = in_words(read, path, "read")
     if len(content) > limit:
         raise CheckpointError(f"{path} has more than {limit} bytes, which is no file of ours")
     return content
-
-
-def remove(path: Path) -> None:
-    """Remove a file, if there is one; `CheckpointError` where that fails."""
-    with in_words(path, "removed"):
-        retried(lambda: path.unlink(missing_ok=True))
 
 
 def alive(process: int) -> bool:

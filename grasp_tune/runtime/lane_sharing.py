@@ -55,26 +55,19 @@ class UsageMeter:
 
 def lanes_of(task: Task) -> int:
     """Return how many workers could share the task: its lanes, 1 where it has none to share."""
-    if not isinstance(task, TrainTask) or len(task.segments) > 1:
-        return 1
-    return task.segments[0].lanes
+    segments = task.segments if isinstance(task, TrainTask) else ()
+    return segments[0].lanes if len(segments) == 1 else 1
 
 
 class LaneSharing:
-    """How many workers take which task, by the speed of a sweep with so many workers on a step.
-
-    usage: what was measured is noted there.
-    """
+    """How many workers take which task, by the speeds that `usage` has and is told."""
 
     def __init__(self, usage: UsageMeter) -> None:
         self._speeds = usage.speeds
         self._slow: Counter[int] = Counter()  # how often so many were slower than fewer
 
     def shares(self, tasks: Sequence[Task], idle: int) -> list[int]:
-        """Return how many workers each task is given, such that the last to end ends early.
-
-        tasks: at most as many as there are idle workers.
-        """
+        """Return how many workers each of at most `idle` tasks is given, to end early in all."""
         sizes, left = [1] * len(tasks), idle - len(tasks)
 
         def seconds(at: int) -> float:  # in calls that follow each other

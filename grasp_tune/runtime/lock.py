@@ -21,16 +21,8 @@ from grasp_tune.runtime.files import in_words, open_regular, read_bytes
 
 NAME = ".grasp_tune.json"
 # What a sweep or a saved result writes. In a folder without the marker they are somebody else's.
-OURS = (
-    "state.json",
-    "state.previous.json",
-    "state.damaged.json",
-    "checkpoints",
-    "calls",
-    "clock.json",
-    "result.json",
-    "model.safetensors",
-)
+_SWEEP = ("state.json", "state.previous.json", "state.damaged.json", "clock.json")
+OURS = (*_SWEEP, "checkpoints", "calls", "result.json", "model.safetensors")
 _SIZE = 256  # bytes of the marker: always as many, so that rewriting it needs no room on the disk
 _HOST = socket.gethostname()[:80]
 _OPEN: set[int] = set()  # the markers that this process has locked
@@ -62,9 +54,7 @@ def folder_lock(folder: Path) -> Iterator[FolderLock]:
     """
     path = folder / NAME
     while True:
-        with in_words(path, needed=_SIZE):
-            _claim(folder)
-            file = open_regular(path, os.O_RDWR)
+        file = in_words(lambda: _open_marker(folder), path, needed=_SIZE)
         _OPEN.add(file)
         try:
             _acquire(file, folder)
@@ -96,29 +86,24 @@ os.register_at_fork(after_in_child=_let_go)
 def is_held(folder: Path) -> bool:
     """Return whether a process holds the folder now: a run is under way."""
     try:
-        file = open_regular(folder / NAME)
+        with open(open_regular(folder / NAME), "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError as fault:
         return not isinstance(fault, FileNotFoundError)
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(file)
     return False
 
 
-def _claim(folder: Path) -> None:
-    """Mark the folder as ours; `InputError` where it holds files of our names without a mark."""
-    if os.path.lexists(folder / NAME):
-        return
-    if names := [name for name in OURS if os.path.lexists(folder / name)]:
-        raise InputError(
-            f"out: {folder} holds {', '.join(names)}, but no {NAME}: they may be somebody else's "
-            "and would be overwritten; use an empty or new folder"
-        )
-    with contextlib.suppress(FileExistsError), open(folder / NAME, "xb") as file:
-        file.write(_record(os.urandom(16).hex(), 0))
+def _open_marker(folder: Path) -> int:
+    """Return a handle of the marker, made where no files of our names are there without one."""
+    if not os.path.lexists(folder / NAME):
+        if names := [name for name in OURS if os.path.lexists(folder / name)]:
+            raise InputError(
+                f"out: {folder} holds {', '.join(names)}, but no {NAME}: they may be somebody "
+                "else's and would be overwritten; use an empty or new folder"
+            )
+        with contextlib.suppress(FileExistsError), open(folder / NAME, "xb") as file:
+            file.write(_record(os.urandom(16).hex(), 0))
+    return open_regular(folder / NAME, os.O_RDWR)
 
 
 def _acquire(file: int, folder: Path) -> None:

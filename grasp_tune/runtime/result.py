@@ -17,7 +17,7 @@ from grasp_tune.core.plan import Cell, Plan
 from grasp_tune.core.records import Json, decode, encode, record
 from grasp_tune.core.search import Search
 from grasp_tune.core.spec import SweepSpec
-from grasp_tune.core.tasks import Segment, SegmentOutcome, TrainOutcome, TrainTask
+from grasp_tune.core.tasks import Segment, SegmentOutcome, TrainOutcome, ended_runs
 from grasp_tune.engine.checkpoints import Tensors, digest, load_model
 from grasp_tune.runtime.files import STATE_LIMIT, read_json, write_json_atomic
 from grasp_tune.runtime.lane_sharing import Usage
@@ -56,8 +56,10 @@ class Run:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _Saved:
-    """What `result.json` holds of a result, besides its spec and its calls."""
+    """What `result.json` holds of a result."""
 
+    spec: dict[str, Json]
+    calls: dict[str, int]
     choice: Choice
     plan: Plan | None
     certificate: Certificate | None
@@ -69,15 +71,10 @@ class _Saved:
     usage: Usage | None = None  # of several workers, in the process that ended the sweep
 
 
-_FIELDS = tuple(item.name for item in fields(_Saved))
-
-
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Result(_Saved):
     """The outcome of a sweep; `model` is an `nn.Module` at the chosen point."""
 
-    spec: dict[str, Json]
-    calls: dict[str, int]
     tensors: Tensors  # `param.*` and `buffer.*` of the chosen point
     build: Callable[[], nn.Module] | None = None
 
@@ -86,8 +83,11 @@ class Result(_Saved):
         cls, search: Search, tensors: Tensors, build: Callable[[], nn.Module] | None = None
     ) -> "Result":
         """Return the result of a search that has ended, or of one that was stopped early."""
-        choice = search.partial()
-        choice = replace(choice, notes=(*choice.notes, *_departures(search, choice)))
+        choice, outcomes = search.partial(), search.outcomes.values()
+        lost = {} if choice.partial else search.lost  # one stopped early says so itself
+        notes = [f"{LOST}{task}, after several attempts: {why}" for task, why in lost.items()]
+        notes += (item.note for item in outcomes if isinstance(item, TrainOutcome) and item.note)
+        choice = replace(choice, notes=(*choice.notes, *dict.fromkeys([*notes, *search.notes])))
         own = {name: x for name, x in tensors.items() if name.startswith(("param.", "buffer."))}
         return cls(
             spec=search.spec.to_dict(),
@@ -141,10 +141,8 @@ class Result(_Saved):
         """The chosen point's loss as far as it is known without a further call, else NaN."""
         if self.choice.by == "value":
             return self.score
-        arm = self.choice.chosen.arm
-        return next(
-            (run.losses[-1] for run in self.runs if run.arm == arm and run.losses), math.nan
-        )
+        ends = {run.arm: run.losses[-1] for run in self.runs if run.losses}
+        return ends.get(self.choice.chosen.arm, math.nan)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -167,9 +165,14 @@ class Result(_Saved):
         for row in self.candidates:
             if math.isfinite(row.score):
                 scores[row.arm] = min(row.score, scores.get(row.arm, math.inf))
+
+        def rank(run: Run) -> tuple[bool, bool, int, float]:
+            loss = run.last_loss if math.isfinite(run.last_loss) else math.inf
+            return run.arm != chosen, math.isinf(loss), -run.calls, loss
+
         head = ("run", "base", "value", "calls", "last loss", "score")
         lines = ["{:>4} {:<10} {:>10} {:>8} {:>11} {:>11}".format(*head)]
-        for run in sorted(self.runs, key=lambda run: (run.arm != chosen, *_standing(run)))[:limit]:
+        for run in sorted(self.runs, key=rank)[:limit]:
             word = "<- chosen" if run.arm == chosen else "" if run.finite else "diverged"
             line = (
                 f"{run.arm:>4} {run.base:<10} {run.value:>10.3g} {run.calls:>8} "
@@ -185,12 +188,10 @@ class Result(_Saved):
         return {
             "format": 2,
             "model": digest(self.tensors),
-            "spec": self.spec,
-            "calls": dict(self.calls),
             "score": encode(self.score),
             "cell": encode(self.cell),
             "partial": self.partial,
-            **{name: encode(getattr(self, name)) for name in _FIELDS},
+            **{item.name: encode(getattr(self, item.name)) for item in fields(_Saved)},
         }
 
     def save(self, folder: Path | str) -> None:
@@ -207,7 +208,7 @@ class Result(_Saved):
                 if RESULT in names:
                     read_json(folder / RESULT, STATE_LIMIT, seal=True)
                 else:  # whoever wrote the model was stopped before the rest
-                    CheckpointStore(folder, clean=False).read(MODEL)
+                    CheckpointStore(folder).read(MODEL)
             except CheckpointError:
                 raise InputError(
                     f"{folder} holds {' and '.join(names)}, which may be somebody else's: save to "
@@ -227,16 +228,16 @@ class Result(_Saved):
         data = read_json(path, STATE_LIMIT, seal=True)
         if data.get("format") != 2:
             raise InputError(f"{path}: not a result of format 2")
-        calls = data.get("calls")
-        if not isinstance(calls, dict) or not all(type(n) is int for n in calls.values()):
+        found = decode(_Saved, {item.name: data.get(item.name) for item in fields(_Saved)})
+        if not all(type(count) is int for count in found.calls.values()):
             raise InputError(f"{path}: calls must be whole numbers by purpose")
-        found = decode(_Saved, {name: data.get(name) for name in _FIELDS})
-        store = CheckpointStore(path.parent, clean=False)
-        tensors, spec = store.read(MODEL).tensors, SweepSpec.checked(data.get("spec"))
+        values = {**vars(found), "spec": SweepSpec.checked(found.spec)}
+        store = CheckpointStore(path.parent)
+        tensors = store.read(MODEL).tensors
         if data.get("model") != digest(tensors):
             file = store.path(MODEL)
             raise CheckpointError(f"{file} is not the model of {path.name}: their digests differ")
-        return cls(spec=spec, calls=calls, tensors=tensors, build=model, **vars(found))
+        return cls(**values, tensors=tensors, build=model)
 
     def __repr__(self) -> str:
         cell, calls = self.cell, sum(self.calls.values()) - self.calls.get("repeated", 0)
@@ -269,19 +270,6 @@ class Result(_Saved):
         return write_result_report(Path(path), self)
 
 
-def _departures(search: Search, choice: Choice) -> list[str]:
-    """Return what made the sweep run otherwise than planned, a sentence each."""
-    lost = [] if choice.partial else search.lost.items()  # one stopped early says so itself
-    found = [f"{LOST}{task}, after several attempts: {why}" for task, why in lost]
-    trained = (item for item in search.outcomes.values() if isinstance(item, TrainOutcome))
-    return [*found, *dict.fromkeys((*(item.note for item in trained if item.note), *search.notes))]
-
-
-def _standing(run: Run) -> tuple[bool, int, float]:
-    loss = run.last_loss
-    return not math.isfinite(loss), -run.calls, loss if math.isfinite(loss) else 0.0
-
-
 def _number(value: float) -> str:
     return f"{value:.5g}" if math.isfinite(value) else "-"
 
@@ -290,15 +278,10 @@ def _runs(search: Search) -> tuple[Run, ...]:
     """Return every run, its stretches put together in the order of its own calls."""
     found: dict[int, list[tuple[Segment, SegmentOutcome]]] = {}
     writers: dict[Key | None, int] = {}  # checkpoint -> the run that left it
-    outcomes = search.outcomes
-    for name, task in search.tasks.items():
-        if not isinstance(task, TrainTask):
-            continue
-        for segment in task.segments:
-            writers.update(dict.fromkeys(segment.writes, segment.arm.index))
-        if isinstance(outcome := outcomes.get(name), TrainOutcome):
-            for segment, item in zip(task.segments, outcome.segments, strict=True):
-                found.setdefault(item.arm, []).append((segment, item))
+    for segment, outcome in ended_runs(search.tasks.values(), search.outcomes):
+        writers.update(dict.fromkeys(segment.writes, segment.arm.index))
+        if outcome is not None:
+            found.setdefault(outcome.arm, []).append((segment, outcome))
     runs = []
     for arm, parts in sorted(found.items()):
         parts.sort(key=lambda part: part[0].start)

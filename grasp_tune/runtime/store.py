@@ -19,13 +19,7 @@ from torch import Tensor
 from grasp_tune.core.errors import CheckpointError, InputError
 from grasp_tune.engine.checkpoints import Checkpoint
 from grasp_tune.engine.tensor_file import Content, DamagedFile, Meta, read_tensors
-from grasp_tune.runtime.files import (
-    in_words,
-    open_regular,
-    remove_stale,
-    replace_atomically,
-    retried,
-)
+from grasp_tune.runtime.files import in_words, open_regular, remove_stale, replace_atomically
 from grasp_tune.runtime.lock import FolderLock
 
 SUFFIX = ".safetensors"
@@ -36,22 +30,27 @@ _KEY = re.compile(r"[a-z0-9_-][a-z0-9._-]{0,119}")
 
 
 class Blobs(Protocol):
-    """Whoever keeps bytes by name and shows what is written when it is complete."""
+    """Whoever keeps bytes by name and shows what is written when it is complete.
 
-    def write(self, name: str, content: Content) -> None:
-        """Keep what the content writes; `OSError` where that fails."""
+    What fails is an `OSError`, and a `FileNotFoundError` where `open` finds nothing; to `remove`
+    what is not there is no fault. `names` are those that can be listed.
+    """
 
-    def open(self, name: str) -> BinaryIO:
-        """Return the bytes; `FileNotFoundError` where there are none, else `OSError`."""
+    def write(self, name: str, content: Content) -> None: ...
+    def open(self, name: str) -> BinaryIO: ...
+    def exists(self, name: str) -> bool: ...
+    def remove(self, name: str) -> None: ...
+    def names(self) -> Iterable[str]: ...
 
-    def exists(self, name: str) -> bool:
-        """Return whether there are bytes of this name."""
 
-    def remove(self, name: str) -> None:
-        """Remove the bytes, if there are any."""
-
-    def names(self) -> Iterable[str]:
-        """Return the names, as far as they can be listed."""
+def file_name(key: str) -> str:
+    """Return the name of the key's file; `InputError` for what cannot be a key."""
+    if not _KEY.fullmatch(key):
+        raise InputError(
+            f"checkpoint key {key!r} must be 1 to 120 of a-z, 0-9, '.', '-' and '_', without a "
+            "dot in front"
+        )
+    return f"{key}{SUFFIX}"
 
 
 class BlobStore:
@@ -66,53 +65,48 @@ class BlobStore:
     """
 
     def __init__(
-        self,
-        blobs: Blobs,
-        name: Callable[[str], str] | None = None,
-        sweep: str = "",
-        where: str = "",
+        self, blobs: Blobs, name: Callable[[str], str] = file_name, sweep: str = "", where: str = ""
     ) -> None:
-        self._blobs, self._name, self._sweep = blobs, name or file_name, sweep
-        self._where = where
+        self._blobs, self._name, self._sweep, self._where = blobs, name, sweep, where
 
     def write(self, key: str, tensors: Mapping[str, Tensor], meta: Meta) -> None:
         """Replace the blob of the key; kept for good when this returns."""
-        name, content = self._name(key), Content.of(tensors, meta, key, self._sweep)
+        (name, what), content = self._blob(key), Content.of(tensors, meta, key, self._sweep)
         # The error is without the key: there is nothing to make again.
-        with in_words(f"checkpoint {key}: {self._where}{name}", needed=content.size):
-            retried(lambda: self._blobs.write(name, content))
+        in_words(lambda: self._blobs.write(name, content), what, needed=content.size)
 
     def read(self, key: str) -> Checkpoint:
-        name = self._name(key)
+        name, what = self._blob(key)
 
         def load() -> Checkpoint:
-            with self._blobs.open(name) as file:
-                size = file.seek(0, os.SEEK_END)
-                file.seek(0)
-                return Checkpoint(*read_tensors(file, size, key, self._sweep))
-
-        what = f"{self._where}{name}"
-        with in_words(f"checkpoint {key}: {what}", "read", key=key):
             try:
-                return retried(load)
+                with self._blobs.open(name) as file:
+                    size = file.seek(0, os.SEEK_END)
+                    file.seek(0)
+                    return Checkpoint(*read_tensors(file, size, key, self._sweep))
             except FileNotFoundError:
-                missing = f"checkpoint {key} is missing: there is no {what}"
+                missing = f"checkpoint {key} is missing: there is no {self._where}{name}"
                 raise CheckpointError(missing, key) from None
             except DamagedFile as fault:
-                raise CheckpointError(f"checkpoint {key}: {what} {fault}", key) from None
+                raise CheckpointError(f"{what} {fault}", key) from None
+
+        return in_words(load, what, "read", key=key)
 
     def exists(self, key: str) -> bool:
         return self._blobs.exists(self._name(key))
 
     def delete(self, key: str) -> None:
-        name = self._name(key)
-        with in_words(f"checkpoint {key}: {self._where}{name}", "removed"):
-            retried(lambda: self._blobs.remove(name))
+        name, what = self._blob(key)
+        in_words(lambda: self._blobs.remove(name), what, "removed")
 
     def keys(self) -> tuple[str, ...]:
-        names = (name for name in self._blobs.names() if name.endswith(SUFFIX))
-        found = (name.removesuffix(SUFFIX) for name in names)
+        found = (name.removesuffix(SUFFIX) for name in self._blobs.names() if name.endswith(SUFFIX))
         return tuple(sorted(key for key in found if _KEY.fullmatch(key)))
+
+    def _blob(self, key: str) -> tuple[str, str]:
+        """Return the name of the key's blob, and how it is called in errors."""
+        name = self._name(key)
+        return name, f"checkpoint {key}: {self._where}{name}"
 
 
 @contextlib.contextmanager
@@ -129,11 +123,15 @@ class FolderBlobs:
 
     def __init__(self, folder: Path, lock: FolderLock | None, durable: bool) -> None:
         self._folder, self._lock, self._durable = folder, lock, durable
+        self._cleaned = False  # of what killed writers left: not by those who only read
 
     def write(self, name: str, content: Content) -> None:
         if self._lock is not None:
             self._lock.check()
         self._folder.mkdir(parents=True, exist_ok=True)
+        if not self._cleaned:
+            remove_stale(self._folder)
+            self._cleaned = True
         replace_atomically(self._folder / name, content.write, durable=self._durable)
 
     def open(self, name: str) -> BinaryIO:
@@ -156,22 +154,14 @@ class CheckpointStore(BlobStore):
     lock: the sweep's folder. Every file then carries the sweep's name, files of other sweeps are
         refused, and nothing is written once the folder is another's.
     durable: whether checkpoints must outlive the machine's going down.
-    clean: whether to remove what killed writers left; not by those who only read.
     """
 
     def __init__(
-        self,
-        folder: Path | str,
-        lock: FolderLock | None = None,
-        *,
-        durable: bool = True,
-        clean: bool = True,
+        self, folder: Path | str, lock: FolderLock | None = None, *, durable: bool = True
     ) -> None:
         self.folder, sweep = Path(folder), "" if lock is None else lock.sweep
         blobs = FolderBlobs(self.folder, lock, durable)
         super().__init__(blobs, sweep=sweep, where=f"{self.folder}/")
-        if clean and self.folder.is_dir():
-            remove_stale(self.folder)
 
     def path(self, key: str) -> Path:
         """Return the file of the key, there or not."""
@@ -190,13 +180,3 @@ class TemporaryStore(CheckpointStore):
 def _remove_own(folder: str, process: int) -> None:
     if os.getpid() == process:  # else it was forked
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def file_name(key: str) -> str:
-    """Return the name of the key's file; `InputError` for what cannot be a key."""
-    if not _KEY.fullmatch(key):
-        raise InputError(
-            f"checkpoint key {key!r} must be 1 to 120 of a-z, 0-9, '.', '-' and '_', without a "
-            "dot in front"
-        )
-    return f"{key}{SUFFIX}"

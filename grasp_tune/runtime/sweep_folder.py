@@ -13,22 +13,24 @@ import contextlib
 import logging
 import math
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory, gettempdir
 
-from grasp_tune.core.errors import CheckpointError, DamagedState, InputError
+from grasp_tune.core.errors import CheckpointError, DamagedState
 from grasp_tune.core.search import Search
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import ProbeOutcome
+from grasp_tune.core.validation import number
 from grasp_tune.engine.checkpoints import Store
-from grasp_tune.runtime import files, lock
+from grasp_tune.runtime import files
 from grasp_tune.runtime.call_counter import NAMES, CallCounter
-from grasp_tune.runtime.files import STATE_LIMIT, previous, read_sealed
 from grasp_tune.runtime.lane_sharing import UsageMeter
-from grasp_tune.runtime.lock import FolderLock, folder_lock
+from grasp_tune.runtime.lock import NAME, FolderLock, folder_lock
 from grasp_tune.runtime.store import CheckpointStore
 
 logger = logging.getLogger(__name__)
@@ -42,35 +44,26 @@ def load_search(path: Path, spec: SweepSpec | None = None) -> Search:
 
     One that has ended is extended where `spec` has more budget.
     """
-    return Search.from_state(read_sealed(path, STATE_LIMIT), spec, extend=True)
+    return Search.from_state(files.read_sealed(path), spec, extend=True)
 
 
+@dataclass(eq=False)
 class SweepFolder:
-    """Where one sweep keeps what it knows; made by `open_folder`.
+    """Where one sweep keeps what it knows; made by `open_folder`."""
 
-    held: the folder, by this process.
-    store, calls: where checkpoints go and oracle calls are counted, if not in the folder.
-    made: the folder did not exist before.
-    kept: somebody may go on from it later.
-    """
+    path: Path
+    lock: FolderLock
+    store: Store  # where checkpoints go
+    calls: CallCounter
+    made: bool  # the folder did not exist before
+    kept: bool  # somebody may go on from it later
+    usage: UsageMeter = field(default_factory=UsageMeter)
+    checked: int = 0  # rounds whose need for disk was looked at
 
-    def __init__(
-        self,
-        held: FolderLock,
-        store: Store | None,
-        calls: CallCounter | None,
-        *,
-        made: bool,
-        kept: bool,
-    ) -> None:
-        self.path, self.lock, self._made, self._kept = held.folder, held, made, kept
+    def __post_init__(self) -> None:
         self._state = self.path / STATE
+        self._spare = files.previous(self._state)
         self._fresh = not self._state.exists()  # no sweep had begun in it
-        self._checked = 0  # rounds whose need for disk was looked at
-        self.usage = UsageMeter()
-        place = self.path / CHECKPOINTS
-        self.store: Store = store or CheckpointStore(place, held, durable=kept)
-        self.calls = calls or CallCounter(self.path / CALLS, held.check)
 
     def search(self, spec: SweepSpec) -> Search:
         """Return the search as an earlier run left it, or a new one.
@@ -87,17 +80,17 @@ class SweepFolder:
                 aside = self._state.with_name("state.damaged.json")
                 with suppress(OSError):  # else it is replaced by the first state of the new run
                     self._state.replace(aside)
-                logger.warning(
-                    "%s; it is kept as %s, and the run starts again from x0", damaged, aside.name
-                )
-        files.remove(previous(self._state))  # of another run, whose folder was cleared
+                text = "%s; it is kept as %s, and the run starts again from x0"
+                logger.warning(text, damaged, aside.name)
+        # That of another run, whose folder was cleared.
+        files.in_words(partial(self._spare.unlink, missing_ok=True), self._spare, "removed")
         search = Search(spec)
         self.save(search)
         return search
 
     def save(self, search: Search) -> None:
         """Replace the state file, where somebody may want it."""
-        if self._kept:
+        if self.kept:
             self.lock.check()
             files.write_sealed(self._state, search.state())
 
@@ -107,15 +100,14 @@ class SweepFolder:
 
         Time that an earlier process spent in the same folder counts, unless it was killed.
         """
-        file, spent, begun = self.path / CLOCK, 0.0, time.monotonic()
         if minutes is None:
             yield math.inf
             return
+        file, spent, begun = self.path / CLOCK, 0.0, time.monotonic()
         if file.exists():
             found = files.read_json(file, 2**12)
-            spent = found.get("seconds", -1.0) if isinstance(found, dict) else -1.0
-            if not isinstance(spent, (int, float)) or not 0 <= spent < math.inf:
-                raise InputError(f"{file}: got {found!r}, expected the seconds that were spent")
+            given = found.get("seconds") if isinstance(found, dict) else found
+            spent = number(f"{file}: seconds", given, "at least 0", lambda x: x >= 0)
         try:
             yield begun + 60 * minutes - spent
         finally:
@@ -133,9 +125,9 @@ class SweepFolder:
 
     def check_room(self, search: Search) -> None:
         """Look, once a round, whether the disk can hold what the round will leave."""
-        if self._checked == search.rounds:
+        if self.checked == search.rounds:
             return
-        self._checked = search.rounds
+        self.checked = search.rounds
         sizes = [o.parameters for o in search.outcomes.values() if isinstance(o, ProbeOutcome)]
         if sizes:
             keys = {key for task in search.round_tasks for key in task.writes}
@@ -150,10 +142,10 @@ class SweepFolder:
             with suppress(CheckpointError):  # not of this sweep
                 self.store.read(key)
                 self.store.delete(key)
-        ours = [self._state, previous(self._state), self.path / lock.NAME]
+        ours = [self._state, self._spare, self.path / NAME]
         for file in (*ours, *(self.path / CALLS).glob(NAMES)):
             file.unlink(missing_ok=True)
-        for folder in (self.path / CHECKPOINTS, self.path / CALLS, *[self.path] * self._made):
+        for folder in (self.path / CHECKPOINTS, self.path / CALLS, *[self.path] * self.made):
             with suppress(OSError):  # somebody else has put something there, or it was never made
                 folder.rmdir()
 
@@ -165,20 +157,19 @@ def open_folder(
     """Hold the folder of a sweep, made where it is missing; None: a temporary one."""
     with contextlib.ExitStack() as stack:
         kept, made = path is not None, path is not None and not path.exists()
-        with files.in_words(path or tempfile.gettempdir(), needed=1):
-            if path is None:
-                temporary = tempfile.TemporaryDirectory(
-                    prefix="grasp-tune-", ignore_cleanup_errors=True
-                )
-                path = Path(stack.enter_context(temporary))
-            files.retried(lambda: path.mkdir(parents=True, exist_ok=True))
+        if path is None:
+            make = partial(TemporaryDirectory, prefix="grasp-tune-", ignore_cleanup_errors=True)
+            path = Path(stack.enter_context(files.in_words(make, gettempdir(), needed=1)))
+        files.in_words(partial(path.mkdir, parents=True, exist_ok=True), path, needed=1)
         held = stack.enter_context(folder_lock(path))
         for place in (path / CHECKPOINTS, path / CALLS):
             if place.is_symlink():  # what is behind it may be somebody else's
                 raise CheckpointError(f"{place} is a link, expected a folder of the sweep's own")
         for place in (path, path / CHECKPOINTS):  # what a killed run was writing
             files.remove_stale(place, alone=True)
-        yield SweepFolder(held, store, calls, made=made, kept=kept)
+        store = store or CheckpointStore(path / CHECKPOINTS, held, durable=kept)
+        calls = calls or CallCounter(path / CALLS, held.check)
+        yield SweepFolder(path, held, store, calls, made, kept)
 
 
 def check_room(folder: Path, checkpoints: int, numbers: int) -> None:

@@ -1,6 +1,8 @@
 """Callbacks: what they hear of a sweep, on every backend."""
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -56,3 +58,13 @@ def test_callbacks_change_nothing() -> None:
     plain = gt.minimize(workbench.problem(), 300, method, progress=False)
     heard = gt.minimize(workbench.problem(), 300, method, progress=False, callbacks=[Heard()])
     assert heard.choice == plain.choice
+
+
+def test_forked_workers_leave_the_callbacks_to_the_driver(tmp_path: Path) -> None:
+    class Told(Callback):
+        def on_progress(self, calls: int, best: float) -> None:
+            (tmp_path / str(os.getpid())).touch()
+
+    method = gt.NonConvex(L_eps=0.5, F_eps=0.5)
+    gt.minimize(workbench.problem(), 600, method, workers=2, progress=False, callbacks=[Told()])
+    assert [path.name for path in tmp_path.iterdir()] == [str(os.getpid())]

@@ -13,13 +13,7 @@ import grasp_tune as gt
 from grasp_tune.core.search import Progress
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.executors.local import InProcess
-from grasp_tune.runtime.callbacks import (
-    LINE_EVERY,
-    BarReporter,
-    LineReporter,
-    Reporter,
-    reporter_for,
-)
+from grasp_tune.runtime.callbacks import LINE_EVERY, ProgressReporter, Reporter, reporter_for
 from grasp_tune.runtime.driver import run_sweep
 from tests.engine import workbench
 from tests.executors.sweeps import killed_at, problem
@@ -30,7 +24,7 @@ TRAIN = Progress("train", calls=40, budget=200, best=1.23456)
 def test_a_bar_shows_phase_calls_best_and_time_left() -> None:
     text = io.StringIO()
     console = Console(file=text, force_terminal=True, width=100)
-    bar = BarReporter((), console)
+    bar = ProgressReporter((), console)
     bar.update(TRAIN, 60)
     bar.update(replace(TRAIN, phase="score"), 120)
     bar.close()
@@ -44,14 +38,14 @@ def test_a_bar_shows_phase_calls_best_and_time_left() -> None:
 
 def test_a_bar_that_never_got_an_update_shows_nothing() -> None:
     text = io.StringIO()
-    bar = BarReporter((), Console(file=text, force_terminal=True))
+    bar = ProgressReporter((), Console(file=text, force_terminal=True))
     bar.close()
     assert text.getvalue().strip() == ""
 
 
 def test_log_lines_come_at_changes_and_each_half_minute(caplog: pytest.LogCaptureFixture) -> None:
     now = 100.0
-    lines = LineReporter((), lambda: now)
+    lines = ProgressReporter(clock=lambda: now)
     with caplog.at_level(logging.INFO, logger="grasp_tune.runtime.callbacks"):
         lines.update(TRAIN, 50)
         now = 110.0
@@ -70,23 +64,30 @@ def test_the_start_of_the_workers_does_not_count_as_training(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     now = 0.0
-    lines = LineReporter((), lambda: now)
+    lines = ProgressReporter(clock=lambda: now)
     with caplog.at_level(logging.INFO, logger="grasp_tune.runtime.callbacks"):
         lines.update(replace(TRAIN, phase="probe"), 0)
         now = 7.0
         lines.update(TRAIN, 10)
         now = 8.0
-        lines.update(replace(TRAIN, phase="score"), 160)  # 150 calls in 1 s: 40 more take 0.27 s
+        lines.update(replace(TRAIN, phase="score"), 160)  # 150 calls in 1 s: 40 more take less
     probe, train, score = [record.getMessage() for record in caplog.records]
-    assert "left" not in probe + train and score.endswith("about 0 s left")
+    assert "left" not in probe + train and score.endswith("about 1 s left")
 
 
-def test_the_kind_of_progress_follows_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("terminal", [False, True])
+def test_the_kind_of_progress_follows_the_terminal(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     assert type(reporter_for(False)) is Reporter
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: False, raising=False)
-    assert isinstance(reporter_for(True), LineReporter)
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    assert isinstance(reporter_for(True), BarReporter)
+    shown = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", shown)
+    monkeypatch.setattr(shown, "isatty", lambda: terminal, raising=False)
+    with caplog.at_level(logging.INFO, logger="grasp_tune.runtime.callbacks"):
+        reporter = reporter_for(True)
+        reporter.update(TRAIN, 60)
+        reporter.close()
+    assert (bool(caplog.records), "60/200 calls" in shown.getvalue()) == (not terminal, terminal)
 
 
 class Seen(Reporter):
