@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from grasp_tune.config.entry_point import own_or_name
+from grasp_tune.config.entry_point import load_entry_point
 from grasp_tune.config.losses import settle_loss
 from grasp_tune.config.models import ModelFactory, default_model
 from grasp_tune.config.options import Backbone, Model
@@ -55,7 +55,7 @@ def build_parts(experiment: Experiment) -> Built:
         data=rows,
         batch_size=whole if size == "full" else size,
         validation=validation,
-        metric=own_or_name(options.metric, "problem.metric"),
+        metric=load_entry_point(options.metric, "problem.metric"),
         choose_by=options.choose_by,
         weight_decay=options.weight_decay,
         clip=options.clip,

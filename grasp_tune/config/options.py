@@ -110,11 +110,7 @@ class OwnModel(TrainedModel):
 
 
 CONVEX_MODELS = ("softmax", "logistic", "linear", "backbone")
-MODELS: dict[str, type[Model]] = {
-    **dict.fromkeys(CONVEX_MODELS[:3], LinearModel),
-    **{kind.model_fields["name"].default: kind for kind in (Mlp, Cnn, ResNet18, Backbone)},
-    "module:function": OwnModel,
-}
+MODELS: dict[str, type[Model]] = s.by_name(LinearModel, Mlp, Cnn, ResNet18, Backbone, OwnModel)
 
 
 class MethodSection(s.NamedSection):
@@ -235,4 +231,4 @@ class Optuna(BackendSection):
     """Processes on this machine; more than one needs `storage`."""
 
 
-BACKENDS: dict[str, type[BackendSection]] = {"local": Local, "ray": Ray, "optuna": Optuna}
+BACKENDS: dict[str, type[BackendSection]] = s.by_name(Local, Ray, Optuna)

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from grasp_tune.config import options
 from grasp_tune.config import section as s
-from grasp_tune.config.entry_point import is_entry_point, own_or_name
+from grasp_tune.config.entry_point import is_entry_point, load_entry_point
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.methods import Method, method_from_dict
 from grasp_tune.data.options import DATASETS, Dataset
@@ -197,12 +197,12 @@ class Experiment(s.Section):
     def build_method(self) -> Method:
         """The variant with the experiment's inputs; a base of one's own is imported here."""
         values: dict[str, Any] = self.method.model_dump()
-        base = own_or_name(values["base"], "method.base")
+        base = load_entry_point(values["base"], "method.base")
         return method_from_dict(values, base=base) if callable(base) else method_from_dict(values)
 
     def sweep_arguments(self) -> dict[str, Any]:
         """The arguments of `minimize` that decide the result; needs no torch and no data."""
-        functions = {name: own_or_name(name, "challengers") for name in self.challengers}
+        functions = {name: load_entry_point(name, "challengers") for name in self.challengers}
         return {
             "budget": self.budget,
             "method": self.build_method(),

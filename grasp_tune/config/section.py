@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
     AfterValidator,
@@ -76,6 +76,16 @@ class OneOf:
         name = value.get(self.key, self.default) if mapping else getattr(value, self.key, None)
         known = name if isinstance(name, str) else None
         return "module:function" if is_entry_point(name) else known
+
+
+def by_name(*kinds: type[Any]) -> dict[str, type[Any]]:
+    """The sections by the names that they take; `module:function` for one of the user's own."""
+    found = {}
+    for kind in kinds:
+        fields = kind.model_fields
+        names = get_args((fields.get("name") or fields["kind"]).annotation)
+        found |= dict.fromkeys(names or ("module:function",), kind)
+    return found
 
 
 def wrong(

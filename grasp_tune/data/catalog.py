@@ -9,13 +9,11 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from grasp_tune.config.entry_point import load_entry_point
-from grasp_tune.config.errors import DataError, EntryPointError, shown
+from grasp_tune.config.errors import EntryPointError, require, shown
 from grasp_tune.data.data import Data
 from grasp_tune.data.options import BreastCancer, Dataset, Digits, Libsvm, Npz, OwnData, Table
-from grasp_tune.data.table import KEY, Array, check_memory, existing_file, table_data
+from grasp_tune.data.table import KEY, Array, check_memory, existing_file, reading, table_data
 from grasp_tune.extras import need
-
-_LINES = "a text file with lines such as: +1 3:0.5 7:1"
 
 
 def load_data(options: Dataset) -> Data:
@@ -43,21 +41,19 @@ def own_data(options: OwnData) -> Data:
     return table_data(options.name, arrays, Table(name=options.name))
 
 
-def _all_rows(source: Any, options: OwnData) -> tuple[Array, Array]:
-    """All rows of a `Dataset` or a `DataLoader`."""
+def _all_rows(source: Any, options: OwnData) -> list[Array]:
+    """Inputs and labels of all rows of a `Dataset` or a `DataLoader`."""
     if isinstance(source, TorchDataset):
-        collate = options.collate_fn and load_entry_point(options.collate_fn, f"{KEY}.collate_fn")
-        workers = options.num_workers
-        source = DataLoader(source, 256, num_workers=workers, collate_fn=collate or None)
+        collate = load_entry_point(options.collate_fn, f"{KEY}.collate_fn")
+        source = DataLoader(source, 256, num_workers=options.num_workers, collate_fn=collate)
     try:
-        batches = zip(*list(source), strict=True)
-        x, y = (np.concatenate([np.asarray(part) for part in parts]) for parts in batches)
+        x, y = zip(*list(source), strict=True)
+        return [np.concatenate([np.asarray(part) for part in parts]) for parts in (x, y)]
     except (TypeError, ValueError) as error:
         raise EntryPointError(
             f"{KEY}.name: {options.name} gave batches that are no pairs of arrays of one shape "
             f"({error}); expected (x, y)"
         ) from error
-    return x, y
 
 
 def digits(options: Digits) -> Data:
@@ -85,20 +81,17 @@ def breast_cancer(options: BreastCancer) -> Data:
 
 def libsvm(options: Libsvm) -> Data:
     """The rows of a file in LIBSVM's text format, and of a second one as test rows."""
-    read = _sklearn("libsvm").load_svmlight_files
+    how = "a text file with lines such as: +1 3:0.5 7:1"
     given = {"path": options.path, "test_path": options.test_path}
-    files = [existing_file(path, key, _LINES) for key, path in given.items() if path is not None]
+    files = [existing_file(path, key, how) for key, path in given.items() if path is not None]
     for file in files:  # a value takes at least four characters in the file and sixteen bytes here
         check_memory(file.name, 4.0 * file.stat().st_size, options.max_gib)
-    names, zero = [str(file) for file in files], options.zero_based
-    try:
-        parts = read(names, n_features=options.features, dtype=np.float32, zero_based=zero)
-    except (ValueError, OverflowError) as error:
-        text = f"{' or '.join(names)}: cannot be read as LIBSVM ({error}); expected {_LINES}"
-        raise DataError(text) from error
-    check_memory(
-        files[0].name, 4.0 * sum(map(np.prod, (x.shape for x in parts[::2]))), options.max_gib
-    )
+    read, names = _sklearn("libsvm").load_svmlight_files, list(map(str, files))
+    how_read = {"n_features": options.features, "zero_based": options.zero_based}
+    with reading(" or ".join(names), "LIBSVM", how):
+        parts = read(names, dtype=np.float32, **how_read)
+    needed = 4.0 * sum(np.prod(part.shape) for part in parts[::2])
+    check_memory(files[0].name, needed, options.max_gib)
     arrays = [part.toarray() if part.ndim == 2 else part for part in parts]
     return table_data(files[0].name, arrays, options, options.task)
 
@@ -113,34 +106,22 @@ def npz(options: Npz) -> Data:
         f"an .npz file with arrays {options.x} (rows, ...) and {options.y} (rows,), and if you "
         f"have test rows {options.x_test} and {options.y_test}; numpy.savez writes one"
     )
-    file = existing_file(options.path, "path", how)
-    keys = ["x", "y"]
-    try:
+    file, table = existing_file(options.path, "path", how), []
+    with reading(file, ".npz", how):
         with zipfile.ZipFile(file) as archive:
             # Before anything is unpacked: a small file can hold very much nothing.
             check_memory(file.name, sum(i.file_size for i in archive.infolist()), options.max_gib)
         with np.load(file, allow_pickle=False) as arrays:
-            if not {options.x_test, options.y_test}.isdisjoint(arrays.files):
-                keys += ["x_test", "y_test"]
-            table = [_array(arrays, options, key, file.name) for key in keys]
-    except DataError:
-        raise
-    except (zipfile.BadZipFile, ValueError, OSError, EOFError, MemoryError) as error:
-        raise DataError(f"{file}: cannot be read as .npz ({error}); expected {how}") from error
-    if table[0].ndim < 2:
-        shape = table[0].shape
-        raise DataError(f"{file.name}: {options.x} has shape {shape}, expected (rows, features)")
+            tests = not {options.x_test, options.y_test}.isdisjoint(arrays.files)
+            for key in ("x", "y", "x_test", "y_test")[: 4 if tests else 2]:
+                name = getattr(options, key)
+                there = ", ".join(sorted(arrays.files)[:20]) or "none"
+                fault = f"has no array {shown(name)}, only {there}; name the right one with "
+                require(name in arrays.files, f"{file.name}: {fault}{KEY}.{key}")
+                table.append(values := arrays[name])
+                right = values.dtype.kind in ("iuf" if key.startswith("x") else "iufbU")
+                fault = f"{name} holds {values.dtype}, expected real numbers"
+                require(right, f"{file.name}: {fault}")
+    fault = f"{options.x} has shape {table[0].shape}, expected (rows, features)"
+    require(table[0].ndim > 1, f"{file.name}: {fault}")
     return table_data(file.stem, table, options, options.task)
-
-
-def _array(arrays: np.lib.npyio.NpzFile, options: Npz, key: str, file: str) -> Array:
-    name = getattr(options, key)
-    if name not in arrays.files:
-        there = ", ".join(sorted(arrays.files)[:20]) or "none"
-        raise DataError(
-            f"{file}: has no array {shown(name)}, only {there}; name the right one with {KEY}.{key}"
-        )
-    values: Array = arrays[name]
-    if values.dtype.kind not in ("iuf" if key.startswith("x") else "iufbU"):
-        raise DataError(f"{file}: {name} holds {values.dtype}, expected real numbers")
-    return values

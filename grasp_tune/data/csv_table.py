@@ -11,74 +11,61 @@ from pathlib import Path
 
 import numpy as np
 
-from grasp_tune.config.errors import DataError, shown
+from grasp_tune.config.errors import DataError, require, shown
 from grasp_tune.data.data import Data
 from grasp_tune.data.options import Csv
-from grasp_tune.data.table import KEY, Array, check_memory, existing_file, table_data
+from grasp_tune.data.table import KEY, Array, check_memory, existing_file, reading, table_data
 
-_HOW = "a text file with a header line and one row per line"
 _BLANKS = frozenset({"", "NA", "N/A", "?", "null", "NULL"})
 _MAX_WORDS = 100  # different words of one column; more are names or dates, not categories
 
 Columns = dict[str, list[str]]
-Words = dict[str, list[str]]  # the different words of each column; none: a column of numbers
 
 
 def csv_table(options: Csv) -> Data:
     """A table with a header line; see `Csv` for what becomes of words, blanks and scales."""
-    file = existing_file(options.path, "path", _HOW)
-    columns = _read(file, options)
+    file, columns = _read(options.path, "path", options)
     target = options.target or list(columns)[-1]
     for name, key in [(target, "target"), *((name, "drop") for name in options.drop)]:
-        if name not in columns:
-            there = ", ".join(list(columns)[:20])
-            raise DataError(f"{file}: has no column {shown(name)}, only {there}; set {KEY}.{key}")
+        fault = f"has no column {shown(name)}, only {', '.join(list(columns)[:20])}"
+        require(name in columns, f"{file}: {fault}; set {KEY}.{key}")
     features = [name for name in columns if name not in (target, *options.drop)]
-    if not features:
-        raise DataError(f"{file}: has no column but the label, expected features")
+    require(features, f"{file}: has no column but the label, expected features")
     words = {name: _words(file, name, columns[name]) if options.encode else [] for name in features}
     words = dict(sorted(words.items(), key=lambda item: bool(item[1])))  # numbers first
     check_memory(file.name, 8.0 * len(columns[target]) * len(features), options.max_gib)
     arrays = [_encoded(file, columns, words, options), _labels(file, columns[target])]
     if options.test_path is not None:
-        test = existing_file(options.test_path, "test_path", _HOW)
-        more = _read(test, options)
-        if [name for name in more if name not in (target, *options.drop)] != features:
-            raise DataError(f"{test}: its columns differ from those of the training rows")
+        test, more = _read(options.test_path, "test_path", options)
+        same = [name for name in more if name not in (target, *options.drop)] == features
+        require(same, f"{test}: its columns differ from those of the training rows")
         arrays += [_encoded(test, more, words, options), _labels(test, more[target])]
     numbers = [name for name, found in words.items() if not found]
     notes = tuple(_notes(columns, numbers, words))
     return table_data(file.stem, arrays, options, options.task, numbers=len(numbers), notes=notes)
 
 
-def _read(file: Path, options: Csv) -> Columns:
-    """The columns of a file as text, by their names."""
+def _read(path: str, key: str, options: Csv) -> tuple[Path, Columns]:
+    """The file, and its columns as text by their names."""
+    file = existing_file(path, key, "a text file with a header line and one row per line")
     # A field needs at least two characters of the file and eight bytes of memory.
     check_memory(file.name, 4.0 * file.stat().st_size, options.max_gib)
-    try:
-        with file.open(newline="", encoding="utf-8-sig") as stream:
-            first = stream.readline()
-            likely = max(",;\t", key=first.count)
-            stream.seek(0)
-            lines = csv.reader(stream, delimiter=options.delimiter or likely, strict=True)
-            header, *rows = [[field.strip() for field in line] for line in lines] or [[]]
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise DataError(f"{file}: cannot be read as a table ({error})") from error
-    width, fault = len(header), ""
-    if width < 2:
-        fault = f"has {width} columns, expected a label and features"
-        if likely in first:
-            fault += f"; its first line is divided by {likely!r}: set {KEY}.delimiter to it"
-    elif twice := {name for name in header if header.count(name) > 1}:
-        fault = f"has the column {shown(min(twice))} twice"
-    elif uneven := [row for row, fields in enumerate(rows, 2) if len(fields) not in (0, width)]:
-        got = len(rows[uneven[0] - 2])
-        fault = f"row {uneven[0]}: got {got} columns, expected {width}"
-    elif not any(rows):
-        fault = "has no rows, expected a header line and rows below it"
-    if fault:
-        raise DataError(f"{file}: {fault}")
-    return dict(zip(header, map(list, zip(*filter(None, rows), strict=True)), strict=True))
+    with reading(file, "a table"), file.open(newline="", encoding="utf-8-sig") as stream:
+        first = stream.readline()
+        likely = max(",;\t", key=first.count)
+        stream.seek(0)
+        lines = csv.reader(stream, delimiter=options.delimiter or likely, strict=True)
+        header, *rows = [[field.strip() for field in line] for line in lines] or [[]]
+    width, twice = len(header), [name for name in header if header.count(name) > 1]
+    other = f"; its first line is divided by {likely!r}: set {KEY}.delimiter to it"
+    fault = f"has {width} columns, expected a label and features"
+    require(width > 1, f"{file}: {fault}{other if likely in first else ''}")
+    require(not twice, f"{file}: has the column {shown(min(twice, default=''))} twice")
+    for row, fields in enumerate(rows, 2):
+        if len(fields) not in (0, width):
+            raise DataError(f"{file}: row {row}: got {len(fields)} columns, expected {width}")
+    require(any(rows), f"{file}: has no rows, expected a header line and rows below it")
+    return file, dict(zip(header, map(list, zip(*filter(None, rows), strict=True)), strict=True))
 
 
 def _number(text: str) -> float | None:
@@ -90,21 +77,18 @@ def _number(text: str) -> float | None:
 
 def _words(file: Path, name: str, values: list[str]) -> list[str]:
     """The words of a column, in order, if they can be categories; none where it holds numbers."""
-    found, fault = sorted(set(values) - _BLANKS), ""
-    if found and None not in map(_number, found):
+    found = sorted(set(values) - _BLANKS)
+    remedy = f"leave the column out with {KEY}.drop: [{name}]"
+    require(found, f"{file}: column {shown(name)} is blank in every row; {remedy}")
+    if None not in map(_number, found):
         return []
-    if not found:
-        fault = " is blank in every row"
-    elif len(found) > _MAX_WORDS:
-        fault = f": got {len(found)} different words such as {shown(found[0])}, expected numbers "
-        fault += f"or at most {_MAX_WORDS} words"
-    if fault:
-        remedy = f"leave the column out with {KEY}.drop: [{name}]"
-        raise DataError(f"{file}: column {shown(name)}{fault}; {remedy}")
+    fault = f"got {len(found)} different words such as {shown(found[0])}, expected numbers or at "
+    fault = f"{file}: column {shown(name)}: {fault}most {_MAX_WORDS} words; {remedy}"
+    require(len(found) <= _MAX_WORDS, fault)
     return found
 
 
-def _encoded(file: Path, columns: Columns, words: Words, options: Csv) -> Array:
+def _encoded(file: Path, columns: Columns, words: dict[str, list[str]], options: Csv) -> Array:
     """(rows, columns): numbers, NaN for a blank, or 0 and 1 for every word of a column."""
     parts: list[list[float]] = []
     for name, known in words.items():
@@ -131,17 +115,17 @@ def _cell(file: Path, name: str, row: int, text: str, options: Csv) -> float:
 
 def _labels(file: Path, values: list[str]) -> Array:
     """Numbers where all are; else text."""
-    if "" in values:
-        raise DataError(f"{file}: row {values.index('') + 2}: the label is blank")
+    row = values.index("") + 2 if "" in values else 0
+    require(not row, f"{file}: row {row}: the label is blank")
     numbers = [_number(value) for value in values]
     return np.array(values if None in numbers else numbers)
 
 
-def _notes(columns: Columns, numbers: list[str], words: Words) -> Iterator[str]:
+def _notes(columns: Columns, numbers: list[str], words: dict[str, list[str]]) -> Iterator[str]:
     """What was done to the columns, as sentences."""
-    counted = [f"{name} ({len(found)} words)" for name, found in words.items() if found]
-    if counted:
-        listed = ", ".join(counted)
+    if listed := ", ".join(
+        f"{name} ({len(found)} words)" for name, found in words.items() if found
+    ):
         yield f"Columns of words became one column of 0 and 1 for every word: {listed}."
     for name in numbers:
         rows = range(len(columns[name]) + 1)

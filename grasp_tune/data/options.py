@@ -174,18 +174,9 @@ class OwnData(Dataset):
     """`module:function` that makes a batch `(x, y)` of a list of rows; empty: torch's own."""
 
 
-DATASETS: dict[str, type[Dataset]] = {
-    "digits": Digits,
-    "breast_cancer": BreastCancer,
-    "spirals": Spirals,
-    "mnist": TorchvisionImages,
-    "cifar10": TorchvisionImages,
-    "image_folder": ImageFolder,
-    "npz": Npz,
-    "libsvm": Libsvm,
-    "csv": Csv,
-    "module:function": OwnData,
-}
+DATASETS: dict[str, type[Dataset]] = s.by_name(
+    Digits, BreastCancer, Spirals, TorchvisionImages, ImageFolder, Npz, Libsvm, Csv, OwnData
+)
 
 
 def register(kind: type[Dataset]) -> type[Dataset]:
