@@ -35,7 +35,13 @@ def explained(error: ValidationError, source_of: Callable[[Path], str]) -> Confi
     # A misspelt key first: a value that is missing is often the same slip seen again.
     detail = next((item for item in details if item["type"] == "extra_forbidden"), details[0])
     what, value, context = detail["type"], detail["input"], detail.get("ctx", {})
-    path, kind = _as_written(detail["loc"])
+    path: Path = ()
+    kind = ""  # pydantic puts it into the key: `problem.dataset.npz.path`
+    for part in map(str, detail["loc"]):
+        if path in KINDS and not kind:
+            kind = part
+        else:
+            path = (*path, part)
     got, wanted, choices = shown(value), detail["msg"], context.get("choices", ())
     for theirs, ours in _OURS.items():
         wanted = re.sub(theirs, ours, wanted)
@@ -58,43 +64,22 @@ def explained(error: ValidationError, source_of: Callable[[Path], str]) -> Confi
     return ConfigError(source_of(path), ".".join(path), got, wanted + hint(str(value), choices))
 
 
-def hint(word: str, choices: Iterable[str]) -> str:
+def hint(word: str, choices: Iterable[str], words: str = " (did you mean {}?)") -> str:
     """A question for the choice most like the word; empty where none is."""
-    suggestion = _nearest(word, choices)
-    return f" (did you mean {suggestion}?)" if suggestion else ""
-
-
-def _nearest(word: str, choices: Iterable[str]) -> str | None:
     by_lower = {choice.lower(): choice for choice in choices}
-    matches = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
-    return by_lower[matches[0]] if matches else None
+    matches = difflib.get_close_matches(word.lower(), by_lower, n=1)
+    return words.format(by_lower[matches[0]]) if matches else ""
 
 
-def _as_written(loc: tuple[int | str, ...]) -> tuple[Path, str | None]:
-    """The key as the file has it, and the kind of the section it is in.
-
-    pydantic puts the tag of a union into the location: `problem.dataset.npz.path`.
-    """
-    path: Path = ()
-    kind: str | None = None
-    for part in map(str, loc):
-        if path in KINDS and kind is None:
-            kind = part
-        else:
-            path = (*path, part)
-    return path, kind
-
-
-def _right_key(path: Path, kind: str | None) -> str:
-    """Words for the key that was probably meant: here, elsewhere, or all that are allowed."""
+def _right_key(path: Path, kind: str) -> str:
+    """Words for the key that was probably meant: elsewhere, here, or all that are allowed."""
     *above, word = path
-    found = {place: {"": part} for place, part in SECTIONS.items()}
-    found |= {place: dict(one_of.kinds) for place, one_of in KINDS.items()}
-    parent = found.pop(tuple(above), {})
-    for place, parts in found.items():
-        if any(word in part.model_fields for part in parts.values()):
+    places = {place: {"": section} for place, section in SECTIONS.items()}
+    places |= {place: dict(one_of.kinds) for place, one_of in KINDS.items()}
+    here = places.pop(tuple(above), {}).get(kind)
+    for place, sections in places.items():
+        if any(word in section.model_fields for section in sections.values()):
             return f"it as {'.'.join((*place, word))}"
-    here = parent[kind or ""].model_fields if (kind or "") in parent else {}
-    if (suggestion := _nearest(word, here)) is not None:
-        return f"{suggestion}, the nearest key"
-    return f"one of {', '.join(sorted(here))}" if here else "no such key"
+    keys = sorted(here.model_fields) if here else []
+    nearest = hint(word, keys, "{}, the nearest key")
+    return nearest or (f"one of {', '.join(keys)}" if keys else "no such key")

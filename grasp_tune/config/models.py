@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from grasp_tune.config import options as kinds
 from grasp_tune.config.entry_point import load_entry_point
-from grasp_tune.config.errors import DataError, EntryPointError
+from grasp_tune.config.errors import EntryPointError, require
 from grasp_tune.core.errors import ProblemError
 from grasp_tune.data.backbone_features import starting_weights
 from grasp_tune.data.data import DataSpec, PixelScale
@@ -38,18 +38,13 @@ class ModelFactory:
         if state := starting_weights(self.options):
             known = network.state_dict()
             fitting = {k: v for k, v in state.items() if k in known and known[k].shape == v.shape}
-            if not fitting:
-                raise DataError(
-                    f"problem.model.weights: none of the {len(state)} tensors fits "
-                    f"{self.options.name}; expected names such as {next(iter(known))}"
-                )
+            fault = f"none of the {len(state)} tensors fits {self.options.name}; expected names "
+            require(fitting, f"problem.model.weights: {fault}such as {next(iter(known))}")
             network.load_state_dict(fitting, strict=False)
-        layers: OrderedDict[str, nn.Module] = OrderedDict()
-        if self.augment:
-            layers["augment"] = Augment(self.augment)
+        layers: dict[str, nn.Module] = {"augment": Augment(self.augment)} if self.augment else {}
         if self.spec.pixels is not None:
             layers["pixels"] = Pixels(self.spec.pixels)
-        return nn.Sequential(OrderedDict(**layers, network=network)) if layers else network
+        return nn.Sequential(OrderedDict(layers, network=network)) if layers else network
 
     def _network(self) -> nn.Module:
         options, spec, outputs = self.options, self.spec, self.outputs
@@ -74,10 +69,8 @@ class ModelFactory:
         make = load_entry_point(options.name, "problem.model.name")
         model = make(replace(spec, outputs=outputs), **options.options)
         if not isinstance(model, nn.Module):
-            raise EntryPointError(
-                f"problem.model.name: {options.name} returned {type(model).__name__}, expected a "
-                "torch.nn.Module"
-            )
+            got = f"{options.name} returned {type(model).__name__}"
+            raise EntryPointError(f"problem.model.name: {got}, expected a torch.nn.Module")
         return model
 
 
@@ -114,10 +107,9 @@ class Augment(nn.Module):
         """The inputs, changed in the order of the names."""
         for name in self._names if self.training else ():
             if name in ("flip", "crop") and x.ndim != 4:
-                raise ProblemError(
-                    f"problem.augment: got {name} for rows of shape {tuple(x.shape[1:])}, "
-                    "expected pictures (channels, height, width)"
-                )
+                got = f"got {name} for rows of shape {tuple(x.shape[1:])}"
+                wanted = "expected pictures (channels, height, width)"
+                raise ProblemError(f"problem.augment: {got}, {wanted}")
             if name == "flip":
                 sides = torch.rand(len(x), device=x.device) < 0.5
                 x = torch.where(sides.view(-1, 1, 1, 1), x.flip(-1), x)

@@ -80,7 +80,7 @@ class OneOf:
 
 def by_name(*kinds: type[Any]) -> dict[str, type[Any]]:
     """The sections by the names that they take; `module:function` for one of the user's own."""
-    found = {}
+    found: dict[str, type[Any]] = {}
     for kind in kinds:
         fields = kind.model_fields
         names = get_args((fields.get("name") or fields["kind"]).annotation)

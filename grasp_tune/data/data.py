@@ -80,6 +80,6 @@ class Data:
     @property
     def spec(self) -> DataSpec:
         """What a model has to know about this data."""
-        classes, shape = self.labels and len(self.labels), tuple(self.x.shape[1:])
-        numbers = 1 if self.y.ndim == 1 else int(self.y.shape[1])
-        return DataSpec(self.name, shape, classes, classes or numbers, self.pixels)
+        classes = None if self.labels is None else len(self.labels)
+        outputs = classes or (1 if self.y.ndim == 1 else int(self.y.shape[1]))
+        return DataSpec(self.name, tuple(self.x.shape[1:]), classes, outputs, self.pixels)

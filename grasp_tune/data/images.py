@@ -31,6 +31,7 @@ _FILES = {
     "and t10k-labels-idx1-ubyte",
     "cifar10": "cifar-10-batches-py/data_batch_1 to data_batch_5, test_batch and batches.meta",
 }
+Part = tuple[Tensor, Tensor]  # pictures as bytes, and their classes
 
 
 def torchvision(purpose: str) -> ModuleType:
@@ -82,7 +83,7 @@ def image_folder(options: ImageFolder) -> Data:
     fault = f"has the class {min(unknown, default='')}, which the training rows lack"
     require(not unknown, f"{root / 'test'}: {fault}")
     check_memory(root.name, sum(map(len, sources)) * channels * side**2, options.max_gib)
-    parts = []
+    parts: list[Part] = []
     for part in sources:
         # Only the rows that are kept are read.
         rows = kept_rows(len(part), None if parts else options.rows)
@@ -110,16 +111,15 @@ def _picture(path: str, size: int, mode: str) -> Array:
             return np.array(image.convert(mode).resize((size, size), Image.Resampling.BILINEAR))
 
 
-def _image_data(
-    name: str, parts: list[tuple[Tensor, Tensor]], labels: tuple[str, ...], options: Images
-) -> Data:
-    """The data of pictures as bytes and their classes, for training and perhaps for tests."""
+def _image_data(name: str, parts: list[Part], labels: tuple[str, ...], options: Images) -> Data:
+    """The data of training pictures, and perhaps of test pictures."""
     (x, y), *test = [(x.contiguous(), y.long()) for x, y in parts]
     kept = torch.from_numpy(kept_rows(len(x), options.rows))
     x, y = x[kept], y[kept]
     mean, std = _statistics(x) if options.normalize else ((0.0,), (1.0,))
     scale = PixelScale(mean, std, options.scale)
-    return Data(name, x, y, *(test[0] if test else (None, None)), labels, scale)
+    x_test, y_test = test[0] if test else (None, None)
+    return Data(name, x, y, x_test, y_test, labels, scale)
 
 
 def _statistics(x: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
