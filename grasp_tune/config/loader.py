@@ -55,46 +55,40 @@ def load_experiment(
 
 
 def experiment_from(mapping: Mapping[str, Any], *, source: str = "config") -> Experiment:
-    """The checked experiment in a mapping, for use from Python; nothing else is looked at."""
+    """The checked experiment in a mapping; no file and no environment is looked at."""
     return _checked([(mapping, source)], source)
 
 
-def _checked(layers: list[Layer], top: str) -> Experiment:
+def _checked(layers: Iterable[Layer], top: str) -> Experiment:
+    sources: dict[Keys, str] = {}  # what set a key last
+
+    def merged(below: Any, above: Mapping[str, Any], source: str, at: Keys) -> dict[str, Any]:
+        found = dict(below)
+        for key, value in above.items():
+            path = (*at, key)
+            sources[path] = source
+            old: Any = found.get(key)
+            if kinds := KINDS.get(path):
+                old = kinds.opened(old)
+            if isinstance(value, Mapping):
+                same = isinstance(old, Mapping)
+                if same and kinds:
+                    same = value.get(kinds.key, old.get(kinds.key)) == old.get(kinds.key)
+                value = merged(old if same else {}, value, source, path)
+            found[key] = value
+        return found
+
     def source_of(path: Keys) -> str:
-        """What set a key, or the section that it would be in."""
-        for end in range(len(path), 0, -1):
-            for layer, source in reversed(layers):
-                if _holds(layer, path[:end]):
-                    return source
-        return top
+        known = (path[:end] for end in range(len(path), 0, -1) if path[:end] in sources)
+        return sources.get(next(known, ()), top)
 
     values: dict[str, Any] = {}
-    for layer, _ in layers:
-        values = _merged(values, layer)
+    for layer, source in layers:
+        values = merged(values, layer, source, ())
     try:
         return Experiment.model_validate(values)
     except ValidationError as error:
         raise explained(error, source_of) from None
-
-
-def _holds(value: Any, path: Keys) -> bool:
-    there = isinstance(value, Mapping) and path[0] in value
-    return there and (len(path) == 1 or _holds(value[path[0]], path[1:]))
-
-
-def _merged(below: Mapping[str, Any], above: Mapping[str, Any], at: Keys = ()) -> dict[str, Any]:
-    found = dict(below)
-    for key, value in above.items():
-        path = (*at, key)
-        old: Any = found.get(key)
-        if kinds := KINDS.get(path):
-            old = kinds.opened(old)
-        same = isinstance(value, Mapping) and isinstance(old, Mapping)
-        if same and kinds:
-            same = value.get(kinds.key, old.get(kinds.key)) == old.get(kinds.key)
-        mapping = isinstance(value, Mapping)
-        found[key] = _merged(old if same else {}, value, path) if mapping else value
-    return found
 
 
 def _environment(environment: Mapping[str, str]) -> Iterator[Layer]:
@@ -105,11 +99,10 @@ def _environment(environment: Mapping[str, str]) -> Iterator[Layer]:
     kinds = [kind for one_of in KINDS.values() for kind in one_of.kinds.values()]
     keys = [key for section in (*SECTIONS.values(), *kinds) for key in section.model_fields]
     known = {key.lower(): key for key in keys}
-    for name in sorted(environment):
-        if name.startswith(ENVIRONMENT_PREFIX):
-            words = name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")
-            path = tuple(known.get(word, word) for word in words)
-            yield _nested(path, environment[name], name), name
+    for name in sorted(name for name in environment if name.startswith(ENVIRONMENT_PREFIX)):
+        words = name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")
+        path = tuple(known.get(word, word) for word in words)
+        yield _nested(path, environment[name], name), name
 
 
 def _assignments(texts: Iterable[str]) -> list[Layer]:
@@ -162,17 +155,12 @@ def _files(path: Path, root: Path, seen: list[Path]) -> Iterator[Layer]:
         raise ConfigError(source, "", shown(mapping), "keys and values, such as budget: 10000")
     names = mapping.pop("include", None) or []
     for name in names if isinstance(names, list) else [names]:
-        if wanted := _wrong_include(path, root, name):
-            raise ConfigError(source, "include", shown(name), wanted)
+        if not isinstance(name, str) or not name or "\0" in name:
+            raise ConfigError(source, "include", shown(name), "a file name, or a list of them")
+        real = Path(os.path.realpath(path.parent / name))
+        if os.path.isabs(name) or not real.is_relative_to(root):
+            raise ConfigError(source, "include", shown(name), f"a file in {root} or below it")
+        if real.suffix not in (".yaml", ".yml"):
+            raise ConfigError(source, "include", shown(name), "a .yaml or .yml file")
         yield from _files(path.parent / name, root, seen)
     yield mapping, source
-
-
-def _wrong_include(includer: Path, root: Path, name: object) -> str:
-    """What an included file should be instead; empty where it is right."""
-    if not isinstance(name, str) or not name or "\0" in name:
-        return "a file name, or a list of them"
-    real = Path(os.path.realpath(includer.parent / name))
-    if os.path.isabs(name) or not real.is_relative_to(root):
-        return f"a file in {root} or below it"
-    return "" if real.suffix in (".yaml", ".yml") else "a .yaml or .yml file"

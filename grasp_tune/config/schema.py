@@ -17,13 +17,16 @@ from grasp_tune.config.entry_point import is_entry_point, load_entry_point
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.methods import Method, method_from_dict
 from grasp_tune.data.options import DATASETS, Dataset
-from grasp_tune.optimizers.registry import optimizer_names
 from grasp_tune.schedules import find_schedule
 
 METRICS = ("accuracy", "f1", "auc", "r2")
 AUGMENTATIONS = ("flip", "crop", "noise")
 LOSSES = ("cross_entropy", "logistic", "mse", "hinge")
 UNLIMITED = 10**15  # the largest budget; with another limit: as that one says
+_DEVICE = s.checked(
+    lambda name: re.fullmatch(r"auto|cpu|mps|cuda(:[0-9]{1,3})?", str(name)),
+    "auto, cpu, cuda, cuda:N or mps",
+)
 
 # Where a name decides which keys are allowed: path of the section -> its kinds.
 KINDS: dict[tuple[str, ...], s.OneOf] = {
@@ -32,10 +35,6 @@ KINDS: dict[tuple[str, ...], s.OneOf] = {
     ("method",): s.OneOf(options.METHODS, default="nonconvex"),
     ("backend",): s.OneOf(options.BACKENDS, key="kind", default="local"),
 }
-
-
-def _is_device(name: object) -> bool:
-    return re.fullmatch(r"auto|cpu|mps|cuda(:[0-9]{1,3})?", str(name)) is not None
 
 
 class Problem(s.Section):
@@ -65,7 +64,7 @@ class Problem(s.Section):
     """Decoupled, as in AdamW: a step multiplies the weights by 1 - step size times this number."""
     clip: s.Positive | None = None
     """The largest norm of a step's gradient; a larger one is scaled down to it; empty: none."""
-    device: Annotated[s.Text, s.checked(_is_device, "auto, cpu, cuda, cuda:N or mps")] = "cpu"
+    device: Annotated[s.Text, _DEVICE] = "cpu"
     """cpu, cuda, cuda:1, mps; auto: a GPU if there is one."""
 
 
@@ -99,12 +98,8 @@ class Experiment(s.Section):
     ensemble: Literal["resample", "window"] = "resample"
     """How the final choice is made: on fresh minibatches, or by the mean over a run's last 100
     minibatches, as in the paper's experiments."""
-    challengers: Annotated[
-        tuple[Annotated[s.Text, s.known_or_own(optimizer_names)], ...], Field(max_length=32)
-    ] = Field(
-        (),
-        description=f"Other optimizers that join the search: {', '.join(optimizer_names())}, or "
-        "`module:function` that takes (parameters, value) and returns an Optimizer.",
+    challengers: Annotated[tuple[options.Optimizer, ...], Field(max_length=32)] = Field(
+        (), description=f"Other optimizers that join the search: {options.OPTIMIZERS}."
     )
     backend: Annotated[options.BackendSection, KINDS["backend",]] = options.Local()
     """Where the work runs."""
@@ -152,6 +147,10 @@ class Experiment(s.Section):
             yield "challengers", got, "none, or schedule: promote"
         if len(set(self.challengers)) < len(self.challengers):
             yield "challengers", "one of them twice", "each at most once"
+        floor = getattr(self.method, "value_floor", 0.0)
+        if floor and getattr(self.method, "option", "") == "smooth":
+            right = "no value_floor, or option: universal"
+            yield "method.value_floor", f"{floor:g} with option: smooth", right
         try:
             find_schedule(self.given_schedule)
         except InputError as error:
@@ -172,8 +171,8 @@ class Experiment(s.Section):
     @property
     def given_schedule(self) -> Any:
         """The schedule as `minimize` takes it: its name, or a mapping with its options."""
-        more = self.schedule_options
-        more = {"patience": self.patience, **more} if self.patience else more
+        more = {"patience": self.patience} if self.patience else {}
+        more |= self.schedule_options
         return {"name": self.schedule, **more} if more else self.schedule
 
     @property
@@ -196,9 +195,8 @@ class Experiment(s.Section):
 
     def build_method(self) -> Method:
         """The variant with the experiment's inputs; a base of one's own is imported here."""
-        values: dict[str, Any] = self.method.model_dump()
-        base = load_entry_point(values["base"], "method.base")
-        return method_from_dict(values, base=base) if callable(base) else method_from_dict(values)
+        base = load_entry_point(self.method.base, "method.base")
+        return method_from_dict(self.method.model_dump(), base if callable(base) else None)
 
     def sweep_arguments(self) -> dict[str, Any]:
         """The arguments of `minimize` that decide the result; needs no torch and no data."""

@@ -11,15 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    Strict,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from grasp_tune.config.entry_point import is_entry_point
@@ -49,8 +41,8 @@ class NamedSection(Section):
 class OneOf:
     """Marks a key whose section is told apart by a word; a bare word stands for its section.
 
-    kinds: the sections by name, read when the schema is built; `module:function` is one of them.
-    key: the key that holds the name. default: the name where none is given; None: it must be given.
+    kinds: the sections by name, read when the schema is built. key: the one that holds the name.
+    default: the name where none is given; None: it must be given.
     """
 
     kinds: Mapping[str, type[Section]]
@@ -58,7 +50,6 @@ class OneOf:
     default: str | None = None
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
-        """Return a union told apart by `tag`, for pydantic."""
         choices = {name: handler.generate_schema(kind) for name, kind in self.kinds.items()}
         union = core_schema.tagged_union_schema(choices, self.tag)
         either = core_schema.union_schema([core_schema.str_schema(), union])
@@ -67,25 +58,24 @@ class OneOf:
         )
 
     def opened(self, value: object) -> object:
-        """Return `{name: value}` for a bare word, else the value."""
+        """`{name: value}` for a bare word, else the value."""
         return {self.key: value} if isinstance(value, str) else value
 
     def tag(self, value: Any) -> str | None:
-        """Return the name in a mapping or section; `module:function` for all of that form."""
+        """The name in a mapping or section; `module:function` for all of that form."""
         mapping = isinstance(value, Mapping)
         name = value.get(self.key, self.default) if mapping else getattr(value, self.key, None)
-        known = name if isinstance(name, str) else None
-        return "module:function" if is_entry_point(name) else known
+        if is_entry_point(name):
+            return "module:function"
+        return name if isinstance(name, str) else None
 
 
 def by_name(*kinds: type[Any]) -> dict[str, type[Any]]:
     """The sections by the names that they take; `module:function` for one of the user's own."""
-    found: dict[str, type[Any]] = {}
-    for kind in kinds:
-        fields = kind.model_fields
-        names = get_args((fields.get("name") or fields["kind"]).annotation)
-        found |= dict.fromkeys(names or ("module:function",), kind)
-    return found
+    fields = [kind.model_fields for kind in kinds]
+    names = [get_args((keys.get("name") or keys["kind"]).annotation) for keys in fields]
+    pairs = zip(names, kinds, strict=True)
+    return {word: kind for words, kind in pairs for word in words or ("module:function",)}
 
 
 def wrong(
@@ -111,7 +101,7 @@ def masked(url: str | None) -> str | None:
     return url and re.sub(r"(?<=://)([^/@:\s]*):([^/\s]*)@", rf"\1:{MASK}@", url)
 
 
-def checked(right: Callable[[Any], bool], wanted: str) -> BeforeValidator:
+def checked(right: Callable[[Any], object], wanted: str) -> BeforeValidator:
     """A check of a value before its type, told as one error."""
 
     def check(value: object) -> object:
@@ -138,13 +128,9 @@ def _whole(value: object) -> object:
     return int(value) if exact else value  # type: ignore[call-overload]
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and value.strip() != "" and "\0" not in value
-
-
-Whole = Annotated[int, Strict(), BeforeValidator(_whole)]
-Real = Annotated[float, Strict()]
-Flag = Annotated[bool, Strict()]
+Whole = Annotated[int, Field(strict=True), BeforeValidator(_whole)]
+Real = Annotated[float, Field(strict=True)]
+Flag = Annotated[bool, Field(strict=True)]
 # Told by one check, for a union of two types would give two errors about one slip.
 FlagOrAuto = Annotated[
     bool | Literal["auto"],
@@ -158,7 +144,14 @@ Batch = Annotated[
     ),
     BeforeValidator(_whole),
 ]
-Text = Annotated[str, Field(max_length=4096), checked(_is_text, "text without null characters")]
+Text = Annotated[
+    str,
+    Field(max_length=4096),
+    checked(
+        lambda value: isinstance(value, str) and value.strip() and "\0" not in value,
+        "text without null characters",
+    ),
+]
 # Absolute from the start: a run may be resumed from another folder.
 PathText = Annotated[Text, AfterValidator(absolute)]
 # Where a run writes; what is shown or stored of it holds no password.
