@@ -21,25 +21,18 @@ if TYPE_CHECKING:
 Format = Literal["table", "json"]
 _CONFIG = "The experiment, a YAML file; `grasp-tune init` writes a first one."
 Config = Annotated[Path, typer.Argument(metavar="CONFIG", help=_CONFIG)]
-_FOLDER = "The folder of a run, as it was given to --out."
-Folder = Annotated[Path, typer.Argument(metavar="DIR", help=_FOLDER)]
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A run's folder, as given to --out.")]
 _SET = "Override a key of the config, such as problem.batch_size=32. May be repeated."
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=_SET)]
-_FORMAT = "A table for people, or JSON for programs."
-Shown = Annotated[Format, typer.Option("--format", help=_FORMAT)]
+Shown = Annotated[Format, typer.Option("--format", help="Table for people, JSON for programs.")]
 _OUTSIDE = "Let the config write files outside of the run's folder and open connections."
 AllowOutside = Annotated[bool, typer.Option("--allow-outside", help=_OUTSIDE)]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Open = Annotated[bool, typer.Option("--open", help="Open the report in the browser.")]
-_BUDGET = (
-    "Oracle calls in all. This and the next three replace what the config says of length; of "
-    "several that are given, the smallest counts."
-)
+_BUDGET = "Oracle calls. This and the next three replace those of the config; the smallest counts."
 Budget = Annotated[int | None, typer.Option(help=_BUDGET)]
-_STEPS = "As many calls as a training of so many steps."
-Steps = Annotated[int | None, typer.Option(help=_STEPS)]
-_EPOCHS = "As many calls as so many passes over the rows."
-Epochs = Annotated[float | None, typer.Option(help=_EPOCHS)]
+Steps = Annotated[int | None, typer.Option(help="As many calls as a training of so many steps.")]
+Epochs = Annotated[float | None, typer.Option(help="As many calls as so many passes over rows.")]
 Minutes = Annotated[float | None, typer.Option(help="Of the clock.")]
 
 
@@ -191,7 +184,15 @@ def run(
     Example: grasp-tune run configs/quickstart.yaml --out runs/quickstart --epochs 10
     """
     experiment = _experiment(config, out, allow_outside, changes, budget, steps, epochs, minutes)
-    _run(experiment, out, fresh, quiet, shown, allow_outside)
+    from grasp_tune.cli.pages import run_page
+    from grasp_tune.config.run import run_experiment
+
+    folder = (out or Path(experiment.out or "")).expanduser().absolute()
+    flag = " --allow-outside" * allow_outside
+    tell = (lambda text: None) if quiet else (lambda text: say(f"note: {text}"))
+    with _resumable(f"grasp-tune resume {shlex.quote(str(folder))}{flag}"):
+        finished = run_experiment(experiment, out, progress=not quiet, fresh=fresh, tell=tell)
+    _output(finished, shown, run_page)
 
 
 def resume(
@@ -211,27 +212,7 @@ def resume(
 
     Example: grasp-tune resume runs/quickstart --epochs 20
     """
-    experiment = _experiment(folder, folder, allow_outside, changes, budget, None, epochs, None)
-    _run(experiment, folder, False, quiet, shown, allow_outside)
-
-
-def _run(
-    experiment: "Experiment",
-    out: Path | None,
-    fresh: bool,
-    quiet: bool,
-    shown: Format,
-    allow_outside: bool,
-) -> None:
-    from grasp_tune.cli.pages import run_page
-    from grasp_tune.config.run import run_experiment
-
-    folder = (out or Path(experiment.out or "")).expanduser().absolute()
-    flag = " --allow-outside" * allow_outside
-    tell = (lambda text: None) if quiet else (lambda text: say(f"note: {text}"))
-    with _resumable(f"grasp-tune resume {shlex.quote(str(folder))}{flag}"):
-        finished = run_experiment(experiment, out, progress=not quiet, fresh=fresh, tell=tell)
-    _output(finished, shown, run_page)
+    run(folder, folder, changes, budget, None, epochs, None, False, quiet, shown, allow_outside)
 
 
 @contextmanager

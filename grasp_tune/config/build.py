@@ -7,8 +7,7 @@ from typing import Any
 import torch
 
 from grasp_tune.config.entry_point import load_entry_point
-from grasp_tune.config.losses import settle_loss
-from grasp_tune.config.models import ModelFactory, default_model
+from grasp_tune.config.models import ModelFactory, default_model, settle_loss
 from grasp_tune.config.options import Backbone, Model
 from grasp_tune.config.schema import UNLIMITED, Experiment
 from grasp_tune.core.errors import ProblemError
