@@ -125,8 +125,8 @@ def _explained(error: ValidationError, source_of: Callable[[Keys], str]) -> Conf
     for theirs, ours in _OURS.items():
         wanted = re.sub(theirs, ours, wanted)
     if what == "expected":
-        path = tuple(context["key"].split(".")) if context["key"] else path
-        got = context["got"] or got
+        path = tuple(context["key"].split(".")) if "key" in context else path
+        got = context.get("got", got)
     elif what == "extra_forbidden":
         got, wanted = "an unknown key", _right_key(path, kind)
     elif what == "missing":

@@ -19,9 +19,7 @@ from grasp_tune.core.methods import Method, method_from_dict
 from grasp_tune.data.options import DATASETS, Dataset
 from grasp_tune.schedules import find_schedule
 
-METRICS = ("accuracy", "f1", "auc", "r2")
-AUGMENTATIONS = ("flip", "crop", "noise")
-LOSSES = ("cross_entropy", "logistic", "mse", "hinge")
+_LOSSES = ("cross_entropy", "logistic", "mse", "hinge")
 UNLIMITED = 10**15  # the largest budget; with another limit: as that one says
 _DEVICE = s.checked(
     lambda name: re.fullmatch(r"auto|cpu|mps|cuda(:[0-9]{1,3})?", str(name)),
@@ -44,10 +42,10 @@ class Problem(s.Section):
     """The data: a name, a name with options, or `module:function`."""
     model: Annotated[options.Model, KINDS["problem", "model"]] | None = None
     """A name, one with options, or `module:function`; empty: linear if convex, else mlp."""
-    loss: Annotated[s.Text, s.known_or_own(lambda: LOSSES)] | None = None
+    loss: Annotated[s.Text, s.known_or_own(lambda: _LOSSES)] | None = None
     """cross_entropy, logistic, mse, hinge, or `module:function` that takes (model, batch) and
     returns a scalar; empty: what fits the model and the data."""
-    augment: tuple[Annotated[s.Text, s.known_or_own(lambda: AUGMENTATIONS)], ...] = ()
+    augment: tuple[Annotated[s.Text, s.known_or_own(lambda: ("flip", "crop", "noise"))], ...] = ()
     """Random changes of the training rows, anew in every minibatch: flip (pictures left to right),
     crop (pictures moved by up to an eighth of their side), noise (numbers, by a tenth of their
     deviation), or `module:function` that takes and returns the inputs of a minibatch."""
@@ -55,7 +53,7 @@ class Problem(s.Section):
     """Rows in one minibatch; empty: 64, or `full` for the method deterministic, which needs it."""
     validation: s.Share = 0.0
     """Share of the training rows kept aside, on which the final choice is then made."""
-    metric: Annotated[s.Text, s.known_or_own(lambda: METRICS)] | None = None
+    metric: Annotated[s.Text, s.known_or_own(lambda: ("accuracy", "f1", "auc", "r2"))] | None = None
     """What reports and comparisons tell beside the loss, larger is better: accuracy, f1, auc, r2,
     or `module:function` that takes (outputs, targets); empty: accuracy for classes."""
     choose_by: Literal["loss", "metric"] = "loss"

@@ -78,15 +78,13 @@ def by_name(*kinds: type[Any]) -> dict[str, type[Any]]:
     return {word: kind for words, kind in pairs for word in words or ("module:function",)}
 
 
-def wrong(
-    wanted: str, *, key: str = "", got: str = "", choices: tuple[str, ...] = ()
-) -> PydanticCustomError:
-    """The error that tells what would be right, at the key that is checked or at another one.
+def wrong(wanted: str, **more: Any) -> PydanticCustomError:
+    """The error that tells what would be right.
 
-    key: dotted, from the top. got: what is there. choices: names, of which the nearest is offered.
+    more: key, dotted, if it is not the one that is checked; got, what is there; choices, names of
+    which the nearest is offered.
     """
-    context = {"expected": wanted, "key": key, "got": got, "choices": choices}
-    return PydanticCustomError("expected", "{expected}", context)
+    return PydanticCustomError("expected", "{expected}", {"expected": wanted, **more})
 
 
 def absolute(text: str) -> str:
@@ -105,27 +103,35 @@ def checked(right: Callable[[Any], object], wanted: str) -> BeforeValidator:
     """A check of a value before its type, told as one error."""
 
     def check(value: object) -> object:
-        if not right(value):
-            raise wrong(wanted)
-        return value
+        if right(value):
+            return value
+        raise wrong(wanted)
 
     return BeforeValidator(check)
 
 
-def known_or_own(names: Callable[[], tuple[str, ...]]) -> AfterValidator:
+def known_or_own(names: Callable[[], tuple[str, ...]]) -> BeforeValidator:
     """A check that text is one of the names at that time, or `module:function`."""
 
-    def check(value: str) -> str:
-        if value not in (known := names()) and not is_entry_point(value):
-            raise wrong(f"one of {', '.join(known)}, or module:function", choices=known)
-        return value
+    def check(value: object) -> object:
+        if value in names() or is_entry_point(value):
+            return value
+        raise wrong(f"one of {', '.join(names())}, or module:function", choices=names())
 
-    return AfterValidator(check)
+    return BeforeValidator(check)
 
 
 def _whole(value: object) -> object:
     exact = isinstance(value, float) and value.is_integer() and abs(value) < 2**63
     return int(value) if exact else value  # type: ignore[call-overload]
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and value.strip() != "" and "\0" not in value
+
+
+def _is_batch(value: object) -> bool:
+    return value == "full" or (type(value) is int and 1 <= value <= 1_000_000)
 
 
 Whole = Annotated[int, Field(strict=True), BeforeValidator(_whole)]
@@ -136,22 +142,9 @@ FlagOrAuto = Annotated[
     bool | Literal["auto"],
     checked(lambda value: isinstance(value, bool) or value == "auto", "true, false or auto"),
 ]
-Batch = Annotated[
-    int | Literal["full"],
-    checked(
-        lambda value: value == "full" or (type(value) is int and 1 <= value <= 1_000_000),
-        "a whole number from 1 to 1000000, or full",
-    ),
-    BeforeValidator(_whole),
-]
-Text = Annotated[
-    str,
-    Field(max_length=4096),
-    checked(
-        lambda value: isinstance(value, str) and value.strip() and "\0" not in value,
-        "text without null characters",
-    ),
-]
+_BATCH = checked(_is_batch, "a whole number from 1 to 1000000, or full")
+Batch = Annotated[int | Literal["full"], _BATCH, BeforeValidator(_whole)]
+Text = Annotated[str, Field(max_length=4096), checked(_is_text, "text without null characters")]
 # Absolute from the start: a run may be resumed from another folder.
 PathText = Annotated[Text, AfterValidator(absolute)]
 # Where a run writes; what is shown or stored of it holds no password.
