@@ -99,7 +99,13 @@ def plan_page(estimate: CostEstimate) -> Group:
         phases.add_row(phase.name, phase.what, f"{phase.calls:,}")
     phases.add_row("total", f"of {experiment.budget:,} allowed", f"{run.calls:,}", style="bold")
     tail = _lines()
-    tail.add_row("time", _time(estimate))
+    words = "not measured: leave --grad-norm out to time a few steps"
+    if estimate.seconds is not None and estimate.measured is not None:
+        kind = experiment.backend.kind
+        more = "" if kind == "local" else f", and what {kind} itself needs"
+        words = f"about {duration(estimate.seconds)} on this machine{more} (from "
+        words += f"{estimate.measured.steps:,} timed oracle calls, thrown away and not counted)"
+    tail.add_row("time", words)
     words = f"{plural(run.depth, 'step')} of {run.calls:,} calls must follow each other"
     times = [(count, estimate.seconds_on(count)) for count in WORKERS]
     told = ", ".join(f"{count}: {duration(time)}" for count, time in times if time is not None)
@@ -110,15 +116,6 @@ def plan_page(estimate: CostEstimate) -> Group:
         tail.add_row("note", note)
     title = Text(experiment.title or "An experiment", style="bold")
     return Group(title, Text(), head, Text(), phases, *_cells(estimate), Text(), tail)
-
-
-def _time(estimate: CostEstimate) -> str:
-    if estimate.seconds is None or estimate.measured is None:
-        return "not measured: leave --grad-norm out to time a few steps"
-    steps = f"{estimate.measured.steps:,} timed oracle calls, thrown away and not counted"
-    kind = estimate.experiment.backend.kind
-    more = "" if kind == "local" else f", and what {kind} itself needs"
-    return f"about {duration(estimate.seconds)} on this machine{more} (from {steps})"
 
 
 def _cells(estimate: CostEstimate) -> list[RenderableType]:

@@ -1,15 +1,11 @@
 """A config file to an Experiment: read, include, override, check; nothing is imported or run.
 
 Order, the later wins: files named by `include`, the file itself, environment variables
-`GRASP_TUNE__PROBLEM__BATCH_SIZE=32`, then `--set problem.batch_size=32`. Mappings are merged key by
-key, everything else is replaced. A section whose `name` (or `kind`) changes is replaced as a whole,
-for the options of one data set mean nothing to another.
-
-An included file is named relative to the file that includes it and must lie in the folder of the
-first file or below, links followed: a config from a stranger cannot show what else is on the disk.
-
-The first error that pydantic finds becomes one line in the words of the file: the key as it was
-written there, the source that gave the value, and the nearest valid key or name.
+`GRASP_TUNE__PROBLEM__BATCH_SIZE=32`, then `--set problem.batch_size=32`. A section whose `name` (or
+`kind`) changes is replaced as a whole: the options of one data set mean nothing to another.
+An included file must lie in the folder of the first file or below, links followed: a config from a
+stranger cannot show what else is on the disk. What is wrong is told in one line, in the words of
+the file: the key as it was written, the source that gave the value, the nearest valid key or name.
 """
 
 import difflib

@@ -1,8 +1,7 @@
 """What may be said about the model, the method and the backend: one section for each kind.
 
 The inputs of the method are those of the classes in `core.methods`, with their defaults; only what
-a config says about them stands here. None has to be known or tuned: any positive number is right,
-and costs at most a logarithm. There is no learning rate, smoothness or distance to give.
+a config says about them stands here.
 """
 
 from dataclasses import fields

@@ -1,8 +1,7 @@
 """The whole of an experiment, checked once at birth: what, how, how long, where.
 
-Only `problem.dataset` has no default. Rules that involve two keys live here, in
-`Experiment._fits_together`; what needs the data (a model for two classes given ten) is checked
-when the problem is built.
+Rules that involve two keys live in `Experiment._conflicts`; what needs the data (a model for two
+classes given ten) is checked when the problem is built.
 """
 
 import re
@@ -188,6 +187,7 @@ class Experiment(s.Section):
             )
         named = [problem.dataset.name, model and model.name, problem.loss, problem.metric]
         named += [*problem.augment, self.method.base, *self.challengers]
+        named.append(getattr(problem.dataset, "collate_fn", None))
         if own := sorted({str(name) for name in named if is_entry_point(name)}):
             yield f"The config runs code of its own: {', '.join(own)}."
 

@@ -1,8 +1,7 @@
 """The parts that every section of a config shares: frozen, strict about types and about keys.
 
-A section describes and checks; it imports neither torch nor any data. Numbers must be numbers
-(`"10"` and `true` are refused, `1e4` is a fine whole number), so that a slip in a file is an error
-at its key and not a surprise an hour later. The text below a key is what the reference says of it.
+A section imports neither torch nor any data. Numbers must be numbers: `"10"` and `true` are
+refused, `1e4` is a fine whole number. The text below a key is what the reference says of it.
 """
 
 import re
@@ -81,8 +80,7 @@ def by_name(*kinds: type[Any]) -> dict[str, type[Any]]:
 def wrong(wanted: str, **more: Any) -> PydanticCustomError:
     """The error that tells what would be right.
 
-    more: key, dotted, if it is not the one that is checked; got, what is there; choices, names of
-    which the nearest is offered.
+    more: `key`, dotted, if not the one checked; `got`; `choices`, of which the nearest is offered.
     """
     return PydanticCustomError("expected", "{expected}", {"expected": wanted, **more})
 

@@ -1,8 +1,7 @@
 """YAML text to plain values and back, for files that strangers may have written.
 
-Reads the subset that configs need: mappings with word keys, lists, and scalars. Tags, anchors and
-aliases are refused, so nothing but plain values can be built and a small file cannot fill the
-memory; size and depth are bounded; a key given twice is an error, not a silent choice.
+Tags, anchors and aliases are refused, so nothing but plain values can be built and a small file
+cannot fill the memory; size and depth are bounded; a key given twice is an error.
 Scalars follow YAML 1.2: `1e-3` is a number, `no` and `2024-01-01` are text, `010` is ten.
 """
 
@@ -85,10 +84,7 @@ class _Reader(_Types, yaml.SafeLoader):
 
 
 def parse_yaml(content: bytes | str, source: str) -> Any:
-    """The one value in a YAML document; `source` is the name for error lines.
-
-    Raises ConfigError for anything that is not plain, bounded, well-formed UTF-8 YAML.
-    """
+    """The value in plain, bounded, well-formed YAML; else ConfigError, which names `source`."""
     if len(content) > MAX_BYTES:
         raise ConfigError(source, "", f"more than {MAX_BYTES} bytes", f"at most {MAX_BYTES}")
     try:
