@@ -71,9 +71,28 @@ class ModelFactory:
             case kinds.Mlp():
                 return _mlp((spec.features, *options.hidden, outputs), options.activation)
             case kinds.Cnn():
-                return _cnn(spec.input_shape, outputs, options)
+                channels, height, width = spec.input_shape
+                layers: list[nn.Module] = []
+                for after in options.channels:
+                    layers += [nn.Conv2d(channels, after, 3, padding=1), nn.ReLU()]
+                    channels = after
+                    if min(height, width) >= 2:  # else there is nothing left to pool
+                        layers.append(nn.MaxPool2d(2))
+                        height, width = height // 2, width // 2
+                inner = nn.Linear(channels * height * width, options.hidden)
+                layers += [nn.Flatten(), inner, nn.ReLU()]
+                return nn.Sequential(*layers, nn.Linear(options.hidden, outputs))
             case kinds.ResNet18():
-                return _resnet18(spec.input_shape[0], outputs, options)
+                channels = spec.input_shape[0]
+                norm = partial(nn.GroupNorm, 32) if options.norm == "group" else None
+                make = torchvision("the model resnet18").models.resnet18
+                network: nn.Module = make(weights=None, num_classes=outputs, norm_layer=norm)
+                if options.stem == "small":
+                    network.conv1 = nn.Conv2d(channels, 64, 3, padding=1, bias=False)
+                    network.maxpool = nn.Identity()
+                elif channels != 3:
+                    network.conv1 = nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)
+                return network
         assert isinstance(options, kinds.OwnModel)
         make = load_entry_point(options.name, "problem.model.name")
         model = make(replace(spec, outputs=outputs), **options.options)
@@ -158,31 +177,6 @@ def _mlp(widths: tuple[int, ...], activation: str) -> nn.Module:
     for before, after in pairwise(widths):
         layers += [nn.Linear(before, after), _ACTIVATIONS[activation]()]
     return nn.Sequential(*layers[:-1])
-
-
-def _cnn(shape: tuple[int, ...], outputs: int, options: kinds.Cnn) -> nn.Module:
-    channels, height, width = shape
-    layers: list[nn.Module] = []
-    for after in options.channels:
-        layers += [nn.Conv2d(channels, after, 3, padding=1), nn.ReLU()]
-        channels = after
-        if min(height, width) >= 2:  # else there is nothing left to pool
-            layers.append(nn.MaxPool2d(2))
-            height, width = height // 2, width // 2
-    layers += [nn.Flatten(), nn.Linear(channels * height * width, options.hidden), nn.ReLU()]
-    return nn.Sequential(*layers, nn.Linear(options.hidden, outputs))
-
-
-def _resnet18(channels: int, outputs: int, options: kinds.ResNet18) -> nn.Module:
-    norm = partial(nn.GroupNorm, 32) if options.norm == "group" else None
-    make = torchvision("the model resnet18").models.resnet18
-    network: nn.Module = make(weights=None, num_classes=outputs, norm_layer=norm)
-    if options.stem == "small":
-        network.conv1 = nn.Conv2d(channels, 64, 3, padding=1, bias=False)
-        network.maxpool = nn.Identity()
-    elif channels != 3:
-        network.conv1 = nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)
-    return network
 
 
 def cross_entropy(model: nn.Module, batch: Batch) -> Tensor:

@@ -72,11 +72,9 @@ class ResNet18(TrainedModel):
 
     name: Annotated[Literal["resnet18"], s.KIND] = "resnet18"
     stem: Literal["imagenet", "small"] = "imagenet"
-    """First layers: torchvision's own (a 7 x 7 convolution and pooling), or one 3 x 3 convolution,
-    which keeps more of small pictures."""
+    """First layers: a 7 x 7 convolution and pooling, or, for small pictures, one 3 x 3 convolution."""
     norm: Literal["batch", "group"] = "batch"
-    """Normalization: torchvision's own over the minibatch, or over groups of channels, which makes
-    every sample's loss independent of the others."""
+    """Normalization over the minibatch, or over groups of channels: samples stay independent."""
     pretrained: s.Flag = False
     """Start from its ImageNet weights, but for the last layer (`stem: imagenet`, `norm: batch`)."""
     download: Download = False

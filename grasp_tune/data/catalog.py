@@ -95,10 +95,10 @@ def libsvm(options: Libsvm) -> Data:
     files = [existing_file(path, key, how) for key, path in given.items() if path is not None]
     for file in files:  # a value takes at least four characters in the file and sixteen bytes here
         check_memory(file.name, 4.0 * file.stat().st_size, options.max_gib)
-    read, names = _sklearn("libsvm").load_svmlight_files, list(map(str, files))
-    how_read = {"n_features": options.features, "zero_based": options.zero_based}
+    read = _sklearn("libsvm").load_svmlight_files
+    names, zero = [str(file) for file in files], options.zero_based
     with reading(" or ".join(names), "LIBSVM", how):
-        parts = read(names, dtype=np.float32, **how_read)
+        parts = read(names, n_features=options.features, dtype=np.float32, zero_based=zero)
     needed = 4.0 * sum(np.prod(part.shape) for part in parts[::2])
     check_memory(files[0].name, needed, options.max_gib)
     arrays = [part.toarray() if part.ndim == 2 else part for part in parts]
