@@ -72,7 +72,7 @@ class ResNet18(TrainedModel):
 
     name: Annotated[Literal["resnet18"], s.KIND] = "resnet18"
     stem: Literal["imagenet", "small"] = "imagenet"
-    """First layers: a 7 x 7 convolution and pooling, or, for small pictures, one 3 x 3 convolution."""
+    """First layers: a 7 x 7 convolution and pooling, or for small pictures one of 3 x 3."""
     norm: Literal["batch", "group"] = "batch"
     """Normalization over the minibatch, or over groups of channels: samples stay independent."""
     pretrained: s.Flag = False

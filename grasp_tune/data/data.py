@@ -52,8 +52,9 @@ class Data:
     notes: tuple[str, ...] = ()  # what was done to the rows that a person should know
 
     def __post_init__(self) -> None:
-        few, both = len(self.labels or "ab") < 2, (self.x_test is None) == (self.y_test is None)
-        require(not few, f"{self.name}: got 1 class, expected at least 2")
+        count, both = len(self.labels or ()), (self.x_test is None) == (self.y_test is None)
+        enough = self.labels is None or count > 1
+        require(enough, f"{self.name}: got {count} class, expected at least 2")
         require(both, f"{self.name}: test inputs and test labels must come together")
         self._check("training", self.x, self.y)
         if self.x_test is not None and self.y_test is not None:
