@@ -8,8 +8,7 @@ travel to another machine and an outcome can be replayed years later.
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import repeat
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal
 
 from grasp_tune.core import checkpoint_keys as keys
 from grasp_tune.core.checkpoint_keys import MOMENTS, START, Key
@@ -30,10 +29,15 @@ class Arm:
     values: tuple[tuple[str, float], ...]
 
     @classmethod
-    def of(cls, index: int, base: str, value: float, *, power: float = 0.0) -> "Arm":
-        """Return a run with this main value; see `power`."""
-        rest = (("power", power),) if power else ()
-        return cls(index, base, ((described(base).value, value), *rest))
+    def of(
+        cls, index: int, base: str, value: float, *, power: float = 0.0, **others: float
+    ) -> "Arm":
+        """Return a run with the optimizer's main value, and others by name.
+
+        power: each coordinate's step is divided by (size of its gradients) ** power.
+        """
+        rest = {"power": power, **others} if power else others
+        return cls(index, base, ((described(base).value, value), *rest.items()))
 
     @property
     def value(self) -> float:
@@ -42,8 +46,13 @@ class Arm:
 
     @property
     def power(self) -> float:
-        """Each coordinate's step is divided by (size of its gradients) ** power; usually 0."""
+        """The power of the coordinates' gradient sizes that divides the steps; usually 0."""
         return dict(self.values).get("power", 0.0)
+
+    @property
+    def kind(self) -> tuple[str, tuple[tuple[str, float], ...]]:
+        """What runs have in common that differ by their main value only."""
+        return self.base, self.values[1:]
 
     def with_value(self, index: int, value: float) -> "Arm":
         return Arm(index, self.base, ((self.values[0][0], value), *self.values[1:]))
@@ -79,9 +88,10 @@ class Segment:
         return self.stop - self.start
 
     def step_share(self, call: int) -> float:
-        """Return the share of the full step at a call; it grows with the root of the lanes.
+        r"""Return the share of the full step at an oracle call.
 
-        The noise of a mean falls with that root.
+        It rises over the warm-up, falls linearly between the two calls of `anneal`, and grows with
+        the root of the lanes: the noise of a mean falls with it.
         """
         if self.ramp:
             return float(2.0 ** (call - self.start))
@@ -285,7 +295,6 @@ class ScoreOutcome(_Ended):
 
 Task = ProbeTask | TrainTask | ScoreTask
 Outcome = ProbeOutcome | TrainOutcome | ScoreOutcome
-_Part = tuple[int | str, int]  # a run or a candidate, and its calls
 
 
 def ended_runs(
@@ -295,8 +304,9 @@ def ended_runs(
     for task in tasks:
         if isinstance(task, TrainTask):
             outcome = known.get(task.id)
-            ended = outcome.segments if isinstance(outcome, TrainOutcome) else repeat(None)
-            yield from zip(task.segments, ended, strict=False)
+            lost = [None] * len(task.segments)
+            found = outcome.segments if isinstance(outcome, TrainOutcome) else lost
+            yield from zip(task.segments, found, strict=True)
 
 
 def depth_of(task: Task, outcome: Outcome) -> int:
@@ -322,7 +332,11 @@ def check_answer(task: Task, outcome: Outcome) -> None:
     task allows, or speaks of other runs, would break the budget or the choice in silence. Losses
     are not judged: NaN and infinities are legitimate.
     """
-    where, wanted, found = task.id, list[_Part](), list[_Part]()
+    where = task.id
+    if outcome.phase != task.phase:
+        raise InputError(f"task {where} cannot end with a {outcome.phase} outcome")
+    wanted: list[tuple[int | str, int]] = []  # the runs or candidates, and the calls of each
+    found: list[tuple[int | str, int]] = []
     sizes: list[tuple[str, float]] = []
     if isinstance(task, TrainTask) and isinstance(outcome, TrainOutcome):
         wanted = [(segment.arm.index, segment.calls) for segment in task.segments]
@@ -333,13 +347,11 @@ def check_answer(task: Task, outcome: Outcome) -> None:
         wanted = [(s.key, 1 if task.exact else s.stop - s.start) for s in task.samples]
         found = [(item.key, item.count) for item in outcome.samples]
         sizes = [(f"{item.key}: square", item.square) for item in outcome.samples]
-    elif isinstance(task, ProbeTask) and isinstance(outcome, ProbeOutcome):
+    elif isinstance(outcome, ProbeOutcome):
         for count, low in (("gradients", 0), ("values", 0), ("parameters", 1), ("matrices", 0)):
             whole(f"{where}: {count}", getattr(outcome, count), low)
         names = ("gradient_norm", "gradient_square", "value_square")
         sizes = [(name, getattr(outcome, name)) for name in names]
-    else:
-        raise InputError(f"task {where} cannot end with a {outcome.phase} outcome")
     if [name for name, _ in found] != [name for name, _ in wanted]:
         raise InputError(f"{where}: got an outcome of {found[:8]}, expected {wanted[:8]}")
     for (name, most), (_, calls) in zip(wanted, found, strict=True):
@@ -351,21 +363,25 @@ def check_answer(task: Task, outcome: Outcome) -> None:
 
 
 def task_to_dict(task: Task) -> dict[str, Json]:
+    """Return the task as JSON values."""
     return {"phase": task.phase, "task": encode(task)}
 
 
 def task_from_dict(data: Json) -> Task:
-    """Return the task that `task_to_dict` wrote as JSON values."""
-    return cast(Task, _read("task", (ProbeTask, TrainTask, ScoreTask), data))
+    """Return the task that `task_to_dict` wrote."""
+    found: Task = _read("task", (ProbeTask, TrainTask, ScoreTask), data)
+    return found
 
 
 def outcome_to_dict(outcome: Outcome) -> dict[str, Json]:
+    """Return the outcome as JSON values."""
     return {"phase": outcome.phase, "outcome": encode(outcome)}
 
 
 def outcome_from_dict(data: Json) -> Outcome:
-    """Return the outcome that `outcome_to_dict` wrote as JSON values."""
-    return cast(Outcome, _read("outcome", (ProbeOutcome, TrainOutcome, ScoreOutcome), data))
+    """Return the outcome that `outcome_to_dict` wrote."""
+    found: Outcome = _read("outcome", (ProbeOutcome, TrainOutcome, ScoreOutcome), data)
+    return found
 
 
 def _read(what: str, kinds: tuple[Any, ...], data: Json) -> Any:
