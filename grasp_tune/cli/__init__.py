@@ -18,8 +18,7 @@ from grasp_tune.cli.commands import compare, init, plan, report, resume, run, sa
 from grasp_tune.config.errors import ConfigError, DataError, EntryPointError, MissingDataError
 from grasp_tune.core.errors import GraspError, InputError, MissingExtra
 
-FAILED, BAD_INPUT = 1, 2
-_BAD = (ConfigError, DataError, EntryPointError, MissingDataError, InputError, MissingExtra)
+_BAD_INPUT = (ConfigError, DataError, EntryPointError, MissingDataError, InputError, MissingExtra)
 
 app = typer.Typer(
     name="grasp-tune",
@@ -63,23 +62,19 @@ for command in (init, plan, run, resume, watch, report, compare):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
-    _set_up_logging()
+    logger = logging.getLogger("grasp_tune")
+    logger.handlers = [logging.StreamHandler(sys.stderr)]
+    # All lines in a log, warnings only beside a progress bar.
+    logger.setLevel(logging.WARNING if sys.stderr.isatty() else logging.INFO)
     try:
         app(args=None if arguments is None else list(arguments), prog_name="grasp-tune")
         return 0
     except SystemExit as end:
-        return end.code if isinstance(end.code, int) else 0 if end.code is None else FAILED
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
     except GraspError as error:
         say(" ".join(str(error).split()) or type(error).__name__)
-        return BAD_INPUT if isinstance(error, _BAD) else FAILED
+        return 2 if isinstance(error, _BAD_INPUT) else 1
     except BrokenPipeError:
         # The reader of our output went away, as `| head` does: not our fault, nothing to say.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
-
-
-def _set_up_logging() -> None:
-    """Log lines on standard error: all of them in a log, warnings only beside a progress bar."""
-    logger = logging.getLogger("grasp_tune")
-    logger.handlers = [logging.StreamHandler(sys.stderr)]
-    logger.setLevel(logging.WARNING if sys.stderr.isatty() else logging.INFO)
+        return 1

@@ -10,96 +10,73 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 if TYPE_CHECKING:
     from grasp_tune.config.schema import Experiment
 
-INTERRUPTED, TERMINATED = 130, 143
-
-
-class Format(StrEnum):
-    """How results are printed."""
-
-    TABLE = "table"
-    JSON = "json"
-
-
-Config = Annotated[
-    Path,
-    typer.Argument(
-        metavar="CONFIG", help="The experiment, a YAML file; `grasp-tune init` writes a first one."
-    ),
-]
-Folder = Annotated[
-    Path, typer.Argument(metavar="DIR", help="The folder of a run, as it was given to --out.")
-]
+Format = Literal["table", "json"]
+_CONFIG = "The experiment, a YAML file; `grasp-tune init` writes a first one."
+Config = Annotated[Path, typer.Argument(metavar="CONFIG", help=_CONFIG)]
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A run's folder, as given to --out.")]
 _SET = "Override a key of the config, such as problem.batch_size=32. May be repeated."
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=_SET)]
-_FORMAT = "A table for people, or JSON for programs."
-Shown = Annotated[Format, typer.Option("--format", help=_FORMAT)]
+Shown = Annotated[Format, typer.Option("--format", help="Table for people, JSON for programs.")]
 _OUTSIDE = "Let the config write files outside of the run's folder and open connections."
 AllowOutside = Annotated[bool, typer.Option("--allow-outside", help=_OUTSIDE)]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Open = Annotated[bool, typer.Option("--open", help="Open the report in the browser.")]
-_BUDGET = (
-    "Oracle calls in all. This and the next three replace what the config says of length; of "
-    "several that are given, the smallest counts."
-)
+_BUDGET = "Oracle calls. This and the next three replace those of the config; the smallest counts."
 Budget = Annotated[int | None, typer.Option(help=_BUDGET)]
-_STEPS = "As many calls as a training of so many steps."
-Steps = Annotated[int | None, typer.Option(help=_STEPS)]
-_EPOCHS = "As many calls as so many passes over the rows."
-Epochs = Annotated[float | None, typer.Option(help=_EPOCHS)]
+Steps = Annotated[int | None, typer.Option(help="As many calls as a training of so many steps.")]
+Epochs = Annotated[float | None, typer.Option(help="As many calls as so many passes over rows.")]
 Minutes = Annotated[float | None, typer.Option(help="Of the clock.")]
 
 
 def _experiment(
-    config: Path, typed: list[str], out: Path | None, allow_outside: bool, saved: bool = False
+    config: Path,
+    out: Path | None,
+    allow_outside: bool,
+    changes: list[str] | None = None,
+    *limits: float | None,
 ) -> "Experiment":
-    """The experiment in a config, or in a run's folder, if it may do what it wants."""
+    """The experiment in a config, or in the run's folder `out` itself, if it may do what it wants.
+
+    changes: of --set. limits: budget, steps, epochs, minutes; they replace those of the config.
+    """
     from grasp_tune.config.loader import load_experiment
     from grasp_tune.config.run_folder import check_reach, saved_experiment
+    from grasp_tune.config.schema import UNLIMITED
 
-    experiment = (saved_experiment if saved else load_experiment)(config, overrides=typed)
+    typed = list(changes or ())
+    if any(value is not None for value in limits):
+        texts = ["~" if value is None else value for value in limits]
+        texts[0] = UNLIMITED if limits[0] is None else limits[0]
+        keys = ("budget", "steps", "epochs", "minutes")
+        typed += [f"{key}={text}" for key, text in zip(keys, texts, strict=True)]
+    load = saved_experiment if config == out else load_experiment
+    experiment = load(config, overrides=typed)
     if not allow_outside:
         check_reach(experiment, config, typed, out)
     return experiment
 
 
-def _typed(changes: list[str] | None, **limits: float | None) -> list[str]:
-    """What was typed with --set, and the limits that replace those of the config."""
-    found = list(changes or ())
-    if any(value is not None for value in limits.values()):
-        from grasp_tune.config.schema import UNLIMITED
-
-        limits["budget"] = UNLIMITED if limits["budget"] is None else limits["budget"]
-        found += [f"{key}={'~' if value is None else value}" for key, value in limits.items()]
-    return found
-
-
 def say(text: str) -> None:
     """A line on standard error."""
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
+    typer.echo(text, err=True)
 
 
-def _unheard(text: str) -> None:
-    """What is told where nobody listens."""
-
-
-def _output(values: dict[str, Any], shown: Format, page: Callable[[Any], Any] | None) -> None:
-    """Print the values as JSON, or the page that is made of them."""
-    if shown is Format.JSON or page is None:
-        sys.stdout.write(json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+def _output(found: Any, shown: Format, page: Callable[..., Any], *more: object) -> None:
+    """Print what a command has found: as JSON, or as a page for people."""
+    if shown == "json":
+        typer.echo(json.dumps(found.to_dict(), indent=2, ensure_ascii=False))
     else:
-        from grasp_tune.cli import pages
+        from grasp_tune.cli.pages import show
 
-        pages.show(page(pages))
+        show(page(found, *more))
 
 
 _SCHEMA = "Print the JSON schema of a config instead, for editors that complete and check YAML."
@@ -126,7 +103,7 @@ def init(
 
         values = Experiment.model_json_schema()
         values["properties"]["include"] = {"description": "Files that this one is laid over."}
-        _output(values, Format.JSON, None)
+        typer.echo(json.dumps(values, indent=2))
         return
     try:
         with file.open("w" if force else "x", encoding="utf-8") as target:
@@ -153,7 +130,7 @@ def plan(
     minutes: Minutes = None,
     grad_norm: Annotated[float | None, typer.Option(min=0.0, help=_NORM)] = None,
     value: Annotated[float, typer.Option(help=_VALUE)] = 1.0,
-    shown: Shown = Format.TABLE,
+    shown: Shown = "table",
     allow_outside: AllowOutside = False,
 ) -> None:
     """Show what a run would do and cost. Trains nothing.
@@ -164,8 +141,8 @@ def plan(
 
     Example: grasp-tune plan configs/quickstart.yaml
     """
-    typed = _typed(changes, budget=budget, steps=steps, epochs=epochs, minutes=minutes)
-    experiment = _experiment(config, typed, None, allow_outside or grad_norm is not None)
+    allowed = allow_outside or grad_norm is not None
+    experiment = _experiment(config, None, allowed, changes, budget, steps, epochs, minutes)
     if grad_norm is not None:
         from grasp_tune.config.errors import ConfigError
         from grasp_tune.config.schema import UNLIMITED
@@ -175,10 +152,10 @@ def plan(
             wanted = "budget or steps; or no --grad-norm, so that the data are read"
             raise ConfigError("--grad-norm", "", "a config with epochs or minutes", wanted)
         experiment = experiment.model_copy(update={"budget": calls})
+    from grasp_tune.cli.pages import plan_page
     from grasp_tune.report.cost_estimate import estimate_cost
 
-    estimate = estimate_cost(experiment, grad_norm=grad_norm, value=value)
-    _output(estimate.to_dict(), shown, lambda pages: pages.plan_page(estimate))
+    _output(estimate_cost(experiment, grad_norm=grad_norm, value=value), shown, plan_page)
 
 
 _OUT = "Folder for all that the run writes; a folder of this same run is gone on with."
@@ -195,7 +172,7 @@ def run(
     minutes: Minutes = None,
     fresh: Annotated[bool, typer.Option("--fresh", help=_FRESH)] = False,
     quiet: Quiet = False,
-    shown: Shown = Format.TABLE,
+    shown: Shown = "table",
     allow_outside: AllowOutside = False,
 ) -> None:
     """Train, choose the best model, and write a report.
@@ -206,9 +183,16 @@ def run(
 
     Example: grasp-tune run configs/quickstart.yaml --out runs/quickstart --epochs 10
     """
-    typed = _typed(changes, budget=budget, steps=steps, epochs=epochs, minutes=minutes)
-    experiment = _experiment(config, typed, out, allow_outside)
-    _run(experiment, out, fresh, quiet, shown, allow_outside)
+    experiment = _experiment(config, out, allow_outside, changes, budget, steps, epochs, minutes)
+    from grasp_tune.cli.pages import run_page
+    from grasp_tune.config.run import run_experiment
+
+    folder = (out or Path(experiment.out or "")).expanduser().absolute()
+    flag = " --allow-outside" * allow_outside
+    tell = (lambda text: None) if quiet else (lambda text: say(f"note: {text}"))
+    with _resumable(f"grasp-tune resume {shlex.quote(str(folder))}{flag}"):
+        finished = run_experiment(experiment, out, progress=not quiet, fresh=fresh, tell=tell)
+    _output(finished, shown, run_page)
 
 
 def resume(
@@ -217,7 +201,7 @@ def resume(
     budget: Budget = None,
     epochs: Epochs = None,
     quiet: Quiet = False,
-    shown: Shown = Format.TABLE,
+    shown: Shown = "table",
     allow_outside: AllowOutside = False,
 ) -> None:
     """Go on with a run that was stopped, or that has ended and gets more budget.
@@ -228,27 +212,7 @@ def resume(
 
     Example: grasp-tune resume runs/quickstart --epochs 20
     """
-    typed = _typed(changes, budget=budget, steps=None, epochs=epochs, minutes=None)
-    experiment = _experiment(folder, typed, folder, allow_outside, saved=True)
-    _run(experiment, folder, False, quiet, shown, allow_outside)
-
-
-def _run(
-    experiment: "Experiment",
-    out: Path | None,
-    fresh: bool,
-    quiet: bool,
-    shown: Format,
-    allow_outside: bool,
-) -> None:
-    from grasp_tune.config.run import run_experiment
-
-    folder = (out or Path(experiment.out or "")).expanduser().absolute()
-    flag = " --allow-outside" * allow_outside
-    tell = _unheard if quiet else lambda text: say(f"note: {text}")
-    with _resumable(f"grasp-tune resume {shlex.quote(str(folder))}{flag}"):
-        finished = run_experiment(experiment, out, progress=not quiet, fresh=fresh, tell=tell)
-    _output(finished.to_dict(), shown, lambda pages: pages.run_page(finished))
+    run(folder, folder, changes, budget, None, epochs, None, False, quiet, shown, allow_outside)
 
 
 @contextmanager
@@ -258,10 +222,9 @@ def _resumable(command: str) -> Iterator[None]:
         yield
     except KeyboardInterrupt as error:
         stopped = type(error) is not KeyboardInterrupt  # our own: SIGTERM
-        if sys.stderr.isatty():
-            say("")
-        say(f"stopped; nothing that was finished is lost. To go on: {command}")
-        raise typer.Exit(TERMINATED if stopped else INTERRUPTED) from None
+        line = f"stopped; nothing that was finished is lost. To go on: {command}"
+        say(f"\n{line}" if sys.stderr.isatty() else line)
+        raise typer.Exit(143 if stopped else 130) from None
 
 
 def report(
@@ -285,7 +248,7 @@ def report(
     if adamw:
         from grasp_tune.report.compare import train_adamw
 
-        train_adamw(folder, _experiment(folder, [], folder, allow_outside, saved=True))
+        train_adamw(folder, _experiment(folder, folder, allow_outside))
     path = write_folder_report(folder)
     typer.echo(str(path))
     if show and typer.launch(path.as_uri()) != 0:
@@ -351,7 +314,7 @@ def compare(
     sort: Annotated[str, typer.Option(metavar="KEY", help=_SORT)] = "train_loss",
     fresh: Annotated[bool, typer.Option("--fresh", help=_FRESH)] = False,
     quiet: Quiet = False,
-    shown: Shown = Format.TABLE,
+    shown: Shown = "table",
     allow_outside: AllowOutside = False,
 ) -> None:
     """Compare with other optimizers on the same problem and the same number of oracle calls.
@@ -363,22 +326,16 @@ def compare(
 
     Example: grasp-tune compare configs/quickstart.yaml --out runs/compare --seeds 2
     """
-    typed = _typed(changes, budget=budget, steps=steps, epochs=epochs, minutes=minutes)
-    experiment = _experiment(config, typed, out, allow_outside)
+    experiment = _experiment(config, out, allow_outside, changes, budget, steps, epochs, minutes)
+    from grasp_tune.cli.pages import comparison_page
     from grasp_tune.report import compare as contest
 
     names = tuple(name.strip() for name in methods.split(",") if name.strip())
     # The command that goes on is the one that was typed, without --fresh.
     again = shlex.join(["grasp-tune", *(word for word in sys.argv[1:] if word != "--fresh")])
     with _resumable(again):
+        tell = (lambda text: None) if quiet else say
         comparison = contest.compare(
-            experiment,
-            out,
-            methods=names,
-            seeds=seeds,
-            fresh=fresh,
-            sort=sort,
-            tell=_unheard if quiet else say,
+            experiment, out, methods=names, seeds=seeds, fresh=fresh, sort=sort, tell=tell
         )
-    path = contest.write_comparison(comparison)
-    _output(comparison.to_dict(), shown, lambda pages: pages.comparison_page(comparison, path))
+    _output(comparison, shown, comparison_page, contest.write_comparison(comparison))

@@ -25,13 +25,11 @@ def show(page: Group) -> None:
     Console(width=width, highlight=False, soft_wrap=not terminal).print(page)
 
 
-def _lines(*rows: tuple[str, str]) -> Table:
-    """Lines of a word and what belongs to it."""
+def _lines() -> Table:
+    """A table whose rows are a word and what belongs to it."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
-    for row in rows:
-        table.add_row(*row)
     return table
 
 
@@ -48,17 +46,16 @@ def run_page(finished: "Finished") -> Group:
     """What a run has found."""
     from grasp_tune.report.advice import effort, headline, next_steps, score_label, score_words
 
-    result, metadata = finished.result, finished.metadata
-    table = _lines((score_label(result), score_words(result)))
-    if (quality := metadata.quality) is not None:
-        parts = {"training": quality.train, "validation": quality.validation, "test": quality.test}
-        for name, part in parts.items():
-            if part is not None:
-                words = f"loss {number(part.loss)}"
-                words += "" if part.accuracy is None else f", {percent(part.accuracy)} right"
-                if part.metric is not None and quality.metric != "accuracy":
-                    words += f", {quality.metric} {number(part.metric)}"
-                table.add_row(f"{part.rows:,} {name} rows", words)
+    result, metadata, table = finished.result, finished.metadata, _lines()
+    table.add_row(score_label(result), score_words(result))
+    quality: Any = metadata.quality
+    for name, key in (("training", "train"), ("validation", "validation"), ("test", "test")):
+        if (part := getattr(quality, key, None)) is not None:
+            words = f"loss {number(part.loss)}"
+            words += "" if part.accuracy is None else f", {percent(part.accuracy)} right"
+            if part.metric is not None and quality.metric != "accuracy":
+                words += f", {quality.metric} {number(part.metric)}"
+            table.add_row(f"{part.rows:,} {name} rows", words)
     table.add_row("time", duration(metadata.seconds))
     for note in result.notes:
         table.add_row("note", note)
@@ -81,62 +78,45 @@ def comparison_page(comparison: "Comparison", path: Path) -> Group:
 
 def plan_page(estimate: CostEstimate) -> Group:
     """What a run would do and cost."""
-    experiment, start, run = estimate.experiment, estimate.start, estimate.run
-    problem: list[tuple[str, str]] = []
+    experiment, start, run, head = estimate.experiment, estimate.start, estimate.run, _lines()
     if (built := estimate.built) is not None:
-        words = (
-            f"{built.data.name}, {len(built.data.x):,} training rows in minibatches of "
-            f"{built.problem.batch_size}; {built.model.name} with {start.parameters:,} "
-            f"parameters; loss {built.loss}"
-        )
-        problem = [("problem", words)]
-    bases = ", ".join(run.bases) or "none"
+        words = f"{built.data.name}, {len(built.data.x):,} training rows in minibatches of "
+        words += f"{built.problem.batch_size}; {built.model.name} with {start.parameters:,} "
+        head.add_row("problem", f"{words}parameters; loss {built.loss}")
+    words = f"{experiment.method.name}, schedule {experiment.schedule}, optimizer "
+    head.add_row("method", words + (", ".join(run.bases) or "none"))
     source = "from a few samples, not counted" if estimate.measured else "as given"
+    words = f"loss {number(start.value)}, gradient norm {number(start.grad_norm)} ({source})"
+    head.add_row("start", words)
+    low, high = map(number, estimate.range or (0.0, 0.0))
+    words = f"{estimate.quantity} {low} to {high}, {plural(len(run.values), 'value')}"
     if estimate.range is None:
-        found = "nothing would be trained: the gradient at the start is zero"
+        words = "nothing would be trained: the gradient at the start is zero"
     elif estimate.range[0] == estimate.range[1]:
-        share = number(estimate.range[0])
-        found = f"none to search: runs measure their distance, and take {share} of it"
-    else:
-        low, high = map(number, estimate.range)
-        found = f"{estimate.quantity} {low} to {high}, {plural(len(run.values), 'value')}"
-    head = _lines(
-        *problem,
-        ("method", f"{experiment.method.name}, schedule {experiment.schedule}, optimizer {bases}"),
-        (
-            "start",
-            f"loss {number(start.value)}, gradient norm {number(start.grad_norm)} ({source})",
-        ),
-        ("range", found),
-    )
+        words = f"none to search: runs measure their distance, and take {low} of it"
+    head.add_row("range", words)
     phases = _columns("phase ", "what ", "calls")
     for phase in estimate.phases:
         phases.add_row(phase.name, phase.what, f"{phase.calls:,}")
     phases.add_row("total", f"of {experiment.budget:,} allowed", f"{run.calls:,}", style="bold")
-    tail = _lines(("time", _time(estimate)), ("workers", _workers(estimate)))
+    tail = _lines()
+    words = "not measured: leave --grad-norm out to time a few steps"
+    if estimate.seconds is not None and estimate.measured is not None:
+        kind = experiment.backend.kind
+        more = "" if kind == "local" else f", and what {kind} itself needs"
+        words = f"about {duration(estimate.seconds)} on this machine{more} (from "
+        words += f"{estimate.measured.steps:,} timed oracle calls, thrown away and not counted)"
+    tail.add_row("time", words)
+    words = f"{plural(run.depth, 'step')} of {run.calls:,} calls must follow each other"
+    times = [(count, estimate.seconds_on(count)) for count in WORKERS]
+    told = ", ".join(f"{count}: {duration(time)}" for count, time in times if time is not None)
+    tail.add_row("workers", f"{words}; time on {told}" if told else words)
     if estimate.disk is not None:
         tail.add_row("disk", f"at most {size(estimate.disk)} of checkpoints at a time")
-    for note in estimate.experiment.notes():
+    for note in experiment.notes():
         tail.add_row("note", note)
     title = Text(experiment.title or "An experiment", style="bold")
     return Group(title, Text(), head, Text(), phases, *_cells(estimate), Text(), tail)
-
-
-def _time(estimate: CostEstimate) -> str:
-    if estimate.seconds is None or estimate.measured is None:
-        return "not measured: leave --grad-norm out to time a few steps"
-    steps = f"{estimate.measured.steps:,} timed oracle calls, thrown away and not counted"
-    kind = estimate.experiment.backend.kind
-    more = "" if kind == "local" else f", and what {kind} itself needs"
-    return f"about {duration(estimate.seconds)} on this machine{more} (from {steps})"
-
-
-def _workers(estimate: CostEstimate) -> str:
-    run = estimate.run
-    chain = f"{plural(run.depth, 'step')} of {run.calls:,} calls must follow each other"
-    times = [(count, estimate.seconds_on(count)) for count in WORKERS]
-    told = ", ".join(f"{count}: {duration(time)}" for count, time in times if time is not None)
-    return f"{chain}; time on {told}" if told else chain
 
 
 def _cells(estimate: CostEstimate) -> list[RenderableType]:

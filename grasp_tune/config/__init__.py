@@ -1,7 +1,4 @@
-"""Experiments described in YAML: read and checked here, built and run by the modules beside.
-
-Reading and checking a config loads no torch; running it does.
-"""
+"""Experiments described in YAML. Reading and checking one loads no torch; running it does."""
 
 from typing import TYPE_CHECKING
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import torch
 
-from grasp_tune.config.entry_point import own_or_name
-from grasp_tune.config.losses import settle_loss
-from grasp_tune.config.models import ModelFactory, default_model
+from grasp_tune.config.entry_point import load_entry_point
+from grasp_tune.config.models import ModelFactory, default_model, settle_loss
 from grasp_tune.config.options import Backbone, Model
 from grasp_tune.config.schema import UNLIMITED, Experiment
 from grasp_tune.core.errors import ProblemError
@@ -40,8 +39,6 @@ def build_parts(experiment: Experiment) -> Built:
     if isinstance(model, Backbone):
         data = with_features(data, model, device)
     name, loss, outputs = settle_loss(options.loss, model.name, data.spec)
-    # A GPU would wait for every minibatch if the rows were not there already.
-    rows = data.x.to(device), data.y.to(device)
     validation: Any = options.validation or None
     if path := getattr(options.dataset, "validation_path", None):
         more = load_data(options.dataset.model_copy(update={"test_path": path}))
@@ -52,10 +49,11 @@ def build_parts(experiment: Experiment) -> Built:
     problem = TorchProblem(
         model=ModelFactory(model, data.spec, outputs, options.augment),
         loss=loss,
-        data=rows,
+        # A GPU would wait for every minibatch if the rows were not there already.
+        data=(data.x.to(device), data.y.to(device)),
         batch_size=whole if size == "full" else size,
         validation=validation,
-        metric=own_or_name(options.metric, "problem.metric"),
+        metric=load_entry_point(options.metric, "problem.metric"),
         choose_by=options.choose_by,
         weight_decay=options.weight_decay,
         clip=options.clip,
@@ -67,10 +65,7 @@ def build_parts(experiment: Experiment) -> Built:
 def settled(
     experiment: Experiment, problem: TorchProblem, folder: Path | None = None
 ) -> Experiment:
-    """The experiment with its limits turned into a budget of oracle calls.
-
-    folder: of a run that may have decided already.
-    """
+    """The experiment with its limits turned into oracle calls; `folder` may hold a decision."""
     given = None if experiment.budget == UNLIMITED else experiment.budget
     limits = Limits(given, experiment.steps, experiment.epochs, experiment.minutes)
     exact = experiment.batch_size == "full"
@@ -80,10 +75,10 @@ def settled(
 
 def chosen_device(name: str) -> torch.device:
     """The device that a config names; ProblemError where this machine does not have it."""
-    cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
+    cuda, mps = torch.cuda.device_count(), torch.backends.mps.is_available()
     auto = "cuda" if cuda else "mps" if mps else "cpu"
     device = torch.device(auto if name == "auto" else name)
-    there = {"cuda": cuda and (device.index or 0) < torch.cuda.device_count(), "mps": mps}
+    there = {"cuda": (device.index or 0) < cuda, "mps": mps}
     if not there.get(device.type, True):
         raise ProblemError(
             f"problem.device: got {name}, which this machine does not have; expected cpu or auto"

@@ -1,10 +1,9 @@
 """Functions named in a config, `module:function`, imported only when they are asked for."""
 
-import importlib
 import os
+import pkgutil
 import re
 import sys
-from functools import reduce
 from typing import Any
 
 from grasp_tune.config.errors import EntryPointError, shown
@@ -18,29 +17,25 @@ def is_entry_point(text: object) -> bool:
     return isinstance(text, str) and _ENTRY_POINT.match(text) is not None
 
 
-def load_entry_point(name: str, key: str) -> Any:
-    """The function that `name` stands for; `key` is where the config names it.
+def load_entry_point(name: str | None, key: str) -> Any:
+    """The function that `module:function` stands for; every other name as it is.
 
-    Modules in the working directory are found too, after all installed ones.
+    key: where the config names it. Modules in the working directory are found too, after all
+    installed ones.
     """
-    module, _, attribute = name.partition(":")
-    here, fault = os.getcwd(), ""
+    if name is None or not is_entry_point(name):
+        return name
+    here = os.getcwd()
     if here not in sys.path and "" not in sys.path:
         sys.path.append(here)  # last: no file lying here can stand in for an installed package
-    target: Any = None
+    module, _, attribute = name.partition(":")
     try:
-        target = reduce(getattr, attribute.split("."), importlib.import_module(module))
+        target = pkgutil.resolve_name(name)
+        fault = "" if callable(target) else f"a {type(target).__name__}, expected a function"
     except ImportError as error:
         fault = f"whose module cannot be imported ({error}); expected one installed or in {here}"
     except AttributeError:
         fault = f"but {module} has no {shown(attribute)}"
-    if not fault and not callable(target):
-        fault = f"a {type(target).__name__}, expected a function"
     if fault:
         raise EntryPointError(f"{key}: got {name}, {fault}")
     return target
-
-
-def own_or_name(name: str | None, key: str) -> Any:
-    """The function that `module:function` stands for; every other name as it is."""
-    return load_entry_point(str(name), key) if is_entry_point(name) else name

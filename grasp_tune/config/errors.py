@@ -18,6 +18,12 @@ class DataError(GraspError, ValueError):
     """Data that was found but cannot be used: the message says where and what would be right."""
 
 
+def require(right: object, fault: str) -> None:
+    """Raise DataError with this message unless all is right."""
+    if not right:
+        raise DataError(fault)
+
+
 class MissingDataError(GraspError, FileNotFoundError):
     """Data or weights that are not there; the message says how to get them."""
 

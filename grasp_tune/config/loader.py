@@ -1,16 +1,17 @@
 """A config file to an Experiment: read, include, override, check; nothing is imported or run.
 
 Order, the later wins: files named by `include`, the file itself, environment variables
-`GRASP_TUNE__PROBLEM__BATCH_SIZE=32`, then `--set problem.batch_size=32`. Mappings are merged key by
-key, everything else is replaced. A section whose `name` (or `kind`) changes is replaced as a whole,
-for the options of one data set mean nothing to another.
-
-An included file is named relative to the file that includes it and must lie in the folder of the
-first file or below, links followed: a config from a stranger cannot show what else is on the disk.
+`GRASP_TUNE__PROBLEM__BATCH_SIZE=32`, then `--set problem.batch_size=32`. A section whose `name` (or
+`kind`) changes is replaced as a whole: the options of one data set mean nothing to another.
+An included file must lie in the folder of the first file or below, links followed: a config from a
+stranger cannot show what else is on the disk. What is wrong is told in one line, in the words of
+the file: the key as it was written, the source that gave the value, the nearest valid key or name.
 """
 
+import difflib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,13 +20,25 @@ from typing import Any
 from pydantic import ValidationError
 
 from grasp_tune.config.errors import ConfigError, shown
-from grasp_tune.config.explain import explained
 from grasp_tune.config.schema import KINDS, SECTIONS, Experiment
 from grasp_tune.config.yaml_text import MAX_BYTES, MAX_DEPTH, parse_scalar, parse_yaml
 
 CONFIG = "config.yaml"  # in the folder of a run
 ENVIRONMENT_PREFIX = "GRASP_TUNE__"
 _MAX_FILES = 32
+_OURS = {  # pydantic's words, and ours
+    r"(Input|\w+) should (be|have|match pattern) |, got a .*| after validation.*": "",
+    "a valid integer": "a whole number",
+    "a valid boolean": "true or false",
+    "a valid string": "text",
+    "a valid tuple": "a list",
+    "a valid dictionary.*": "a mapping",
+    "a valid number": "a number",
+    "greater than or equal to": ">=",
+    "less than or equal to": "<=",
+    "greater than": ">",
+    "less than": "<",
+}
 
 Keys = tuple[str, ...]
 Layer = tuple[Mapping[str, Any], str]  # values, and the file, variable or option that gives them
@@ -55,46 +68,96 @@ def load_experiment(
 
 
 def experiment_from(mapping: Mapping[str, Any], *, source: str = "config") -> Experiment:
-    """The checked experiment in a mapping, for use from Python; nothing else is looked at."""
+    """The checked experiment in a mapping; no file and no environment is looked at."""
     return _checked([(mapping, source)], source)
 
 
-def _checked(layers: list[Layer], top: str) -> Experiment:
+def _checked(layers: Iterable[Layer], top: str) -> Experiment:
+    sources: dict[Keys, str] = {}  # what set a key last
+
+    def merged(below: Any, above: Mapping[str, Any], source: str, at: Keys) -> dict[str, Any]:
+        found = dict(below)
+        for key, value in above.items():
+            path = (*at, key)
+            sources[path] = source
+            old: Any = found.get(key)
+            if kinds := KINDS.get(path):
+                old = kinds.opened(old)
+            if isinstance(value, Mapping):
+                same = isinstance(old, Mapping)
+                if same and kinds:
+                    same = value.get(kinds.key, old.get(kinds.key)) == old.get(kinds.key)
+                value = merged(old if same else {}, value, source, path)
+            found[key] = value
+        return found
+
     def source_of(path: Keys) -> str:
-        """What set a key, or the section that it would be in."""
-        for end in range(len(path), 0, -1):
-            for layer, source in reversed(layers):
-                if _holds(layer, path[:end]):
-                    return source
-        return top
+        known = (path[:end] for end in range(len(path), 0, -1) if path[:end] in sources)
+        return sources.get(next(known, ()), top)
 
     values: dict[str, Any] = {}
-    for layer, _ in layers:
-        values = _merged(values, layer)
+    for layer, source in layers:
+        values = merged(values, layer, source, ())
     try:
         return Experiment.model_validate(values)
     except ValidationError as error:
-        raise explained(error, source_of) from None
+        raise _explained(error, source_of) from None
 
 
-def _holds(value: Any, path: Keys) -> bool:
-    there = isinstance(value, Mapping) and path[0] in value
-    return there and (len(path) == 1 or _holds(value[path[0]], path[1:]))
+def _explained(error: ValidationError, source_of: Callable[[Keys], str]) -> ConfigError:
+    """The ConfigError of the first thing to mend; `source_of` names the file that set a key."""
+    details = error.errors(include_url=False)
+    # A misspelt key first: a value that is missing is often the same slip seen again.
+    detail = next((item for item in details if item["type"] == "extra_forbidden"), details[0])
+    what, value, context = detail["type"], detail["input"], detail.get("ctx", {})
+    path: Keys = ()
+    kind = ""  # pydantic puts it into the key: `problem.dataset.npz.path`
+    for part in map(str, detail["loc"]):
+        if path in KINDS and not kind:
+            kind = part
+        else:
+            path = (*path, part)
+    got, wanted, choices = shown(value), detail["msg"], context.get("choices", ())
+    for theirs, ours in _OURS.items():
+        wanted = re.sub(theirs, ours, wanted)
+    if what == "expected":
+        path = tuple(context["key"].split(".")) if "key" in context else path
+        got = context.get("got", got)
+    elif what == "extra_forbidden":
+        got, wanted = "an unknown key", _right_key(path, kind)
+    elif what == "missing":
+        got, wanted = "nothing", f"a value, which {kind} needs" if kind else "a value"
+    elif what.startswith("union_tag"):
+        choices, value = KINDS[path].kinds, context.get("tag", value)
+        wanted = f"one of {', '.join(choices)}"
+        if isinstance(detail["input"], dict):
+            value = detail["input"].get(KINDS[path].key)
+            path = (*path, KINDS[path].key)
+        got = "nothing" if value is None else shown(value)
+    elif what == "literal_error":
+        choices = re.findall(r"'([^']*)'", context["expected"])
+    return ConfigError(source_of(path), ".".join(path), got, wanted + hint(str(value), choices))
 
 
-def _merged(below: Mapping[str, Any], above: Mapping[str, Any], at: Keys = ()) -> dict[str, Any]:
-    found = dict(below)
-    for key, value in above.items():
-        path = (*at, key)
-        old: Any = found.get(key)
-        if kinds := KINDS.get(path):
-            old = kinds.opened(old)
-        same = isinstance(value, Mapping) and isinstance(old, Mapping)
-        if same and kinds:
-            same = value.get(kinds.key, old.get(kinds.key)) == old.get(kinds.key)
-        mapping = isinstance(value, Mapping)
-        found[key] = _merged(old if same else {}, value, path) if mapping else value
-    return found
+def hint(word: str, choices: Iterable[str], words: str = " (did you mean {}?)") -> str:
+    """A question for the choice most like the word; empty where none is."""
+    by_lower = {choice.lower(): choice for choice in choices}
+    matches = difflib.get_close_matches(word.lower(), by_lower, n=1)
+    return words.format(by_lower[matches[0]]) if matches else ""
+
+
+def _right_key(path: Keys, kind: str) -> str:
+    """Words for the key that was probably meant: elsewhere, here, or all that are allowed."""
+    *above, word = path
+    places = {place: {"": section} for place, section in SECTIONS.items()}
+    places |= {place: dict(one_of.kinds) for place, one_of in KINDS.items()}
+    here = places.pop(tuple(above), {}).get(kind)
+    for place, sections in places.items():
+        if any(word in section.model_fields for section in sections.values()):
+            return f"it as {'.'.join((*place, word))}"
+    keys = sorted(here.model_fields) if here else []
+    nearest = hint(word, keys, "{}, the nearest key")
+    return nearest or (f"one of {', '.join(keys)}" if keys else "no such key")
 
 
 def _environment(environment: Mapping[str, str]) -> Iterator[Layer]:
@@ -105,11 +168,10 @@ def _environment(environment: Mapping[str, str]) -> Iterator[Layer]:
     kinds = [kind for one_of in KINDS.values() for kind in one_of.kinds.values()]
     keys = [key for section in (*SECTIONS.values(), *kinds) for key in section.model_fields]
     known = {key.lower(): key for key in keys}
-    for name in sorted(environment):
-        if name.startswith(ENVIRONMENT_PREFIX):
-            words = name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")
-            path = tuple(known.get(word, word) for word in words)
-            yield _nested(path, environment[name], name), name
+    for name in sorted(name for name in environment if name.startswith(ENVIRONMENT_PREFIX)):
+        words = name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")
+        path = tuple(known.get(word, word) for word in words)
+        yield _nested(path, environment[name], name), name
 
 
 def _assignments(texts: Iterable[str]) -> list[Layer]:
@@ -162,17 +224,12 @@ def _files(path: Path, root: Path, seen: list[Path]) -> Iterator[Layer]:
         raise ConfigError(source, "", shown(mapping), "keys and values, such as budget: 10000")
     names = mapping.pop("include", None) or []
     for name in names if isinstance(names, list) else [names]:
-        if wanted := _wrong_include(path, root, name):
-            raise ConfigError(source, "include", shown(name), wanted)
+        if not isinstance(name, str) or not name or "\0" in name:
+            raise ConfigError(source, "include", shown(name), "a file name, or a list of them")
+        real = Path(os.path.realpath(path.parent / name))
+        if os.path.isabs(name) or not real.is_relative_to(root):
+            raise ConfigError(source, "include", shown(name), f"a file in {root} or below it")
+        if real.suffix not in (".yaml", ".yml"):
+            raise ConfigError(source, "include", shown(name), "a .yaml or .yml file")
         yield from _files(path.parent / name, root, seen)
     yield mapping, source
-
-
-def _wrong_include(includer: Path, root: Path, name: object) -> str:
-    """What an included file should be instead; empty where it is right."""
-    if not isinstance(name, str) or not name or "\0" in name:
-        return "a file name, or a list of them"
-    real = Path(os.path.realpath(includer.parent / name))
-    if os.path.isabs(name) or not real.is_relative_to(root):
-        return f"a file in {root} or below it"
-    return "" if real.suffix in (".yaml", ".yml") else "a .yaml or .yml file"

@@ -1,16 +1,23 @@
-"""Models by name: a factory that knows the data's shape and builds the network anew each time."""
+"""Models and losses by name.
+
+A model is a factory that knows the data's shape and builds the network anew each time. A loss is a
+function of (model, batch) that gives the mean loss of a minibatch `(x, y)`. Classification losses
+take scores, one per class, or a single one for two classes.
+"""
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from grasp_tune.config import options as kinds
 from grasp_tune.config.entry_point import load_entry_point
-from grasp_tune.config.errors import DataError, EntryPointError
+from grasp_tune.config.errors import EntryPointError, require
 from grasp_tune.core.errors import ProblemError
 from grasp_tune.data.backbone_features import starting_weights
 from grasp_tune.data.data import DataSpec, PixelScale
@@ -18,6 +25,8 @@ from grasp_tune.data.images import torchvision
 
 _ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "gelu": nn.GELU, "silu": nn.SiLU}
 _MAX_PARAMETERS = 2**31
+Batch = tuple[Tensor, Tensor]
+Loss = Callable[[nn.Module, Batch], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +47,13 @@ class ModelFactory:
         if state := starting_weights(self.options):
             known = network.state_dict()
             fitting = {k: v for k, v in state.items() if k in known and known[k].shape == v.shape}
-            if not fitting:
-                raise DataError(
-                    f"problem.model.weights: none of the {len(state)} tensors fits "
-                    f"{self.options.name}; expected names such as {next(iter(known))}"
-                )
+            fault = f"none of the {len(state)} tensors fits {self.options.name}; expected names "
+            require(fitting, f"problem.model.weights: {fault}such as {next(iter(known))}")
             network.load_state_dict(fitting, strict=False)
-        layers: OrderedDict[str, nn.Module] = OrderedDict()
-        if self.augment:
-            layers["augment"] = Augment(self.augment)
+        layers: dict[str, nn.Module] = {"augment": Augment(self.augment)} if self.augment else {}
         if self.spec.pixels is not None:
             layers["pixels"] = Pixels(self.spec.pixels)
-        return nn.Sequential(OrderedDict(**layers, network=network)) if layers else network
+        return nn.Sequential(OrderedDict(layers, network=network)) if layers else network
 
     def _network(self) -> nn.Module:
         options, spec, outputs = self.options, self.spec, self.outputs
@@ -67,17 +71,34 @@ class ModelFactory:
             case kinds.Mlp():
                 return _mlp((spec.features, *options.hidden, outputs), options.activation)
             case kinds.Cnn():
-                return _cnn(spec.input_shape, outputs, options)
+                channels, height, width = spec.input_shape
+                layers: list[nn.Module] = []
+                for after in options.channels:
+                    layers += [nn.Conv2d(channels, after, 3, padding=1), nn.ReLU()]
+                    channels = after
+                    if min(height, width) >= 2:  # else there is nothing left to pool
+                        layers.append(nn.MaxPool2d(2))
+                        height, width = height // 2, width // 2
+                inner = nn.Linear(channels * height * width, options.hidden)
+                layers += [nn.Flatten(), inner, nn.ReLU()]
+                return nn.Sequential(*layers, nn.Linear(options.hidden, outputs))
             case kinds.ResNet18():
-                return _resnet18(spec.input_shape[0], outputs, options)
+                channels = spec.input_shape[0]
+                norm = partial(nn.GroupNorm, 32) if options.norm == "group" else None
+                make = torchvision("the model resnet18").models.resnet18
+                network: nn.Module = make(weights=None, num_classes=outputs, norm_layer=norm)
+                if options.stem == "small":
+                    network.conv1 = nn.Conv2d(channels, 64, 3, padding=1, bias=False)
+                    network.maxpool = nn.Identity()
+                elif channels != 3:
+                    network.conv1 = nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)
+                return network
         assert isinstance(options, kinds.OwnModel)
         make = load_entry_point(options.name, "problem.model.name")
         model = make(replace(spec, outputs=outputs), **options.options)
         if not isinstance(model, nn.Module):
-            raise EntryPointError(
-                f"problem.model.name: {options.name} returned {type(model).__name__}, expected a "
-                "torch.nn.Module"
-            )
+            got = f"{options.name} returned {type(model).__name__}"
+            raise EntryPointError(f"problem.model.name: {got}, expected a torch.nn.Module")
         return model
 
 
@@ -114,10 +135,9 @@ class Augment(nn.Module):
         """The inputs, changed in the order of the names."""
         for name in self._names if self.training else ():
             if name in ("flip", "crop") and x.ndim != 4:
-                raise ProblemError(
-                    f"problem.augment: got {name} for rows of shape {tuple(x.shape[1:])}, "
-                    "expected pictures (channels, height, width)"
-                )
+                got = f"got {name} for rows of shape {tuple(x.shape[1:])}"
+                wanted = "expected pictures (channels, height, width)"
+                raise ProblemError(f"problem.augment: {got}, {wanted}")
             if name == "flip":
                 sides = torch.rand(len(x), device=x.device) < 0.5
                 x = torch.where(sides.view(-1, 1, 1, 1), x.flip(-1), x)
@@ -159,26 +179,59 @@ def _mlp(widths: tuple[int, ...], activation: str) -> nn.Module:
     return nn.Sequential(*layers[:-1])
 
 
-def _cnn(shape: tuple[int, ...], outputs: int, options: kinds.Cnn) -> nn.Module:
-    channels, height, width = shape
-    layers: list[nn.Module] = []
-    for after in options.channels:
-        layers += [nn.Conv2d(channels, after, 3, padding=1), nn.ReLU()]
-        channels = after
-        if min(height, width) >= 2:  # else there is nothing left to pool
-            layers.append(nn.MaxPool2d(2))
-            height, width = height // 2, width // 2
-    layers += [nn.Flatten(), nn.Linear(channels * height * width, options.hidden), nn.ReLU()]
-    return nn.Sequential(*layers, nn.Linear(options.hidden, outputs))
+def cross_entropy(model: nn.Module, batch: Batch) -> Tensor:
+    """Mean negative log-likelihood of the right class, scores taken through softmax."""
+    return F.cross_entropy(model(batch[0]), batch[1])
 
 
-def _resnet18(channels: int, outputs: int, options: kinds.ResNet18) -> nn.Module:
-    norm = partial(nn.GroupNorm, 32) if options.norm == "group" else None
-    make = torchvision("the model resnet18").models.resnet18
-    network: nn.Module = make(weights=None, num_classes=outputs, norm_layer=norm)
-    if options.stem == "small":
-        network.conv1 = nn.Conv2d(channels, 64, 3, padding=1, bias=False)
-        network.maxpool = nn.Identity()
-    elif channels != 3:
-        network.conv1 = nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)
-    return network
+def logistic(model: nn.Module, batch: Batch) -> Tensor:
+    """Mean of log(1 + exp(-s z)) with the score z and the sign s = 2y - 1 of two classes."""
+    return F.softplus(-_signs(batch[1]) * model(batch[0]).squeeze(-1)).mean()
+
+
+def mse(model: nn.Module, batch: Batch) -> Tensor:
+    """Mean squared difference between what is predicted and what is right."""
+    return F.mse_loss(model(batch[0]).reshape(batch[1].shape), batch[1])
+
+
+def hinge(model: nn.Module, batch: Batch) -> Tensor:
+    """Mean of max(0, 1 - margin); with many classes, the margin over the best wrong one."""
+    scores, y = model(batch[0]), batch[1]
+    if scores.shape[-1] == 1:
+        return F.relu(1 - _signs(y) * scores.squeeze(-1)).mean()
+    right = scores.gather(1, y.unsqueeze(1))
+    # The right class itself gives 0, so that the maximum is never below it.
+    return (1 + scores - right).scatter(1, y.unsqueeze(1), 0.0).amax(dim=1).mean()
+
+
+def _signs(y: Tensor) -> Tensor:
+    return y.to(torch.get_default_dtype()) * 2 - 1
+
+
+_BY_NAME = {function.__name__: function for function in (cross_entropy, logistic, mse, hinge)}
+
+
+def settle_loss(name: str | None, model: str, spec: DataSpec) -> tuple[str, Loss, int]:
+    """The name of a loss, the loss, and the outputs that it needs; ProblemError if it does not fit.
+
+    Without a name: `logistic` for the model of that name, `mse` where numbers are predicted, else
+    `cross_entropy`.
+    """
+    numbers, two, one_score = spec.classes is None, spec.classes == 2, model == "logistic"
+    what = "whose labels are numbers to predict" if numbers else f"which has {spec.classes} classes"
+    fitting = ("linear",) if numbers else ("softmax", "logistic") if two else ("softmax",)
+    loss = name or ("logistic" if one_score else "mse" if numbers else "cross_entropy")
+    fault, about, wanted = f"loss: got {loss}", f"for {spec.name}, {what}", ""
+    if model in ("softmax", "logistic", "linear") and model not in fitting:
+        fault, wanted = f"model: got {model}", " or ".join(fitting)
+    elif loss in _BY_NAME and (loss == "mse") != numbers:
+        wanted = "mse" if numbers else "cross_entropy, logistic or hinge"
+    elif loss == "logistic" and not two:
+        wanted = "cross_entropy"
+    elif loss == "cross_entropy" and one_score:
+        about = "with the model logistic, which has one score"
+        wanted = "logistic or hinge, or the model softmax"
+    if wanted:
+        raise ProblemError(f"problem.{fault} {about}, expected {wanted}")
+    outputs = 1 if one_score or loss == "logistic" else spec.outputs
+    return loss, _BY_NAME.get(loss) or load_entry_point(loss, "problem.loss"), outputs

@@ -1,14 +1,13 @@
 """What may be said about the model, the method and the backend: one section for each kind.
 
 The inputs of the method are those of the classes in `core.methods`, with their defaults; only what
-a config says about them stands here. None has to be known or tuned: any positive number is right,
-and costs at most a logarithm. There is no learning rate, smoothness or distance to give.
+a config says about them stands here.
 """
 
 from dataclasses import fields
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, create_model, model_validator
+from pydantic import ConfigDict, Field, create_model
 
 from grasp_tune.config import section as s
 from grasp_tune.core.methods import Convex, ConvexFree, Deterministic, NonConvex
@@ -18,6 +17,11 @@ Width = Annotated[s.Count, Field(le=65_536)]
 Workers = Annotated[s.Count, Field(le=10_000)]
 Download = Annotated[s.Flag, s.REACHES]
 _ONE_LINE = s.checked(lambda text: str(text).isprintable(), "text without control characters")
+Optimizer = Annotated[s.Text, s.known_or_own(optimizer_names)]
+OPTIMIZERS = (
+    f"{', '.join(optimizer_names())}, or `module:function` that takes (parameters, value) and "
+    "returns an Optimizer"
+)
 
 
 class Model(s.NamedSection):
@@ -68,11 +72,9 @@ class ResNet18(TrainedModel):
 
     name: Annotated[Literal["resnet18"], s.KIND] = "resnet18"
     stem: Literal["imagenet", "small"] = "imagenet"
-    """First layers: torchvision's own (a 7 x 7 convolution and pooling), or one 3 x 3 convolution,
-    which keeps more of small pictures."""
+    """First layers: a 7 x 7 convolution and pooling, or for small pictures one of 3 x 3."""
     norm: Literal["batch", "group"] = "batch"
-    """Normalization: torchvision's own over the minibatch, or over groups of channels, which makes
-    every sample's loss independent of the others."""
+    """Normalization over the minibatch, or over groups of channels: samples stay independent."""
     pretrained: s.Flag = False
     """Start from its ImageNet weights, but for the last layer (`stem: imagenet`, `norm: batch`)."""
     download: Download = False
@@ -110,11 +112,7 @@ class OwnModel(TrainedModel):
 
 
 CONVEX_MODELS = ("softmax", "logistic", "linear", "backbone")
-MODELS: dict[str, type[Model]] = {
-    **dict.fromkeys(CONVEX_MODELS[:3], LinearModel),
-    **{kind.model_fields["name"].default: kind for kind in (Mlp, Cnn, ResNet18, Backbone)},
-    "module:function": OwnModel,
-}
+MODELS: dict[str, type[Model]] = s.by_name(LinearModel, Mlp, Cnn, ResNet18, Backbone, OwnModel)
 
 
 class MethodSection(s.NamedSection):
@@ -123,20 +121,11 @@ class MethodSection(s.NamedSection):
     # Its subclasses are made below and have no source text in which to look for docstrings.
     model_config = ConfigDict(use_attribute_docstrings=False)
 
-    base: Annotated[s.Text, s.known_or_own(optimizer_names)] | None = Field(
+    base: Optimizer | None = Field(
         None,
-        description=f"Optimizer that the search runs: {', '.join(optimizer_names())}, or "
-        "`module:function` that takes (parameters, value) and returns an Optimizer; empty: the "
-        "paper's for the schedule `paper`, the one that measured best for `promote`.",
+        description=f"Optimizer that the search runs: {OPTIMIZERS}; empty: the paper's for the "
+        "schedule `paper`, the one that measured best for `promote`.",
     )
-
-    @model_validator(mode="after")
-    def _floor_has_a_use(self) -> "MethodSection":
-        floor = getattr(self, "value_floor", 0.0)
-        if floor != 0.0 and getattr(self, "option", "") == "smooth":
-            got, right = f"{floor:g} with option: smooth", "no value_floor, or option: universal"
-            raise s.wrong(right, key="method.value_floor", got=got)
-        return self
 
 
 _ANY = "any positive number is right, a smaller one costs a logarithm."
@@ -147,12 +136,9 @@ _INPUTS: dict[str, tuple[Any, str]] = {
     "delta": (s.Real, "Probability with which the guarantee may fail."),
     "option": (
         Literal["smooth", "universal"],
-        "The paper's Option I (smooth losses) or II (smooth or not).",
+        "The paper's Option I (smooth) or II (smooth or not).",
     ),
-    "value_floor": (
-        s.Real,
-        "For `universal`: a number that the loss never goes below; 0 for the usual losses.",
-    ),
+    "value_floor": (s.Real, "For `universal`: what the loss never goes below; 0 for usual losses."),
     "probe": (
         Annotated[s.Real, Field(gt=0, lt=1)] | None,
         "Share of the budget spent at the start point to find the range of the search; empty: the "
@@ -160,12 +146,10 @@ _INPUTS: dict[str, tuple[Any, str]] = {
     ),
 }
 _VARIANTS: dict[Any, str] = {
-    NonConvex: "GRASP-NC: for neural networks and every other smooth loss; chooses by the gradient "
-    "norm.",
+    NonConvex: "GRASP-NC: for neural networks and every smooth loss; chooses by the gradient norm.",
     Convex: "GRASP-C: for convex losses, such as softmax regression; chooses by the loss.",
     ConvexFree: "GRASP-C for convex losses without any known lower bound.",
-    Deterministic: "For smooth convex losses with exact gradients: every batch is the whole data "
-    "set.",
+    Deterministic: "For smooth convex losses with exact gradients: a batch is the whole data set.",
 }
 
 
@@ -173,12 +157,11 @@ def _section(method: Any, doc: str) -> type[MethodSection]:
     """The section of a variant: a key for every input of its class, with the class's default."""
     name = Field(method.name, description="This method.")
     keys: dict[str, Any] = {"name": (Literal[method.name], name)}
-    for item in fields(method):
-        if item.name in _INPUTS:
-            kind, meaning = _INPUTS[item.name]
-            if item.name == "delta":
-                kind = Annotated[s.Real, Field(gt=0, lt=float(method.delta_below))]
-            keys[item.name] = (kind, Field(item.default, description=meaning))
+    for item in (item for item in fields(method) if item.name in _INPUTS):
+        kind, meaning = _INPUTS[item.name]
+        if item.name == "delta":
+            kind = Annotated[s.Real, Field(gt=0, lt=float(method.delta_below))]
+        keys[item.name] = (kind, Field(item.default, description=meaning))
     return create_model(method.__name__, __base__=MethodSection, __doc__=doc, **keys)
 
 
@@ -235,4 +218,4 @@ class Optuna(BackendSection):
     """Processes on this machine; more than one needs `storage`."""
 
 
-BACKENDS: dict[str, type[BackendSection]] = {"local": Local, "ray": Ray, "optuna": Optuna}
+BACKENDS: dict[str, type[BackendSection]] = s.by_name(Local, Ray, Optuna)

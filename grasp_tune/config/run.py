@@ -30,27 +30,24 @@ class Finished:
     result: Result
     metadata: evaluation.RunMetadata
     folder: Path
-
-    @property
-    def report(self) -> Path:
-        """The page for people."""
-        return self.folder / REPORT
+    report: Path  # the page for people
 
     def to_dict(self) -> dict[str, Any]:
         """The run in numbers, as JSON values."""
-        result, certificate = self.result, self.result.certificate
-        return {
+        result, metadata = self.result, self.metadata
+        found = {
             "folder": str(self.folder),
             "report": str(self.report),
-            "score": encode(result.score),
+            "score": result.score,
             "by": result.choice.by,
-            "chosen": encode(result.choice.chosen),
-            "calls": dict(result.calls),
-            "quality": encode(self.metadata.quality),
-            "seconds": self.metadata.seconds,
-            "certificate": None if certificate is None else certificate.text,
-            "notes": list(result.notes),
+            "chosen": result.choice.chosen,
+            "calls": result.calls,
+            "quality": metadata.quality,
+            "seconds": metadata.seconds,
+            "certificate": result.certificate and result.certificate.text,
+            "notes": result.notes,
         }
+        return {key: encode(value) for key, value in found.items()}
 
 
 def run_experiment(
@@ -63,8 +60,7 @@ def run_experiment(
 ) -> Finished:
     """Run an experiment into a folder and return what came out; the same folder again goes on.
 
-    Whatever can be checked is checked before anything is trained or written: errors of configs,
-    data, models and entry points leave no trace.
+    Errors of configs, data, models and entry points leave no trace: they come before any file.
 
     out: the folder; None: the experiment's own. progress: whether to show it.
     fresh: remove an earlier run from the folder first.
@@ -109,7 +105,7 @@ def run_experiment(
         metadata = earlier if same and kept == metadata else metadata
     evaluation.write_metadata(folder, metadata)
     write_folder_report(folder)
-    return Finished(result, metadata, folder)
+    return Finished(result, metadata, folder, folder / REPORT)
 
 
 def _backend(experiment: Experiment) -> dict[str, Any]:

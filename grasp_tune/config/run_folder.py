@@ -127,11 +127,9 @@ def _reaching(section: Section, above: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _difference(folder: Path, after: dict[str, Any]) -> str:
-    """The first keys in which a run's config and another differ; empty where it may go on.
-
-    A finished run may have more budget: it is extended.
-    """
+    """The first keys in which a run's config and another differ; empty where it may go on."""
     old, new = _flat(saved_config(folder)), _flat(after)
+    # A finished run may have more budget: it is extended.
     if (folder / "result.json").is_file() and new["budget"] > old["budget"]:
         new |= {key: old[key] for key in ("budget", "steps", "epochs", "minutes")}
     found = [

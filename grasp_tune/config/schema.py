@@ -1,8 +1,7 @@
 """The whole of an experiment, checked once at birth: what, how, how long, where.
 
-Only `problem.dataset` has no default. Rules that involve two keys live here, in
-`Experiment._fits_together`; what needs the data (a model for two classes given ten) is checked
-when the problem is built.
+Rules that involve two keys live in `Experiment._conflicts`; what needs the data (a model for two
+classes given ten) is checked when the problem is built.
 """
 
 import re
@@ -13,17 +12,18 @@ from pydantic import Field, model_validator
 
 from grasp_tune.config import options
 from grasp_tune.config import section as s
-from grasp_tune.config.entry_point import is_entry_point, own_or_name
+from grasp_tune.config.entry_point import is_entry_point, load_entry_point
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.methods import Method, method_from_dict
 from grasp_tune.data.options import DATASETS, Dataset
-from grasp_tune.optimizers.registry import optimizer_names
 from grasp_tune.schedules import find_schedule
 
-METRICS = ("accuracy", "f1", "auc", "r2")
-AUGMENTATIONS = ("flip", "crop", "noise")
-LOSSES = ("cross_entropy", "logistic", "mse", "hinge")
+_LOSSES = ("cross_entropy", "logistic", "mse", "hinge")
 UNLIMITED = 10**15  # the largest budget; with another limit: as that one says
+_DEVICE = s.checked(
+    lambda name: re.fullmatch(r"auto|cpu|mps|cuda(:[0-9]{1,3})?", str(name)),
+    "auto, cpu, cuda, cuda:N or mps",
+)
 
 # Where a name decides which keys are allowed: path of the section -> its kinds.
 KINDS: dict[tuple[str, ...], s.OneOf] = {
@@ -34,10 +34,6 @@ KINDS: dict[tuple[str, ...], s.OneOf] = {
 }
 
 
-def _is_device(name: object) -> bool:
-    return re.fullmatch(r"auto|cpu|mps|cuda(:[0-9]{1,3})?", str(name)) is not None
-
-
 class Problem(s.Section):
     """What is minimized: a model's loss over data."""
 
@@ -45,10 +41,10 @@ class Problem(s.Section):
     """The data: a name, a name with options, or `module:function`."""
     model: Annotated[options.Model, KINDS["problem", "model"]] | None = None
     """A name, one with options, or `module:function`; empty: linear if convex, else mlp."""
-    loss: Annotated[s.Text, s.known_or_own(lambda: LOSSES)] | None = None
+    loss: Annotated[s.Text, s.known_or_own(lambda: _LOSSES)] | None = None
     """cross_entropy, logistic, mse, hinge, or `module:function` that takes (model, batch) and
     returns a scalar; empty: what fits the model and the data."""
-    augment: tuple[Annotated[s.Text, s.known_or_own(lambda: AUGMENTATIONS)], ...] = ()
+    augment: tuple[Annotated[s.Text, s.known_or_own(lambda: ("flip", "crop", "noise"))], ...] = ()
     """Random changes of the training rows, anew in every minibatch: flip (pictures left to right),
     crop (pictures moved by up to an eighth of their side), noise (numbers, by a tenth of their
     deviation), or `module:function` that takes and returns the inputs of a minibatch."""
@@ -56,7 +52,7 @@ class Problem(s.Section):
     """Rows in one minibatch; empty: 64, or `full` for the method deterministic, which needs it."""
     validation: s.Share = 0.0
     """Share of the training rows kept aside, on which the final choice is then made."""
-    metric: Annotated[s.Text, s.known_or_own(lambda: METRICS)] | None = None
+    metric: Annotated[s.Text, s.known_or_own(lambda: ("accuracy", "f1", "auc", "r2"))] | None = None
     """What reports and comparisons tell beside the loss, larger is better: accuracy, f1, auc, r2,
     or `module:function` that takes (outputs, targets); empty: accuracy for classes."""
     choose_by: Literal["loss", "metric"] = "loss"
@@ -65,7 +61,7 @@ class Problem(s.Section):
     """Decoupled, as in AdamW: a step multiplies the weights by 1 - step size times this number."""
     clip: s.Positive | None = None
     """The largest norm of a step's gradient; a larger one is scaled down to it; empty: none."""
-    device: Annotated[s.Text, s.checked(_is_device, "auto, cpu, cuda, cuda:N or mps")] = "cpu"
+    device: Annotated[s.Text, _DEVICE] = "cpu"
     """cpu, cuda, cuda:1, mps; auto: a GPU if there is one."""
 
 
@@ -99,12 +95,8 @@ class Experiment(s.Section):
     ensemble: Literal["resample", "window"] = "resample"
     """How the final choice is made: on fresh minibatches, or by the mean over a run's last 100
     minibatches, as in the paper's experiments."""
-    challengers: Annotated[
-        tuple[Annotated[s.Text, s.known_or_own(optimizer_names)], ...], Field(max_length=32)
-    ] = Field(
-        (),
-        description=f"Other optimizers that join the search: {', '.join(optimizer_names())}, or "
-        "`module:function` that takes (parameters, value) and returns an Optimizer.",
+    challengers: Annotated[tuple[options.Optimizer, ...], Field(max_length=32)] = Field(
+        (), description=f"Other optimizers that join the search: {options.OPTIMIZERS}."
     )
     backend: Annotated[options.BackendSection, KINDS["backend",]] = options.Local()
     """Where the work runs."""
@@ -152,6 +144,10 @@ class Experiment(s.Section):
             yield "challengers", got, "none, or schedule: promote"
         if len(set(self.challengers)) < len(self.challengers):
             yield "challengers", "one of them twice", "each at most once"
+        floor = getattr(self.method, "value_floor", 0.0)
+        if floor and getattr(self.method, "option", "") == "smooth":
+            right = "no value_floor, or option: universal"
+            yield "method.value_floor", f"{floor:g} with option: smooth", right
         try:
             find_schedule(self.given_schedule)
         except InputError as error:
@@ -172,8 +168,8 @@ class Experiment(s.Section):
     @property
     def given_schedule(self) -> Any:
         """The schedule as `minimize` takes it: its name, or a mapping with its options."""
-        more = self.schedule_options
-        more = {"patience": self.patience, **more} if self.patience else more
+        more = {"patience": self.patience} if self.patience else {}
+        more |= self.schedule_options
         return {"name": self.schedule, **more} if more else self.schedule
 
     @property
@@ -191,18 +187,18 @@ class Experiment(s.Section):
             )
         named = [problem.dataset.name, model and model.name, problem.loss, problem.metric]
         named += [*problem.augment, self.method.base, *self.challengers]
+        named.append(getattr(problem.dataset, "collate_fn", None))
         if own := sorted({str(name) for name in named if is_entry_point(name)}):
             yield f"The config runs code of its own: {', '.join(own)}."
 
     def build_method(self) -> Method:
         """The variant with the experiment's inputs; a base of one's own is imported here."""
-        values: dict[str, Any] = self.method.model_dump()
-        base = own_or_name(values["base"], "method.base")
-        return method_from_dict(values, base=base) if callable(base) else method_from_dict(values)
+        base = load_entry_point(self.method.base, "method.base")
+        return method_from_dict(self.method.model_dump(), base if callable(base) else None)
 
     def sweep_arguments(self) -> dict[str, Any]:
         """The arguments of `minimize` that decide the result; needs no torch and no data."""
-        functions = {name: own_or_name(name, "challengers") for name in self.challengers}
+        functions = {name: load_entry_point(name, "challengers") for name in self.challengers}
         return {
             "budget": self.budget,
             "method": self.build_method(),

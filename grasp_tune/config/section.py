@@ -1,25 +1,16 @@
 """The parts that every section of a config shares: frozen, strict about types and about keys.
 
-A section describes and checks; it imports neither torch nor any data. Numbers must be numbers
-(`"10"` and `true` are refused, `1e4` is a fine whole number), so that a slip in a file is an error
-at its key and not a surprise an hour later. The text below a key is what the reference says of it.
+A section imports neither torch nor any data. Numbers must be numbers: `"10"` and `true` are
+refused, `1e4` is a fine whole number. The text below a key is what the reference says of it.
 """
 
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    Strict,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from grasp_tune.config.entry_point import is_entry_point
@@ -49,8 +40,8 @@ class NamedSection(Section):
 class OneOf:
     """Marks a key whose section is told apart by a word; a bare word stands for its section.
 
-    kinds: the sections by name, read when the schema is built; `module:function` is one of them.
-    key: the key that holds the name. default: the name where none is given; None: it must be given.
+    kinds: the sections by name, read when the schema is built. key: the one that holds the name.
+    default: the name where none is given; None: it must be given.
     """
 
     kinds: Mapping[str, type[Section]]
@@ -58,7 +49,6 @@ class OneOf:
     default: str | None = None
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
-        """Return a union told apart by `tag`, for pydantic."""
         choices = {name: handler.generate_schema(kind) for name, kind in self.kinds.items()}
         union = core_schema.tagged_union_schema(choices, self.tag)
         either = core_schema.union_schema([core_schema.str_schema(), union])
@@ -67,26 +57,32 @@ class OneOf:
         )
 
     def opened(self, value: object) -> object:
-        """Return `{name: value}` for a bare word, else the value."""
+        """`{name: value}` for a bare word, else the value."""
         return {self.key: value} if isinstance(value, str) else value
 
     def tag(self, value: Any) -> str | None:
-        """Return the name in a mapping or section; `module:function` for all of that form."""
+        """The name in a mapping or section; `module:function` for all of that form."""
         mapping = isinstance(value, Mapping)
         name = value.get(self.key, self.default) if mapping else getattr(value, self.key, None)
-        known = name if isinstance(name, str) else None
-        return "module:function" if is_entry_point(name) else known
+        if is_entry_point(name):
+            return "module:function"
+        return name if isinstance(name, str) else None
 
 
-def wrong(
-    wanted: str, *, key: str = "", got: str = "", choices: tuple[str, ...] = ()
-) -> PydanticCustomError:
-    """The error that tells what would be right, at the key that is checked or at another one.
+def by_name(*kinds: type[Any]) -> dict[str, type[Any]]:
+    """The sections by the names that they take; `module:function` for one of the user's own."""
+    fields = [kind.model_fields for kind in kinds]
+    names = [get_args((keys.get("name") or keys["kind"]).annotation) for keys in fields]
+    pairs = zip(names, kinds, strict=True)
+    return {word: kind for words, kind in pairs for word in words or ("module:function",)}
 
-    key: dotted, from the top. got: what is there. choices: names, of which the nearest is offered.
+
+def wrong(wanted: str, **more: Any) -> PydanticCustomError:
+    """The error that tells what would be right.
+
+    more: `key`, dotted, if not the one checked; `got`; `choices`, of which the nearest is offered.
     """
-    context = {"expected": wanted, "key": key, "got": got, "choices": choices}
-    return PydanticCustomError("expected", "{expected}", context)
+    return PydanticCustomError("expected", "{expected}", {"expected": wanted, **more})
 
 
 def absolute(text: str) -> str:
@@ -101,26 +97,26 @@ def masked(url: str | None) -> str | None:
     return url and re.sub(r"(?<=://)([^/@:\s]*):([^/\s]*)@", rf"\1:{MASK}@", url)
 
 
-def checked(right: Callable[[Any], bool], wanted: str) -> BeforeValidator:
+def checked(right: Callable[[Any], object], wanted: str) -> BeforeValidator:
     """A check of a value before its type, told as one error."""
 
     def check(value: object) -> object:
-        if not right(value):
-            raise wrong(wanted)
-        return value
+        if right(value):
+            return value
+        raise wrong(wanted)
 
     return BeforeValidator(check)
 
 
-def known_or_own(names: Callable[[], tuple[str, ...]]) -> AfterValidator:
+def known_or_own(names: Callable[[], tuple[str, ...]]) -> BeforeValidator:
     """A check that text is one of the names at that time, or `module:function`."""
 
-    def check(value: str) -> str:
-        if value not in (known := names()) and not is_entry_point(value):
-            raise wrong(f"one of {', '.join(known)}, or module:function", choices=known)
-        return value
+    def check(value: object) -> object:
+        if value in names() or is_entry_point(value):
+            return value
+        raise wrong(f"one of {', '.join(names())}, or module:function", choices=names())
 
-    return AfterValidator(check)
+    return BeforeValidator(check)
 
 
 def _whole(value: object) -> object:
@@ -132,22 +128,20 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str) and value.strip() != "" and "\0" not in value
 
 
-Whole = Annotated[int, Strict(), BeforeValidator(_whole)]
-Real = Annotated[float, Strict()]
-Flag = Annotated[bool, Strict()]
+def _is_batch(value: object) -> bool:
+    return value == "full" or (type(value) is int and 1 <= value <= 1_000_000)
+
+
+Whole = Annotated[int, Field(strict=True), BeforeValidator(_whole)]
+Real = Annotated[float, Field(strict=True)]
+Flag = Annotated[bool, Field(strict=True)]
 # Told by one check, for a union of two types would give two errors about one slip.
 FlagOrAuto = Annotated[
     bool | Literal["auto"],
     checked(lambda value: isinstance(value, bool) or value == "auto", "true, false or auto"),
 ]
-Batch = Annotated[
-    int | Literal["full"],
-    checked(
-        lambda value: value == "full" or (type(value) is int and 1 <= value <= 1_000_000),
-        "a whole number from 1 to 1000000, or full",
-    ),
-    BeforeValidator(_whole),
-]
+_BATCH = checked(_is_batch, "a whole number from 1 to 1000000, or full")
+Batch = Annotated[int | Literal["full"], _BATCH, BeforeValidator(_whole)]
 Text = Annotated[str, Field(max_length=4096), checked(_is_text, "text without null characters")]
 # Absolute from the start: a run may be resumed from another folder.
 PathText = Annotated[Text, AfterValidator(absolute)]

@@ -1,8 +1,7 @@
 """YAML text to plain values and back, for files that strangers may have written.
 
-Reads the subset that configs need: mappings with word keys, lists, and scalars. Tags, anchors and
-aliases are refused, so nothing but plain values can be built and a small file cannot fill the
-memory; size and depth are bounded; a key given twice is an error, not a silent choice.
+Tags, anchors and aliases are refused, so nothing but plain values can be built and a small file
+cannot fill the memory; size and depth are bounded; a key given twice is an error.
 Scalars follow YAML 1.2: `1e-3` is a number, `no` and `2024-01-01` are text, `010` is ten.
 """
 
@@ -44,11 +43,17 @@ class _Types:
 class _Reader(_Types, yaml.SafeLoader):
     """PyYAML's safe loader, bounded, for plain values alone."""
 
-    yaml_constructors: ClassVar[dict[Any, Any]] = {
-        _TAG + name: yaml.SafeLoader.yaml_constructors[_TAG + name]
-        for name in ("null", "bool", "float", "str", "seq", "map")
-    } | {None: yaml.SafeLoader.yaml_constructors[None]}
     nodes = depth = 0
+
+    def whole(self, node: Any) -> int:
+        few = len(node.value.lstrip("+-0")) <= _MAX_DIGITS
+        self.check(few, node, shown(node.value, 30), f"at most {_MAX_DIGITS} digits")
+        return int(node.value)
+
+    yaml_constructors: ClassVar[dict[Any, Any]] = {
+        tag: yaml.SafeLoader.yaml_constructors[tag]
+        for tag in (None, *(_TAG + name for name in ("null", "bool", "float", "str", "seq", "map")))
+    } | {_TAG + "int": whole}
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         event: Any = self.peek_event()
@@ -78,20 +83,8 @@ class _Reader(_Types, yaml.SafeLoader):
             raise yaml.MarkedYAMLError(problem=got, problem_mark=at.start_mark, note=wanted)
 
 
-def _whole(loader: _Reader, node: Any) -> int:
-    few = len(node.value.lstrip("+-0")) <= _MAX_DIGITS
-    loader.check(few, node, shown(node.value, 30), f"at most {_MAX_DIGITS} digits")
-    return int(node.value)
-
-
-_Reader.add_constructor(_TAG + "int", _whole)
-
-
 def parse_yaml(content: bytes | str, source: str) -> Any:
-    """The one value in a YAML document; `source` is the name for error lines.
-
-    Raises ConfigError for anything that is not plain, bounded, well-formed UTF-8 YAML.
-    """
+    """The value in plain, bounded, well-formed YAML; else ConfigError, which names `source`."""
     if len(content) > MAX_BYTES:
         raise ConfigError(source, "", f"more than {MAX_BYTES} bytes", f"at most {MAX_BYTES}")
     try:
@@ -109,9 +102,8 @@ def parse_yaml(content: bytes | str, source: str) -> Any:
             got, wanted = "a semicolon", ", which takes a comma or a new line there"
         for part, (what, right) in _HINTS.items():
             got, wanted = (what or got, right) if part in got else (got, wanted)
-        at = f"line {line + 1}" if line >= 0 else ""
-        ours = getattr(error, "note", None)
-        raise ConfigError(source, at, got, ours or f"valid YAML{wanted}") from None
+        wanted = getattr(error, "note", None) or f"valid YAML{wanted}"
+        raise ConfigError(source, f"line {line + 1}" * (line >= 0), got, wanted) from None
 
 
 def parse_scalar(text: str, source: str, key: str) -> Any:

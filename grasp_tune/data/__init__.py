@@ -1,7 +1,4 @@
-"""Data by name: each kind of data in its own file, loaded only when a config names it.
-
-Describing data (`grasp_tune.data.options`) loads no torch; reading them does.
-"""
+"""Data by name. Describing data (`grasp_tune.data.options`) loads no torch; reading them does."""
 
 from typing import TYPE_CHECKING
 

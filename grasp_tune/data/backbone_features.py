@@ -14,13 +14,15 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from grasp_tune.config.errors import DataError, MissingDataError
+from grasp_tune.config.errors import MissingDataError, require
 from grasp_tune.config.options import Backbone, Model
 from grasp_tune.core.errors import ProblemError
 from grasp_tune.data.data import Data
 from grasp_tune.data.images import torchvision
+from grasp_tune.data.table import reading
 from grasp_tune.runtime.files import replace_atomically
 
 logger = logging.getLogger(__name__)
@@ -50,7 +52,7 @@ def with_features(data: Data, options: Backbone, device: torch.device) -> Data:
         except (ValueError, OSError, EOFError, MemoryError):  # half a file, say from a full disk
             logger.warning("%s cannot be read; computing the features again", file)
         logger.info("computing the features of %d pictures, once", len(pictures))
-        found = _compute(_network(options, weights, device), pictures, options, device)
+        found = _compute(pictures, weights, options, device)
         folder.mkdir(parents=True, exist_ok=True)
         replace_atomically(file, partial(np.save, arr=found.numpy(), allow_pickle=False))
         return found
@@ -92,38 +94,29 @@ def _load(path: Path, key: str) -> dict[str, Tensor]:
             f"{key}: {path} is not there; expected a file with the network's state_dict, saved by "
             "torch.save or as .safetensors"
         )
-    try:
+    with reading(path, "weights"):
         if path.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
             return load_file(path)
         # weights_only: tensors alone, so that a file of weights cannot run code.
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # the two readers raise many kinds; all mean the same here
-        raise DataError(f"{path}: cannot be read as weights ({error})") from error
-    if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
-        raise DataError(f"{path}: holds {type(state).__name__}, expected a state_dict of tensors")
-    return state
+    right = isinstance(state, dict) and all(isinstance(v, Tensor) for v in state.values())
+    require(right, f"{path}: holds {type(state).__name__}, expected a state_dict of tensors")
+    return dict(state)
 
 
-def _network(options: Backbone, weights: dict[str, Tensor], device: torch.device) -> nn.Module:
+@torch.no_grad()
+def _compute(
+    pictures: Tensor, weights: dict[str, Tensor], options: Backbone, device: torch.device
+) -> Tensor:
     make = torchvision("the model backbone").models.get_model
     network: nn.Module = make(options.architecture, weights=None)
     network.fc = nn.Identity()  # what enters the last layer is what we want
     try:
         network.load_state_dict({k: v for k, v in weights.items() if not k.startswith("fc.")})
     except RuntimeError as error:
-        first = str(error).splitlines()[-1].strip()[:200]
-        raise DataError(
-            f"problem.model.weights: they do not fit {options.architecture} ({first})"
-        ) from None
-    return network.to(device).eval().requires_grad_(False)
-
-
-@torch.no_grad()
-def _compute(
-    network: nn.Module, pictures: Tensor, options: Backbone, device: torch.device
-) -> Tensor:
+        fault = str(error).splitlines()[-1].strip()[:200]
+        require(False, f"problem.model.weights: they do not fit {options.architecture} ({fault})")
+    network.to(device).eval()
     mean, std = (torch.tensor(part, device=device).view(3, 1, 1) for part in (_MEAN, _STD))
     side, done = (options.size, options.size), []
     for chunk in pictures.split(options.chunk):

@@ -1,6 +1,10 @@
-"""From the options of a config to the data; the kinds that need no reader of their own."""
+"""From the options of a config to the data: of functions, packages and tables in files."""
 
+import math
 import zipfile
+from collections.abc import Iterator
+from csv import reader as csv_rows
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,13 +13,16 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from grasp_tune.config.entry_point import load_entry_point
-from grasp_tune.config.errors import DataError, EntryPointError, shown
+from grasp_tune.config.errors import DataError, EntryPointError, require, shown
 from grasp_tune.data.data import Data
-from grasp_tune.data.options import BreastCancer, Dataset, Digits, Libsvm, Npz, OwnData, Table
-from grasp_tune.data.table import KEY, Array, check_memory, existing_file, table_data
+from grasp_tune.data.options import BreastCancer, Csv, Dataset, Digits, Libsvm, Npz, OwnData, Table
+from grasp_tune.data.table import KEY, Array, check_memory, existing_file, reading, table_data
 from grasp_tune.extras import need
 
-_LINES = "a text file with lines such as: +1 3:0.5 7:1"
+_BLANKS = frozenset({"", "NA", "N/A", "?", "null", "NULL"})
+_MAX_WORDS = 100  # different words of one column; more are names or dates, not categories
+
+Columns = dict[str, list[str]]
 
 
 def load_data(options: Dataset) -> Data:
@@ -43,21 +50,19 @@ def own_data(options: OwnData) -> Data:
     return table_data(options.name, arrays, Table(name=options.name))
 
 
-def _all_rows(source: Any, options: OwnData) -> tuple[Array, Array]:
-    """All rows of a `Dataset` or a `DataLoader`."""
+def _all_rows(source: Any, options: OwnData) -> list[Array]:
+    """Inputs and labels of all rows of a `Dataset` or a `DataLoader`."""
     if isinstance(source, TorchDataset):
-        collate = options.collate_fn and load_entry_point(options.collate_fn, f"{KEY}.collate_fn")
-        workers = options.num_workers
-        source = DataLoader(source, 256, num_workers=workers, collate_fn=collate or None)
+        collate = load_entry_point(options.collate_fn, f"{KEY}.collate_fn")
+        source = DataLoader(source, 256, num_workers=options.num_workers, collate_fn=collate)
     try:
-        batches = zip(*list(source), strict=True)
-        x, y = (np.concatenate([np.asarray(part) for part in parts]) for parts in batches)
+        x, y = zip(*list(source), strict=True)
+        return [np.concatenate([np.asarray(part) for part in parts]) for parts in (x, y)]
     except (TypeError, ValueError) as error:
         raise EntryPointError(
             f"{KEY}.name: {options.name} gave batches that are no pairs of arrays of one shape "
             f"({error}); expected (x, y)"
         ) from error
-    return x, y
 
 
 def digits(options: Digits) -> Data:
@@ -85,20 +90,17 @@ def breast_cancer(options: BreastCancer) -> Data:
 
 def libsvm(options: Libsvm) -> Data:
     """The rows of a file in LIBSVM's text format, and of a second one as test rows."""
-    read = _sklearn("libsvm").load_svmlight_files
+    how = "a text file with lines such as: +1 3:0.5 7:1"
     given = {"path": options.path, "test_path": options.test_path}
-    files = [existing_file(path, key, _LINES) for key, path in given.items() if path is not None]
+    files = [existing_file(path, key, how) for key, path in given.items() if path is not None]
     for file in files:  # a value takes at least four characters in the file and sixteen bytes here
         check_memory(file.name, 4.0 * file.stat().st_size, options.max_gib)
+    read = _sklearn("libsvm").load_svmlight_files
     names, zero = [str(file) for file in files], options.zero_based
-    try:
+    with reading(" or ".join(names), "LIBSVM", how):
         parts = read(names, n_features=options.features, dtype=np.float32, zero_based=zero)
-    except (ValueError, OverflowError) as error:
-        text = f"{' or '.join(names)}: cannot be read as LIBSVM ({error}); expected {_LINES}"
-        raise DataError(text) from error
-    check_memory(
-        files[0].name, 4.0 * sum(map(np.prod, (x.shape for x in parts[::2]))), options.max_gib
-    )
+    needed = 4.0 * sum(np.prod(part.shape) for part in parts[::2])
+    check_memory(files[0].name, needed, options.max_gib)
     arrays = [part.toarray() if part.ndim == 2 else part for part in parts]
     return table_data(files[0].name, arrays, options, options.task)
 
@@ -113,34 +115,140 @@ def npz(options: Npz) -> Data:
         f"an .npz file with arrays {options.x} (rows, ...) and {options.y} (rows,), and if you "
         f"have test rows {options.x_test} and {options.y_test}; numpy.savez writes one"
     )
-    file = existing_file(options.path, "path", how)
-    keys = ["x", "y"]
-    try:
+    file, table = existing_file(options.path, "path", how), []
+    with reading(file, ".npz", how):
         with zipfile.ZipFile(file) as archive:
             # Before anything is unpacked: a small file can hold very much nothing.
             check_memory(file.name, sum(i.file_size for i in archive.infolist()), options.max_gib)
         with np.load(file, allow_pickle=False) as arrays:
-            if not {options.x_test, options.y_test}.isdisjoint(arrays.files):
-                keys += ["x_test", "y_test"]
-            table = [_array(arrays, options, key, file.name) for key in keys]
-    except DataError:
-        raise
-    except (zipfile.BadZipFile, ValueError, OSError, EOFError, MemoryError) as error:
-        raise DataError(f"{file}: cannot be read as .npz ({error}); expected {how}") from error
-    if table[0].ndim < 2:
-        shape = table[0].shape
-        raise DataError(f"{file.name}: {options.x} has shape {shape}, expected (rows, features)")
+            tests = not {options.x_test, options.y_test}.isdisjoint(arrays.files)
+            for key in ("x", "y", "x_test", "y_test")[: 4 if tests else 2]:
+                name = getattr(options, key)
+                there = ", ".join(sorted(arrays.files)[:20]) or "none"
+                fault = f"has no array {shown(name)}, only {there}; name the right one with "
+                require(name in arrays.files, f"{file.name}: {fault}{KEY}.{key}")
+                table.append(values := arrays[name])
+                right = values.dtype.kind in ("iuf" if key.startswith("x") else "iufbU")
+                fault = f"{name} holds {values.dtype}, expected real numbers"
+                require(right, f"{file.name}: {fault}")
+    fault = f"{options.x} has shape {table[0].shape}, expected (rows, features)"
+    require(table[0].ndim > 1, f"{file.name}: {fault}")
     return table_data(file.stem, table, options, options.task)
 
 
-def _array(arrays: np.lib.npyio.NpzFile, options: Npz, key: str, file: str) -> Array:
-    name = getattr(options, key)
-    if name not in arrays.files:
-        there = ", ".join(sorted(arrays.files)[:20]) or "none"
-        raise DataError(
-            f"{file}: has no array {shown(name)}, only {there}; name the right one with {KEY}.{key}"
-        )
-    values: Array = arrays[name]
-    if values.dtype.kind not in ("iuf" if key.startswith("x") else "iufbU"):
-        raise DataError(f"{file}: {name} holds {values.dtype}, expected real numbers")
-    return values
+def csv(options: Csv) -> Data:
+    """A table with a header line; see `Csv` for what becomes of words, blanks and scales."""
+    file, columns = _read_csv(options.path, "path", options)
+    target = options.target or list(columns)[-1]
+    for name, key in [(target, "target"), *((name, "drop") for name in options.drop)]:
+        fault = f"has no column {shown(name)}, only {', '.join(list(columns)[:20])}"
+        require(name in columns, f"{file}: {fault}; set {KEY}.{key}")
+    features = [name for name in columns if name not in (target, *options.drop)]
+    require(features, f"{file}: has no column but the label, expected features")
+    words = {name: _words(file, name, columns[name]) if options.encode else [] for name in features}
+    words = dict(sorted(words.items(), key=lambda item: bool(item[1])))  # numbers first
+    check_memory(file.name, 8.0 * len(columns[target]) * len(features), options.max_gib)
+    arrays = [_encoded(file, columns, words, options), _labels(file, columns[target])]
+    if options.test_path is not None:
+        test, more = _read_csv(options.test_path, "test_path", options)
+        same = [name for name in more if name not in (target, *options.drop)] == features
+        require(same, f"{test}: its columns differ from those of the training rows")
+        arrays += [_encoded(test, more, words, options), _labels(test, more[target])]
+    numbers = [name for name, found in words.items() if not found]
+    notes = tuple(_notes(columns, numbers, words))
+    return table_data(file.stem, arrays, options, options.task, numbers=len(numbers), notes=notes)
+
+
+def _read_csv(path: str, key: str, options: Csv) -> tuple[Path, Columns]:
+    """The file, and its columns as text by their names.
+
+    By hand rather than by pandas, which fills short rows with blanks in silence, cannot name the
+    row that is wrong, and would be one more package to install for the most usual kind of file.
+    """
+    file = existing_file(path, key, "a text file with a header line and one row per line")
+    # A field needs at least two characters of the file and eight bytes of memory.
+    check_memory(file.name, 4.0 * file.stat().st_size, options.max_gib)
+    with reading(file, "a table"), file.open(newline="", encoding="utf-8-sig") as stream:
+        first = stream.readline()
+        likely = max(",;\t", key=first.count)
+        stream.seek(0)
+        lines = csv_rows(stream, delimiter=options.delimiter or likely, strict=True)
+        header, *rows = [[field.strip() for field in line] for line in lines] or [[]]
+    width, twice = len(header), [name for name in header if header.count(name) > 1]
+    other = f"; its first line is divided by {likely!r}: set {KEY}.delimiter to it"
+    fault = f"has {width} columns, expected a label and features"
+    require(width > 1, f"{file}: {fault}{other if likely in first else ''}")
+    require(not twice, f"{file}: has the column {shown(min(twice, default=''))} twice")
+    for row, fields in enumerate(rows, 2):
+        if len(fields) not in (0, width):
+            raise DataError(f"{file}: row {row}: got {len(fields)} columns, expected {width}")
+    require(any(rows), f"{file}: has no rows, expected a header line and rows below it")
+    return file, dict(zip(header, map(list, zip(*filter(None, rows), strict=True)), strict=True))
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _words(file: Path, name: str, values: list[str]) -> list[str]:
+    """The words of a column, in order, if they can be categories; none where it holds numbers."""
+    found = sorted(set(values) - _BLANKS)
+    remedy = f"leave the column out with {KEY}.drop: [{name}]"
+    require(found, f"{file}: column {shown(name)} is blank in every row; {remedy}")
+    if None not in map(_number, found):
+        return []
+    fault = f"got {len(found)} different words such as {shown(found[0])}, expected numbers or at "
+    fault = f"{file}: column {shown(name)}: {fault}most {_MAX_WORDS} words; {remedy}"
+    require(len(found) <= _MAX_WORDS, fault)
+    return found
+
+
+def _encoded(file: Path, columns: Columns, words: dict[str, list[str]], options: Csv) -> Array:
+    """(rows, columns): numbers, NaN for a blank, or 0 and 1 for every word of a column."""
+    parts: list[list[float]] = []
+    for name, known in words.items():
+        if known:
+            parts += ([float(value == word) for value in columns[name]] for word in known)
+        else:
+            fields = enumerate(columns[name], 2)
+            parts.append([_cell(file, name, row, text, options) for row, text in fields])
+    return np.array(parts, dtype=np.float64).T
+
+
+def _cell(file: Path, name: str, row: int, text: str, options: Csv) -> float:
+    value = _number(text)
+    if value is not None and math.isfinite(value):
+        return value
+    if options.encode and text in _BLANKS:
+        return math.nan
+    what = "a blank" if text in _BLANKS else "nan or inf" if value is not None else shown(text)
+    remedy = f"set {KEY}.encode: true, or leave the column out with {KEY}.drop: [{name}]"
+    remedy = "where it is not known, leave the field blank" if options.encode else remedy
+    where = f"{file}: row {row}: column {shown(name)}"
+    raise DataError(f"{where}: got {what}, expected a number; {remedy}")
+
+
+def _labels(file: Path, values: list[str]) -> Array:
+    """Numbers where all are; else text."""
+    row = values.index("") + 2 if "" in values else 0
+    require(not row, f"{file}: row {row}: the label is blank")
+    numbers = [_number(value) for value in values]
+    return np.array(values if None in numbers else numbers)
+
+
+def _notes(columns: Columns, numbers: list[str], words: dict[str, list[str]]) -> Iterator[str]:
+    """What was done to the columns, as sentences."""
+    if listed := ", ".join(
+        f"{name} ({len(found)} words)" for name, found in words.items() if found
+    ):
+        yield f"Columns of words became one column of 0 and 1 for every word: {listed}."
+    for name in numbers:
+        rows = range(len(columns[name]) + 1)
+        if len(rows) > 3 and columns[name] in (list(map(str, rows[:-1])), list(map(str, rows[1:]))):
+            yield f"Column {name} counts the rows; {KEY}.drop: [{name}] leaves it out."
+    blanks = {name: sum(value in _BLANKS for value in columns[name]) for name in numbers}
+    if listed := ", ".join(f"{name} ({count} rows)" for name, count in blanks.items() if count):
+        yield f"Blanks were filled with the mean of their column: {listed}."

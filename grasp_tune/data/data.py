@@ -6,7 +6,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from grasp_tune.config.errors import DataError
+from grasp_tune.config.errors import require
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,42 +52,35 @@ class Data:
     notes: tuple[str, ...] = ()  # what was done to the rows that a person should know
 
     def __post_init__(self) -> None:
-        fault = self._fault("training", self.x, self.y)
+        count, both = len(self.labels or ()), (self.x_test is None) == (self.y_test is None)
+        enough = self.labels is None or count > 1
+        require(enough, f"{self.name}: got {count} class, expected at least 2")
+        require(both, f"{self.name}: test inputs and test labels must come together")
+        self._check("training", self.x, self.y)
         if self.x_test is not None and self.y_test is not None:
-            fault = fault or self._fault("test", self.x_test, self.y_test)
-            ours, theirs = tuple(self.x.shape[1:]), tuple(self.x_test.shape[1:])
-            if ours != theirs:
-                fault = f"a test row has shape {theirs}, a training row {ours}; they must agree"
-        elif (self.x_test is None) != (self.y_test is None):
-            fault = "test inputs and test labels must come together"
-        if self.labels is not None and len(self.labels) < 2:
-            fault = f"got {len(self.labels)} class, expected at least 2"
-        if fault:
-            raise DataError(f"{self.name}: {fault}")
+            self._check("test", self.x_test, self.y_test)
 
-    def _fault(self, part: str, x: Tensor, y: Tensor) -> str:
-        """What makes a part of the rows useless; empty where nothing does."""
+    def _check(self, part: str, x: Tensor, y: Tensor) -> None:
         wanted = torch.float32 if self.pixels is None else torch.uint8
-        last = len(self.labels or ()) - 1
-        if x.ndim < 2 or len(x) == 0 or len(x) != len(y):
-            shapes = f"shape {tuple(x.shape)} and labels {tuple(y.shape)}"
-            return f"{part} inputs have {shapes}; expected (rows, ...) and as many labels"
-        if x.dtype != wanted:
-            return f"{part} inputs are {x.dtype}, expected {wanted}"
-        if not bool(torch.isfinite(x).all()):
-            return f"{part} inputs hold nan or inf, expected finite numbers"
+        where, ours, theirs = f"{self.name}: {part}", tuple(self.x.shape[1:]), tuple(x.shape[1:])
+        shapes = f"shape {tuple(x.shape)} and labels {tuple(y.shape)}; expected (rows, ...)"
+        fits = x.ndim > 1 and 0 < len(x) == len(y)
+        require(fits, f"{where} inputs have {shapes} and as many labels")
+        differ = f"a test row has shape {theirs}, a training row {ours}; they must agree"
+        require(ours == theirs, f"{self.name}: {differ}")
+        require(x.dtype == wanted, f"{where} inputs are {x.dtype}, expected {wanted}")
+        require(torch.isfinite(x).all(), f"{where} inputs hold nan or inf, expected finite numbers")
         if self.labels is None:
-            right = y.dtype == torch.float32 and bool(torch.isfinite(y).all())
-            return "" if right else f"{part} labels must be finite float32 numbers"
-        if y.dtype != torch.int64 or y.ndim != 1 or int(y.min()) < 0 or int(y.max()) > last:
-            got = f"{y.dtype} from {y.min()} to {y.max()}"
-            return f"{part} classes are {got}, expected torch.int64 from 0 to {last}"
-        return ""
+            right = y.dtype == torch.float32 and torch.isfinite(y).all()
+            require(right, f"{where} labels must be finite float32 numbers")
+        else:
+            last, got = len(self.labels) - 1, f"{y.dtype} from {y.min()} to {y.max()}"
+            right = y.dtype == torch.int64 and y.ndim == 1 and y.min() >= 0 and y.max() <= last
+            require(right, f"{where} classes are {got}, expected torch.int64 from 0 to {last}")
 
     @property
     def spec(self) -> DataSpec:
         """What a model has to know about this data."""
         classes = None if self.labels is None else len(self.labels)
-        numbers = 1 if self.y.ndim == 1 else int(self.y.shape[1])
-        shape = tuple(self.x.shape[1:])
-        return DataSpec(self.name, shape, classes, classes or numbers, self.pixels)
+        outputs = classes or (1 if self.y.ndim == 1 else int(self.y.shape[1]))
+        return DataSpec(self.name, tuple(self.x.shape[1:]), classes, outputs, self.pixels)

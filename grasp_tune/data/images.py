@@ -7,6 +7,7 @@ The one place that imports torchvision and Pillow.
 import logging
 import os
 import warnings
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grasp_tune.config.errors import DataError, MissingDataError
+from grasp_tune.config.errors import MissingDataError, require
 from grasp_tune.data.data import Data, PixelScale
 from grasp_tune.data.options import ImageFolder, Images, TorchvisionImages
-from grasp_tune.data.table import KEY, check_memory, kept_rows
+from grasp_tune.data.table import KEY, Array, check_memory, kept_rows, reading
 from grasp_tune.extras import need
 
 logger = logging.getLogger(__name__)
@@ -65,37 +66,59 @@ def published_images(options: TorchvisionImages) -> Data:
 
 def image_folder(options: ImageFolder) -> Data:
     """Pictures sorted into folders, the folders' names being the classes."""
-    root = Path(options.path)
+    root, side, channels = Path(options.path), options.size, options.channels
     named = [root / part for part in ("train", "test") if (root / part).is_dir()]
     reader = torchvision("the data set image_folder").datasets.ImageFolder
+    read = partial(_picture, size=side, mode="L" if channels == 1 else "RGB")
     try:
-        train, *test = map(reader, named if root / "train" in named else [root])
+        folders = named if root / "train" in named else [root]
+        sources = [reader(folder, loader=read) for folder in folders]
     except FileNotFoundError as error:
         raise MissingDataError(
             f"{KEY}.path: {error}; expected {root}/train/<class>/<picture> and, for test "
             f"pictures, {root}/test/<class>/<picture>"
         ) from None
-    codes = train.class_to_idx
-    if unknown := {name for part in test for name in part.classes} - set(codes):
-        raise DataError(f"{named[1]}: has the class {min(unknown)}, which the training rows lack")
-    files = [
-        [(path, codes[part.classes[at]]) for path, at in part.samples] for part in (train, *test)
-    ]
-    count = sum(map(len, files))
-    check_memory(root.name, count * options.channels * options.size**2, options.max_gib)
-    # Only the rows that are kept are read.
-    files[0] = [files[0][row] for row in kept_rows(len(files[0]), options.rows)]
-    parts = [_read(part, options) for part in files]
+    codes = sources[0].class_to_idx
+    unknown = {name for part in sources for name in part.classes} - set(codes)
+    fault = f"has the class {min(unknown, default='')}, which the training rows lack"
+    require(not unknown, f"{root / 'test'}: {fault}")
+    check_memory(root.name, sum(map(len, sources)) * channels * side**2, options.max_gib)
+    parts: list[Part] = []
+    for part in sources:
+        # Only the rows that are kept are read.
+        rows = kept_rows(len(part), None if parts else options.rows)
+        logger.info("reading %d pictures", len(rows))
+        pixels = torch.empty((len(rows), channels, side, side), dtype=torch.uint8)
+        classes = torch.empty(len(rows), dtype=torch.int64)
+        for at, row in enumerate(rows):
+            picture, code = part[row]
+            pixels[at] = torch.from_numpy(picture.reshape(side, side, channels)).permute(2, 0, 1)
+            classes[at] = codes[part.classes[code]]
+        parts.append((pixels, classes))
     return _image_data(root.name or "image_folder", parts, tuple(codes), options)
 
 
+def _picture(path: str, size: int, mode: str) -> Array:
+    """The pixels of a picture, in the size and the colours that are wanted."""
+    Image: Any = need("PIL.Image", "vision", "reading pictures", "Pillow")
+    with reading(path, "a picture"), warnings.catch_warnings():
+        # The size is checked below, before any pixel is decoded.
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        with Image.open(path, formats=_FORMATS) as image:
+            width, height = image.size
+            fault = f"{width} x {height} pixels, expected at most {_MAX_PIXELS} in all"
+            require(width * height <= _MAX_PIXELS, f"{path}: {fault}")
+            return np.array(image.convert(mode).resize((size, size), Image.Resampling.BILINEAR))
+
+
 def _image_data(name: str, parts: list[Part], labels: tuple[str, ...], options: Images) -> Data:
-    kept = torch.from_numpy(kept_rows(len(parts[0][0]), options.rows))
-    parts = [(parts[0][0][kept], parts[0][1][kept]), *parts[1:]]
-    x, y, *test = [part for x, y in parts for part in (x.contiguous(), y.long())]
+    """The data of training pictures, and perhaps of test pictures."""
+    (x, y), *test = [(x.contiguous(), y.long()) for x, y in parts]
+    kept = torch.from_numpy(kept_rows(len(x), options.rows))
+    x, y = x[kept], y[kept]
     mean, std = _statistics(x) if options.normalize else ((0.0,), (1.0,))
     scale = PixelScale(mean, std, options.scale)
-    x_test, y_test = test or (None, None)
+    x_test, y_test = test[0] if test else (None, None)
     return Data(name, x, y, x_test, y_test, labels, scale)
 
 
@@ -110,31 +133,3 @@ def _statistics(x: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
         means.append(float((share * values).sum()))
         deviations.append(float((share * (values - means[-1]) ** 2).sum()) ** 0.5 or 1.0)
     return tuple(means), tuple(deviations)
-
-
-def _read(files: list[tuple[str, int]], options: ImageFolder) -> Part:
-    logger.info("reading %d pictures", len(files))
-    pixels = np.empty((len(files), options.size, options.size, options.channels), dtype=np.uint8)
-    for row, (file, _) in enumerate(files):
-        picture = _picture(file, options.size, "L" if options.channels == 1 else "RGB")
-        pixels[row] = np.asarray(picture, dtype=np.uint8).reshape(pixels.shape[1:])
-    classes = torch.tensor([code for _, code in files])
-    return torch.from_numpy(pixels.transpose(0, 3, 1, 2)), classes
-
-
-def _picture(path: str, size: int, mode: str) -> Any:
-    """The picture as Pillow reads it, in the size and the colours that are wanted."""
-    Image: Any = need("PIL.Image", "vision", "reading pictures", "Pillow")
-    try:
-        with warnings.catch_warnings():
-            # The size is checked below, before any pixel is decoded.
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(path, formats=_FORMATS) as image:
-                width, height = image.size
-                if width * height > _MAX_PIXELS:
-                    raise ValueError(
-                        f"{width} x {height} pixels, expected at most {_MAX_PIXELS} in all"
-                    )
-                return image.convert(mode).resize((size, size), Image.Resampling.BILINEAR)
-    except (Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read as a picture ({error})") from error

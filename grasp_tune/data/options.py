@@ -1,8 +1,7 @@
 """What may be said about the data: one section for each kind, told apart by `name`.
 
 A kind of data is a section with the keys that it takes, and `loader`, the function that makes the
-data of it; `register` enters it. Nothing here loads torch: the loader is imported when data are
-read.
+data of it, imported when data are read; `register` enters it. Nothing here loads torch.
 """
 
 from typing import Annotated, Any, ClassVar, Literal
@@ -104,7 +103,6 @@ class Libsvm(TextFile):
 class Csv(TextFile):
     """A table in a text file with a header line."""
 
-    loader: ClassVar[str] = "grasp_tune.data.csv_table:csv_table"
     name: Annotated[Literal["csv"], s.KIND] = "csv"
     target: s.Text | None = None
     """Column with the label; empty: the last one."""
@@ -174,18 +172,9 @@ class OwnData(Dataset):
     """`module:function` that makes a batch `(x, y)` of a list of rows; empty: torch's own."""
 
 
-DATASETS: dict[str, type[Dataset]] = {
-    "digits": Digits,
-    "breast_cancer": BreastCancer,
-    "spirals": Spirals,
-    "mnist": TorchvisionImages,
-    "cifar10": TorchvisionImages,
-    "image_folder": ImageFolder,
-    "npz": Npz,
-    "libsvm": Libsvm,
-    "csv": Csv,
-    "module:function": OwnData,
-}
+DATASETS: dict[str, type[Dataset]] = s.by_name(
+    Digits, BreastCancer, Spirals, TorchvisionImages, ImageFolder, Npz, Libsvm, Csv, OwnData
+)
 
 
 def register(kind: type[Dataset]) -> type[Dataset]:

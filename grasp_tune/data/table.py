@@ -1,6 +1,7 @@
 """Arrays to data: labels to classes, a test share, fewer rows, standardized and scaled columns."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,20 +10,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from grasp_tune.config.errors import DataError, MissingDataError, shown
+from grasp_tune.config.errors import DataError, MissingDataError, require, shown
+from grasp_tune.core.errors import GraspError
 from grasp_tune.data.data import Data
 from grasp_tune.data.options import Table
 
 KEY = "problem.dataset"
-GIB = 1 << 30
-MAX_CLASSES = 10_000
+_MAX_CLASSES = 10_000
 _FEW = 20  # different whole numbers that are classes in any number of rows
+# The same rows are set aside whatever the experiment's seed, so that seeds can be compared.
+_SPLIT_SEED, _ROWS_SEED = 7001, 7002
+
 Task = Literal["auto", "classification", "regression"]
 Array = NDArray[Any]
 Labels = tuple[str, ...] | None
-
-# The same rows are set aside whatever the experiment's seed, so that seeds can be compared.
-_SPLIT_SEED, _ROWS_SEED = 7001, 7002
 
 
 def existing_file(path: str, key: str, how: str) -> Path:
@@ -34,13 +35,29 @@ def existing_file(path: str, key: str, how: str) -> Path:
     return file
 
 
+@contextmanager
+def reading(file: object, what: str, how: str = "") -> Iterator[None]:
+    """Turn what a reader raises into one line with the file's name; our own errors stay."""
+    try:
+        yield
+    except GraspError:
+        raise
+    except Exception as error:  # readers raise many kinds; all mean the same here
+        wanted = f"; expected {how}" if how else ""
+        raise DataError(f"{file}: cannot be read as {what} ({error}){wanted}") from error
+
+
 def check_memory(name: str, needed: float, max_gib: float) -> None:
     """Raise DataError when `needed` bytes are more than the options allow."""
-    if needed > max_gib * GIB:
-        raise DataError(
-            f"{name}: needs {needed / GIB:.3g} GiB of memory, expected at most {max_gib:g} "
-            f"({KEY}.max_gib)"
-        )
+    got = f"{name}: needs {needed / 2**30:.3g} GiB of memory"
+    require(needed <= max_gib * 2**30, f"{got}, expected at most {max_gib:g} ({KEY}.max_gib)")
+
+
+def kept_rows(count: int, rows: int | None) -> NDArray[np.int64]:
+    """The training rows that are used, in their order: all, or `rows` picked at random."""
+    if rows is None or rows >= count:
+        return np.arange(count)
+    return np.sort(np.random.default_rng(_ROWS_SEED).permutation(count)[:rows])
 
 
 def table_data(
@@ -60,8 +77,7 @@ def table_data(
     numbers: columns, the first ones, that hold numbers, in which a blank is NaN; None: all of them.
     """
     x, y, x_test, y_test = _with_test_share(name, arrays, options.test_share)
-    if len(x) != len(y):
-        raise DataError(f"{name}: {len(x)} rows but {len(y)} labels, expected as many")
+    require(len(x) == len(y), f"{name}: {len(x)} rows but {len(y)} labels, expected as many")
     codes, codes_test, found = encode_labels(name, y, y_test, task)
     if task == "auto" and found is None and labels is None and _whole(y):
         notes += (
@@ -100,18 +116,16 @@ def table_data(
     return Data(name, tensor(x), codes, test, codes_test, labels or found, notes=notes)
 
 
-def kept_rows(count: int, rows: int | None) -> NDArray[np.int64]:
-    """The training rows that are used, in their order: all, or `rows` picked at random."""
-    if rows is None or rows >= count:
-        return np.arange(count)
-    return np.sort(np.random.default_rng(_ROWS_SEED).permutation(count)[:rows])
-
-
-def parted(count: int, share: float, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows that stay, and a random share that is kept aside; at least one of each, in order."""
+def _with_test_share(name: str, arrays: Sequence[Array], share: float) -> Sequence[Any]:
+    """Inputs, labels, and those of the test rows: given, or a share of all, at least one row."""
+    if share == 0.0:
+        return [*arrays, None, None][:4]
+    fault = f"it has test rows of its own, so {KEY}.test_share must be 0, got {share:g}"
+    require(len(arrays) == 2, f"{name}: {fault}")
+    count = len(arrays[0])
     held = min(max(1, round(share * count)), count - 1)
-    order = np.random.default_rng(seed).permutation(count)
-    return np.sort(order[held:]), np.sort(order[:held])
+    order = np.random.default_rng(_SPLIT_SEED).permutation(count)
+    return [part[np.sort(rows)] for rows in (order[held:], order[:held]) for part in arrays]
 
 
 def _scales_differ(x: Array) -> bool:
@@ -126,47 +140,30 @@ def encode_labels(
     name: str, y: Array, y_test: Array | None, task: Task
 ) -> tuple[Tensor, Tensor | None, Labels]:
     """Labels as classes counted from 0 with their names, or as numbers to predict (names None)."""
-    for part in (y, y if y_test is None else y_test):
-        if part.size == 0:
-            raise DataError(f"{name}: there are no rows")
-        if part.dtype.kind == "f" and not np.isfinite(part).all():
-            raise DataError(f"{name}: labels hold nan or inf, expected finite numbers")
+    parts = [y] if y_test is None else [y, y_test]
+    finite = all(np.isfinite(part).all() for part in parts if part.dtype.kind == "f")
+    require(all(part.size for part in parts), f"{name}: there are no rows")
+    require(finite, f"{name}: labels hold nan or inf, expected finite numbers")
+    names: Labels = None
     if task == "regression" or (task == "auto" and not _looks_like_classes(y)):
-        if not np.issubdtype(y.dtype, np.number):
-            raise DataError(f"{name}: labels are text ({shown(y.flat[0])}), expected numbers")
-        test = None if y_test is None else torch.from_numpy(y_test.astype(np.float32))
-        return torch.from_numpy(y.astype(np.float32)), test, None
-    if y.ndim == 2 and y.shape[1] == 1:
-        y, y_test = y[:, 0], None if y_test is None else y_test[:, 0]
-    values, codes = np.unique(y, return_inverse=True)
-    fault, codes_test = "", None
-    if y.ndim != 1:
+        fault = f"labels are text ({shown(y.flat[0])}), expected numbers"
+        require(np.issubdtype(y.dtype, np.number), f"{name}: {fault}")
+        codes = [part.astype(np.float32) for part in parts]
+    else:
+        parts = [part[:, 0] if part.shape[1:] == (1,) else part for part in parts]
+        values = np.unique(parts[0])
         fault = f"classes have shape {y.shape}, expected one per row"
-    elif len(values) > MAX_CLASSES:
-        fault = f"{len(values)} different labels, expected at most {MAX_CLASSES} classes; "
-        fault += f"for numbers to predict set {KEY}.task: regression"
-    elif y_test is not None:
-        places = np.searchsorted(values, y_test).clip(max=len(values) - 1)
-        if len(unknown := y_test[values[places] != y_test]):
-            label = _label_name(unknown[0])
-            fault = f"the test rows have the label {label}, which no training row has"
-        codes_test = torch.from_numpy(places.astype(np.int64))
-    if fault:
-        raise DataError(f"{name}: {fault}")
-    return torch.from_numpy(codes.astype(np.int64)), codes_test, tuple(map(_label_name, values))
-
-
-def _with_test_share(name: str, arrays: Sequence[Array], share: float) -> Sequence[Any]:
-    """Inputs, labels, and those of the test rows: given, or a share of all."""
-    if share == 0.0:
-        return [*arrays, None, None][:4]
-    if len(arrays) == 4:
-        raise DataError(
-            f"{name}: it has test rows of its own, so {KEY}.test_share must be 0, got {share:g}"
-        )
-    x, y = arrays
-    train, test = parted(len(x), share, _SPLIT_SEED)
-    return x[train], y[train], x[test], y[test]
+        require(parts[0].ndim == 1, f"{name}: {fault}")
+        fault = f"{len(values)} different labels, expected at most {_MAX_CLASSES} classes"
+        remedy = f"for numbers to predict set {KEY}.task: regression"
+        require(len(values) <= _MAX_CLASSES, f"{name}: {fault}; {remedy}")
+        codes = [np.searchsorted(values, part).clip(max=len(values) - 1) for part in parts]
+        unknown = "".join(_names(parts[-1][values[codes[-1]] != parts[-1]][:1]))
+        fault = f"the test rows have the label {unknown}, which no training row has"
+        require(not unknown, f"{name}: {fault}")
+        names = _names(values)
+    train, *test = map(torch.from_numpy, codes)
+    return train, test[0] if test else None, names
 
 
 def _looks_like_classes(y: Array) -> bool:
@@ -183,6 +180,7 @@ def _whole(y: Array) -> bool:
     return y.dtype.kind == "f" and bool((y == np.round(y)).all())
 
 
-def _label_name(value: object) -> str:
-    whole = isinstance(value, float | np.floating) and float(value).is_integer()
-    return str(int(value)) if whole else str(value)  # type: ignore[call-overload]
+def _names(values: Array) -> tuple[str, ...]:
+    """Names of classes; 1.0 is called 1."""
+    ending = ".0" if values.dtype.kind == "f" else ""
+    return tuple(str(value).removesuffix(ending) for value in values)

@@ -17,7 +17,7 @@ from typing import Any
 from grasp_tune.api import minimize
 from grasp_tune.config.build import Built, build_parts, settled
 from grasp_tune.config.errors import ConfigError, shown
-from grasp_tune.config.explain import hint
+from grasp_tune.config.loader import hint
 from grasp_tune.config.run_folder import claim
 from grasp_tune.config.schema import Experiment
 from grasp_tune.config.yaml_text import yaml_text

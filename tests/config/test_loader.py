@@ -69,6 +69,12 @@ def test_a_convex_method_on_a_network_is_remarked_upon(tmp_path: Path) -> None:
     assert "mlp is not convex" in note
 
 
+def test_code_that_a_config_names_is_told() -> None:
+    own = {"name": "a:data", "collate_fn": "a:batch"}
+    (note,) = experiment_from({"problem": {"dataset": own, "loss": "a:loss"}}).notes()
+    assert note == "The config runs code of its own: a:batch, a:data, a:loss."
+
+
 # -- includes ----------------------------------------------------------------------------------
 
 

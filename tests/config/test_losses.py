@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from grasp_tune.config.losses import cross_entropy, hinge, logistic, mse, settle_loss
+from grasp_tune.config.models import cross_entropy, hinge, logistic, mse, settle_loss
 from grasp_tune.core.errors import ProblemError
 from grasp_tune.data import DataSpec
 
