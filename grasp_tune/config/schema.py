@@ -87,9 +87,10 @@ class Experiment(s.Section):
     timing a few gradients. The backend local stops when they are over, with the best so far."""
     schedule: Literal["promote", "paper"] = "promote"
     """`promote` gives most to the best of a short list; `paper` is the paper's to the letter."""
-    patience: s.Count | None = None
+    patience: Annotated[s.Whole, Field(ge=0)] | None = None
     """End the final run after so many looks at validation rows (or fresh minibatches) in a row that
-    found nothing better, by what the choice goes by; empty: it runs to its end."""
+    found nothing better, by what the choice goes by; 0: never. Empty: 3 with validation data, else
+    never."""
     schedule_options: dict[str, Any] = Field(default_factory=dict)
     """Fields of the schedule that differ from their defaults, as `gt.Promote(...)` takes them."""
     ensemble: Literal["resample", "window"] = "resample"
@@ -168,7 +169,7 @@ class Experiment(s.Section):
     @property
     def given_schedule(self) -> Any:
         """The schedule as `minimize` takes it: its name, or a mapping with its options."""
-        more = {"patience": self.patience} if self.patience else {}
+        more = {} if self.patience is None else {"patience": self.patience}
         more |= self.schedule_options
         return {"name": self.schedule, **more} if more else self.schedule
 

@@ -227,6 +227,7 @@ class ProbeOutcome(_Ended):
     value: float  # l0, mean of the losses (of the gradient calls too, where they give one)
     value_square: float  # mean of the squared losses
     matrices: int = 0  # hidden matrices among the parameters
+    held_out: bool = False  # whether fresh samples come from validation data
 
 
 @record

@@ -42,35 +42,30 @@ class Oracle:
         """Return the loss of one minibatch, its gradient left in the parameters."""
         for parameter in self.parameters:
             parameter.grad = None
-        loss = self.loss(self.stream(purpose).batch(call), purpose, call)
+        batch = self._begin(purpose, call)
+        loss = self._loss(batch)
         self._backward(loss)
         return loss.detach()
 
-    def loss(self, batch: Batch, purpose: str, call: int) -> Tensor:
-        """Return the loss of a batch as a scalar tensor, and count the call.
-
-        Gradients are on even where only the value is wanted: a loss may take derivatives itself
-        (a penalty on gradients, the residual of a differential equation).
-        """
-        self._begin(purpose, call)
-        return self._loss(batch)
-
     def value(self, purpose: str, call: int) -> float:
-        """Return the loss of one minibatch; of validation data, what the choice goes by."""
-        batch, metric = self.stream(purpose).batch(call), self.problem.metric
+        """Return the loss of one minibatch; of validation data, what the choice goes by.
+
+        Gradients are on: a loss may take derivatives itself (a penalty on gradients, the residual
+        of a differential equation).
+        """
+        batch, metric = self._begin(purpose, call), self.problem.metric
         if purpose == "validation" and self.problem.choose_by == "metric" and metric is not None:
-            self._begin(purpose, call)
             inputs, targets = batch
             with torch.no_grad():
                 return 1.0 - float(find_metric(metric)[1](self.model(inputs), targets))
-        return float(self.loss(batch, purpose, call).detach())
+        return float(self._loss(batch).detach())
 
     def exact(self, *, gradient: bool, counted: bool = False) -> float:
         """Return the loss over all data, and leave its gradient where asked; one oracle call.
 
         The deterministic algorithm counts training gradients only, hence `counted`.
         """
-        self._begin("exact", 0, int(counted))
+        self._count("exact", 0, int(counted))
         total, rows = 0.0, self.problem.rows or 0
         for parameter in self.parameters:
             parameter.grad = None
@@ -81,7 +76,13 @@ class Oracle:
             total += float(loss.detach()) * count
         return total / rows
 
-    def _begin(self, purpose: str, call: int, calls: int = 1) -> None:
+    def _begin(self, purpose: str, call: int) -> Batch:
+        """Return the minibatch of a call, which is counted."""
+        batch = self.stream(purpose).batch(call)
+        self._count(purpose, call, 1)
+        return batch
+
+    def _count(self, purpose: str, call: int, calls: int) -> None:
         """Count, and fix the random numbers that the model or the loss may draw in this call."""
         self.count(calls)
         number = self._noise + (call << 3) + PURPOSES.index(purpose)

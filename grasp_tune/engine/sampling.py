@@ -32,6 +32,7 @@ class Bench(Protocol):
     store: Store
     trained: list[Tensor]  # its trainable parameters
     matrices: frozenset[int]  # the positions of the hidden matrices among them
+    held_out: bool  # whether candidates are scored on validation data
     bases: Mapping[str, Factory]  # optimizers of the user's own
     rules: StepRules
     buffers: Buffers
@@ -183,8 +184,9 @@ class SamplingRun:
         # Where no values were asked for, those that came with the gradients cost nothing.
         valued = second if second.count else first
         gradients, values = (first.count, *first.gradients), (valued.count, *valued.losses)
-        parameters, matrices = sum(x.numel() for x in first.sums), len(self._bench.matrices)
-        return ProbeOutcome(task.calls, origin, *gradients, parameters, *values, matrices)
+        parameters = sum(x.numel() for x in first.sums)
+        model = len(self._bench.matrices), self._bench.held_out
+        return ProbeOutcome(task.calls, origin, *gradients, parameters, *values, *model)
 
 
 def read_coordinates(store: Store, power: float, like: Sequence[Tensor]) -> Coordinates | None:

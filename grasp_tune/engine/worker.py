@@ -45,6 +45,8 @@ class Worker:
         self.model: nn.Module = self.oracle.model
         self.trained: list[Tensor] = list(self.oracle.parameters)
         self.matrices = hidden_matrices(self.model, self.trained)
+        self.held_out = problem.validation is not None
+        self._drops = _drops(self.model)
         self.buffers = checkpoints.Buffers(self.model)
         decay = {"weight_decay": problem.weight_decay, "weights_only": True}
         self.rules = StepRules([{"params": self.trained, **decay}], problem.clip)
@@ -62,8 +64,10 @@ class Worker:
         seated = nullcontext() if seat is None else LaneGroup(seat)
         with seated as group, untouched_randomness(), task_threads(self.model):
             if isinstance(task, TrainTask):
-                runs = tuple(self._train(task, segment, group) for segment in task.segments)
-                return TrainOutcome(sum(item.calls for item in runs), self.origin, runs)
+                runs = list[SegmentOutcome]()
+                for segment in task.segments:
+                    runs.append(self._train(task, segment, group))
+                return TrainOutcome(sum(item.calls for item in runs), self.origin, tuple(runs))
             run = SamplingRun(task, self)
             while (call := run.wants) is not None:
                 run.feed(self._sample(*call))
@@ -97,10 +101,11 @@ class Worker:
             return oracle.exact(gradient=gradient)
         if gradient:
             return float(oracle.gradient(purpose, call))
-        if purpose == "ensemble" and oracle.problem.validation is not None:
-            # Held-out data are seen as they will be in use; training data as in training.
-            purpose = "validation"
-            self.model.eval()
+        if purpose == "ensemble":
+            # Held-out data are seen as they will be in use; training data as in training, but
+            # without the noise of dropout.
+            self.model.train(not (self.held_out or self._drops))
+            purpose = "validation" if self.held_out else purpose
         return oracle.value(purpose, call)
 
     def _train(self, task: TrainTask, segment: Segment, group: LaneGroup | None) -> SegmentOutcome:
@@ -142,3 +147,11 @@ class Worker:
             item.grad = mean
         buffers.change(total[len(self.trained) :])
         return losses
+
+
+def _drops(model: nn.Module) -> bool:
+    """Return whether a model has dropout that evaluation mode ends, and nothing else it changes."""
+    parts = list(model.modules())
+    kinds = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
+    drops = any(isinstance(part, kinds) and part.p > 0.0 for part in parts)
+    return drops and not any(getattr(part, "track_running_stats", False) for part in parts)

@@ -92,6 +92,7 @@ class ModelPoint:
         self._marks, self._norms = 0, list[Tensor]()
         self.buffers = Buffers(self.model)
         self.matrices = hidden_matrices(self.model, self.trained)
+        self.held_out = False
 
     # What checkpoints ask of a module:
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from grasp_tune.optimizers.adam import FIRST, CoordinateAdam
+from grasp_tune.optimizers.adam import FIRST, RAMP, TINY, CoordinateAdam
 
 # Jordan's: for singular values from 0.01 to 1 the fifth iterate lies between 0.7 and 1.2.
 QUINTIC = (3.4445, -4.7750, 2.0315)
@@ -89,9 +89,11 @@ def equalized_in_blocks(matrices: Tensor) -> Tensor:
 class MatrixAdam(CoordinateAdam):
     r"""Adam, with matrix-shaped steps for some of the parameters.
 
-    With $m$ the running mean of $g$ (decay 0.9), looked ahead by one gradient, the step of an $n$
-    by $k$ matrix is $\eta \cdot 0.2 \sqrt{\max(n, k)}\, U V^\top$ where $m = U S V^\top$. Large
-    matrices are cut into blocks of rows, which each make such a step.
+    With $m = U S V^\top$ the running mean of $g$ (decay 0.9), looked ahead by one gradient, the
+    numbers of $o = U V^\top$ are divided by the roots of the running means of their own squares, as
+    in AdaMuon (Si et al. 2025): inputs of different sizes, which a matrix of few rows cannot tell
+    apart, then move alike. The step is $\eta \cdot 0.2$ in root mean square. Large matrices are cut
+    into blocks of rows, each of which is equalized by itself.
 
     matrices: the positions of these parameters.
     """
@@ -110,6 +112,7 @@ class MatrixAdam(CoordinateAdam):
     def _move(self, group: dict[str, Any], points: list[Tensor]) -> None:
         if rest := [point for point in points if point not in self._matrices]:
             super()._move(group, rest)
+        fresh = group["steps"] ** -RAMP
         alike: dict[tuple[int, ...], list[Tensor]] = {}  # small ones of a shape are one stack
         for at, point in enumerate(points):
             if point in self._matrices:
@@ -125,6 +128,15 @@ class MatrixAdam(CoordinateAdam):
                 moves: Sequence[Tensor] = (equalized_in_blocks(flat[0]),)
             else:
                 moves = equalized_in_blocks(torch.stack(flat)).unbind()
-            size = group["lr"] * SIZE * math.sqrt(max(block_rows(rows, columns), columns))
-            for point, move in zip(some, moves, strict=True):
-                point.add_(move.view(point.shape), alpha=-size)
+            moves = [move.view(point.shape) for move, point in zip(moves, some, strict=True)]
+            squares = self.entries(some, "square")
+            torch._foreach_mul_(squares, 1.0 - fresh)
+            torch._foreach_addcmul_(squares, moves, moves, fresh)
+            roots = torch._foreach_sqrt(squares)
+            torch._foreach_add_(roots, TINY)
+            moves = torch._foreach_div(moves, roots)
+            norms = torch._foreach_norm(moves)
+            torch._foreach_clamp_min_(norms, TINY)
+            torch._foreach_div_(moves, norms)
+            size = group["lr"] * SIZE * math.sqrt(rows * columns)
+            torch._foreach_add_(some, moves, alpha=-size)

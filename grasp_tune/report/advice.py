@@ -155,7 +155,7 @@ def next_steps(result: Result, metadata: RunMetadata | None) -> list[str]:
         if result.validation is not None:
             remedy = (
                 "More data, augmentation (problem.augment), weight decay (problem.weight_decay), "
-                "early stopping (patience: 3) or a smaller model would help"
+                "or a smaller model would help"
             )
         return [*steps, f"{words} {remedy}. More budget would not help."]
     gain, base, train = (

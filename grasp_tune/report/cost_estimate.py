@@ -74,7 +74,8 @@ def measure(problem: "TorchProblem", spec: SweepSpec, bases: Mapping[str, Factor
     task = ProbeTask("probe", (0, _SAMPLES), (0, 0), moments=not exact, exact=exact)
     found = worker.run(task)
     assert isinstance(found, ProbeOutcome)
-    start = StartPoint(found.gradient_norm, found.value, found.parameters)
+    model = found.parameters, found.matrices, found.held_out
+    start = StartPoint(found.gradient_norm, found.value, *model)
     run = dry_run(spec, start)
     trains = [task for item in run.rounds for task in item.tasks if isinstance(task, TrainTask)]
     if not trains:

@@ -39,6 +39,8 @@ class StartPoint:
     grad_norm: float  # of the mean gradient
     value: float  # the mean loss
     parameters: int = 1
+    matrices: int = 0  # hidden ones among the parameters
+    held_out: bool = False  # whether there is validation data
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,8 @@ def _made_up(task: Task, start: StartPoint, middle: float) -> Outcome:
         gradients = max(1, task.gradients[1] - task.gradients[0])
         values, size = task.values[1] - task.values[0] or gradients, start.parameters
         means = norm, norm**2, size, values, value, value**2
-        return ProbeOutcome(task.calls, _ORIGIN, gradients, *means)
+        model = start.matrices, start.held_out
+        return ProbeOutcome(task.calls, _ORIGIN, gradients, *means, *model)
     if isinstance(task, TrainTask):
         results = []
         for part in task.segments:

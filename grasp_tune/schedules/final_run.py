@@ -147,8 +147,9 @@ class _Stopping:
     """The looks at the ends of parts, and whether the run has got worse for too long."""
 
     def __init__(self, state: PromoteState) -> None:
-        options = state.options
-        wanted = options.patience and state.samples_freely
+        options, usual = state.options, 3 if state.start.held_out else 0
+        self._patience = usual if options.patience is None else options.patience
+        wanted = self._patience and state.samples_freely
         self.samples = int(options.look_share * state.spec.budget) if wanted else 0
         self._state = state
         self._looks: list[Candidate] = []
@@ -176,7 +177,7 @@ class _Stopping:
     @property
     def over(self) -> bool:
         """Whether none of the last looks got below the best before them."""
-        return len(self._looks) - 1 - self._best() >= self._state.options.patience
+        return len(self._looks) - 1 - self._best() >= self._patience
 
     def rows(self) -> list[Candidate]:
         """Return the best point as a candidate; the others for the record."""

@@ -4,7 +4,7 @@ import math
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -248,6 +248,23 @@ def test_validation_data_serve_the_choice_by_value_in_evaluation_mode() -> None:
     bench.run(ScoreTask("score", "gradient", (Sample(START, 0, 4),)))
     assert all(training and largest > 0 for training, largest in modes)
     assert bench.worker.model.training
+
+
+@pytest.mark.parametrize("model", [workbench.dropout, workbench.batch_norm])
+def test_candidates_are_scored_without_dropout_but_with_batch_statistics(
+    model: Callable[[], nn.Module],
+) -> None:
+    modes = []
+
+    def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        modes.append(model.training)
+        return workbench.cross_entropy(model, batch)
+
+    bench = Bench(workbench.problem(model, loss))
+    bench.run(ScoreTask("score", "value", (Sample(START, 0, 2),)))
+    assert modes == [model is workbench.batch_norm] * 2 and bench.worker.model.training
+    bench.run(ProbeTask("probe", (0, 2), (0, 0)))
+    assert modes[2:] == [True, True]
 
 
 def test_exact_tasks_use_all_data_and_count_training_only() -> None:

@@ -1,7 +1,5 @@
 """Matrix-shaped steps: against a singular value decomposition, and who gets them."""
 
-import math
-
 import pytest
 import torch
 from torch import nn
@@ -37,16 +35,34 @@ def test_units_of_the_gradient_do_not_matter() -> None:
         assert torch.allclose(equalized(matrix), equalized(unit * matrix), atol=1e-5)
 
 
-def test_the_first_step_by_hand() -> None:
+def test_the_first_steps_by_hand() -> None:
     # m = 0.1 g, looked ahead 0.9 * 0.1 g + 0.1 g: a multiple of g, whose U V^T is that of g.
+    # Divided by the roots of their own squares, its numbers are signs.
     point, vector = nn.Parameter(torch.zeros(2, 8)), nn.Parameter(torch.zeros(3))
     optimizer = MatrixAdam([point, vector], lr=0.5, matrices=(0,))
     point.grad = torch.randn(2, 8, generator=torch.Generator().manual_seed(5))
     vector.grad = torch.tensor([2.0, -3.0, 0.0])
     optimizer.step()
-    wanted = -0.5 * SIZE * math.sqrt(8.0) * equalized(point.grad)
-    assert torch.allclose(point.detach(), wanted, atol=1e-6)
+    first, one = equalized(point.grad), point.detach().clone()
+    assert torch.allclose(one, -0.5 * SIZE * first.sign(), atol=1e-6)
     assert torch.allclose(vector.detach(), torch.tensor([-0.5, 0.5, 0.0]))  # Adam's first move
+    # The second: m = 0.09 g1 + 0.1 g2, ahead 0.9 m + 0.1 g2; squares weigh 1 - 2^-0.8 and 2^-0.8.
+    before = point.grad
+    point.grad = torch.randn(2, 8, generator=torch.Generator().manual_seed(6))
+    optimizer.step()
+    second = equalized(0.9 * (0.09 * before + 0.1 * point.grad) + 0.1 * point.grad)
+    fresh = 2.0**-0.8
+    move = second / torch.sqrt((1.0 - fresh) * first**2 + fresh * second**2)
+    move *= SIZE / move.square().mean().sqrt()
+    assert torch.allclose(point.detach() - one, -0.5 * move, atol=1e-5)
+
+
+def test_a_matrix_without_a_gradient_to_speak_of_stays_where_it_is() -> None:
+    point = nn.Parameter(torch.ones(3, 4))
+    optimizer = MatrixAdam([point], lr=0.1, matrices=(0,))
+    point.grad = torch.zeros(3, 4)
+    optimizer.step()
+    assert torch.equal(point.detach(), torch.ones(3, 4))
 
 
 def test_without_matrices_it_is_adam() -> None:

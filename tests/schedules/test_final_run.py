@@ -47,6 +47,13 @@ def test_a_run_that_gets_worse_on_validation_data_ends_early() -> None:
     assert again.calls == result.calls
 
 
+def test_validation_data_alone_ends_a_run_that_memorizes() -> None:
+    result = gt.minimize(memorizing(), 3000, progress=False)
+    assert sum(result.calls.values()) < 2500 and ENDED_EARLY in result.notes
+    never = gt.minimize(memorizing(), 3000, schedule=gt.Promote(patience=0), progress=False)
+    assert sum(never.calls.values()) > 2900 and ENDED_EARLY not in never.notes
+
+
 def test_a_run_that_gets_better_goes_on_to_its_end() -> None:
     x = torch.randn(300, 4, generator=torch.Generator().manual_seed(1))
     problem = gt.TorchProblem(

@@ -63,7 +63,7 @@ def changed(name: str, value: Any) -> st.SearchStrategy[Any]:
         return st.integers(2, 24).map(type(value))
     if isinstance(value, bool):
         return st.booleans()
-    if isinstance(value, int):
+    if value is None or isinstance(value, int):
         return st.integers(1, 1000)
     if isinstance(value, float):
         return st.floats(0.01, 0.99)
@@ -87,6 +87,7 @@ def test_every_option_comes_back_from_json(data: st.DataObject) -> None:
 
 
 WRONG: dict[type, list[Any]] = {
+    type(None): [1.5, "x", True, -1, math.nan, (3,)],
     int: [1.5, "x", True, None, -1, math.nan, (3,)],
     float: ["0.5", True, None, -0.5, math.nan, -math.inf, (0.5,), 10**400],
     bool: [1, "yes", None],
