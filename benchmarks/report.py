@@ -13,6 +13,7 @@ from benchmarks.records import (
     choices_table,
     contest_table,
     read_records,
+    sizes_table,
 )
 from benchmarks.standings import CAP, Row, collect, totals
 from benchmarks.targets_page import targets_part
@@ -48,6 +49,7 @@ def write_report(results: Path, docs: Path) -> Path:
         )
         (pictures / "peers.svg").write_text(picture, encoding="utf-8")
     parts.append(tables_page.tables_part(done, pictures))
+    parts.append(tables_page.sizes_part(sizes_table(results)))
     parts.append(tables_page.ensemble_part(choices_table(results)))
     variants = list(read_records(contest_table(results, "ablation")))
     parts.append(ablation_page.ablation_part(variants, records))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import figures, tables
-from benchmarks.markdown import markdown_table, number
+from benchmarks.markdown import accuracy, markdown_table, number
 from benchmarks.records import Table
 
 
@@ -103,6 +103,28 @@ def _cells(item: tables.Finished, schedule: str) -> list[str]:
                 row.append(f"{rho:.4f} ({number(quality)})" if math.isfinite(rho) else "-")
         body.append(row)
     return markdown_table(head, body)
+
+
+def sizes_part(results: Table) -> str:
+    """Return the runs at the paper's own size, as far as they were made; empty without any."""
+    rows = results.rows()
+    if not rows:
+        return ""
+    head = ["run", "training loss", "gradient norm", "test accuracy, %", "test loss", "chosen"]
+    body = []
+    for (name, _), row in rows.items():
+        found = [row.get(key, math.inf) for key in ("loss", "gradient", "accuracy", "test_loss")]
+        loss, gradient, right, test = found
+        shown = accuracy(right) or "diverged"
+        body.append([name, number(loss), number(gradient), shown, number(test), row["note"]])
+    lines = [
+        "### GRASP-NC at the paper's own size: ResNet-18, all of CIFAR-10, batch 64, T = 10,000",
+        "",
+        "`sgd-RATE` has all of T at one rate; runs that are not listed were not made. Both inputs",
+        "are 0.01; seed 10; no augmentation (`python -m benchmarks.paper_size`).",
+        "",
+    ]
+    return "\n".join([*lines, *markdown_table(head, body), ""])
 
 
 def ensemble_part(results: Table) -> str:

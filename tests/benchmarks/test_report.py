@@ -6,7 +6,8 @@ import pytest
 
 from benchmarks.command import main
 from benchmarks.contest import Job, run_job
-from benchmarks.records import contest_table
+from benchmarks.records import contest_table, sizes_table
+from benchmarks.tables_page import sizes_part
 
 
 def test_the_report_is_made_of_what_there_is(
@@ -23,3 +24,14 @@ def test_the_report_is_made_of_what_there_is(
     assert "DoG, averaged" in page
     assert (docs / "figures" / "peers.svg").read_text().startswith("<svg")
     assert capsys.readouterr().out.splitlines()[-1] == str(docs / "results.md")
+
+
+def test_runs_at_the_papers_size_are_listed_and_diverged_ones_say_so(tmp_path: Path) -> None:
+    table = sizes_table(tmp_path)
+    assert sizes_part(table) == ""
+    measured = {"loss": 0.125, "gradient": 0.5, "accuracy": 0.712, "test_loss": 1.25}
+    table.append({"run": "sgd-0.1", "seed": 10, "note": "", **measured})
+    table.append({"run": "sgd-9", "seed": 10, "note": "diverged"})
+    page = sizes_part(table)
+    assert "| sgd-0.1 | 0.125 | 0.5 | 71.2 | 1.25 |  |" in page
+    assert "| sgd-9 | diverged | diverged | diverged | diverged | diverged |" in page
