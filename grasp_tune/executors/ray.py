@@ -24,9 +24,9 @@ import torch
 from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.core.search import ATTEMPTS
 from grasp_tune.core.spec import SweepSpec
-from grasp_tune.core.tasks import Task, TrainTask
+from grasp_tune.core.tasks import Outcome, Task, TrainTask
 from grasp_tune.core.validation import whole
-from grasp_tune.engine.lane_group import Seat, meeting_place
+from grasp_tune.engine.lane_group import GroupLost, Seat, meeting_place
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.worker import Worker
 from grasp_tune.executors.worker_pool import Job, Member, WorkerPool
@@ -309,11 +309,10 @@ class Companions:
         self._usage = UsageMeter()
         self.sharing = LaneSharing(self._usage)
 
-    @contextlib.contextmanager
-    def seat(
-        self, task: Any, needs: Mapping[str, float], make: Callable[[], Any]
-    ) -> Iterator[Seat | None]:
-        """Give this process's place among its companions while the task runs; None: it is alone.
+    def run(
+        self, worker: Worker, task: Task, needs: Mapping[str, float], make: Callable[[], Any]
+    ) -> Outcome:
+        """Return the outcome of the task, run by this worker and its companions.
 
         needs: resources of one worker, such as `{"CPU": 1}`.
         make: makes a worker in another process.
@@ -327,18 +326,22 @@ class Companions:
             # Fewer where somebody else was faster; one that died is missed when the group meets.
             refs = list(waiting)
             ready = ray.wait(refs, num_returns=len(refs), timeout=PATIENCE)[0] if refs else refs
-            size = self.sharing.workers(task, 1 + len(ready))
-            seats: list[Seat | None] = [None]
-            if size > 1:
-                logger.info("%s: %d workers a step", task.id, size)
+            job = Job(task, self.sharing.workers(task, 1 + len(ready)), "")
+            if job.size > 1:
+                logger.info("%s: %d workers a step", task.id, job.size)
                 address, _server = meeting_place(ray.util.get_node_ip_address())
-                seats = [Seat(rank, size, f"{address}/0") for rank in range(size)]
-            for ref, seat in zip(ready, seats[1:], strict=False):
-                waiting[ref].run.remote(task, seat)
-            begun = time.monotonic()
-            yield seats[0]
-            if isinstance(task, TrainTask):
-                self.sharing.learn(size, task.calls, time.monotonic() - begun)
+                job.address = f"{address}/0"
+            for rank, ref in enumerate(ready[: job.size - 1], 1):
+                waiting[ref].run.remote(task, job.seat(rank))
+            try:
+                outcome = worker.run(task, job.seat(0))
+            except GroupLost as lost:
+                logger.warning("%s: %s; it is run again, alone", task.id, lost)
+            else:
+                if isinstance(task, TrainTask):
+                    self.sharing.learn(job.size, task.calls, time.monotonic() - job.since)
+                return outcome
+        return worker.run(task)
 
     def _size(self, task: Any, needs: Mapping[str, float]) -> int:
         alone = self._usage.speeds.get(1)

@@ -12,7 +12,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, ClassVar, NoReturn
 
 import torch
@@ -20,18 +20,20 @@ from ray import tune
 from ray.tune.experiment import Trial
 from ray.tune.trainable import FunctionTrainable
 
+from grasp_tune.core.checkpoint_keys import START
 from grasp_tune.core.errors import GraspError, InputError
-from grasp_tune.core.tasks import Outcome, Task, TrainTask
-from grasp_tune.engine.checkpoints import Store, Tensors
+from grasp_tune.core.tasks import Outcome, ProbeTask, Task, TrainTask
+from grasp_tune.engine.checkpoints import Store, Tensors, model_tensors
+from grasp_tune.engine.fused import fusion_width
 from grasp_tune.engine.problem import TorchProblem
+from grasp_tune.engine.worker import Worker
 from grasp_tune.executors.in_trial import train_in_trial
 from grasp_tune.executors.ray import Companions, load_compiler
 from grasp_tune.loop.model_point import Groups
 from grasp_tune.loop.task_optimizer import TaskOptimizer
 from grasp_tune.ray.tune_internals import config_around, sweep_storage
 from grasp_tune.runtime.result import Result
-from grasp_tune.runtime.shared_sweep import Selection, Work
-from grasp_tune.runtime.shared_worker import SharedWorker, ended_row, report_of, select_model
+from grasp_tune.runtime.shared_sweep import Selection, Work, ended_row, fault_row, select_model
 
 KEY = "grasp"  # the one key in a trial's config that is ours
 HEARTBEAT = 30.0  # seconds between two reports of a task under way
@@ -49,8 +51,7 @@ def to_config(work: Work, metric: str | None = None) -> dict[str, Any]:
         words["base"] = "+".join(dict.fromkeys(arm.base.rpartition(".")[2] for arm in arms))
         words["cell"] = _span([f"{index}" for index in sorted(arm.index for arm in arms)])
         words["value"] = _span([f"{value:.3g}" for value in sorted(arm.value for arm in arms)])
-    own = {"run": work.run, "attempt": work.attempt, "work": work, "metric": metric}
-    return {KEY: {**words, **own}}
+    return {KEY: {**words, "run": work.run, "work": work, "metric": metric}}
 
 
 def _span(names: list[str]) -> str:
@@ -94,42 +95,42 @@ class TuneTrial:
         # Every row has every column. `score` and `loss` are numbers in the last trial only, so that
         # Tune's best trial by either of them is the chosen model, never a training run.
         columns = ("score", "loss", "train_loss", "gradient_norm", words["metric"] or "score")
-        names = {name: words[name] for name in ("task", "phase", "run", "attempt")}
+        names = {name: words[name] for name in ("task", "phase", "run")}
         self._blank = {**names, "oracle_calls": 0, **dict.fromkeys(columns, math.nan)}
+        self._calls, self._reported = 0, time.monotonic() if reported is None else reported
         with self.faults():
             self.storage = sweep_storage(tune.get_context().get_storage(), self.work.run)
         task, self.seed = self.work.task, self.work.spec.seed
         self.task: Task | None = None if isinstance(task, Selection) else task
         self.store: Store = self.storage.store
-        self._reported = time.monotonic() if reported is None else reported
-        fresh = self.task if not self.work.attempt else None
-        if fresh is not None and (known := self.storage.read_outcome(fresh)) is not None:
-            self.last(ended_row(self.storage, known[0]))  # a trial that was cut off had done it
-
-    @cached_property
-    def _count(self) -> Callable[[int], None]:
-        return self.storage.calls.counter()
+        known = None if self.task is None else self.storage.read_outcome(self.task)
+        if known is not None:  # a trial that was cut off had done it
+            self._last(ended_row(self.storage, known[0]))
+        self._add = self.storage.calls.counter()
 
     def select(self, place: Callable[[str], Tensors]) -> Result:
         """Leave the chosen model as a checkpoint of Tune; the function goes on."""
-        result, row = select_model(self.storage, self.work, place)
+        assert isinstance(self.work.task, Selection)
+        result, row = select_model(self.storage, self.work.task.search, place)
         report({**self._blank, **row}, result)
         return result
 
     def called(self, calls: int) -> None:
-        self._count(1)
-        self.beat(calls)
+        self.count(1)
 
-    def beat(self, calls: int) -> None:
-        """Report now and then how many calls were made."""
+    def count(self, calls: int) -> None:
+        """Count oracle calls, and report now and then how many were made."""
+        self._add(calls)
+        self._calls += calls
         if time.monotonic() - self._reported > HEARTBEAT:
             self._reported = time.monotonic()
-            report({**self._blank, "status": "running", "oracle_calls": calls})
+            report({**self._blank, "status": "running", "oracle_calls": self._calls})
 
-    def end(self, outcome: Outcome) -> NoReturn:
+    def end(self, outcome: Outcome, width: int = 0) -> NoReturn:
+        """Put the outcome into the storage, then report it; see `SharedStorage.write_outcome`."""
         assert self.task is not None
-        self.storage.write_outcome(self.task, outcome, 0)
-        self.last(ended_row(self.storage, outcome))
+        self.storage.write_outcome(self.task, outcome, width)
+        self._last(ended_row(self.storage, outcome))
 
     @contextlib.contextmanager
     def faults(self) -> Iterator[None]:
@@ -137,16 +138,16 @@ class TuneTrial:
         try:
             yield
         except GraspError as error:
-            self.last(report_of(error, self.work))
+            self._last(fault_row(error, self.work))
 
-    def last(self, row: Mapping[str, Any], result: Result | None = None) -> NoReturn:
+    def _last(self, row: Mapping[str, Any]) -> NoReturn:
         """Report, and end the function the way Tune does: it leaves `report` by SystemExit."""
-        report({**self._blank, **row, "done": True}, result)
+        report({**self._blank, **row, "done": True})
         raise SystemExit(0)
 
 
 # One problem a process: an actor runs one trial at a time, and the next is of the same kind.
-_KEPT: list[tuple[object, SharedWorker]] = []
+_KEPT: list[tuple[object, Worker]] = []
 _COMPANIONS = Companions()
 
 
@@ -174,10 +175,11 @@ class GraspTrainable(FunctionTrainable):
     @classmethod
     def worker(
         cls, constants: Mapping[str, Any], given: Mapping[str, Any], context: Any, work: Work
-    ) -> tuple[SharedWorker, None]:
+    ) -> tuple[Worker, None]:
         """Return a worker in this process, which may be one beside the trial's."""
-        storage = sweep_storage(context, work.run)
-        return SharedWorker(cls.problem(constants, given), storage, work), None
+        storage, problem = sweep_storage(context, work.run), cls.problem(constants, given)
+        count = storage.calls.counter()
+        return Worker(problem, work.spec.seed, storage.store, work.bases, count), None
 
     def setup(self, config: dict[str, Any], **given: Any) -> None:
         self._given = given  # by `tune.with_parameters`
@@ -190,17 +192,29 @@ class GraspTrainable(FunctionTrainable):
         needs = reserved.bundles[0] if reserved is not None and reserved.bundles else {"CPU": 1.0}
         torch.set_num_threads(max(1, int(needs.get("CPU", 1))))
         work, key = trial.work, (self.token, constants, trial.storage.path, trial.seed)
-        worker = next((worker for known, worker in _KEPT if known == key), None)
-        _KEPT.clear()
+        known = next((worker for kind, worker in _KEPT if kind == key), None)
+        _KEPT.clear()  # a worker whose task is cut off may have its model anywhere
         context = tune.get_context().get_storage()
         make = partial(self.worker, constants, self._given, context, work)
         with trial.faults():
-            worker = worker or make()[0]
-            worker.beat = trial.beat
-            with _COMPANIONS.seat(work.task, needs, make) as seat:
-                row = worker.perform(work, seat)
-        _KEPT.append((key, worker))  # not one whose task was cut off: its model may be anywhere
-        trial.last(row, worker.result)
+            worker = known or make()[0]
+            worker.oracle.count = trial.count
+            if trial.task is None:
+                trial.select(partial(_tensors_at, worker))
+                return
+            outcome = _COMPANIONS.run(worker, trial.task, needs, make)
+        _KEPT.append((key, worker))
+        width = 0
+        if isinstance(trial.task, ProbeTask):  # the first to end says what the driver cannot see
+            width = fusion_width(worker.oracle.problem, work.spec.method, "auto", trial.seed)
+            if not trial.store.exists(START):  # whoever stops the sweep early may be given x0
+                trial.store.write(START, worker.start, {})
+        trial.end(outcome, width)
+
+
+def _tensors_at(worker: Worker, key: str) -> Tensors:
+    worker.place(key)
+    return model_tensors(worker.model)
 
 
 def grasp_trainable(

@@ -27,6 +27,7 @@ from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.core.random_streams import words
 from grasp_tune.core.search import Step
 from grasp_tune.executors.ray import SHARED
+from grasp_tune.runtime.driver import Ledger
 from grasp_tune.runtime.shared_storage import SharedStorage
 
 logger = logging.getLogger(__name__)
@@ -134,13 +135,14 @@ def _set(owner: object, field: str, value: object, advice: str) -> None:
 
 
 class TuneSearcher(Searcher):
-    """A searcher that knows the run which asks it."""
+    """A searcher that knows the run which asks it, and which of its tasks live there."""
 
+    ledger: Ledger  # of tasks, whose owners are trials
     meet: Callable[[TuneRun], None]  # sets a run up that asks for the first time
-    follow: Callable[[Mapping[str, Any]], None]  # is told the configs of the trials that live
+    task_in: Callable[[Mapping[str, Any]], str | None]  # the task in a config; None: it has ended
     next: Callable[[str, TuneRun | None], dict[str, Any] | Step]  # gives a trial its config
-    own: set[str]  # trials of this process, whose end Tune is sure to tell
     _met: object = None  # the run that was set up
+    _own: frozenset[str] = frozenset()  # trials of this process, whose end Tune is sure to tell
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_met": None}  # it belongs to this process
@@ -152,8 +154,11 @@ class TuneSearcher(Searcher):
                 self.meet(run)
                 self._met = run.generator
             if (live := run.live()) is not None:
-                self.follow(live)
-        self.own.add(trial_id)
+                tasks = {trial: self.task_in(config) for trial, config in live.items()}
+                mine = {task: trial for trial, task in tasks.items() if task is not None}
+                self._own |= set(mine.values())
+                self.ledger.follow(mine, self._own)
+        self._own |= {trial_id}
         found = self.next(trial_id, run)
         if isinstance(found, Step):
             return None if found is Step.WAIT else Searcher.FINISHED
