@@ -6,21 +6,17 @@ import os
 import signal
 import threading
 import time
-import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 import torch
 
 from grasp_tune.core.errors import SearchError
-from grasp_tune.core.tasks import Task
 from grasp_tune.engine.worker import Worker
-from grasp_tune.executors.worker_pool import Job, Member, WorkerPool
+from grasp_tune.executors.worker_pool import MEETING, Job, Member, WorkerPool
 from grasp_tune.runtime.driver import MakeWorker
 from grasp_tune.runtime.executor import Died, Ended, portable
 from grasp_tune.runtime.sweep_folder import SweepFolder
@@ -35,7 +31,6 @@ WATCH = 0.2  # seconds between two looks whether the driver still lives
 class _Process(Member):
     process: BaseProcess
     pipe: Connection
-    serves: bool = False
     since: float = field(default_factory=time.monotonic)
 
 
@@ -57,7 +52,7 @@ class ProcessPool(WorkerPool[_Process]):
         if torch.cuda.is_initialized():
             raise SearchError("CUDA was used in this process before the workers; use Ray for GPUs")
         super().__init__(folder.usage)
-        self._make_worker, self._place = make_worker, folder.path
+        self._make_worker, self._place = make_worker, folder.path.resolve()
         self.members = [self._start() for _ in range(size)]
 
     def cancel(self) -> None:
@@ -65,48 +60,38 @@ class ProcessPool(WorkerPool[_Process]):
             member.process.kill()  # nothing to lose: outcomes are recorded, the rest is repeated
             member.process.join()
             member.pipe.close()
+        for place in self._place.glob(f"{MEETING}*"):
+            place.unlink(missing_ok=True)
 
     def _start(self) -> _Process:
         ours, theirs = self._context.Pipe()
-        work = theirs, self._make_worker, os.getpid()
+        work = theirs, self._make_worker, os.getpid(), self._place.as_uri()
         process = self._context.Process(target=_serve, args=work)
         process.start()
         theirs.close()
         return _Process(process=process, pipe=ours)
 
-    def meeting(self, leader: _Process) -> str:
-        return (self._place.resolve() / f"meeting-{uuid.uuid4().hex}").as_uri()
-
     def send(self, member: _Process, job: Job) -> None:
         with suppress(BrokenPipeError):  # it died meanwhile: `poll` notices
             member.pipe.send((job.task, job.seat(member.rank)))
 
-    def poll(self, timeout: float) -> Iterator[tuple[Task, Ended]]:
-        self.hand_out([member for member in self.members if member.job is None])
+    def receive(self, timeout: float) -> Iterator[tuple[_Process, str | Ended]]:
         for member in self.members:
             # Forked while another thread held a lock, it waits for that lock for ever.
-            if not member.serves and time.monotonic() - member.since > BEGIN:
+            if not member.address and time.monotonic() - member.since > BEGIN:
                 logger.warning("a worker process did not begin in %g s: it is replaced", BEGIN)
                 member.process.kill()
         ready = wait([member.pipe for member in self.members], timeout)
         for at, member in enumerate(self.members):
-            if member.pipe not in ready:
-                continue
-            try:
-                answer: Ended | None = member.pipe.recv()
-            except (EOFError, OSError):  # also where it died in the middle of a message
-                member.process.join()
-                answer = Died(f"its worker process died (exit code {member.process.exitcode})")
-                member.pipe.close()
-                self.members[at] = self._start()
-            if answer is None:
-                member.serves = True
-                continue
-            for job in self.answered(member, answer):
-                if job.address:
-                    Path(unquote(urlsplit(job.address).path)).unlink(missing_ok=True)
-                yield job.task, job.ended()
-        self.note()
+            if member.pipe in ready:
+                try:
+                    said: str | Ended = member.pipe.recv()
+                except (EOFError, OSError):  # also where it died in the middle of a message
+                    member.process.join()
+                    said = Died(f"its worker process died (exit code {member.process.exitcode})")
+                    member.pipe.close()
+                    self.members[at] = self._start()
+                yield member, said
 
 
 def _end_with(parent: int) -> None:
@@ -116,7 +101,7 @@ def _end_with(parent: int) -> None:
     os._exit(1)
 
 
-def _serve(pipe: Connection, make_worker: MakeWorker, parent: int) -> None:
+def _serve(pipe: Connection, make_worker: MakeWorker, parent: int, address: str) -> None:
     """Run tasks until the pipe closes; in the worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's business
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -124,7 +109,7 @@ def _serve(pipe: Connection, make_worker: MakeWorker, parent: int) -> None:
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     worker: Worker | None = None
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        pipe.send(None)  # it serves
+        pipe.send(address)  # it serves
         while True:
             task, seat = pipe.recv()
             try:

@@ -11,7 +11,6 @@ import socket
 import threading
 import time
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -185,18 +184,16 @@ def _make_worker(
 class _Actor(Member):
     actor: Any
     waits: Any  # what it will answer next; None: it is idle
-    address: str = ""  # where a group that it leads meets; known when it is ready
 
 
 class RayExecutor(WorkerPool[_Actor]):
     """An executor whose workers are Ray actors, which see the folder; one that dies is replaced."""
 
     def __init__(self, backend: RayBackend, folder: SweepFolder, make_worker: MakeWorker) -> None:
-        super().__init__(folder.usage)
+        super().__init__(folder.usage, 0 if backend.hard_cap else backend.max_failures)
         self._backend, self._store, self._count = backend, folder.store, folder.calls.counter()
         self._session = contextlib.ExitStack()
         self._session.enter_context(_session(backend))
-        self._deaths: Counter[str] = Counter()
         self._stillborn = 0  # workers in a row that died before they were ready
         self._room, self._looked, self._since = 1, -LOOK, time.monotonic()
         self._token = f"driver-{uuid.uuid4().hex[:12]}"
@@ -221,28 +218,19 @@ class RayExecutor(WorkerPool[_Actor]):
             self._looked = time.monotonic()
         return self._room
 
-    @property
-    def held(self) -> int:
-        return sum(bool(member.address) for member in self.members)
-
-    def meeting(self, leader: _Actor) -> str:
-        return f"{leader.address}/{uuid.uuid4().hex}"
-
     def send(self, member: _Actor, job: Job) -> None:
         member.waits = member.actor.run.remote(job.task, job.seat(member.rank))
 
-    def poll(self, timeout: float) -> Iterator[tuple[Task, Ended]]:
-        self.hand_out([item for item in self.members if item.address and item.job is None])
+    def receive(self, timeout: float) -> Iterator[tuple[_Actor, str | Ended]]:
         self._grow()
         waiting = {member.waits: member for member in self.members if member.waits is not None}
         if not waiting:
             return
         if ray.wait(list(waiting), timeout=timeout)[0]:
             for ref in ray.wait(list(waiting), num_returns=len(waiting), timeout=0.0)[0]:
-                yield from self._hear(waiting[ref])
+                yield waiting[ref], self._hear(waiting[ref])
         elif not any(member.address for member in self.members):
             self._warn()
-        self.note()
 
     def cancel(self) -> None:
         with self._session:
@@ -261,8 +249,7 @@ class RayExecutor(WorkerPool[_Actor]):
             actor = self._start()
             self.members.append(_Actor(actor=actor, waits=actor.ready.remote()))
 
-    def _hear(self, member: _Actor) -> Iterator[tuple[Task, Ended]]:
-        ended: Ended
+    def _hear(self, member: _Actor) -> str | Ended:
         try:
             answer, member.waits = ray.get(member.waits), None
         except ray.exceptions.RayTaskError as error:  # it could not even say what went wrong
@@ -274,22 +261,13 @@ class RayExecutor(WorkerPool[_Actor]):
             self._stillborn += not member.address
             if self._stillborn >= ATTEMPTS:
                 raise SearchError(f"no worker process could be started: {reason}") from None
-            ended = Died(f"its worker died: {reason}")
-        else:
-            if not member.address:
-                member.address, self._stillborn = answer, 0
-                return
-            ended, calls = answer
-            self._count(calls)
-        for job in self.answered(member, ended):
-            task, ended = job.task, job.ended()
-            self._deaths[task.id] += isinstance(ended, Died)
-            again = 0 if self._backend.hard_cap else self._backend.max_failures
-            if isinstance(ended, Died) and self._deaths[task.id] <= again:
-                self.waiting.appendleft(task)
-            else:
-                del self._deaths[task.id]
-                yield task, ended
+            return Died(f"its worker died: {reason}")
+        if isinstance(answer, str):
+            self._stillborn = 0
+            return answer
+        ended, calls = answer
+        self._count(calls)
+        return ended
 
     def _warn(self) -> None:
         if time.monotonic() - self._since > PATIENCE:

@@ -2,8 +2,9 @@
 
 import logging
 import time
+import uuid
 from abc import ABC, abstractmethod
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -14,6 +15,8 @@ from grasp_tune.runtime.executor import Died, Ended
 from grasp_tune.runtime.lane_sharing import LaneSharing, UsageMeter
 
 logger = logging.getLogger(__name__)
+
+MEETING = "meeting-"  # how the place where the workers of a job meet is called
 
 
 @dataclass(eq=False)
@@ -45,6 +48,7 @@ class Job:
 class Member:
     """A worker of a pool."""
 
+    address: str = ""  # below which a group that it leads can meet; known when it is ready
     job: Job | None = None
     rank: int = 0
 
@@ -55,13 +59,23 @@ M = TypeVar("M", bound=Member)
 class WorkerPool(ABC, Generic[M]):
     """Hands tasks to workers, and the lanes of a task to those that are left over.
 
-    usage: is told how many workers are held, and how many of them are busy.
+    usage: is told how many workers are ready, and how many of them are busy.
+    again: how often a task whose worker died is started again before the search hears of it.
     """
 
-    def __init__(self, usage: UsageMeter) -> None:
+    def __init__(self, usage: UsageMeter, again: int = 0) -> None:
         self.members: list[M] = []
         self.waiting: deque[Task] = deque()  # handed out when polled: lanes take who is left over
         self.sharing, self._usage = LaneSharing(usage), usage
+        self._deaths, self._again = Counter[str](), again
+
+    @abstractmethod
+    def send(self, member: M, job: Job) -> None:
+        """Have a worker begin with its rank of a job."""
+
+    @abstractmethod
+    def receive(self, timeout: float) -> Iterator[tuple[M, str | Ended]]:
+        """Yield what workers say: once their address, then how their rank of a job ended."""
 
     @property
     def capacity(self) -> int:
@@ -69,55 +83,50 @@ class WorkerPool(ABC, Generic[M]):
         return len(self.members)
 
     @property
-    def held(self) -> int:
-        """How many workers are there."""
-        return len(self.members)
+    def _busy(self) -> int:
+        return sum(member.job is not None for member in self.members)
 
     @property
     def free(self) -> bool:
         """Whether there is room for another task."""
-        return len(self.waiting) + self.busy < self.capacity
-
-    @property
-    def busy(self) -> int:
-        """How many workers have a task."""
-        return sum(member.job is not None for member in self.members)
+        return len(self.waiting) + self._busy < self.capacity
 
     def submit(self, task: Task) -> None:
         """Keep the task for the next poll, when it is known how many workers it can have."""
         self.waiting.append(task)
 
-    @abstractmethod
-    def send(self, member: M, job: Job) -> None:
-        """Have a worker begin with its rank of a job."""
-
-    @abstractmethod
-    def meeting(self, leader: M) -> str:
-        """Return an address where the workers of a job can meet."""
-
-    def hand_out(self, idle: list[M]) -> None:
-        """Give waiting tasks to workers that have none."""
+    def poll(self, timeout: float) -> Iterator[tuple[Task, Ended]]:
+        """Hand out what waits, then yield the tasks all of whose workers have answered."""
+        idle = [member for member in self.members if member.address and member.job is None]
         tasks = [self.waiting.popleft() for _ in range(min(len(idle), len(self.waiting)))]
         for task, size in zip(tasks, self.sharing.shares(tasks, len(idle)), strict=True):
-            job = Job(task, size, self.meeting(idle[0]) if size > 1 else "")
+            job = Job(task, size, f"{idle[0].address}/{MEETING}{uuid.uuid4().hex}")
             for rank in range(size):
                 member = idle.pop(0)
                 member.job, member.rank = job, rank
                 self.send(member, job)
-        self.note()
+        self._note()
+        for member, said in self.receive(timeout):
+            if isinstance(said, str):
+                member.address = said
+            elif member.job is not None:
+                job, member.job = member.job, None
+                job.answers[member.rank] = said
+                if len(job.answers) == job.size:
+                    yield from self._ended(job)
+        self._note()
 
-    def answered(self, member: M, ended: Ended) -> Iterator[Job]:
-        """Take a worker's answer; yields its job where all of its workers have answered."""
-        job, member.job = member.job, None
-        if job is not None:
-            job.answers[member.rank] = ended
-            if len(job.answers) == job.size:
-                found, seconds = job.ended(), time.monotonic() - job.since
-                if isinstance(found, TrainOutcome):
-                    self.sharing.learn(job.size, found.calls, seconds)
-                    logger.debug("%s: %d workers, %.1f s", job.task.id, job.size, seconds)
-                yield job
+    def _ended(self, job: Job) -> Iterator[tuple[Task, Ended]]:
+        ended, seconds, key = job.ended(), time.monotonic() - job.since, job.task.id
+        if isinstance(ended, TrainOutcome):
+            self.sharing.learn(job.size, ended.calls, seconds)
+            logger.debug("%s: %d workers, %.1f s", key, job.size, seconds)
+        self._deaths[key] += isinstance(ended, Died)
+        if isinstance(ended, Died) and self._deaths[key] <= self._again:
+            self.waiting.appendleft(job.task)
+        else:
+            del self._deaths[key]
+            yield job.task, ended
 
-    def note(self) -> None:
-        """Tell how many workers are there and busy now."""
-        self._usage.note(self.held, self.busy)
+    def _note(self) -> None:
+        self._usage.note(sum(bool(member.address) for member in self.members), self._busy)

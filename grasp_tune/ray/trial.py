@@ -10,7 +10,6 @@ import math
 import re
 import tempfile
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, ClassVar, NoReturn
@@ -108,11 +107,11 @@ class TuneTrial:
             self._last(ended_row(self.storage, known[0]))
         self._add = self.storage.calls.counter()
 
-    def select(self, place: Callable[[str], Tensors]) -> Result:
+    def select(self, place: Callable[[str], Tensors], **more: Any) -> Result:
         """Leave the chosen model as a checkpoint of Tune; the function goes on."""
         assert isinstance(self.work.task, Selection)
         result, row = select_model(self.storage, self.work.task.search, place)
-        report({**self._blank, **row}, result)
+        report({**self._blank, **row, **more}, result)
         return result
 
     def called(self, calls: int) -> None:
@@ -146,16 +145,14 @@ class TuneTrial:
         raise SystemExit(0)
 
 
-# One problem a process: an actor runs one trial at a time, and the next is of the same kind.
-_KEPT: list[tuple[object, Worker]] = []
 _COMPANIONS = Companions()
 
 
 class GraspTrainable(FunctionTrainable):
     """Runs one task of a sweep; made by `grasp_trainable`."""
 
-    token: ClassVar[str]  # one per trainable, the same in every process
     make_problem: ClassVar[Callable[..., TorchProblem]]
+    kept: ClassVar[tuple[object, Worker] | None] = None  # for the next trial in this process
 
     @classmethod
     def problem(cls, constants: Mapping[str, Any], given: Mapping[str, Any]) -> TorchProblem:
@@ -191,19 +188,19 @@ class GraspTrainable(FunctionTrainable):
         constants = {key: value for key, value in config.items() if key != KEY}
         needs = reserved.bundles[0] if reserved is not None and reserved.bundles else {"CPU": 1.0}
         torch.set_num_threads(max(1, int(needs.get("CPU", 1))))
-        work, key = trial.work, (self.token, constants, trial.storage.path, trial.seed)
-        known = next((worker for kind, worker in _KEPT if kind == key), None)
-        _KEPT.clear()  # a worker whose task is cut off may have its model anywhere
+        work, key = trial.work, (constants, trial.storage.path, trial.seed)
+        known = self.kept[1] if self.kept is not None and self.kept[0] == key else None
+        type(self).kept = None  # a worker whose task is cut off may have its model anywhere
         context = tune.get_context().get_storage()
         make = partial(self.worker, constants, self._given, context, work)
         with trial.faults():
             worker = known or make()[0]
             worker.oracle.count = trial.count
             if trial.task is None:
-                trial.select(partial(_tensors_at, worker))
+                trial.select(partial(_tensors_at, worker), done=True)
                 return
             outcome = _COMPANIONS.run(worker, trial.task, needs, make)
-        _KEPT.append((key, worker))
+        type(self).kept = key, worker
         width = 0
         if isinstance(trial.task, ProbeTask):  # the first to end says what the driver cannot see
             width = fusion_width(worker.oracle.problem, work.spec.method, "auto", trial.seed)
@@ -231,8 +228,8 @@ def grasp_trainable(
     if isinstance(make_problem, TorchProblem) or not callable(make_problem):
         kind = type(make_problem).__name__
         raise InputError(f"make_problem: got {kind}, expected a function that returns the problem")
-    own = {"token": uuid.uuid4().hex, "make_problem": staticmethod(make_problem)}
-    trainable = type("grasp", (GraspTrainable,), {**own, "__module__": __name__})
+    own = {"make_problem": staticmethod(make_problem), "__module__": __name__}
+    trainable = type("grasp", (GraspTrainable,), own)
     given = {"cpu": cpus, "gpu": gpus}
     return trainable if given == {"cpu": 1, "gpu": 0} else tune.with_resources(trainable, given)
 
