@@ -28,7 +28,7 @@ from grasp_tune.core.validation import whole
 from grasp_tune.engine.lane_group import GroupLost, Seat, meeting_place
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.worker import Worker
-from grasp_tune.executors.worker_pool import Job, Member, WorkerPool
+from grasp_tune.executors.process_pool import Job, Member, WorkerPool
 from grasp_tune.extras import missing_extra
 from grasp_tune.optimizers.registry import Factory
 from grasp_tune.runtime.call_counter import CallCounter
@@ -124,17 +124,20 @@ class RayBackend:
         return result
 
 
+MakeActor = Callable[[], tuple[Worker, Callable[[], int]]]
+
+
 class WorkerActor:
     """A worker process somewhere in the cluster.
 
-    make: makes a worker, and the counter of its calls where no file counts them.
+    make: makes a worker, and a function that tells its calls so far which no file counts.
     cpus: threads that it may use.
     """
 
-    def __init__(self, make: Callable[[], tuple[Any, CallCounter | None]], cpus: float) -> None:
+    def __init__(self, make: MakeActor, cpus: float) -> None:
         self._make, self._cpus = make, cpus
-        self._worker: Any = None
-        self._uncounted: CallCounter | None = None
+        self._worker: Worker | None = None
+        self._uncounted: Callable[[], int] = int  # none
         load_compiler()
 
     def ready(self) -> str:
@@ -147,7 +150,7 @@ class WorkerActor:
 
         seat: the place among the actors that share the task's lanes; None: it is alone.
         """
-        before = 0 if self._uncounted is None else self._uncounted.total
+        before = self._uncounted()
         try:
             if self._worker is None:
                 torch.set_num_threads(max(1, int(self._cpus)))
@@ -155,12 +158,12 @@ class WorkerActor:
             ended: Ended = self._worker.run(task, seat)
         except Exception as error:
             ended = portable(error, task)
-        return ended, 0 if self._uncounted is None else self._uncounted.total - before
+        return ended, self._uncounted() - before
 
 
 def _make_worker(
     parcel: list[Any], token: str, lock: Path, text: str, hard_cap: bool
-) -> tuple[Worker, CallCounter | None]:
+) -> tuple[Worker, Callable[[], int]]:
     """Return a worker on this machine, which must see the driver's checkpoints.
 
     parcel: a reference; in a list, so that it is opened here, where it can be said what fails.
@@ -173,11 +176,11 @@ def _make_worker(
     if not make_worker.store.exists(token):
         raise SearchError(f"{host} does not see the checkpoints of the driver: {SHARED}")
     if lock.is_file() and lock.read_text() == text:
-        return make_worker(), None
+        return make_worker(), int
     if hard_cap:
         raise SearchError(f"hard_cap: {host} does not see the `out` of the driver, {lock.parent}")
-    make_worker.calls = CallCounter(None)  # the driver's folder is out of reach
-    return make_worker(), make_worker.calls
+    calls = make_worker.calls = CallCounter(None)  # the driver's folder is out of reach
+    return make_worker(), lambda: calls.total
 
 
 @dataclass(eq=False, kw_only=True)
@@ -288,7 +291,7 @@ class Companions:
         self.sharing = LaneSharing(self._usage)
 
     def run(
-        self, worker: Worker, task: Task, needs: Mapping[str, float], make: Callable[[], Any]
+        self, worker: Worker, task: Task, needs: Mapping[str, float], make: MakeActor
     ) -> Outcome:
         """Return the outcome of the task, run by this worker and its companions.
 
@@ -334,7 +337,7 @@ def load_compiler() -> None:
     threading.Thread(target=importlib.import_module, args=("torch._dynamo",), daemon=True).start()
 
 
-def start_actor(needs: Mapping[str, float], make: Callable[[], Any]) -> Any:
+def start_actor(needs: Mapping[str, float], make: MakeActor) -> Any:
     """Return a new `WorkerActor`, which begins when these resources are free."""
     cpus, gpus = needs.get("CPU", 0.0), needs.get("GPU", 0.0)
     # Where this is a trial of Tune: not inside of its placement group, which has no room for it.

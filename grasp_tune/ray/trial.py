@@ -172,11 +172,11 @@ class GraspTrainable(FunctionTrainable):
     @classmethod
     def worker(
         cls, constants: Mapping[str, Any], given: Mapping[str, Any], context: Any, work: Work
-    ) -> tuple[Worker, None]:
+    ) -> tuple[Worker, Callable[[], int]]:
         """Return a worker in this process, which may be one beside the trial's."""
         storage, problem = sweep_storage(context, work.run), cls.problem(constants, given)
         count = storage.calls.counter()
-        return Worker(problem, work.spec.seed, storage.store, work.bases, count), None
+        return Worker(problem, work.spec.seed, storage.store, work.bases, count), int
 
     def setup(self, config: dict[str, Any], **given: Any) -> None:
         self._given = given  # by `tune.with_parameters`

@@ -24,7 +24,7 @@ def test_a_task_with_companions_has_the_bits_of_one_without(
 ) -> None:
     trial = os.getpid()
 
-    def make(name: str, deadly: bool = False) -> tuple[Worker, None]:
+    def make(name: str, deadly: bool = False) -> tuple[Worker, type[int]]:
         calls = [0]
 
         def die() -> None:
@@ -32,7 +32,7 @@ def test_a_task_with_companions_has_the_bits_of_one_without(
             if deadly and os.getpid() != trial and calls[0] == 20:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        return Worker(linear_problem(die)(), 0, CheckpointStore(tmp_path / name)), None
+        return Worker(linear_problem(die)(), 0, CheckpointStore(tmp_path / name)), int
 
     def done(name: str, **how: Any) -> tuple[Any, bytes]:
         caplog.clear()
