@@ -77,8 +77,6 @@ class PlanSearcher(TuneSearcher):
         key, count = self._budget_key, self._count
         return lambda trial, row: bool(row.get(count, 0) >= unflattened_lookup(key, row["config"]))
 
-    # -- what Tune asks -------------------------------------------------------------------------
-
     def set_search_properties(
         self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any
     ) -> bool:
@@ -149,8 +147,6 @@ class PlanSearcher(TuneSearcher):
         key = cell_id(index) if isinstance(index, int) else self.ledger.task_of(trial_id)
         return None if key not in self._cells.cells or self._cells.settled(key) else key
 
-    # -- what users ask -------------------------------------------------------------------------
-
     @property
     def plan(self) -> Plan | None:
         """The given plan, with its whole budget for training; None where there is none."""
@@ -169,8 +165,6 @@ class PlanSearcher(TuneSearcher):
     def result(self) -> Result:
         """The result without a model: that is in the trial called `best.trial`."""
         return self._cells.result()
-
-    # -- saving and restoring -------------------------------------------------------------------
 
     def save(self, checkpoint_path: str) -> None:
         own = {"format": 3, "running": self.ledger.running, "reports": self._reports}

@@ -96,8 +96,6 @@ class GraspSearcher(TuneSearcher):
         """Return a searcher that runs the plan's cells on a trainable of the user's."""
         return PlanSearcher(plan, parameter, **options)
 
-    # -- what Tune asks -------------------------------------------------------------------------
-
     def set_search_properties(
         self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any
     ) -> bool:
@@ -177,8 +175,6 @@ class GraspSearcher(TuneSearcher):
         except Exception as error:
             self._failure = error
 
-    # -- what users ask -------------------------------------------------------------------------
-
     @property
     def spec(self) -> SweepSpec:
         """Everything that fixes the sweep; `width` is known from the first report on."""
@@ -200,8 +196,6 @@ class GraspSearcher(TuneSearcher):
         if self._failure is not None:
             raise self._failure
         return self.ledger.result(self._build)
-
-    # -- saving and restoring -------------------------------------------------------------------
 
     def save(self, checkpoint_path: str) -> None:
         write_json_atomic(Path(checkpoint_path), self.ledger.state())

@@ -118,8 +118,6 @@ class CellSearch:
         """Give a cell back that was asked for and not run: it is issued again."""
         self._issued.discard(task if isinstance(task, str) else task.id)
 
-    # -- what users ask -------------------------------------------------------------------------
-
     @property
     def best(self) -> CellOutcome:
         """The best cell so far; raises where none has a finite score."""
@@ -170,8 +168,6 @@ class CellSearch:
             runs=tuple(runs),
             tensors={},
         )
-
-    # -- state ----------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Json]:
         outcomes, failures = encode(tuple(self.outcomes.values())), dict(self._failures)

@@ -177,8 +177,6 @@ class SharedSweep(Ledger):
             for garbage in self.search.discardable():
                 self.storage.store.delete(garbage)
 
-    # -- result and state -----------------------------------------------------------------------
-
     def result(self, build: Callable[[], nn.Module] | None) -> Result:
         """Return the result; the best so far, marked partial, where the sweep has not ended."""
         if self.storage is None:
