@@ -97,8 +97,7 @@ class PlanSearcher(TuneSearcher):
         run.set_up()
 
     def task_in(self, config: Mapping[str, Any]) -> str | None:
-        key = cell_id(config[CELL])
-        return None if self._cells.settled(key) else key
+        return cell_id(config[CELL])
 
     def next(self, trial_id: str, run: TuneRun | None) -> dict[str, Any] | Step:
         task: Any = self.ledger.next(trial_id)
@@ -167,12 +166,11 @@ class PlanSearcher(TuneSearcher):
         return self._cells.result()
 
     def save(self, checkpoint_path: str) -> None:
-        own = {"format": 3, "running": self.ledger.running, "reports": self._reports}
-        write_json_atomic(Path(checkpoint_path), {**own, **self._cells.state()})
+        state = {"format": 4, "reports": self._reports, **self._cells.state()}
+        write_json_atomic(Path(checkpoint_path), state)
 
     def restore(self, checkpoint_path: str) -> None:
-        """Go on from a state; cells that were running are not issued again while they live."""
+        """Go on from a state; which cells still run is asked of Tune."""
         state = read_json(checkpoint_path, STATE_LIMIT)
         self._begin(CellSearch.from_state(state, self._cells.source))
-        self.ledger.running.update(state["running"])
         self._reports = state["reports"]

@@ -136,7 +136,8 @@ class GraspSearcher(TuneSearcher):
             self.ledger.storage = SharedStorage(found[0], f"{found[1]}/{self.ledger.run}")
 
     def task_in(self, config: Mapping[str, Any]) -> str | None:
-        return self.ledger.lives(work_in(config))
+        work = work_in(config)
+        return work.task.id if work.run == self.ledger.run else None
 
     def next(self, trial_id: str, run: TuneRun | None) -> dict[str, Any] | Step:
         if self._failure is not None:

@@ -88,11 +88,10 @@ class TuneRun:
             if (storage := getattr(self.controller, "_storage", None)) is not None:
                 spec["storage"] = storage  # a restored experiment may have been moved
 
-    def live(self) -> dict[str, Mapping[str, Any]] | None:
-        """Return the configs of the trials that have not ended, by trial id; None if unknown."""
-        if self.controller is None:
-            return None
-        over, trials = (Trial.TERMINATED, Trial.ERROR), self.controller.get_trials()
+    def live(self) -> dict[str, Mapping[str, Any]]:
+        """Return the configs of the trials that have not ended, by trial id, if they are known."""
+        trials: list[Trial] = getattr(self.controller, "get_trials", list)()
+        over = (Trial.TERMINATED, Trial.ERROR)
         return {item.trial_id: item.config for item in trials if item.status not in over}
 
     def trial(self, trial_id: str) -> Any:
@@ -139,26 +138,21 @@ class TuneSearcher(Searcher):
 
     ledger: Ledger  # of tasks, whose owners are trials
     meet: Callable[[TuneRun], None]  # sets a run up that asks for the first time
-    task_in: Callable[[Mapping[str, Any]], str | None]  # the task in a config; None: it has ended
+    task_in: Callable[[Mapping[str, Any]], str | None]  # the task in a config, if it is ours
     next: Callable[[str, TuneRun | None], dict[str, Any] | Step]  # gives a trial its config
     _met: object = None  # the run that was set up
-    _own: frozenset[str] = frozenset()  # trials of this process, whose end Tune is sure to tell
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_met": None}  # it belongs to this process
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:  # type: ignore[override]
         """Return the next config, None to be asked again later, or that all is done."""
-        if (run := TuneRun.asking()) is not None:
-            if self._met is not run.generator:
-                self.meet(run)
-                self._met = run.generator
-            if (live := run.live()) is not None:
-                tasks = {trial: self.task_in(config) for trial, config in live.items()}
-                mine = {task: trial for trial, task in tasks.items() if task is not None}
-                self._own |= set(mine.values())
-                self.ledger.follow(mine, self._own)
-        self._own |= {trial_id}
+        if (run := TuneRun.asking()) is not None and self._met is not run.generator:
+            self.meet(run)
+            self._met = run.generator
+            for trial, config in run.live().items():  # of a run that is restored
+                if (task := self.task_in(config)) is not None:
+                    self.ledger.running[task] = trial
         found = self.next(trial_id, run)
         if isinstance(found, Step):
             return None if found is Step.WAIT else Searcher.FINISHED

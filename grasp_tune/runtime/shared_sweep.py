@@ -114,13 +114,6 @@ class SharedSweep(Ledger):
         self.running[SELECT] = owner
         return Work(self.run, Selection(self.search), self.search.spec, self.bases)
 
-    def lives(self, work: Work) -> str | None:
-        """Return the id of the work's task, None where it is another sweep's, or has ended."""
-        key = work.task.id
-        # A function of the user's own may go on after the choice.
-        ended = key in self.search.outcomes or (self.selected and key == SELECT)
-        return None if ended or work.run != self.run else key
-
     def hear(self, owner: str, row: Mapping[str, Any]) -> None:
         """Learn from what an owner reports: `ended_row`, `fault_row`, or a sign of life."""
         key, status, lost = str(row.get("task")), row.get("status"), row.get("checkpoint")
@@ -191,8 +184,8 @@ class SharedSweep(Ledger):
     def state(self) -> dict[str, Json]:
         """Return as JSON values what is needed to go on besides the outcomes in the storage."""
         search = {"repeated": self.search.repeated, "notes": list(self.search.notes)}
-        own = {"run": self.run, "selected": self.selected, "running": dict(self.running)}
-        return {"format": 3, "spec": self._given.to_dict(), **search, **own}
+        own = {"spec": self._given.to_dict(), "run": self.run, "selected": self.selected}
+        return {"format": 3, **search, **own}
 
     def load(self, state: Json) -> None:
         """Go on from `state`, in a new sweep; raise where it belongs to another one."""
@@ -201,7 +194,7 @@ class SharedSweep(Ledger):
         if difference := self._given.difference(state["spec"]):
             raise InputError(f"the saved search differs from this one: {difference}")
         self.search.repeated, self.search.notes = state["repeated"], state["notes"]
-        self.run, self.selected, self.running = state["run"], state["selected"], state["running"]
+        self.run, self.selected = state["run"], state["selected"]
 
     def adopt(self, filesystem: arrow.FileSystem, folder: str) -> bool:
         """Go on from what the latest run of this very sweep left in a folder, if there is one."""
