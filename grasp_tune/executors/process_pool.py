@@ -77,7 +77,6 @@ M = TypeVar("M", bound=Member)
 class WorkerPool(ABC, Generic[M]):
     """Hands tasks to workers, and the lanes of a task to those that are left over.
 
-    usage: is told how many workers are ready, and how many of them are busy.
     again: how often a task whose worker died is started again before the search hears of it.
     """
 

@@ -227,9 +227,7 @@ class RayExecutor(WorkerPool[_Actor]):
     def receive(self, timeout: float) -> Iterator[tuple[_Actor, str | Ended]]:
         self._grow()
         waiting = {member.waits: member for member in self.members if member.waits is not None}
-        if not waiting:
-            return
-        if ray.wait(list(waiting), timeout=timeout)[0]:
+        if waiting and ray.wait(list(waiting), timeout=timeout)[0]:
             for ref in ray.wait(list(waiting), num_returns=len(waiting), timeout=0.0)[0]:
                 yield waiting[ref], self._hear(waiting[ref])
         elif not any(member.address for member in self.members):
@@ -281,10 +279,7 @@ class RayExecutor(WorkerPool[_Actor]):
 
 
 class Companions:
-    """Actors beside a task that somebody else has started, such as a trial of Tune.
-
-    Such a task looks for what is free in the cluster, and lets go of it when it ends.
-    """
+    """Actors beside a trial of Tune, on what is free in the cluster until its task ends."""
 
     def __init__(self) -> None:
         self._usage = UsageMeter()

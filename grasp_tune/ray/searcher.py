@@ -120,7 +120,8 @@ class GraspSearcher(TuneSearcher):
                 self._build = lambda: make(constants, {}).build(seed)
         elif issubclass(trainable, FunctionTrainable):
             self._function = True
-            self.ledger.one_probe()
+            if self.spec.probe_parts is None:  # x0 is the model of the one task that takes it
+                self.ledger.begin_again(probe_parts=1)
             check_spec(self.spec, self.ledger.bases)
             self._metric, self._mode = run.metric, run.mode  # it reports what it likes
         else:

@@ -22,7 +22,7 @@ from ray.tune.trainable import FunctionTrainable
 from grasp_tune.core.checkpoint_keys import START
 from grasp_tune.core.errors import GraspError, InputError
 from grasp_tune.core.tasks import Outcome, ProbeTask, Task, TrainTask
-from grasp_tune.engine.checkpoints import Store, Tensors, model_tensors
+from grasp_tune.engine.checkpoints import Tensors, model_tensors
 from grasp_tune.engine.fused import fusion_width
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.worker import Worker
@@ -39,10 +39,7 @@ HEARTBEAT = 30.0  # seconds between two reports of a task under way
 
 
 def to_config(work: Work, metric: str | None = None) -> dict[str, Any]:
-    """Return the config of the trial that does this work, with words for people.
-
-    metric: what a function of the user's own reports; Tune wants it in every row.
-    """
+    """Return the config of a trial, with words for people; `metric` is wanted in all its rows."""
     task = work.task
     words: dict[str, Any] = {"task": task.id, "phase": task.phase, "budget": task.calls}
     if isinstance(task, TrainTask):
@@ -84,27 +81,24 @@ def report(row: dict[str, Any], result: Result | None = None) -> None:
 
 
 class TuneTrial:
-    """The trial of Tune in which this process works; see `loop.task_optimizer.TaskTrial`.
+    """The trial of Tune in which this process works; see `loop.task_optimizer.TaskTrial`."""
 
-    reported: when, by `time.monotonic`, it last told of its calls; None: now.
-    """
-
-    def __init__(self, config: Mapping[str, Any], reported: float | None = None) -> None:
+    def __init__(self, config: Mapping[str, Any], silence: float = 0.0) -> None:
         self.work, words = work_in(config), config[KEY]
         # Every row has every column. `score` and `loss` are numbers in the last trial only, so that
         # Tune's best trial by either of them is the chosen model, never a training run.
         columns = ("score", "loss", "train_loss", "gradient_norm", words["metric"] or "score")
         names = {name: words[name] for name in ("task", "phase", "run")}
         self._blank = {**names, "oracle_calls": 0, **dict.fromkeys(columns, math.nan)}
-        self._calls, self._reported = 0, time.monotonic() if reported is None else reported
+        self._calls, self._reported = 0, time.monotonic() - silence
         with self.faults():
             self.storage = sweep_storage(tune.get_context().get_storage(), self.work.run)
-        task, self.seed = self.work.task, self.work.spec.seed
-        self.task: Task | None = None if isinstance(task, Selection) else task
-        self.store: Store = self.storage.store
-        known = None if self.task is None else self.storage.read_outcome(self.task)
-        if known is not None:  # a trial that was cut off had done it
-            self._last(ended_row(self.storage, known[0]))
+        self.seed, self.store = self.work.spec.seed, self.storage.store
+        self.task: Task | None = None
+        if not isinstance(task := self.work.task, Selection):
+            self.task = task
+            if (known := self.storage.read_outcome(task)) is not None:
+                self._last(ended_row(self.storage, known[0]))  # one that was cut off had done it
         self._add = self.storage.calls.counter()
 
     def select(self, place: Callable[[str], Tensors], **more: Any) -> Result:
@@ -152,7 +146,7 @@ class GraspTrainable(FunctionTrainable):
     """Runs one task of a sweep; made by `grasp_trainable`."""
 
     make_problem: ClassVar[Callable[..., TorchProblem]]
-    kept: ClassVar[tuple[object, Worker] | None] = None  # for the next trial in this process
+    kept: ClassVar[tuple[Any, Worker | None]] = None, None  # for the next trial in this process
 
     @classmethod
     def problem(cls, constants: Mapping[str, Any], given: Mapping[str, Any]) -> TorchProblem:
@@ -189,12 +183,12 @@ class GraspTrainable(FunctionTrainable):
         needs = reserved.bundles[0] if reserved is not None and reserved.bundles else {"CPU": 1.0}
         torch.set_num_threads(max(1, int(needs.get("CPU", 1))))
         work, key = trial.work, (constants, trial.storage.path, trial.seed)
-        known = self.kept[1] if self.kept is not None and self.kept[0] == key else None
-        type(self).kept = None  # a worker whose task is cut off may have its model anywhere
         context = tune.get_context().get_storage()
         make = partial(self.worker, constants, self._given, context, work)
+        known, worker = self.kept
+        type(self).kept = None, None  # a worker that is cut off may have its model anywhere
         with trial.faults():
-            worker = known or make()[0]
+            worker = worker if worker is not None and known == key else make()[0]
             worker.oracle.count = trial.count
             if trial.task is None:
                 trial.select(partial(_tensors_at, worker), done=True)
@@ -250,7 +244,7 @@ def optimizer(model: Groups, config: Mapping[str, Any] | None = None) -> TaskOpt
     config: what the function was given; needed only where another thread calls this.
     """
     # The first call is told: where a loop ends early, Tune knows.
-    trial = TuneTrial(config_around() if config is None else config, reported=-math.inf)
+    trial = TuneTrial(config_around() if config is None else config, silence=math.inf)
     return TaskOptimizer(model, trial)
 
 

@@ -81,12 +81,8 @@ class SharedSweep(Ledger):
         self.selected, self._select_failures = False, 0
         self._under_way: dict[str, int] = {}  # oracle calls of running tasks, as last reported
 
-    def one_probe(self) -> None:
-        """Have one task take the probe, unless it was said how many: x0 is that task's model."""
-        if self.search.spec.probe_parts is None:
-            self._begin_again(probe_parts=1)
-
-    def _begin_again(self, **changes: Any) -> None:
+    def begin_again(self, **changes: Any) -> None:
+        """Change the spec, before anything but the probe has ended."""
         before = self.search
         self.search = Search(replace(before.spec, **changes))
         self.search.repeated, self.search.notes = before.repeated, before.notes
@@ -122,13 +118,13 @@ class SharedSweep(Ledger):
         if status == "running":
             self._under_way[key] = int(row.get("oracle_calls", 0))
         elif status == "ended":
-            here = arrow.LocalFileSystem()
-            self.storage = self.storage or SharedStorage(here, str(row["folder"]))
+            if self.storage is None:
+                self.storage = SharedStorage(arrow.LocalFileSystem(), str(row["folder"]))
             self._end(key, self.storage)
         elif status == "fault" and self.running.get(key) == owner:  # else it was heard before
-            refused = SearchError(f"{key} cannot be done: {row.get('reason')}")
-            unread = CheckpointError(f"checkpoint {lost} cannot be read", str(lost))
-            self.ended(key, unread if lost else refused)
+            if lost is None:
+                raise SearchError(f"{key} cannot be done: {row.get('reason')}")
+            self.ended(key, CheckpointError(f"checkpoint {lost} cannot be read", str(lost)))
 
     def _end(self, key: str, storage: SharedStorage) -> None:
         self.selected = self.selected or key == SELECT
@@ -148,11 +144,9 @@ class SharedSweep(Ledger):
             )
 
     def _tell(self, key: str, outcome: Outcome, width: int) -> None:
-        if not self._width_known:  # as the model's shape asks: only x0 was sampled
-            first, self._width_known = self.search.tasks, True
-            self._begin_again(width=width)
-            if first != self.search.tasks:
-                raise SearchError("the first round depends on `fused`: set it to True or False")
+        if not self._width_known:  # as the model's shape asks
+            self._width_known = True
+            self.begin_again(width=width)
         self.ended(key, outcome)
 
     def ended(self, task: Task | str, how: Ended) -> None:
