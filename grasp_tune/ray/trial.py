@@ -21,7 +21,7 @@ from ray.tune.trainable import FunctionTrainable
 
 from grasp_tune.core.checkpoint_keys import START
 from grasp_tune.core.errors import GraspError, InputError
-from grasp_tune.core.tasks import Outcome, ProbeTask, Task, TrainTask
+from grasp_tune.core.tasks import Outcome, ProbeTask, TrainTask
 from grasp_tune.engine.checkpoints import Tensors, model_tensors
 from grasp_tune.engine.fused import fusion_width
 from grasp_tune.engine.problem import TorchProblem
@@ -32,7 +32,7 @@ from grasp_tune.loop.model_point import Groups
 from grasp_tune.loop.task_optimizer import TaskOptimizer
 from grasp_tune.ray.tune_internals import config_around, sweep_storage
 from grasp_tune.runtime.result import Result
-from grasp_tune.runtime.shared_sweep import Selection, Work, ended_row, fault_row, select_model
+from grasp_tune.runtime.shared_sweep import Work, ended_row, fault_row, select_model
 
 KEY = "grasp"  # the one key in a trial's config that is ours
 HEARTBEAT = 30.0  # seconds between two reports of a task under way
@@ -40,8 +40,9 @@ HEARTBEAT = 30.0  # seconds between two reports of a task under way
 
 def to_config(work: Work, metric: str | None = None) -> dict[str, Any]:
     """Return the config of a trial, with words for people; `metric` is wanted in all its rows."""
-    task = work.task
-    words: dict[str, Any] = {"task": task.id, "phase": task.phase, "budget": task.calls}
+    task, words = work.task, {"task": work.id, "phase": work.id, "budget": 0}
+    if task is not None:
+        words |= {"phase": task.phase, "budget": task.calls}
     if isinstance(task, TrainTask):
         arms = [segment.arm for segment in task.segments]
         words["base"] = "+".join(dict.fromkeys(arm.base.rpartition(".")[2] for arm in arms))
@@ -93,18 +94,16 @@ class TuneTrial:
         self._calls, self._reported = 0, time.monotonic() - silence
         with self.faults():
             self.storage = sweep_storage(tune.get_context().get_storage(), self.work.run)
-        self.seed, self.store = self.work.spec.seed, self.storage.store
-        self.task: Task | None = None
-        if not isinstance(task := self.work.task, Selection):
-            self.task = task
-            if (known := self.storage.read_outcome(task)) is not None:
-                self._last(ended_row(self.storage, known[0]))  # one that was cut off had done it
+        self.task, self.seed, self.store = self.work.task, self.work.spec.seed, self.storage.store
+        known = None if self.task is None else self.storage.read_outcome(self.task)
+        if known is not None:  # a trial that was cut off had done it
+            self._last(ended_row(self.storage, known[0]))
         self._add = self.storage.calls.counter()
 
     def select(self, place: Callable[[str], Tensors], **more: Any) -> Result:
         """Leave the chosen model as a checkpoint of Tune; the function goes on."""
-        assert isinstance(self.work.task, Selection)
-        result, row = select_model(self.storage, self.work.task.search, place)
+        assert self.work.search is not None
+        result, row = select_model(self.storage, self.work.search, place)
         report({**self._blank, **row, **more}, result)
         return result
 

@@ -13,7 +13,7 @@ import math
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 from pyarrow import fs as arrow
 from torch import nn
@@ -36,31 +36,22 @@ logger = logging.getLogger(__name__)
 SELECT = "select"  # id of the last piece of work
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """The last piece of work: put the chosen model where users find it."""
-
-    id: ClassVar[str] = SELECT
-    phase: ClassVar[str] = SELECT
-    calls: ClassVar[int] = 0
-    search: Search
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return (self.search.partial().key,)
-
-
 @dataclass(frozen=True, slots=True, repr=False)
 class Work:
-    """One task, with everything that a worker needs besides the problem and the storage."""
+    """What a worker is to do, with all that it needs besides the problem and the storage."""
 
     run: str  # which sweep; its folder in the storage
-    task: Task | Selection
+    task: Task | None  # None: put the chosen model where users find it
     spec: SweepSpec
     bases: Mapping[str, Factory]
+    search: Search | None = None  # which has ended, where there is no task
+
+    @property
+    def id(self) -> str:
+        return SELECT if self.task is None else self.task.id
 
     def __repr__(self) -> str:
-        return f"<{self.task.id}>"  # frameworks write it into files and tables
+        return f"<{self.id}>"  # frameworks write it into files and tables
 
 
 class SharedSweep(Ledger):
@@ -108,7 +99,7 @@ class SharedSweep(Ledger):
         if self.running:
             return Step.WAIT
         self.running[SELECT] = owner
-        return Work(self.run, Selection(self.search), self.search.spec, self.bases)
+        return Work(self.run, None, self.search.spec, self.bases, self.search)
 
     def hear(self, owner: str, row: Mapping[str, Any]) -> None:
         """Learn from what an owner reports: `ended_row`, `fault_row`, or a sign of life."""
@@ -222,7 +213,9 @@ def fault_row(error: GraspError, work: Work) -> dict[str, Any]:
     """
     if not isinstance(error, CheckpointError):
         return {"status": "fault", "reason": f"{type(error).__name__}: {error}"}
-    if error.key not in work.task.reads:
+    reads = () if work.task is None else work.task.reads
+    chosen = () if work.search is None else (work.search.partial().key,)
+    if error.key not in (*reads, *chosen):
         raise error
     return {"status": "fault", "checkpoint": error.key}
 
