@@ -141,6 +141,7 @@ class TuneSearcher(Searcher):
     task_in: Callable[[Mapping[str, Any]], str | None]  # the task in a config, if it is ours
     next: Callable[[str, TuneRun | None], dict[str, Any] | Step]  # gives a trial its config
     _met: object = None  # the run that was set up
+    _restored: frozenset[str] = frozenset()  # trials that lived in it before it asked
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_met": None}  # it belongs to this process
@@ -150,9 +151,15 @@ class TuneSearcher(Searcher):
         if (run := TuneRun.asking()) is not None and self._met is not run.generator:
             self.meet(run)
             self._met = run.generator
-            for trial, config in run.live().items():  # of a run that is restored
-                if (task := self.task_in(config)) is not None:
-                    self.ledger.running[task] = trial
+            tasks = {trial: self.task_in(config) for trial, config in run.live().items()}
+            self.ledger.running |= {task: trial for trial, task in tasks.items() if task}
+            self._restored = frozenset(tasks)
+        if run is not None and self._restored:
+            # A limiter keeps the end of trials to itself that it has not seen begin.
+            for trial in self._restored - run.live().keys():
+                self._restored -= {trial}
+                if (task := self.ledger.task_of(trial)) is not None:
+                    self.ledger.give_back(task)
         found = self.next(trial_id, run)
         if isinstance(found, Step):
             return None if found is Step.WAIT else Searcher.FINISHED
