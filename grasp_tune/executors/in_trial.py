@@ -13,7 +13,7 @@ from grasp_tune.core.methods import Method
 from grasp_tune.core.spec import AnySchedule, SweepSpec
 from grasp_tune.engine.fused import fusion_width
 from grasp_tune.engine.metrics import find_metric
-from grasp_tune.engine.problem import TorchProblem, checked_problem, count_rows
+from grasp_tune.engine.problem import TorchProblem, checked_problem, row_count
 from grasp_tune.engine.streams import full_batches
 from grasp_tune.executors.local import InProcess
 from grasp_tune.runtime.callbacks import Callback, Reporter
@@ -74,7 +74,7 @@ def train_in_trial(
     """
     width = fusion_width(checked_problem(problem), method, "auto", seed)
     data = problem.data if problem.validation is None else problem.validation
-    rows, size = count_rows(data, "data", 1) or 0, problem.batch_size
+    rows, size = row_count(data) or 0, problem.batch_size
     spare = min(-(-rows // size), budget // VALUE_SHARE)
     spec, bases = SweepSpec.assemble(method, budget - spare, schedule, seed, width=width, **how)
     heard = Reporter([_Parts(report)])
