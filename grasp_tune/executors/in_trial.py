@@ -13,7 +13,7 @@ from grasp_tune.core.methods import Method
 from grasp_tune.core.spec import AnySchedule, SweepSpec
 from grasp_tune.engine.fused import fusion_width
 from grasp_tune.engine.metrics import find_metric
-from grasp_tune.engine.problem import Rows, TorchProblem, checked_problem
+from grasp_tune.engine.problem import TorchProblem, checked_problem, row_count
 from grasp_tune.engine.streams import full_batches
 from grasp_tune.executors.local import InProcess
 from grasp_tune.runtime.callbacks import Callback, Reporter
@@ -39,18 +39,13 @@ class _Parts(Callback):
 
 
 @torch.no_grad()
-def _value(problem: TorchProblem, model: nn.Module, data: Any, most: int) -> float:
-    """Return the loss, or 1 - metric, over the data's rows in evaluation mode.
-
-    most: of so many rows at most; of more, the same ones in every trial are drawn.
-    """
+def _value(problem: TorchProblem, model: nn.Module, data: Any, drawn: list[int] | None) -> float:
+    """Return the loss, or 1 - metric, over the data's rows (those drawn), in evaluation mode."""
     device, metric = problem.chosen_device, problem.metric
-    if most < (rows := _rows(data)):
-        drawn = torch.randperm(rows, generator=torch.Generator().manual_seed(0))[:most]
-        if isinstance(data, tuple):
-            data = tuple(item[drawn.to(item.device)] for item in data)
-        else:
-            data = replace(data, items=[data.items[int(row)] for row in drawn])
+    if drawn is not None and isinstance(data, tuple):
+        data = tuple(item[drawn] for item in data)
+    elif drawn is not None:
+        data = replace(data, items=[data.items[row] for row in drawn])
     model.to(device).eval()
     parts = list(full_batches(data, device))
     if metric is not None and problem.choose_by == "metric":
@@ -58,11 +53,6 @@ def _value(problem: TorchProblem, model: nn.Module, data: Any, most: int) -> flo
         return 1.0 - float(find_metric(metric)[1](outputs, torch.cat([b[1] for b, _ in parts])))
     total = sum(float(problem.loss(model, batch)) * count for batch, count in parts)
     return total / sum(count for _, count in parts)
-
-
-def _rows(data: Any) -> int:
-    """Return how many rows can be had by number."""
-    return len(data[0]) if isinstance(data, tuple) else len(data) if isinstance(data, Rows) else 0
 
 
 def train_in_trial(
@@ -84,12 +74,16 @@ def train_in_trial(
     """
     width = fusion_width(checked_problem(problem), method, "auto", seed)
     data = problem.data if problem.validation is None else problem.validation
-    spare = min(-(-_rows(data) // problem.batch_size), budget // VALUE_SHARE)
+    rows, size = row_count(data) or 0, problem.batch_size
+    spare = min(-(-rows // size), budget // VALUE_SHARE)
     spec, bases = SweepSpec.assemble(method, budget - spare, schedule, seed, width=width, **how)
     heard = Reporter([_Parts(report)])
     result = run_sweep(problem, spec, InProcess, bases=bases, reporter=heard)
     loss = math.inf if math.isnan(result.loss) else result.loss
     if spare and math.isfinite(loss):
-        loss = _value(problem, result.model, data, spare * problem.batch_size)
+        # Of more rows than it may cost, the same ones in every trial.
+        order = torch.randperm(rows, generator=torch.Generator().manual_seed(0))
+        drawn = order[: spare * size].tolist() if spare * size < rows else None
+        loss = _value(problem, result.model, data, drawn)
     calls = spare + sum(count for name, count in result.calls.items() if name != "repeated")
     return result, {"loss": loss, "oracle_calls": calls, "step": result.choice.chosen.value}

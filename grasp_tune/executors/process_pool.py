@@ -1,4 +1,7 @@
-"""Worker processes: each runs one task at a time, and its death costs nothing but that task."""
+"""Worker processes: who runs which task, and what came of it; and those that are forked here.
+
+A worker runs one task at a time, and its death costs nothing but that task.
+"""
 
 import logging
 import multiprocessing
@@ -7,35 +10,149 @@ import signal
 import threading
 import time
 import uuid
+from abc import ABC, abstractmethod
+from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from typing import Generic, TypeVar
 
 import torch
 
 from grasp_tune.core.errors import SearchError
-from grasp_tune.core.tasks import Task
+from grasp_tune.core.tasks import Task, TrainOutcome
+from grasp_tune.engine.lane_group import GroupLost, Seat
 from grasp_tune.engine.worker import Worker
-from grasp_tune.executors.worker_pool import Job, Member, WorkerPool
 from grasp_tune.runtime.driver import MakeWorker
 from grasp_tune.runtime.executor import Died, Ended, portable
+from grasp_tune.runtime.lane_sharing import LaneSharing, UsageMeter
 from grasp_tune.runtime.sweep_folder import SweepFolder
 
 logger = logging.getLogger(__name__)
 
+MEETING = "meeting-"  # how the place where the workers of a job meet is called
 BEGIN = 120.0  # seconds for a forked worker to say that it serves: one that cannot is stuck
 WATCH = 0.2  # seconds between two looks whether the driver still lives
+
+
+@dataclass(eq=False)
+class Job:
+    """A task, and what the workers that share it have answered; often it is one worker."""
+
+    task: Task
+    size: int  # workers
+    address: str  # where they meet
+    since: float = field(default_factory=time.monotonic)
+    answers: dict[int, Ended] = field(default_factory=dict)  # by rank
+
+    def seat(self, rank: int) -> Seat | None:
+        """Return a worker's place among the others, None where it is alone."""
+        return Seat(rank, self.size, self.address) if self.size > 1 else None
+
+    def ended(self) -> Ended:
+        """Return how it ended: what a worker raised, else a loss of workers, else the outcome."""
+        answers = [self.answers[rank] for rank in sorted(self.answers)]
+        for item in answers:
+            if isinstance(item, Exception) and not isinstance(item, GroupLost):
+                return item
+        died = [item for item in answers if isinstance(item, Died)]
+        lost = [Died(str(item)) for item in answers if isinstance(item, GroupLost)]
+        return (died + lost or answers)[0]
+
+
+@dataclass(eq=False)
+class Member:
+    """A worker of a pool."""
+
+    address: str = ""  # below which a group that it leads can meet; known when it is ready
+    job: Job | None = None
+    rank: int = 0
+
+
+M = TypeVar("M", bound=Member)
+
+
+class WorkerPool(ABC, Generic[M]):
+    """Hands tasks to workers, and the lanes of a task to those that are left over.
+
+    again: how often a task whose worker died is started again before the search hears of it.
+    """
+
+    def __init__(self, usage: UsageMeter, again: int = 0) -> None:
+        self.members: list[M] = []
+        self.waiting: deque[Task] = deque()  # handed out when polled: lanes take who is left over
+        self.sharing, self._usage = LaneSharing(usage), usage
+        self._deaths, self._again = Counter[str](), again
+
+    @abstractmethod
+    def send(self, member: M, job: Job) -> None:
+        """Have a worker begin with its rank of a job."""
+
+    @abstractmethod
+    def receive(self, timeout: float) -> Iterator[tuple[M, str | Ended]]:
+        """Yield what workers say: once their address, then how their rank of a job ended."""
+
+    @property
+    def capacity(self) -> int:
+        """How many workers there are, or could be."""
+        return len(self.members)
+
+    @property
+    def _busy(self) -> int:
+        return sum(member.job is not None for member in self.members)
+
+    @property
+    def free(self) -> bool:
+        """Whether there is room for another task."""
+        return len(self.waiting) + self._busy < self.capacity
+
+    def submit(self, task: Task) -> None:
+        """Keep the task for the next poll, when it is known how many workers it can have."""
+        self.waiting.append(task)
+
+    def poll(self, timeout: float) -> Iterator[tuple[Task, Ended]]:
+        """Hand out what waits, then yield the tasks all of whose workers have answered."""
+        idle = [member for member in self.members if member.address and member.job is None]
+        tasks = [self.waiting.popleft() for _ in range(min(len(idle), len(self.waiting)))]
+        for task, size in zip(tasks, self.sharing.shares(tasks, len(idle)), strict=True):
+            job = Job(task, size, f"{idle[0].address}/{MEETING}{uuid.uuid4().hex}")
+            for rank in range(size):
+                member = idle.pop(0)
+                member.job, member.rank = job, rank
+                self.send(member, job)
+        self._note()
+        for member, said in self.receive(timeout):
+            if isinstance(said, str):
+                member.address = said
+            elif member.job is not None:
+                job, member.job = member.job, None
+                job.answers[member.rank] = said
+                if len(job.answers) == job.size:
+                    yield from self._ended(job)
+        self._note()
+
+    def _ended(self, job: Job) -> Iterator[tuple[Task, Ended]]:
+        ended, seconds, key = job.ended(), time.monotonic() - job.since, job.task.id
+        if isinstance(ended, TrainOutcome):
+            self.sharing.learn(job.size, ended.calls, seconds)
+            logger.debug("%s: %d workers, %.1f s", key, job.size, seconds)
+        self._deaths[key] += isinstance(ended, Died)
+        if isinstance(ended, Died) and self._deaths[key] <= self._again:
+            self.waiting.appendleft(job.task)
+        else:
+            del self._deaths[key]
+            yield job.task, ended
+
+    def _note(self) -> None:
+        self._usage.note(sum(bool(member.address) for member in self.members), self._busy)
 
 
 @dataclass(eq=False, kw_only=True)
 class _Process(Member):
     process: BaseProcess
     pipe: Connection
-    serves: bool = False
     since: float = field(default_factory=time.monotonic)
 
 
@@ -57,7 +174,7 @@ class ProcessPool(WorkerPool[_Process]):
         if torch.cuda.is_initialized():
             raise SearchError("CUDA was used in this process before the workers; use Ray for GPUs")
         super().__init__(folder.usage)
-        self._make_worker, self._place = make_worker, folder.path
+        self._make_worker, self._place = make_worker, folder.path.resolve()
         self.members = [self._start() for _ in range(size)]
 
     def cancel(self) -> None:
@@ -65,48 +182,38 @@ class ProcessPool(WorkerPool[_Process]):
             member.process.kill()  # nothing to lose: outcomes are recorded, the rest is repeated
             member.process.join()
             member.pipe.close()
+        for place in self._place.glob(f"{MEETING}*"):
+            place.unlink(missing_ok=True)
 
     def _start(self) -> _Process:
         ours, theirs = self._context.Pipe()
-        work = theirs, self._make_worker, os.getpid()
+        work = theirs, self._make_worker, os.getpid(), self._place.as_uri()
         process = self._context.Process(target=_serve, args=work)
         process.start()
         theirs.close()
         return _Process(process=process, pipe=ours)
 
-    def meeting(self, leader: _Process) -> str:
-        return (self._place.resolve() / f"meeting-{uuid.uuid4().hex}").as_uri()
-
     def send(self, member: _Process, job: Job) -> None:
         with suppress(BrokenPipeError):  # it died meanwhile: `poll` notices
             member.pipe.send((job.task, job.seat(member.rank)))
 
-    def poll(self, timeout: float) -> Iterator[tuple[Task, Ended]]:
-        self.hand_out([member for member in self.members if member.job is None])
+    def receive(self, timeout: float) -> Iterator[tuple[_Process, str | Ended]]:
         for member in self.members:
             # Forked while another thread held a lock, it waits for that lock for ever.
-            if not member.serves and time.monotonic() - member.since > BEGIN:
+            if not member.address and time.monotonic() - member.since > BEGIN:
                 logger.warning("a worker process did not begin in %g s: it is replaced", BEGIN)
                 member.process.kill()
         ready = wait([member.pipe for member in self.members], timeout)
         for at, member in enumerate(self.members):
-            if member.pipe not in ready:
-                continue
-            try:
-                answer: Ended | None = member.pipe.recv()
-            except (EOFError, OSError):  # also where it died in the middle of a message
-                member.process.join()
-                answer = Died(f"its worker process died (exit code {member.process.exitcode})")
-                member.pipe.close()
-                self.members[at] = self._start()
-            if answer is None:
-                member.serves = True
-                continue
-            for job in self.answered(member, answer):
-                if job.address:
-                    Path(unquote(urlsplit(job.address).path)).unlink(missing_ok=True)
-                yield job.task, job.ended()
-        self.note()
+            if member.pipe in ready:
+                try:
+                    said: str | Ended = member.pipe.recv()
+                except (EOFError, OSError):  # also where it died in the middle of a message
+                    member.process.join()
+                    said = Died(f"its worker process died (exit code {member.process.exitcode})")
+                    member.pipe.close()
+                    self.members[at] = self._start()
+                yield member, said
 
 
 def _end_with(parent: int) -> None:
@@ -116,7 +223,7 @@ def _end_with(parent: int) -> None:
     os._exit(1)
 
 
-def _serve(pipe: Connection, make_worker: MakeWorker, parent: int) -> None:
+def _serve(pipe: Connection, make_worker: MakeWorker, parent: int, address: str) -> None:
     """Run tasks until the pipe closes; in the worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's business
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -124,7 +231,7 @@ def _serve(pipe: Connection, make_worker: MakeWorker, parent: int) -> None:
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     worker: Worker | None = None
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        pipe.send(None)  # it serves
+        pipe.send(address)  # it serves
         while True:
             task, seat = pipe.recv()
             try:

@@ -11,7 +11,6 @@ import socket
 import threading
 import time
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -24,12 +23,12 @@ import torch
 from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.core.search import ATTEMPTS
 from grasp_tune.core.spec import SweepSpec
-from grasp_tune.core.tasks import Task, TrainTask
+from grasp_tune.core.tasks import Outcome, Task, TrainTask
 from grasp_tune.core.validation import whole
-from grasp_tune.engine.lane_group import Seat, meeting_place
+from grasp_tune.engine.lane_group import GroupLost, Seat, meeting_place
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.worker import Worker
-from grasp_tune.executors.worker_pool import Job, Member, WorkerPool
+from grasp_tune.executors.process_pool import Job, Member, WorkerPool
 from grasp_tune.extras import missing_extra
 from grasp_tune.optimizers.registry import Factory
 from grasp_tune.runtime.call_counter import CallCounter
@@ -125,17 +124,20 @@ class RayBackend:
         return result
 
 
+MakeActor = Callable[[], tuple[Worker, Callable[[], int]]]
+
+
 class WorkerActor:
     """A worker process somewhere in the cluster.
 
-    make: makes a worker, and the counter of its calls where no file counts them.
+    make: makes a worker, and a function that tells its calls so far which no file counts.
     cpus: threads that it may use.
     """
 
-    def __init__(self, make: Callable[[], tuple[Any, CallCounter | None]], cpus: float) -> None:
+    def __init__(self, make: MakeActor, cpus: float) -> None:
         self._make, self._cpus = make, cpus
-        self._worker: Any = None
-        self._uncounted: CallCounter | None = None
+        self._worker: Worker | None = None
+        self._uncounted: Callable[[], int] = int  # none
         load_compiler()
 
     def ready(self) -> str:
@@ -148,7 +150,7 @@ class WorkerActor:
 
         seat: the place among the actors that share the task's lanes; None: it is alone.
         """
-        before = 0 if self._uncounted is None else self._uncounted.total
+        before = self._uncounted()
         try:
             if self._worker is None:
                 torch.set_num_threads(max(1, int(self._cpus)))
@@ -156,12 +158,12 @@ class WorkerActor:
             ended: Ended = self._worker.run(task, seat)
         except Exception as error:
             ended = portable(error, task)
-        return ended, 0 if self._uncounted is None else self._uncounted.total - before
+        return ended, self._uncounted() - before
 
 
 def _make_worker(
     parcel: list[Any], token: str, lock: Path, text: str, hard_cap: bool
-) -> tuple[Worker, CallCounter | None]:
+) -> tuple[Worker, Callable[[], int]]:
     """Return a worker on this machine, which must see the driver's checkpoints.
 
     parcel: a reference; in a list, so that it is opened here, where it can be said what fails.
@@ -174,29 +176,27 @@ def _make_worker(
     if not make_worker.store.exists(token):
         raise SearchError(f"{host} does not see the checkpoints of the driver: {SHARED}")
     if lock.is_file() and lock.read_text() == text:
-        return make_worker(), None
+        return make_worker(), int
     if hard_cap:
         raise SearchError(f"hard_cap: {host} does not see the `out` of the driver, {lock.parent}")
-    make_worker.calls = CallCounter(None)  # the driver's folder is out of reach
-    return make_worker(), make_worker.calls
+    calls = make_worker.calls = CallCounter(None)  # the driver's folder is out of reach
+    return make_worker(), lambda: calls.total
 
 
 @dataclass(eq=False, kw_only=True)
 class _Actor(Member):
     actor: Any
     waits: Any  # what it will answer next; None: it is idle
-    address: str = ""  # where a group that it leads meets; known when it is ready
 
 
 class RayExecutor(WorkerPool[_Actor]):
     """An executor whose workers are Ray actors, which see the folder; one that dies is replaced."""
 
     def __init__(self, backend: RayBackend, folder: SweepFolder, make_worker: MakeWorker) -> None:
-        super().__init__(folder.usage)
+        super().__init__(folder.usage, 0 if backend.hard_cap else backend.max_failures)
         self._backend, self._store, self._count = backend, folder.store, folder.calls.counter()
         self._session = contextlib.ExitStack()
         self._session.enter_context(_session(backend))
-        self._deaths: Counter[str] = Counter()
         self._stillborn = 0  # workers in a row that died before they were ready
         self._room, self._looked, self._since = 1, -LOOK, time.monotonic()
         self._token = f"driver-{uuid.uuid4().hex[:12]}"
@@ -221,28 +221,17 @@ class RayExecutor(WorkerPool[_Actor]):
             self._looked = time.monotonic()
         return self._room
 
-    @property
-    def held(self) -> int:
-        return sum(bool(member.address) for member in self.members)
-
-    def meeting(self, leader: _Actor) -> str:
-        return f"{leader.address}/{uuid.uuid4().hex}"
-
     def send(self, member: _Actor, job: Job) -> None:
         member.waits = member.actor.run.remote(job.task, job.seat(member.rank))
 
-    def poll(self, timeout: float) -> Iterator[tuple[Task, Ended]]:
-        self.hand_out([item for item in self.members if item.address and item.job is None])
+    def receive(self, timeout: float) -> Iterator[tuple[_Actor, str | Ended]]:
         self._grow()
         waiting = {member.waits: member for member in self.members if member.waits is not None}
-        if not waiting:
-            return
-        if ray.wait(list(waiting), timeout=timeout)[0]:
+        if waiting and ray.wait(list(waiting), timeout=timeout)[0]:
             for ref in ray.wait(list(waiting), num_returns=len(waiting), timeout=0.0)[0]:
-                yield from self._hear(waiting[ref])
+                yield waiting[ref], self._hear(waiting[ref])
         elif not any(member.address for member in self.members):
             self._warn()
-        self.note()
 
     def cancel(self) -> None:
         with self._session:
@@ -261,8 +250,7 @@ class RayExecutor(WorkerPool[_Actor]):
             actor = self._start()
             self.members.append(_Actor(actor=actor, waits=actor.ready.remote()))
 
-    def _hear(self, member: _Actor) -> Iterator[tuple[Task, Ended]]:
-        ended: Ended
+    def _hear(self, member: _Actor) -> str | Ended:
         try:
             answer, member.waits = ray.get(member.waits), None
         except ray.exceptions.RayTaskError as error:  # it could not even say what went wrong
@@ -274,22 +262,13 @@ class RayExecutor(WorkerPool[_Actor]):
             self._stillborn += not member.address
             if self._stillborn >= ATTEMPTS:
                 raise SearchError(f"no worker process could be started: {reason}") from None
-            ended = Died(f"its worker died: {reason}")
-        else:
-            if not member.address:
-                member.address, self._stillborn = answer, 0
-                return
-            ended, calls = answer
-            self._count(calls)
-        for job in self.answered(member, ended):
-            task, ended = job.task, job.ended()
-            self._deaths[task.id] += isinstance(ended, Died)
-            again = 0 if self._backend.hard_cap else self._backend.max_failures
-            if isinstance(ended, Died) and self._deaths[task.id] <= again:
-                self.waiting.appendleft(task)
-            else:
-                del self._deaths[task.id]
-                yield task, ended
+            return Died(f"its worker died: {reason}")
+        if isinstance(answer, str):
+            self._stillborn = 0
+            return answer
+        ended, calls = answer
+        self._count(calls)
+        return ended
 
     def _warn(self) -> None:
         if time.monotonic() - self._since > PATIENCE:
@@ -300,20 +279,16 @@ class RayExecutor(WorkerPool[_Actor]):
 
 
 class Companions:
-    """Actors beside a task that somebody else has started, such as a trial of Tune.
-
-    Such a task looks for what is free in the cluster, and lets go of it when it ends.
-    """
+    """Actors beside a trial of Tune, on what is free in the cluster until its task ends."""
 
     def __init__(self) -> None:
         self._usage = UsageMeter()
         self.sharing = LaneSharing(self._usage)
 
-    @contextlib.contextmanager
-    def seat(
-        self, task: Any, needs: Mapping[str, float], make: Callable[[], Any]
-    ) -> Iterator[Seat | None]:
-        """Give this process's place among its companions while the task runs; None: it is alone.
+    def run(
+        self, worker: Worker, task: Task, needs: Mapping[str, float], make: MakeActor
+    ) -> Outcome:
+        """Return the outcome of the task, run by this worker and its companions.
 
         needs: resources of one worker, such as `{"CPU": 1}`.
         make: makes a worker in another process.
@@ -327,18 +302,22 @@ class Companions:
             # Fewer where somebody else was faster; one that died is missed when the group meets.
             refs = list(waiting)
             ready = ray.wait(refs, num_returns=len(refs), timeout=PATIENCE)[0] if refs else refs
-            size = self.sharing.workers(task, 1 + len(ready))
-            seats: list[Seat | None] = [None]
-            if size > 1:
-                logger.info("%s: %d workers a step", task.id, size)
+            job = Job(task, self.sharing.workers(task, 1 + len(ready)), "")
+            if job.size > 1:
+                logger.info("%s: %d workers a step", task.id, job.size)
                 address, _server = meeting_place(ray.util.get_node_ip_address())
-                seats = [Seat(rank, size, f"{address}/0") for rank in range(size)]
-            for ref, seat in zip(ready, seats[1:], strict=False):
-                waiting[ref].run.remote(task, seat)
-            begun = time.monotonic()
-            yield seats[0]
-            if isinstance(task, TrainTask):
-                self.sharing.learn(size, task.calls, time.monotonic() - begun)
+                job.address = f"{address}/0"
+            for rank, ref in enumerate(ready[: job.size - 1], 1):
+                waiting[ref].run.remote(task, job.seat(rank))
+            try:
+                outcome = worker.run(task, job.seat(0))
+            except GroupLost as lost:
+                logger.warning("%s: %s; it is run again, alone", task.id, lost)
+            else:
+                if isinstance(task, TrainTask):
+                    self.sharing.learn(job.size, task.calls, time.monotonic() - job.since)
+                return outcome
+        return worker.run(task)
 
     def _size(self, task: Any, needs: Mapping[str, float]) -> int:
         alone = self._usage.speeds.get(1)
@@ -353,7 +332,7 @@ def load_compiler() -> None:
     threading.Thread(target=importlib.import_module, args=("torch._dynamo",), daemon=True).start()
 
 
-def start_actor(needs: Mapping[str, float], make: Callable[[], Any]) -> Any:
+def start_actor(needs: Mapping[str, float], make: MakeActor) -> Any:
     """Return a new `WorkerActor`, which begins when these resources are free."""
     cpus, gpus = needs.get("CPU", 0.0), needs.get("GPU", 0.0)
     # Where this is a trial of Tune: not inside of its placement group, which has no room for it.

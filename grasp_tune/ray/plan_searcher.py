@@ -68,17 +68,14 @@ class PlanSearcher(TuneSearcher):
         super().__init__(metric=metric, mode=mode or ("min" if metric else None))
 
     def _begin(self, cells: CellSearch) -> None:
-        self._cells, self._ledger = cells, Ledger(cells)  # type: ignore[arg-type]
+        self._cells, self.ledger = cells, Ledger(cells)  # type: ignore[arg-type]
         self._reports: dict[str, list[list[float]]] = {}  # by cell: (iteration, metric), the last
-        self.own = set()
 
     @property
     def stopper(self) -> Callable[[str, Mapping[str, Any]], bool]:
         """For `stop=`: ends a trial at its budget, where its loop does not end by itself."""
         key, count = self._budget_key, self._count
         return lambda trial, row: bool(row.get(count, 0) >= unflattened_lookup(key, row["config"]))
-
-    # -- what Tune asks -------------------------------------------------------------------------
 
     def set_search_properties(
         self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any
@@ -99,14 +96,11 @@ class PlanSearcher(TuneSearcher):
             )
         run.set_up()
 
-    def follow(self, live: Mapping[str, Mapping[str, Any]]) -> None:
-        found = {cell_id(config[CELL]): trial for trial, config in live.items()}
-        running = {key: t for key, t in found.items() if not self._cells.settled(key)}
-        self.own.update(running.values())
-        self._ledger.follow(running, self.own)
+    def task_in(self, config: Mapping[str, Any]) -> str | None:
+        return cell_id(config[CELL])
 
     def next(self, trial_id: str, run: TuneRun | None) -> dict[str, Any] | Step:
-        task: Any = self._ledger.next(trial_id)
+        task: Any = self.ledger.next(trial_id)
         if isinstance(task, Step):
             return task
         cell = task.cell
@@ -137,22 +131,20 @@ class PlanSearcher(TuneSearcher):
         if (key := self._key(trial_id, result or {})) is None:
             return
         if error or result is None:
-            self._ledger.gone(trial_id, "failed")
+            self.ledger.gone(trial_id, "failed")
             self._reports.pop(key, None)
             return
         self.on_trial_result(trial_id, result)
         reports = [value for _, value in self._reports.get(key, [])] or [math.nan]
         score = sum(reports) / len(reports) * (-1.0 if self._mode == "max" else 1.0)
         calls, index = int(result.get(self._count, 0)), self._cells.cells[key].index
-        self._ledger.ended(key, CellOutcome(index, trial_id, score, calls))  # type: ignore[arg-type]
+        self.ledger.ended(key, CellOutcome(index, trial_id, score, calls))  # type: ignore[arg-type]
 
     def _key(self, trial_id: str, result: Mapping[str, Any]) -> str | None:
         """Return the cell of a trial, None where that is unknown, or known to have ended."""
         index = result.get(f"config/{CELL}")
-        key = cell_id(index) if isinstance(index, int) else self._ledger.task_of(trial_id)
+        key = cell_id(index) if isinstance(index, int) else self.ledger.task_of(trial_id)
         return None if key not in self._cells.cells or self._cells.settled(key) else key
-
-    # -- what users ask -------------------------------------------------------------------------
 
     @property
     def plan(self) -> Plan | None:
@@ -173,15 +165,12 @@ class PlanSearcher(TuneSearcher):
         """The result without a model: that is in the trial called `best.trial`."""
         return self._cells.result()
 
-    # -- saving and restoring -------------------------------------------------------------------
-
     def save(self, checkpoint_path: str) -> None:
-        own = {"format": 3, "running": self._ledger.running, "reports": self._reports}
-        write_json_atomic(Path(checkpoint_path), {**own, **self._cells.state()})
+        state = {"format": 4, "reports": self._reports, **self._cells.state()}
+        write_json_atomic(Path(checkpoint_path), state)
 
     def restore(self, checkpoint_path: str) -> None:
-        """Go on from a state; cells that were running are not issued again while they live."""
+        """Go on from a state; which cells still run is asked of Tune."""
         state = read_json(checkpoint_path, STATE_LIMIT)
         self._begin(CellSearch.from_state(state, self._cells.source))
-        self._ledger.running.update(state["running"])
         self._reports = state["reports"]

@@ -79,12 +79,11 @@ class GraspSearcher(TuneSearcher):
         spec, bases = SweepSpec.assemble(
             method, budget, schedule, seed, ensemble, width, probe_parts, challengers
         )
-        self._sweep = SharedSweep(spec, bases, width_known=fused != "auto")
+        self.ledger: SharedSweep = SharedSweep(spec, bases, width_known=fused != "auto")
         self._failure: Exception | None = None  # raised by the next `suggest`
         self._function = False  # whether the trainable is a function of the user's own
         self._drawn: dict[str, Any] = {}  # constants of the sweep, from a search space
         self._build: Callable[[], nn.Module] | None = None
-        self.own = set()
         super().__init__(metric=metric, mode=mode)
 
     @staticmethod
@@ -96,8 +95,6 @@ class GraspSearcher(TuneSearcher):
     def from_plan(plan: Plan, parameter: str = "lr", **options: Any) -> PlanSearcher:
         """Return a searcher that runs the plan's cells on a trainable of the user's."""
         return PlanSearcher(plan, parameter, **options)
-
-    # -- what Tune asks -------------------------------------------------------------------------
 
     def set_search_properties(
         self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any
@@ -123,8 +120,9 @@ class GraspSearcher(TuneSearcher):
                 self._build = lambda: make(constants, {}).build(seed)
         elif issubclass(trainable, FunctionTrainable):
             self._function = True
-            self._sweep.one_probe()
-            check_spec(self.spec, self._sweep.bases)
+            if self.spec.probe_parts is None:  # x0 is the model of the one task that takes it
+                self.ledger.begin_again(probe_parts=1)
+            check_spec(self.spec, self.ledger.bases)
             self._metric, self._mode = run.metric, run.mode  # it reports what it likes
         else:
             raise InputError(
@@ -134,25 +132,25 @@ class GraspSearcher(TuneSearcher):
         found = storage_of(run.spec.get("storage"))
         if found is not None:
             # Killed while Tune copied the state: what had ended is in the storage all the same.
-            if isinstance(self._failure, CheckpointError) and self._sweep.adopt(*found):
+            if isinstance(self._failure, CheckpointError) and self.ledger.adopt(*found):
                 self._failure = None
-            self._sweep.storage = SharedStorage(found[0], f"{found[1]}/{self._sweep.run}")
+            self.ledger.storage = SharedStorage(found[0], f"{found[1]}/{self.ledger.run}")
 
-    def follow(self, live: Mapping[str, Mapping[str, Any]]) -> None:
-        works = {trial: work_in(config) for trial, config in live.items()}
-        self._sweep.follow(works, self.own)
+    def task_in(self, config: Mapping[str, Any]) -> str | None:
+        work = work_in(config)
+        return work.id if work.run == self.ledger.run else None
 
     def next(self, trial_id: str, run: TuneRun | None) -> dict[str, Any] | Step:
         if self._failure is not None:
             raise self._failure
-        work = self._sweep.next(trial_id)
+        work = self.ledger.next(trial_id)
         if isinstance(work, Step):
             return work
         return {**self._drawn, **to_config(work, self._metric if self._function else None)}
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         with self._kept_for_later():
-            self._sweep.hear(result)
+            self.ledger.hear(trial_id, result)
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
@@ -160,8 +158,8 @@ class GraspSearcher(TuneSearcher):
         """Learn that a trial is over; one without an outcome has failed."""
         with self._kept_for_later():
             if result is not None and not error:
-                self._sweep.hear(result)
-                if (task := self._sweep.ledger.task_of(trial_id)) is not None:
+                self.ledger.hear(trial_id, result)
+                if (task := self.ledger.task_of(trial_id)) is not None:
                     advice = FUNCTION_ENDED if self._function else STOPPED
                     raise InputError(advice.format(task=task, trial=trial_id))
             run = TuneRun.asking()
@@ -169,7 +167,7 @@ class GraspSearcher(TuneSearcher):
             last = reason.strip().splitlines()[-1]
             if "failed to import on the worker" in reason:
                 raise SearchError(f"the trainable cannot be loaded in a worker process: {last}")
-            self._sweep.gone(trial_id, last)
+            self.ledger.gone(trial_id, last)
 
     @contextlib.contextmanager
     def _kept_for_later(self) -> Iterator[None]:
@@ -179,39 +177,35 @@ class GraspSearcher(TuneSearcher):
         except Exception as error:
             self._failure = error
 
-    # -- what users ask -------------------------------------------------------------------------
-
     @property
     def spec(self) -> SweepSpec:
         """Everything that fixes the sweep; `width` is known from the first report on."""
-        return self._sweep.search.spec
+        return self.ledger.search.spec
 
     @property
     def progress(self) -> Progress:
         """Where the search stands; calls of running tasks are counted as last reported."""
-        return self._sweep.progress
+        return self.ledger.progress
 
     @property
     def plan(self) -> Plan | None:
         """The paper's plan, known from the end of the probe."""
-        return self._sweep.search.plan
+        return self.ledger.search.plan
 
     @property
     def result(self) -> Result:
         """The result; the best so far, marked partial, where the run was stopped early."""
         if self._failure is not None:
             raise self._failure
-        return self._sweep.result(self._build)
-
-    # -- saving and restoring -------------------------------------------------------------------
+        return self.ledger.result(self._build)
 
     def save(self, checkpoint_path: str) -> None:
-        write_json_atomic(Path(checkpoint_path), self._sweep.state())
+        write_json_atomic(Path(checkpoint_path), self.ledger.state())
 
     def restore(self, checkpoint_path: str) -> None:
         """Go on from a state; one of another sweep ends the run with a sentence about it."""
         try:
-            self._sweep.load(read_json(checkpoint_path, STATE_LIMIT))
+            self.ledger.load(read_json(checkpoint_path, STATE_LIMIT))
         except GraspError as error:
             # Raised here, Tune would log it and start the sweep again from its beginning.
             self._failure = error

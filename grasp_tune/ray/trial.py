@@ -10,9 +10,8 @@ import math
 import re
 import tempfile
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, ClassVar, NoReturn
 
 import torch
@@ -20,37 +19,36 @@ from ray import tune
 from ray.tune.experiment import Trial
 from ray.tune.trainable import FunctionTrainable
 
+from grasp_tune.core.checkpoint_keys import START
 from grasp_tune.core.errors import GraspError, InputError
-from grasp_tune.core.tasks import Outcome, Task, TrainTask
-from grasp_tune.engine.checkpoints import Store, Tensors
+from grasp_tune.core.tasks import Outcome, ProbeTask, TrainTask
+from grasp_tune.engine.checkpoints import Tensors, model_tensors
+from grasp_tune.engine.fused import fusion_width
 from grasp_tune.engine.problem import TorchProblem
+from grasp_tune.engine.worker import Worker
 from grasp_tune.executors.in_trial import train_in_trial
 from grasp_tune.executors.ray import Companions, load_compiler
 from grasp_tune.loop.model_point import Groups
 from grasp_tune.loop.task_optimizer import TaskOptimizer
 from grasp_tune.ray.tune_internals import config_around, sweep_storage
 from grasp_tune.runtime.result import Result
-from grasp_tune.runtime.shared_sweep import Selection, Work
-from grasp_tune.runtime.shared_worker import SharedWorker, ended_row, report_of, select_model
+from grasp_tune.runtime.shared_sweep import Work, ended_row, fault_row, select_model
 
 KEY = "grasp"  # the one key in a trial's config that is ours
 HEARTBEAT = 30.0  # seconds between two reports of a task under way
 
 
 def to_config(work: Work, metric: str | None = None) -> dict[str, Any]:
-    """Return the config of the trial that does this work, with words for people.
-
-    metric: what a function of the user's own reports; Tune wants it in every row.
-    """
-    task = work.task
-    words: dict[str, Any] = {"task": task.id, "phase": task.phase, "budget": task.calls}
+    """Return the config of a trial, with words for people; `metric` is wanted in all its rows."""
+    task, words = work.task, {"task": work.id, "phase": work.id, "budget": 0}
+    if task is not None:
+        words |= {"phase": task.phase, "budget": task.calls}
     if isinstance(task, TrainTask):
         arms = [segment.arm for segment in task.segments]
         words["base"] = "+".join(dict.fromkeys(arm.base.rpartition(".")[2] for arm in arms))
         words["cell"] = _span([f"{index}" for index in sorted(arm.index for arm in arms)])
         words["value"] = _span([f"{value:.3g}" for value in sorted(arm.value for arm in arms)])
-    own = {"run": work.run, "attempt": work.attempt, "work": work, "metric": metric}
-    return {KEY: {**words, **own}}
+    return {KEY: {**words, "run": work.run, "work": work, "metric": metric}}
 
 
 def _span(names: list[str]) -> str:
@@ -84,52 +82,47 @@ def report(row: dict[str, Any], result: Result | None = None) -> None:
 
 
 class TuneTrial:
-    """The trial of Tune in which this process works; see `loop.task_optimizer.TaskTrial`.
+    """The trial of Tune in which this process works; see `loop.task_optimizer.TaskTrial`."""
 
-    reported: when, by `time.monotonic`, it last told of its calls; None: now.
-    """
-
-    def __init__(self, config: Mapping[str, Any], reported: float | None = None) -> None:
+    def __init__(self, config: Mapping[str, Any], silence: float = 0.0) -> None:
         self.work, words = work_in(config), config[KEY]
         # Every row has every column. `score` and `loss` are numbers in the last trial only, so that
         # Tune's best trial by either of them is the chosen model, never a training run.
         columns = ("score", "loss", "train_loss", "gradient_norm", words["metric"] or "score")
-        names = {name: words[name] for name in ("task", "phase", "run", "attempt")}
+        names = {name: words[name] for name in ("task", "phase", "run")}
         self._blank = {**names, "oracle_calls": 0, **dict.fromkeys(columns, math.nan)}
+        self._calls, self._reported = 0, time.monotonic() - silence
         with self.faults():
             self.storage = sweep_storage(tune.get_context().get_storage(), self.work.run)
-        task, self.seed = self.work.task, self.work.spec.seed
-        self.task: Task | None = None if isinstance(task, Selection) else task
-        self.store: Store = self.storage.store
-        self._reported = time.monotonic() if reported is None else reported
-        fresh = self.task if not self.work.attempt else None
-        if fresh is not None and (known := self.storage.read_outcome(fresh)) is not None:
-            self.last(ended_row(self.storage, known[0]))  # a trial that was cut off had done it
+        self.task, self.seed, self.store = self.work.task, self.work.spec.seed, self.storage.store
+        known = None if self.task is None else self.storage.read_outcome(self.task)
+        if known is not None:  # a trial that was cut off had done it
+            self._last(ended_row(self.storage, known[0]))
+        self._add = self.storage.calls.counter()
 
-    @cached_property
-    def _count(self) -> Callable[[int], None]:
-        return self.storage.calls.counter()
-
-    def select(self, place: Callable[[str], Tensors]) -> Result:
+    def select(self, place: Callable[[str], Tensors], **more: Any) -> Result:
         """Leave the chosen model as a checkpoint of Tune; the function goes on."""
-        result, row = select_model(self.storage, self.work, place)
-        report({**self._blank, **row}, result)
+        assert self.work.search is not None
+        result, row = select_model(self.storage, self.work.search, place)
+        report({**self._blank, **row, **more}, result)
         return result
 
     def called(self, calls: int) -> None:
-        self._count(1)
-        self.beat(calls)
+        self.count(1)
 
-    def beat(self, calls: int) -> None:
-        """Report now and then how many calls were made."""
+    def count(self, calls: int) -> None:
+        """Count oracle calls, and report now and then how many were made."""
+        self._add(calls)
+        self._calls += calls
         if time.monotonic() - self._reported > HEARTBEAT:
             self._reported = time.monotonic()
-            report({**self._blank, "status": "running", "oracle_calls": calls})
+            report({**self._blank, "status": "running", "oracle_calls": self._calls})
 
-    def end(self, outcome: Outcome) -> NoReturn:
+    def end(self, outcome: Outcome, width: int = 0) -> NoReturn:
+        """Put the outcome into the storage, then report it; see `SharedStorage.write_outcome`."""
         assert self.task is not None
-        self.storage.write_outcome(self.task, outcome, 0)
-        self.last(ended_row(self.storage, outcome))
+        self.storage.write_outcome(self.task, outcome, width)
+        self._last(ended_row(self.storage, outcome))
 
     @contextlib.contextmanager
     def faults(self) -> Iterator[None]:
@@ -137,24 +130,22 @@ class TuneTrial:
         try:
             yield
         except GraspError as error:
-            self.last(report_of(error, self.work))
+            self._last(fault_row(error, self.work))
 
-    def last(self, row: Mapping[str, Any], result: Result | None = None) -> NoReturn:
+    def _last(self, row: Mapping[str, Any]) -> NoReturn:
         """Report, and end the function the way Tune does: it leaves `report` by SystemExit."""
-        report({**self._blank, **row, "done": True}, result)
+        report({**self._blank, **row, "done": True})
         raise SystemExit(0)
 
 
-# One problem a process: an actor runs one trial at a time, and the next is of the same kind.
-_KEPT: list[tuple[object, SharedWorker]] = []
 _COMPANIONS = Companions()
 
 
 class GraspTrainable(FunctionTrainable):
     """Runs one task of a sweep; made by `grasp_trainable`."""
 
-    token: ClassVar[str]  # one per trainable, the same in every process
     make_problem: ClassVar[Callable[..., TorchProblem]]
+    kept: ClassVar[tuple[Any, Worker | None]] = None, None  # for the next trial in this process
 
     @classmethod
     def problem(cls, constants: Mapping[str, Any], given: Mapping[str, Any]) -> TorchProblem:
@@ -174,10 +165,11 @@ class GraspTrainable(FunctionTrainable):
     @classmethod
     def worker(
         cls, constants: Mapping[str, Any], given: Mapping[str, Any], context: Any, work: Work
-    ) -> tuple[SharedWorker, None]:
+    ) -> tuple[Worker, Callable[[], int]]:
         """Return a worker in this process, which may be one beside the trial's."""
-        storage = sweep_storage(context, work.run)
-        return SharedWorker(cls.problem(constants, given), storage, work), None
+        storage, problem = sweep_storage(context, work.run), cls.problem(constants, given)
+        count = storage.calls.counter()
+        return Worker(problem, work.spec.seed, storage.store, work.bases, count), int
 
     def setup(self, config: dict[str, Any], **given: Any) -> None:
         self._given = given  # by `tune.with_parameters`
@@ -189,18 +181,30 @@ class GraspTrainable(FunctionTrainable):
         constants = {key: value for key, value in config.items() if key != KEY}
         needs = reserved.bundles[0] if reserved is not None and reserved.bundles else {"CPU": 1.0}
         torch.set_num_threads(max(1, int(needs.get("CPU", 1))))
-        work, key = trial.work, (self.token, constants, trial.storage.path, trial.seed)
-        worker = next((worker for known, worker in _KEPT if known == key), None)
-        _KEPT.clear()
+        work, key = trial.work, (constants, trial.storage.path, trial.seed)
         context = tune.get_context().get_storage()
         make = partial(self.worker, constants, self._given, context, work)
+        known, worker = self.kept
+        type(self).kept = None, None  # a worker that is cut off may have its model anywhere
         with trial.faults():
-            worker = worker or make()[0]
-            worker.beat = trial.beat
-            with _COMPANIONS.seat(work.task, needs, make) as seat:
-                row = worker.perform(work, seat)
-        _KEPT.append((key, worker))  # not one whose task was cut off: its model may be anywhere
-        trial.last(row, worker.result)
+            worker = worker if worker is not None and known == key else make()[0]
+            worker.oracle.count = trial.count
+            if trial.task is None:
+                trial.select(partial(_tensors_at, worker), done=True)
+                return
+            outcome = _COMPANIONS.run(worker, trial.task, needs, make)
+        type(self).kept = key, worker
+        width = 0
+        if isinstance(trial.task, ProbeTask):  # the first to end says what the driver cannot see
+            width = fusion_width(worker.oracle.problem, work.spec.method, "auto", trial.seed)
+            if not trial.store.exists(START):  # whoever stops the sweep early may be given x0
+                trial.store.write(START, worker.start, {})
+        trial.end(outcome, width)
+
+
+def _tensors_at(worker: Worker, key: str) -> Tensors:
+    worker.place(key)
+    return model_tensors(worker.model)
 
 
 def grasp_trainable(
@@ -217,8 +221,8 @@ def grasp_trainable(
     if isinstance(make_problem, TorchProblem) or not callable(make_problem):
         kind = type(make_problem).__name__
         raise InputError(f"make_problem: got {kind}, expected a function that returns the problem")
-    own = {"token": uuid.uuid4().hex, "make_problem": staticmethod(make_problem)}
-    trainable = type("grasp", (GraspTrainable,), {**own, "__module__": __name__})
+    own = {"make_problem": staticmethod(make_problem), "__module__": __name__}
+    trainable = type("grasp", (GraspTrainable,), own)
     given = {"cpu": cpus, "gpu": gpus}
     return trainable if given == {"cpu": 1, "gpu": 0} else tune.with_resources(trainable, given)
 
@@ -239,7 +243,7 @@ def optimizer(model: Groups, config: Mapping[str, Any] | None = None) -> TaskOpt
     config: what the function was given; needed only where another thread calls this.
     """
     # The first call is told: where a loop ends early, Tune knows.
-    trial = TuneTrial(config_around() if config is None else config, reported=-math.inf)
+    trial = TuneTrial(config_around() if config is None else config, silence=math.inf)
     return TaskOptimizer(model, trial)
 
 

@@ -27,6 +27,7 @@ from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.core.random_streams import words
 from grasp_tune.core.search import Step
 from grasp_tune.executors.ray import SHARED
+from grasp_tune.runtime.driver import Ledger
 from grasp_tune.runtime.shared_storage import SharedStorage
 
 logger = logging.getLogger(__name__)
@@ -87,11 +88,10 @@ class TuneRun:
             if (storage := getattr(self.controller, "_storage", None)) is not None:
                 spec["storage"] = storage  # a restored experiment may have been moved
 
-    def live(self) -> dict[str, Mapping[str, Any]] | None:
-        """Return the configs of the trials that have not ended, by trial id; None if unknown."""
-        if self.controller is None:
-            return None
-        over, trials = (Trial.TERMINATED, Trial.ERROR), self.controller.get_trials()
+    def live(self) -> dict[str, Mapping[str, Any]]:
+        """Return the configs of the trials that have not ended, by trial id, if they are known."""
+        trials: list[Trial] = getattr(self.controller, "get_trials", list)()
+        over = (Trial.TERMINATED, Trial.ERROR)
         return {item.trial_id: item.config for item in trials if item.status not in over}
 
     def trial(self, trial_id: str) -> Any:
@@ -134,26 +134,32 @@ def _set(owner: object, field: str, value: object, advice: str) -> None:
 
 
 class TuneSearcher(Searcher):
-    """A searcher that knows the run which asks it."""
+    """A searcher that knows the run which asks it, and which of its tasks live there."""
 
+    ledger: Ledger  # of tasks, whose owners are trials
     meet: Callable[[TuneRun], None]  # sets a run up that asks for the first time
-    follow: Callable[[Mapping[str, Any]], None]  # is told the configs of the trials that live
+    task_in: Callable[[Mapping[str, Any]], str | None]  # the task in a config, if it is ours
     next: Callable[[str, TuneRun | None], dict[str, Any] | Step]  # gives a trial its config
-    own: set[str]  # trials of this process, whose end Tune is sure to tell
     _met: object = None  # the run that was set up
+    _restored: frozenset[str] = frozenset()  # trials that lived in it before it asked
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_met": None}  # it belongs to this process
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:  # type: ignore[override]
         """Return the next config, None to be asked again later, or that all is done."""
-        if (run := TuneRun.asking()) is not None:
-            if self._met is not run.generator:
-                self.meet(run)
-                self._met = run.generator
-            if (live := run.live()) is not None:
-                self.follow(live)
-        self.own.add(trial_id)
+        if (run := TuneRun.asking()) is not None and self._met is not run.generator:
+            self.meet(run)
+            self._met = run.generator
+            tasks = {trial: self.task_in(config) for trial, config in run.live().items()}
+            self.ledger.running |= {task: trial for trial, task in tasks.items() if task}
+            self._restored = frozenset(tasks)
+        if run is not None and self._restored:
+            # A limiter keeps the end of trials to itself that it has not seen begin.
+            for trial in self._restored - run.live().keys():
+                self._restored -= {trial}
+                if (task := self.ledger.task_of(trial)) is not None:
+                    self.ledger.give_back(task)
         found = self.next(trial_id, run)
         if isinstance(found, Step):
             return None if found is Step.WAIT else Searcher.FINISHED

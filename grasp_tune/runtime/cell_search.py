@@ -5,7 +5,7 @@ ended. Asked and told like a search, so that a `Ledger` knows who runs which cel
 """
 
 import math
-from collections import deque
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
@@ -58,51 +58,45 @@ def training_only(plan: Plan) -> Plan:
 
 
 class CellSearch:
-    """The cells, what is known of each, and the best of them.
-
-    source: whose cells.
-    """
+    """The cells of a plan or a step search, what is known of each, and the best of them."""
 
     def __init__(self, source: Plan | StepSearch) -> None:
         self.source = source
         self.outcomes: dict[str, CellOutcome] = {}
-        self._failures: dict[str, int] = {}
-        self._queue: deque[str] = deque()
+        self._failures: Counter[str] = Counter()
+        self._issued: set[str] = set()
         self.cells: dict[str, Cell] = {}  # known by now
         self.grows = False  # whether further ones follow when these have ended
         self._extend()
 
     def _extend(self) -> None:
         """Learn which cells are known, after how others ended."""
-        if isinstance(self.source, Plan):
-            found = self.source.cells
-        else:
-            settled = {key: cell.index for key, cell in self.cells.items() if self.settled(key)}
-            known = {at: self.outcomes.get(key) for key, at in settled.items()}
-            losses = {at: None if item is None else item.score for at, item in known.items()}
-            found, last = self.source.trials(losses)
-            self.grows = not last
-        for cell in found[len(self.cells) :]:
-            self.cells[cell_id(cell.index)] = cell
-            self._queue.append(cell_id(cell.index))
+        known = -1
+        while known < len(self.cells):  # once more: cells that are lost may end a round, too
+            known = len(self.cells)
+            if isinstance(self.source, Plan):
+                found: tuple[Cell, ...] = self.source.cells
+            else:
+                over = {cell.index: key for key, cell in self.cells.items() if self.settled(key)}
+                scores = {at: getattr(self.outcomes.get(over[at]), "score", None) for at in over}
+                found, last = self.source.trials(scores)
+                self.grows = not last
+            self.cells.update((cell_id(cell.index), cell) for cell in found)
 
     def settled(self, key: str) -> bool:
         """Return whether a cell has ended, or has failed too often."""
-        return key in self.outcomes or self._failures.get(key, 0) >= ATTEMPTS
+        return key in self.outcomes or self._failures[key] >= ATTEMPTS
 
     @property
     def lost(self) -> tuple[Cell, ...]:
         """The cells that failed too often."""
-        known = self.cells.items()
-        return tuple(c for key, c in known if self.settled(key) and key not in self.outcomes)
-
-    # -- ask and tell ---------------------------------------------------------------------------
+        return tuple(cell for key, cell in self.cells.items() if self._failures[key] >= ATTEMPTS)
 
     def ask(self) -> CellTask | Step:
         """Return the next cell, or that others must end first, or that all have ended."""
-        while self._queue:
-            if not self.settled(key := self._queue.popleft()):
-                cell = self.cells[key]
+        for key, cell in self.cells.items():
+            if key not in self._issued and not self.settled(key):
+                self._issued.add(key)
                 parent = self.outcomes.get(cell_id(getattr(cell, "parent", 0)))
                 return CellTask(key, cell, "" if parent is None else parent.trial)
         return Step.DONE if all(map(self.settled, self.cells)) else Step.WAIT
@@ -115,51 +109,46 @@ class CellSearch:
         if outcome is not None:
             self.outcomes[key] = outcome
         else:
-            self._failures[key] = self._failures.get(key, 0) + 1
+            self._failures[key] += 1
             self.release(key)
         self._extend()
         return True
 
     def release(self, task: CellTask | str) -> None:
         """Give a cell back that was asked for and not run: it is issued again."""
-        key = task if isinstance(task, str) else task.id
-        if key in self.cells and not self.settled(key) and key not in self._queue:
-            self._queue.appendleft(key)
-
-    # -- what users ask -------------------------------------------------------------------------
+        self._issued.discard(task if isinstance(task, str) else task.id)
 
     @property
     def best(self) -> CellOutcome:
         """The best cell so far; raises where none has a finite score."""
-        outcomes = [self.outcomes[key] for key in self.cells if key in self.outcomes]
-        if not outcomes:
-            raise SearchError("there is no result yet: no cell has been run to its end")
+        outcomes = self._ended()
         found = outcomes[best([item.score for item in outcomes])]
         if not math.isfinite(found.score):
             raise SearchError(f"none of the {len(outcomes)} cells that ended has a finite score")
         return found
 
-    def result(self) -> Result:
-        """Return the result without a model: that is in the trial called `best.trial`."""
+    def _ended(self) -> list[CellOutcome]:
         if not self.outcomes:
             raise SearchError("there is no result yet: no cell has been run to its end")
+        return [self.outcomes[key] for key in self.cells if key in self.outcomes]
+
+    def result(self) -> Result:
+        """Return the result without a model: that is in the trial called `best.trial`."""
+        calls = {"probe": 0, "train": sum(item.calls for item in self._ended())}
         plan = self.source if isinstance(self.source, Plan) else None
+        spec, base = SweepSpec(NonConvex(), self.source.budget, "paper", ensemble="window"), "own"
         if plan is not None:
-            spec = SweepSpec.of_plan(plan, ensemble="window")
-        else:
-            spec = SweepSpec(NonConvex(), self.source.budget, "paper", ensemble="window")
-        rows = [Candidate(START, 0, "", math.nan, 0, False, math.nan)]
-        runs, base = [], (plan.method.base if plan is not None else None) or "own"
+            spec, base = SweepSpec.of_plan(plan, ensemble="window"), plan.method.base or base
+        rows, runs = [Candidate(START, 0, "", math.nan, 0, False, math.nan)], []
         for key, cell in self.cells.items():
-            missing = CellOutcome(cell.index, "", math.nan, 0)
-            outcome = self.outcomes.get(key, missing)
-            note = "lost" if outcome is missing else "diverged"
-            note = "" if math.isfinite(outcome.score) else note
+            found = self.outcomes.get(key, CellOutcome(cell.index, "", math.nan, 0))
+            note = "diverged" if key in self.outcomes else "lost"
+            note = "" if math.isfinite(found.score) else note
             at, end = (cell.index, base, cell.value), cell.budget
             point = str(iterate_key(cell.index, end))
-            rows.append(Candidate(point, *at, end, False, outcome.score, note=note))
-            whole, losses = ((0, end),), (outcome.score,)
-            runs.append(Run(*at, 0.0, outcome.calls, not note, whole, curve=(), losses=losses))
+            rows.append(Candidate(point, *at, end, False, found.score, note=note))
+            whole, losses = ((0, end),), (found.score,)
+            runs.append(Run(*at, 0.0, found.calls, not note, whole, curve=(), losses=losses))
         won = min(rows[1:], key=lambda row: (bool(row.note), row.score))
         choice = Choice(
             START if won.note else won.key,
@@ -170,25 +159,19 @@ class CellSearch:
             partial=self.grows or not all(map(self.settled, self.cells)),
             notes=("no run reported a finite metric, so x0 is returned",) if won.note else (),
         )
-        calls = {"probe": 0, "train": sum(x.calls for x in runs), "ensemble": 0, "repeated": 0}
         return Result(
             spec=spec.to_dict(),
             choice=choice,
             plan=plan,
             certificate=None,
-            calls=calls,
+            calls={**calls, "ensemble": 0, "repeated": 0},
             runs=tuple(runs),
             tensors={},
         )
 
-    # -- state ----------------------------------------------------------------------------------
-
     def state(self) -> dict[str, Json]:
-        return {
-            "plan": encode(self.source),
-            "outcomes": encode(tuple(self.outcomes.values())),
-            "failures": dict(self._failures),
-        }
+        outcomes, failures = encode(tuple(self.outcomes.values())), dict(self._failures)
+        return {"plan": encode(self.source), "outcomes": outcomes, "failures": failures}
 
     @classmethod
     def from_state(
@@ -200,14 +183,8 @@ class CellSearch:
         if source is not None and saved != source:
             raise InputError("the saved sweep has another plan than this one")
         found = cls(saved)
-        found._failures = {key: int(count) for key, count in state["failures"].items()}
+        found._failures.update(state["failures"])
         known = [decode(CellOutcome, item) for item in state["outcomes"]]
-        while True:
-            found._extend()  # cells that were lost may have ended a round
-            keys = [cell_id(item.cell) for item in known]
-            fresh = [key in found.cells and not found.settled(key) for key in keys]
-            if not any(fresh):
-                return found
-            for item, key, new in zip(known, keys, fresh, strict=True):
-                if new:
-                    found.tell(key, item)
+        found.outcomes = {cell_id(item.cell): item for item in known}
+        found._extend()
+        return found

@@ -13,7 +13,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -124,18 +124,6 @@ class Ledger:
     def task_of(self, owner: str) -> str | None:
         """Return a task that an owner has and has not ended."""
         return next((key for key, who in self.running.items() if who == owner), None)
-
-    def follow(self, live: Mapping[str, str], own: Container[str]) -> None:
-        """Compare with what really runs: a task whose owner has vanished is issued again.
-
-        live: the owner of every task that runs.
-        own: owners whose end is sure to be told.
-        """
-        for key, owner in list(self.running.items()):
-            if key not in live and owner not in own:
-                logger.info("%s is gone without a word: it is issued again", key)
-                self.give_back(key)
-        self.running.update(live)
 
     def settle(self, calls: int) -> None:
         """Tell work that was done twice apart from budget, by the calls that really happened."""

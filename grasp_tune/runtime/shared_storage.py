@@ -4,7 +4,7 @@ One sweep's folder in it:
 
     checkpoints/   what tasks leave for each other
     outcomes/      what tasks found, one small file each
-    calls/         oracle calls as they happen, one file a process
+    calls/         oracle calls as they happen, a small file for whoever makes some
     result.json, model.safetensors
 
 An outcome is in its file before anybody hears of it: a driver that dies forgets nothing, and a task
@@ -23,7 +23,6 @@ from typing import BinaryIO
 from pyarrow import fs as arrow
 
 from grasp_tune.core.errors import CheckpointError, InputError
-from grasp_tune.core.records import Json
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import Outcome, Task, outcome_from_dict, outcome_to_dict, task_to_dict
 from grasp_tune.engine.checkpoints import Store
@@ -32,7 +31,6 @@ from grasp_tune.runtime.call_counter import CallCounter
 from grasp_tune.runtime.store import BlobStore, CheckpointStore, spooled
 
 CHOSEN = "chosen"  # the checkpoint of the chosen model
-SEARCH = "search"  # the state of a finished search, among the outcomes
 
 
 class ArrowBlobs:
@@ -118,9 +116,6 @@ class SharedStorage:
             return None
         return outcome_from_dict(json.loads(str(found["outcome"]))), int(found["width"])
 
-    def write_search(self, state: Json) -> None:
-        """Leave the state of a search for whoever makes a result of it."""
-        self._outcomes.write(SEARCH, {}, {"state": json.dumps(state)})
-
-    def read_search(self) -> Json:
-        return json.loads(str(self._outcomes.read(SEARCH).meta["state"]))
+    def forget(self, task: Task) -> None:
+        """Have a task done again that has ended."""
+        self._outcomes.delete(task.id)

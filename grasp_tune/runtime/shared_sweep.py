@@ -1,4 +1,4 @@
-"""A sweep whose workers are started by somebody else, such as Ray Tune: the driver's side.
+"""A sweep whose workers are started by somebody else, such as Ray Tune.
 
 Whoever starts them asks `next` for work and hands on what they report. What a task found is read
 from the shared storage, where its worker put it before it reported, so that reports may come
@@ -9,64 +9,52 @@ chosen model in the storage.
 import hashlib
 import json
 import logging
+import math
 import uuid
 from collections.abc import Callable, Mapping
-from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 from pyarrow import fs as arrow
 from torch import nn
 
 from grasp_tune.core.checkpoint_keys import START
-from grasp_tune.core.errors import CheckpointError, InputError, SearchError
+from grasp_tune.core.errors import CheckpointError, GraspError, InputError, SearchError
 from grasp_tune.core.records import Json
 from grasp_tune.core.search import ATTEMPTS, Progress, Search, Step
 from grasp_tune.core.spec import SweepSpec
-from grasp_tune.core.tasks import Outcome, Task
-from grasp_tune.engine.checkpoints import model_tensors
+from grasp_tune.core.tasks import Outcome, ProbeOutcome, Task, TrainOutcome
+from grasp_tune.engine.checkpoints import Tensors, model_tensors
 from grasp_tune.optimizers.registry import Factory
 from grasp_tune.runtime.driver import Ledger
-from grasp_tune.runtime.executor import Died
+from grasp_tune.runtime.executor import Died, Ended
 from grasp_tune.runtime.result import Result
 from grasp_tune.runtime.shared_storage import CHOSEN, SharedStorage
 
 logger = logging.getLogger(__name__)
 
 SELECT = "select"  # id of the last piece of work
-KEPT = ("run", "width_known", "selected", "select_failures", "attempts")  # in a saved state
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """The last piece of work: put the chosen model where users find it."""
-
-    id: ClassVar[str] = SELECT
-    phase: ClassVar[str] = SELECT
-    calls: ClassVar[int] = 0
-    reads: tuple[str]  # the chosen checkpoint
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Work:
-    """One task, with everything that a worker needs besides the problem and the storage."""
+    """What a worker is to do, with all that it needs besides the problem and the storage."""
 
     run: str  # which sweep; its folder in the storage
-    task: Task | Selection
+    task: Task | None  # None: put the chosen model where users find it
     spec: SweepSpec
     bases: Mapping[str, Factory]
-    attempt: int = 0  # above 0: done before, but what it left is lost
+    search: Search | None = None  # which has ended, where there is no task
 
     @property
-    def reads(self) -> tuple[str, ...]:
-        """Keys of the checkpoints that it needs."""
-        return self.task.reads
+    def id(self) -> str:
+        return SELECT if self.task is None else self.task.id
 
     def __repr__(self) -> str:
-        return f"<{self.task.id}>"  # frameworks write it into files and tables
+        return f"<{self.id}>"  # frameworks write it into files and tables
 
 
-class SharedSweep:
+class SharedSweep(Ledger):
     """The search, who works on what, and what each of them said.
 
     spec: everything that fixes the sweep.
@@ -75,26 +63,20 @@ class SharedSweep:
     """
 
     def __init__(self, spec: SweepSpec, bases: Mapping[str, Factory], *, width_known: bool) -> None:
+        super().__init__(Search(spec))
+        self._given, self.bases, self._width_known = spec, bases, width_known
         # Names the sweep's folder in the storage: what fixes the sweep, and which time it is run.
         self._kind = hashlib.blake2b(json.dumps(spec.to_dict()).encode(), digest_size=6).hexdigest()
         self.run = self._kind + uuid.uuid4().hex[:8]
-        self.ledger = Ledger(Search(spec))
-        self.bases = bases
         self.storage: SharedStorage | None = None
-        self.width_known = width_known
-        self.selected, self.select_failures = False, 0
-        self.attempts: dict[str, int] = {}  # task id -> how often its checkpoints were lost
+        self.selected, self._select_failures = False, 0
         self._under_way: dict[str, int] = {}  # oracle calls of running tasks, as last reported
 
-    @property
-    def search(self) -> Search:
-        """The search; made anew when the width becomes known."""
-        return self.ledger.search
-
-    def one_probe(self) -> None:
-        """Have one task take the probe, unless it was said how many: x0 is that task's model."""
-        if (spec := self.search.spec).probe_parts is None:
-            self.ledger = Ledger(Search(replace(spec, probe_parts=1)))
+    def begin_again(self, **changes: Any) -> None:
+        """Change the spec, before anything but the probe has ended."""
+        before = self.search
+        self.search = Search(replace(before.spec, **changes))
+        self.search.repeated, self.search.notes = before.repeated, before.notes
 
     @property
     def progress(self) -> Progress:
@@ -102,112 +84,76 @@ class SharedSweep:
         found = self.search.progress
         return replace(found, calls=found.calls + sum(self._under_way.values()))
 
-    # -- asking ---------------------------------------------------------------------------------
-
-    def next(self, owner: str) -> Work | Step:
-        """Return the owner's work, or that others must end first, or that all is done."""
-        while not isinstance(step := self.ledger.next(owner), Step):
-            lost = step.id in self.search.outcomes  # it ended, but its checkpoints are gone
-            known = None if lost or self.storage is None else self.storage.read_outcome(step)
-            if known is None:
-                self.attempts[step.id] = self.attempts.get(step.id, 0) + lost
-                return self._work(step)
-            self._tell(step.id, *known)  # a run that was cut off had done it
+    def next(self, owner: str = "") -> Any:
+        """Return the owner's `Work`, or that others must end first, or that all is done."""
+        while not isinstance(step := super().next(owner), Step):
+            if self.storage is not None:
+                if step.id in self.search.outcomes:
+                    self.storage.forget(step)  # what it left is lost
+                elif (known := self.storage.read_outcome(step)) is not None:
+                    self._tell(step.id, *known)  # a run that was cut off had done it
+                    continue
+            return Work(self.run, step, self.search.spec, self.bases)
         if step is Step.WAIT or self.selected:
             return step
-        if self.ledger.running or self.storage is None:
+        if self.running:
             return Step.WAIT
-        self.storage.write_search(self.search.state())
-        self.ledger.running[SELECT] = owner
-        return self._work(Selection((self.search.partial().key,)))
+        self.running[SELECT] = owner
+        return Work(self.run, None, self.search.spec, self.bases, self.search)
 
-    def _work(self, task: Task | Selection) -> Work:
-        return Work(self.run, task, self.search.spec, self.bases, self.attempts.get(task.id, 0))
-
-    def follow(self, live: Mapping[str, Work], own: set[str]) -> None:
-        """Compare what should be running with what is; after a restore, much may have changed.
-
-        live: the work of every owner that has not ended.
-        own: owners whose end is sure to be told.
-        """
-        mine = {owner: work for owner, work in live.items() if work.run == self.run}
-        own.update(mine)
-        now = {
-            work.task.id: owner
-            for owner, work in mine.items()
-            if work.attempt == self.attempts.get(work.task.id, 0)
-            # A function of the user's own may go on after the choice.
-            and not (self.selected and work.task.id == SELECT)
-        }
-        self.ledger.follow(now, own)
-
-    # -- hearing --------------------------------------------------------------------------------
-
-    def hear(self, row: Mapping[str, Any]) -> None:
-        """Learn from a report of `SharedWorker.perform`, or from a sign of life."""
-        key, status = str(row.get("task")), row.get("status")
-        if row.get("run") != self.run or int(row["attempt"]) != self.attempts.get(key, 0):
-            return  # not ours, or late, of an attempt that has been given up
+    def hear(self, owner: str, row: Mapping[str, Any]) -> None:
+        """Learn from what an owner reports: `ended_row`, `fault_row`, or a sign of life."""
+        key, status, lost = str(row.get("task")), row.get("status"), row.get("checkpoint")
+        if row.get("run") != self.run:
+            return
         if status == "running":
             self._under_way[key] = int(row.get("oracle_calls", 0))
-            return
-        self._under_way.pop(key, None)
-        if status == "refused":
-            self.ledger.ended(key, SearchError(f"{key} cannot be done: {row.get('reason')}"))
-        elif status == "lost checkpoint":
-            lost = str(row.get("checkpoint"))
-            reason = f"checkpoint {lost} cannot be read"
-            if key == SELECT:
-                self._select_failed(reason)
-                self.search.make_again(lost)
-            self.ledger.ended(key, CheckpointError(reason, lost))
         elif status == "ended":
             if self.storage is None:
                 self.storage = SharedStorage(arrow.LocalFileSystem(), str(row["folder"]))
-            self._end(key)
+            self._end(key, self.storage)
+        elif status == "fault" and self.running.get(key) == owner:  # else it was heard before
+            if lost is None:
+                raise SearchError(f"{key} cannot be done: {row.get('reason')}")
+            self.ended(key, CheckpointError(f"checkpoint {lost} cannot be read", str(lost)))
 
-    def gone(self, owner: str, reason: str) -> None:
-        """Learn that an owner is over; whatever it had not ended has failed."""
-        while (key := self.ledger.task_of(owner)) is not None:
-            self._under_way.pop(key, None)
-            logger.warning("%s failed in trial %s: %s", key, owner, reason)
-            if key == SELECT:
-                self._select_failed(reason)
-            self.ledger.ended(key, Died(reason))
-
-    def _end(self, key: str) -> None:
-        task, issued = self.search.tasks.get(key), self.ledger.running.pop(key, None)
+    def _end(self, key: str, storage: SharedStorage) -> None:
         self.selected = self.selected or key == SELECT
-        if task is None or (key in self.search.outcomes and issued is None):
-            return  # the last, or unknown, or heard before
-        record = None if self.storage is None else self.storage.read_outcome(task)
-        if record is None:
+        task, known = self.search.tasks.get(key), key in self.search.outcomes
+        if known and key not in self.running:
+            return  # heard before
+        record = None if task is None else storage.read_outcome(task)
+        if record is not None:
+            self._tell(key, *record)
+        elif task is None:
+            self.running.pop(key, None)
+        elif not known:  # else it comes late, and the task is being done again
             raise SearchError(
                 f"{key} ended, but its outcome is not in the storage that the driver sees: with "
                 "several machines, storage_path must be a shared folder (NFS) or a bucket "
                 "(s3://..., gs://...) that all of them, and this one, can reach"
             )
-        self._tell(key, *record)
 
     def _tell(self, key: str, outcome: Outcome, width: int) -> None:
-        if not self.width_known:  # start over as the model's shape asks: only x0 was sampled
-            before = self.search
-            search = Search(replace(before.spec, width=width))
-            if before.tasks != search.tasks:
-                raise SearchError("the first round depends on `fused`: set it to True or False")
-            search.replay(before.outcomes, before.state()["failures"])
-            self.ledger.search, self.width_known = search, True
-        self.ledger.ended(key, outcome)
+        if not self._width_known:  # as the model's shape asks
+            self._width_known = True
+            self.begin_again(width=width)
+        self.ended(key, outcome)
+
+    def ended(self, task: Task | str, how: Ended) -> None:
+        key = task if isinstance(task, str) else task.id
+        self._under_way.pop(key, None)
+        if isinstance(how, Died):
+            logger.warning("%s failed in trial %s: %s", key, self.running.get(key), how.reason)
+            self._select_failures += key == SELECT
+            if self._select_failures > ATTEMPTS:
+                raise SearchError(f"the chosen model cannot be written: {how.reason}")
+        if key == SELECT and isinstance(how, CheckpointError) and how.key is not None:
+            self.search.make_again(how.key)
+        super().ended(key, how)
         if self.storage is not None:
             for garbage in self.search.discardable():
                 self.storage.store.delete(garbage)
-
-    def _select_failed(self, reason: str) -> None:
-        self.select_failures += 1
-        if self.select_failures > ATTEMPTS:
-            raise SearchError(f"the chosen model cannot be written: {reason}")
-
-    # -- result and state -----------------------------------------------------------------------
 
     def result(self, build: Callable[[], nn.Module] | None) -> Result:
         """Return the result; the best so far, marked partial, where the sweep has not ended."""
@@ -215,21 +161,25 @@ class SharedSweep:
             raise SearchError("there is no result yet: nothing has been run")
         search, store = self.search, self.storage.store
         key = CHOSEN if self.selected else search.partial().key
-        self.ledger.settle(self.storage.calls.total)
+        self.settle(self.storage.calls.total)
         if key == START and not store.exists(START) and build is not None:
             return Result.of(search, model_tensors(build()), build)  # nothing has ended
         return Result.of(search, store.read(key).tensors, build)
 
     def state(self) -> dict[str, Json]:
-        """Return everything needed to go on, as JSON values."""
-        folder = None if self.storage is None else self.storage.folder
-        return {
-            "format": 2,
-            "search": self.search.state(),
-            "running": dict(self.ledger.running),
-            "folder": None if folder is None else str(folder),
-            **{name: copy(getattr(self, name)) for name in KEPT},
-        }
+        """Return as JSON values what is needed to go on besides the outcomes in the storage."""
+        search = {"repeated": self.search.repeated, "notes": list(self.search.notes)}
+        own = {"spec": self._given.to_dict(), "run": self.run, "selected": self.selected}
+        return {"format": 3, **search, **own}
+
+    def load(self, state: Json) -> None:
+        """Go on from `state`, in a new sweep; raise where it belongs to another one."""
+        if not isinstance(state, dict) or state.get("format") != 3:
+            raise InputError("not a sweep's state of format 3")
+        if difference := self._given.difference(state["spec"]):
+            raise InputError(f"the saved search differs from this one: {difference}")
+        self.search.repeated, self.search.notes = state["repeated"], state["notes"]
+        self.run, self.selected = state["run"], state["selected"]
 
     def adopt(self, filesystem: arrow.FileSystem, folder: str) -> bool:
         """Go on from what the latest run of this very sweep left in a folder, if there is one."""
@@ -239,23 +189,52 @@ class SharedSweep:
             self.run = max(mine, key=lambda run: run.mtime_ns or 0).base_name
         return bool(mine)
 
-    def load(self, state: Json) -> None:
-        """Go on from `state`; raise where it belongs to another sweep."""
-        if not isinstance(state, dict) or state.get("format") != 2:
-            raise InputError("not a sweep's state of format 2")
-        saved, spec = state["search"], self.search.spec
-        if state["width_known"] and not self.width_known:
-            spec = replace(spec, width=int(saved["spec"]["width"]))
-        if spec.probe_parts is None:  # it may have been known by then
-            spec = replace(spec, probe_parts=saved["spec"]["probe_parts"])
-        try:
-            search = Search.from_state(saved, spec)
-        except SearchError:
-            # Saved just after the last failure: no different from just before it.
-            search = Search.from_state({**saved, "failures": {}}, spec)
-        self.ledger = Ledger(search)
-        self.ledger.running.update(state["running"])
-        for name in KEPT:
-            setattr(self, name, copy(state[name]))
-        folder, here = state["folder"], arrow.LocalFileSystem()
-        self.storage = None if folder is None else SharedStorage(here, folder)
+
+# -- what a worker does and reports --------------------------------------------------------------
+
+
+def ended_row(storage: SharedStorage, outcome: Outcome) -> dict[str, Any]:
+    """Return the report of a task whose outcome is in the storage."""
+    row = {"status": "ended", "folder": storage.path, "oracle_calls": outcome.calls}
+    if isinstance(outcome, ProbeOutcome):
+        row |= {"train_loss": outcome.value, "gradient_norm": outcome.gradient_norm}
+    elif isinstance(outcome, TrainOutcome):
+        finite = [item for item in outcome.segments if item.finite and math.isfinite(item.loss)]
+        if finite:
+            best = min(finite, key=lambda item: item.loss)
+            row |= {"train_loss": best.loss, "gradient_norm": best.window_norm}
+    return row
+
+
+def fault_row(error: GraspError, work: Work) -> dict[str, Any]:
+    """Return the report of what the driver is to know: a lost checkpoint, or a refusal.
+
+    Raises a `CheckpointError` again that another try may mend, elsewhere perhaps: a full disk.
+    """
+    if not isinstance(error, CheckpointError):
+        return {"status": "fault", "reason": f"{type(error).__name__}: {error}"}
+    reads = () if work.task is None else work.task.reads
+    chosen = () if work.search is None else (work.search.partial().key,)
+    if error.key not in (*reads, *chosen):
+        raise error
+    return {"status": "fault", "checkpoint": error.key}
+
+
+def select_model(
+    storage: SharedStorage, search: Search, place: Callable[[str], Tensors]
+) -> tuple[Result, dict[str, Any]]:
+    """Leave the chosen model and the result in the storage; return the latter and the report.
+
+    place: puts a model at a checkpoint, and returns its tensors.
+    """
+    tensors = place(search.partial().key)
+    storage.store.write(CHOSEN, tensors, {})
+    Ledger(search).settle(storage.calls.total)
+    result = Result.of(search, tensors)
+    if storage.folder is not None:
+        result.save(storage.folder)
+    loss, outcomes = result.loss, search.outcomes.values()
+    if math.isnan(loss):  # x0 was chosen, by its gradient
+        probes = [x.value for x in outcomes if isinstance(x, ProbeOutcome) and x.values]
+        loss = (probes or [loss])[-1]
+    return result, {"status": "ended", "folder": storage.path, "score": result.score, "loss": loss}

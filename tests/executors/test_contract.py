@@ -90,11 +90,11 @@ def test_a_worker_that_dies_is_replaced(case: Case, tmp_path: Path) -> None:
 def test_a_worker_that_never_begins_is_replaced(
     case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    serve, once = process_pool._serve, tmp_path / "once"
+    serve = process_pool._serve
 
     def stuck(*work: Any) -> None:
-        if not once.exists():
-            once.touch()
+        if len(list(tmp_path.glob("stuck-*"))) < 2:  # both of them
+            (tmp_path / f"stuck-{os.getpid()}").touch()
             time.sleep(600.0)  # as in a deadlock right after the fork
         serve(*work)
 

@@ -74,6 +74,8 @@ def test_minimize_through_ray_gives_the_same_bits_and_resumes(
     assert not list(out.glob("checkpoints/driver-*"))
 
 
+# Where Ctrl-C comes while a file is being opened, Python drops the open file, and says so.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.usefixtures("ray_session")
 def test_a_stopped_sweep_goes_on_from_what_had_ended(tmp_path: Path, wanted: gt.Result) -> None:
     def stop() -> None:

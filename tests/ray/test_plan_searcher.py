@@ -252,6 +252,23 @@ def test_a_restored_searcher_knows_what_runs_and_what_was_reported(
     assert dead.suggest("t5") == config
 
 
+def test_a_restored_trial_whose_end_a_limiter_keeps_to_itself_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = searcher()
+    config = found.suggest("t0")
+    assert isinstance(config, dict)
+    found.save(str(tmp_path / "state.json"))
+    again, run = searcher(), FakeRun("loss", "min")
+    again.restore(str(tmp_path / "state.json"))
+    asked_by(run, monkeypatch)
+    run.configs["restarted"] = config  # Tune gave it another id, which no limiter knows
+    second = again.suggest("t1")
+    assert isinstance(second, dict) and second["cell"] != config["cell"]
+    run.configs.clear()  # it has failed, and nobody says so
+    assert again.suggest("t2") == config
+
+
 def test_no_cell_is_handed_out_where_all_scores_are_infinite() -> None:
     found = searcher()
     finish(found, {cell.index: [math.inf] for cell in PLAN.cells})
