@@ -49,6 +49,10 @@ class Promote(PromoteOptions):
     def rounds(self, spec: SweepSpec) -> Rounds:
         """Yield the rounds of the default schedule; return its choice."""
         method, budget = spec.method, spec.budget
+        if budget < self.small_budget:
+            length = min(2.0, self.second_length)
+            fewer = replace(self, small_budget=1, places=self.places[:2], second_length=length)
+            return (yield from fewer.rounds(spec))
         start = yield from probing(
             0 if method.exact else self.probe_calls(spec),
             0,
