@@ -80,8 +80,10 @@ def plan_page(estimate: CostEstimate) -> Group:
     """What a run would do and cost."""
     experiment, start, run, head = estimate.experiment, estimate.start, estimate.run, _lines()
     if (built := estimate.built) is not None:
-        words = f"{built.data.name}, {len(built.data.x):,} training rows in minibatches of "
-        words += f"{built.problem.batch_size}; {built.model.name} with {start.parameters:,} "
+        rows, held = built.problem.rows, built.problem.validation_rows
+        words = f"{built.data.name}, {rows:,} training rows in minibatches of "
+        words += f"{built.problem.batch_size}{f', {held:,} validation rows' if held else ''}; "
+        words += f"{built.model.name} with {start.parameters:,} "
         head.add_row("problem", f"{words}parameters; loss {built.loss}")
     words = f"{experiment.method.name}, schedule {experiment.schedule}, optimizer "
     head.add_row("method", words + (", ".join(run.bases) or "none"))
