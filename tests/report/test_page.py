@@ -5,6 +5,7 @@ import re
 import shutil
 from dataclasses import replace
 from html import unescape
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from grasp_tune.report.page import (
     write_folder_report,
     write_page,
 )
+from grasp_tune.runtime.driver import Driver, TimeUp
 from grasp_tune.runtime.lane_sharing import Usage
 from grasp_tune.runtime.lock import folder_lock
 from grasp_tune.runtime.result import Result
@@ -83,7 +85,7 @@ def test_the_report_tells_the_story(finished: Finished) -> None:
     assert won >= sum(run.calls for run in result.runs if run.arm == result.choice.chosen.arm)
     for row in result.candidates[:3]:
         assert (f"run {row.arm}" if row.arm else "start point") in text
-    assert "seed 0" in text and f"torch {torch.__version__}" in text
+    assert "seed 0" in text and f"torch {version('torch')}" in text
     assert "budget: 700" in text  # the config, every key
 
 
@@ -239,7 +241,9 @@ def test_a_result_from_python_has_a_report_too(tmp_path: Path) -> None:
     assert (tmp_path / "report.html").exists()
 
 
-def test_candidates_scored_on_validation_rows_are_said_to_be(tmp_path: Path) -> None:
+def test_candidates_scored_on_validation_rows_are_said_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     x, y = workbench.rows()
     problem = gt.TorchProblem(
         model=workbench.mlp,
@@ -258,8 +262,14 @@ def test_candidates_scored_on_validation_rows_are_said_to_be(tmp_path: Path) -> 
     assert "choosing, on validation rows" in text and "fresh" not in text
     assert "after calls 1 − accuracy ± samples" in text
     assert "1 worker was held" in text
+
     # Stopped, it has training losses alone, and no metric.
-    stopped = gt.minimize(problem, 30_000, minutes=0.03, progress=False)
+    def check_time(driver: Driver) -> None:
+        if driver.search.progress.calls > 200:
+            raise TimeUp
+
+    monkeypatch.setattr(Driver, "check_time", check_time)
+    stopped = gt.minimize(problem, 1000, progress=False)
     assert stopped.partial and stopped.validation is None and stopped.metric is None
     assert "validation" not in repr(stopped) and "accuracy" not in repr(stopped)
     text = text_of(stopped.report(tmp_path / "stopped.html").read_text("utf-8"))
