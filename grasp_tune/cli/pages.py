@@ -115,7 +115,7 @@ def plan_page(estimate: CostEstimate) -> Group:
     tail.add_row("workers", f"{words}; time on {told}" if told else words)
     if estimate.disk is not None:
         tail.add_row("disk", f"at most {size(estimate.disk)} of checkpoints at a time")
-    for note in experiment.notes():
+    for note in (*experiment.notes(), *(built.data.notes if built else ())):
         tail.add_row("note", note)
     title = Text(experiment.title or "An experiment", style="bold")
     return Group(title, Text(), head, Text(), phases, *_cells(estimate), Text(), tail)
