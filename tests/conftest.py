@@ -12,13 +12,30 @@ Properties are checked on the same examples every time. To look for new countere
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from grasp_tune.core.errors import MissingExtra
+
 RAY_TESTS = Path(__file__).parent / "ray"
+EXTRAS = ("optuna", "pyarrow", "ray", "torchvision")  # a test of one that is missing is skipped
+WHOLE = {  # files that need a package from their first lines on
+    "ray": ["ray", "loop/test_examples.py", "runtime/test_shared_s*.py", "executors/test_*.py"],
+    "optuna": [
+        "optuna",
+        "benchmarks/test_bench_mixed.py",
+        "executors/test_*.py",
+        "faults/test_every_point.py",
+    ],
+}
+collect_ignore_glob = [
+    file for name, files in WHOLE.items() if find_spec(name) is None for file in files
+]
 
 # No deadline: on a busy machine it would make a timing out of a property.
 settings.register_profile(
@@ -44,6 +61,31 @@ def _ctrl_c() -> Iterator[None]:
     yield
     if signal.getsignal(signal.SIGINT) is not before:
         signal.signal(signal.SIGINT, before)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup() -> Generator[None]:
+    with _skipped_without_extra():
+        yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None]:
+    with _skipped_without_extra():
+        yield
+
+
+@contextmanager
+def _skipped_without_extra() -> Iterator[None]:
+    """Skips a test that needs an extra which is not installed: the package works without."""
+    try:
+        yield
+    except (MissingExtra, ModuleNotFoundError) as error:
+        cause = error.__cause__ if isinstance(error, MissingExtra) else error
+        name = str(getattr(cause, "name", "")).partition(".")[0]
+        if name not in EXTRAS or find_spec(name) is not None:
+            raise
+        pytest.skip(f"{name} is not installed")
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups

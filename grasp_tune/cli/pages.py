@@ -80,8 +80,10 @@ def plan_page(estimate: CostEstimate) -> Group:
     """What a run would do and cost."""
     experiment, start, run, head = estimate.experiment, estimate.start, estimate.run, _lines()
     if (built := estimate.built) is not None:
-        words = f"{built.data.name}, {len(built.data.x):,} training rows in minibatches of "
-        words += f"{built.problem.batch_size}; {built.model.name} with {start.parameters:,} "
+        rows, held = built.problem.rows, built.problem.validation_rows
+        words = f"{built.data.name}, {rows:,} training rows in minibatches of "
+        words += f"{built.problem.batch_size}{f', {held:,} validation rows' if held else ''}; "
+        words += f"{built.model.name} with {start.parameters:,} "
         head.add_row("problem", f"{words}parameters; loss {built.loss}")
     words = f"{experiment.method.name}, schedule {experiment.schedule}, optimizer "
     head.add_row("method", words + (", ".join(run.bases) or "none"))
@@ -113,7 +115,7 @@ def plan_page(estimate: CostEstimate) -> Group:
     tail.add_row("workers", f"{words}; time on {told}" if told else words)
     if estimate.disk is not None:
         tail.add_row("disk", f"at most {size(estimate.disk)} of checkpoints at a time")
-    for note in experiment.notes():
+    for note in (*experiment.notes(), *(built.data.notes if built else ())):
         tail.add_row("note", note)
     title = Text(experiment.title or "An experiment", style="bold")
     return Group(title, Text(), head, Text(), phases, *_cells(estimate), Text(), tail)

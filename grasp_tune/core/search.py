@@ -228,14 +228,16 @@ class Search:
         if self.choice is not None:
             return self.choice
         start = [item for item in self._outcomes.values() if isinstance(item, ProbeOutcome)]
-        mean = (start[0].value, start[0].values) if start else (math.nan, 0)
-        rows = [Candidate(START, 0, "", math.nan, 0, False, *mean)]
+        seen = [(item.value, item.values, item.value_square) for item in start] or [
+            (math.nan, 0, 0.0)
+        ]
+        rows = [Candidate(START, 0, "", math.nan, 0, False, *seen[0])]
         for segment, result in ended_runs(self.tasks.values(), self._outcomes):
             if result is not None:
                 loss, note = (result.loss, "") if result.finite else (math.nan, "diverged")
                 rows += [Candidate.of(key, segment.arm, loss, note) for key in segment.writes]
         lost = (f"{key} was lost: {reason}" for key, reason in self.lost.items())
-        notes = ("stopped before the end: the best so far by training loss", *lost)
+        notes = ("stopped before the end: this is the best point so far", *lost)
         return Choice(self.leader, "value", "partial", tuple(rows), partial=True, notes=notes)
 
     @property

@@ -21,6 +21,8 @@ _VALIDATE = "give validation data (problem.validation: 0.1 in a config, validati
 
 def headline(result: Result, metadata: RunMetadata | None) -> str:
     """One sentence: how good the model is, and how good a model that learned nothing would be."""
+    if result.cell is None and result.partial:
+        return "No run has got further than the start point yet."
     if result.cell is None:
         tried = plural(len(result.runs), "run")
         return f"None of {tried} beat the start point, which is returned as it was."
@@ -119,9 +121,9 @@ def memorizes(result: Result, quality: Quality | None) -> str | None:
     found: list[tuple[str, float, float, float]] = []  # where, its loss, in training, its error
     if quality is not None:
         right, train = quality.train.accuracy or math.inf, quality.train.loss
-        for name, part in (("test", quality.test), ("validation", quality.validation)):
-            if part is not None and right - (part.accuracy or 0.0) > _CLOSE:
-                found.append((f"{name} rows", part.loss, train, 0.0))
+        where, held = quality.held_out
+        if held is not quality.train and right - (held.accuracy or 0.0) > _CLOSE:
+            found.append((where, held.loss, train, 0.0))
     # Where a point on the way was chosen, the others went on, and got no better.
     ends = [stop for run in result.runs for _, stop in run.stretches]
     early = 2 * row.call < max(ends, default=0)
@@ -207,6 +209,6 @@ def worker_words(result: Result, metadata: RunMetadata | None) -> str:
         f"{', '.join(times if alone else faster)} workers."
     )
     if usage:
-        workers = plural(usage.workers, "worker")
-        words += f" {workers} were held, and busy {percent(usage.share)} of the time."
+        held = "1 worker was" if usage.workers == 1 else f"{usage.workers} workers were"
+        words += f" {held} held, and busy {percent(usage.share)} of the time."
     return words

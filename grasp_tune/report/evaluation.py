@@ -69,7 +69,7 @@ class RunMetadata:
     seconds: float  # of this process; an earlier one that was resumed is not in it
     versions: tuple[tuple[str, str], ...]  # (package, version)
     spec: DataSpec
-    rows: int  # training rows, those kept aside for the choice among them
+    rows: int  # training rows, without those kept aside for the choice
     test_rows: int
     model: str  # the name of its kind
     parameters: int  # trainable numbers
@@ -138,7 +138,7 @@ def describe(
         seconds=seconds,
         versions=(*packages, ("platform", platform.platform(terse=True))),
         spec=built.data.spec,
-        rows=len(built.data.x),
+        rows=built.problem.rows or 0,
         test_rows=0 if built.data.x_test is None else len(built.data.x_test),
         model=built.model.name,
         parameters=parameters,

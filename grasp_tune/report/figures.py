@@ -151,12 +151,13 @@ def call_parts(result: Result) -> list[tuple[str, str, int, str]]:
     winner = sum(run.calls + (run.stretches[0][0] if run.stretches else 0) for run in won)
     others = sum(run.calls for run in result.runs) - winner
     probe, ensemble = calls.get("probe", 0), calls.get("ensemble", 0)
+    fresh = "fresh samples" if result.validation is None else "validation rows"
     spare = int(result.spec["budget"]) - probe - others - winner - ensemble
     parts = [
         ("probe", "looking at the start point", probe, "a"),
         ("train", "training the runs that lost", others, "b"),
         ("train", "training the run that won", winner, "c"),
-        ("ensemble", "choosing, on fresh samples", ensemble, "d"),
+        ("ensemble", f"choosing, on {fresh}", ensemble, "d"),
         ("not used", "left" if result.partial else "not needed", spare, "e"),
         ("repeated", "repeated after a fault, not counted", calls.get("repeated", 0), "f"),
     ]

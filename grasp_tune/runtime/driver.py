@@ -186,8 +186,10 @@ class Driver:
         self.show(every=0.0)
         build = partial(problem.build, self.spec.seed)
         found = Result.of(self.search, model_tensors(worker.model), build)
-        rows, metric = problem.validation_rows, problem.choice_metric
-        return replace(found, validation=rows, metric=metric, usage=self.folder.usage.reading())
+        found = replace(found, usage=self.folder.usage.reading())
+        if found.partial:  # its scores are training losses
+            return found
+        return replace(found, validation=problem.validation_rows, metric=problem.choice_metric)
 
     def _place(self, worker: Worker) -> None:
         """Put the worker's model at the choice, made again here where it cannot be read."""

@@ -21,7 +21,7 @@ from grasp_tune.core.tasks import Arm, Segment, SegmentOutcome
 from grasp_tune.schedules.promote_state import PromoteState, finite_loss
 from grasp_tune.schedules.step_list import FinalStart
 
-ENDED_EARLY = "the final run ended early: it did not get better on fresh samples any more"
+ENDED_EARLY = "the final run ended early: it did not get better any more"
 EARLY = (1 / 16, 1 / 8, 1 / 4, 1 / 2)  # of the first part: looks at a run that memorizes at once
 
 
@@ -70,9 +70,10 @@ def final_run(state: PromoteState, start: FinalStart) -> Generator[Round, Known,
             if good is not None and good != start.state:  # the first stays: it is a candidate
                 state.discard = (good,)
             kept, good = arm, state_key(arm.index, stop)
-            state.leader = good
+            state.leader = stopping.best or good
         if points:
             yield from stopping.look(f"final{part}-look", arm, points)
+            state.leader = stopping.best or state.leader
             if stopping.over:
                 state.notes.append(ENDED_EARLY)
                 state.left = 0
@@ -173,6 +174,11 @@ class _Stopping:
     def _best(self) -> int:
         scores = [row.score if math.isfinite(row.score) else math.inf for row in self._looks]
         return scores.index(min(scores))
+
+    @property
+    def best(self) -> Key | None:
+        """The best point that was looked at so far."""
+        return Key.parse(self._looks[self._best()].key) if self._looks else None
 
     @property
     def over(self) -> bool:

@@ -199,6 +199,7 @@ def test_other_keys_that_reach_out_need_the_flag_too(command: Command, place: Pa
 
 
 def test_what_is_allowed_or_typed_is_done(command: Command, place: Path) -> None:
+    pytest.importorskip("optuna")
     (place / "study.yaml").write_text(
         (place / "small.yaml").read_text()
         + f"backend: {{kind: optuna, storage: ../study.log, study: '{SHELL}'}}\n"

@@ -54,3 +54,22 @@ def test_a_start_without_gradient_is_told(command: Command, place: Path) -> None
     ended = command("plan", "small.yaml", "--grad-norm", "0", "--set", "schedule=paper")
     assert ended.code == 0
     assert "nothing would be trained" in ended.out
+
+
+def test_plan_tells_what_is_done_to_a_table_and_counts_validation_rows_apart(
+    command: Command, place: Path
+) -> None:
+    cities = ("Oslo", "Rome", "Lima")
+    rows = [f"{cities[at % 3]},{at % 7 or ''},{at % 2}" for at in range(200)]
+    (place / "table.csv").write_text("\n".join(["city,rooms,sold", *rows]))
+    (place / "table.yaml").write_text(
+        "problem:\n"
+        "  dataset: {name: csv, path: table.csv, target: sold}\n"
+        "  validation: 0.1\n"
+        "budget: 300\n"
+    )
+    ended = command("plan", "table.yaml")
+    assert ended.code == 0, ended.err
+    text = " ".join(ended.out.split())
+    assert "180 training rows in minibatches of 64, 20 validation rows;" in text
+    assert "city (3 words)" in text and "Blanks were filled" in text

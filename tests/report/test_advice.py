@@ -112,7 +112,7 @@ def test_more_budget_is_advised_by_the_slope_of_the_curve() -> None:
 def test_a_model_that_memorizes_is_told_with_the_remedy() -> None:
     quality = Quality(Scores(99, 0.001, 1.0), Scores(99, 0.2, 0.9))
     (words,) = next_steps(result(), metadata(quality))
-    assert "The loss on test rows (0.2) is far above that on training data (0.001)" in words
+    assert "The loss on 99 test rows (0.2) is far above that on training data (0.001)" in words
     assert "problem.validation: 0.1" in words and "More budget would not help" in words
     (words,) = next_steps(result(validation=50), metadata(quality))
     assert "weight decay" in words
@@ -156,6 +156,16 @@ def test_a_model_nearly_as_right_elsewhere_does_not_memorize() -> None:
     quality = Quality(Scores(99, 1e-9, 1.0), Scores(99, 0.04, 0.99))
     (words,) = next_steps(result(score=0.04), metadata(quality))
     assert words.startswith("More budget would change little: the model fits its training rows")
+
+
+def test_test_rows_count_more_than_a_few_validation_rows() -> None:
+    quality = Quality(
+        Scores(1294, 0.074, 0.981), Scores(359, 0.071, 0.981), Scores(144, 0.162, 0.951)
+    )
+    assert "memorizes" not in " ".join(next_steps(result(validation=144), metadata(quality)))
+    quality = replace(quality, test=None)
+    (words,) = next_steps(result(validation=144), metadata(quality))
+    assert "The loss on 144 validation rows (0.162) is far above that on training data" in words
 
 
 def test_a_steep_curve_promises_no_more_than_half() -> None:

@@ -5,6 +5,7 @@ import re
 import shutil
 from dataclasses import replace
 from html import unescape
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from grasp_tune.peers import find_peer
 from grasp_tune.report import page
 from grasp_tune.report.advice import headline, score_words
 from grasp_tune.report.evaluation import evaluate
+from grasp_tune.report.formatting import number
 from grasp_tune.report.page import (
     LiveReport,
     render,
@@ -30,6 +32,7 @@ from grasp_tune.report.page import (
     write_folder_report,
     write_page,
 )
+from grasp_tune.runtime.driver import Driver, TimeUp
 from grasp_tune.runtime.lane_sharing import Usage
 from grasp_tune.runtime.lock import folder_lock
 from grasp_tune.runtime.result import Result
@@ -82,7 +85,7 @@ def test_the_report_tells_the_story(finished: Finished) -> None:
     assert won >= sum(run.calls for run in result.runs if run.arm == result.choice.chosen.arm)
     for row in result.candidates[:3]:
         assert (f"run {row.arm}" if row.arm else "start point") in text
-    assert "seed 0" in text and f"torch {torch.__version__}" in text
+    assert "seed 0" in text and f"torch {version('torch')}" in text
     assert "budget: 700" in text  # the config, every key
 
 
@@ -206,6 +209,7 @@ def test_a_run_under_way_has_a_page_that_loads_itself_again(
     assert '<meta http-equiv="refresh" content="10">' in html
     assert "This run is under way" in html
     assert "What next?" not in html and "stopped before" not in html
+    assert "load_run" not in html  # there is no result to load yet
     html = write_folder_report(folder).read_text("utf-8")  # nobody holds it: it was stopped
     assert 'http-equiv="refresh"' not in html
 
@@ -235,6 +239,42 @@ def test_a_result_from_python_has_a_report_too(tmp_path: Path) -> None:
         assert "3 workers were held, and busy 61.0 % of the time" in text
         assert "load_run" not in text  # there is no folder to load from
     assert (tmp_path / "report.html").exists()
+
+
+def test_candidates_scored_on_validation_rows_are_said_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = workbench.rows()
+    problem = gt.TorchProblem(
+        model=workbench.mlp,
+        loss=workbench.cross_entropy,
+        data=(x, y),
+        validation=0.2,
+        metric="accuracy",
+        choose_by="metric",
+        batch_size=16,
+    )
+    result = replace(
+        gt.minimize(problem, 300, progress=False), usage=Usage(workers=1, held=2.0, busy=1.0)
+    )
+    text = text_of(result.report(tmp_path / "scored.html").read_text("utf-8"))
+    assert "compared on minibatches of validation rows" in text
+    assert "choosing, on validation rows" in text and "fresh" not in text
+    assert "after calls 1 − accuracy ± samples" in text
+    assert "1 worker was held" in text
+
+    # Stopped, it has training losses alone, and no metric.
+    def check_time(driver: Driver) -> None:
+        if driver.search.progress.calls > 200:
+            raise TimeUp
+
+    monkeypatch.setattr(Driver, "check_time", check_time)
+    stopped = gt.minimize(problem, 1000, progress=False)
+    assert stopped.partial and stopped.validation is None and stopped.metric is None
+    assert "validation" not in repr(stopped) and "accuracy" not in repr(stopped)
+    text = text_of(stopped.report(tmp_path / "stopped.html").read_text("utf-8"))
+    assert f"The model's training loss is {number(stopped.score)}" in text
+    assert re.search(r"start point – – 0 [\d.]+ 0\.\d+ \d+ ", text)  # with its standard error
 
 
 def test_a_phone_shows_all_marks(finished: Finished, tmp_path: Path) -> None:

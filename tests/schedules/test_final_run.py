@@ -1,6 +1,7 @@
 """The final run of the default schedule: early stopping by looks at validation data."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,8 +9,11 @@ from torch import nn
 
 import grasp_tune as gt
 from grasp_tune.core.errors import InputError
+from grasp_tune.core.search import Search
+from grasp_tune.core.tasks import ScoreOutcome
 from grasp_tune.report.advice import next_steps
 from grasp_tune.report.figures import curve_figure
+from grasp_tune.runtime.sweep_folder import load_search
 from grasp_tune.schedules.final_run import ENDED_EARLY
 
 
@@ -65,6 +69,26 @@ def test_a_run_that_gets_better_goes_on_to_its_end() -> None:
     result = gt.minimize(problem, 1000, schedule=gt.Promote(patience=2), progress=False)
     assert 900 < sum(result.calls.values()) <= 1000
     assert math.isfinite(result.score)
+
+
+def test_a_run_that_is_stopped_returns_the_best_point_that_validation_has_seen(
+    tmp_path: Path,
+) -> None:
+    promote = gt.Promote(patience=1)
+    gt.minimize(memorizing(), 3000, schedule=promote, out=tmp_path, progress=False)
+    ended = load_search(tmp_path / "state.json")
+    search, seen, later = Search(ended.spec), dict[str, float](), 0
+    while tasks := search.round_tasks:
+        for task in tasks:
+            outcome = ended.outcomes[task.id]
+            search.tell(task, outcome)
+            if "look" in task.id and isinstance(outcome, ScoreOutcome):
+                seen |= {item.key: item.mean for item in outcome.samples}
+        if seen and search.choice is None:
+            best = min(seen, key=seen.__getitem__)
+            assert search.leader == search.partial().key == best
+            later += best != list(seen)[-1]
+    assert later  # or the last look would do
 
 
 def test_patience_is_a_number_of_looks() -> None:
