@@ -6,8 +6,8 @@ Three ways: AdamW by hand, `gt.Grasp` in the same loop, `gt.minimize`. Targets: 
 most 1.05 times AdamW's CPU time, a call of `minimize` at most 1.1 times, and at most two copies of
 the parameters more memory. Times are CPU seconds of this process, the best of several turns taken
 alternately. Peak memory is that of a fresh process each, on a network whose parameters outweigh all
-else; `device` is `Grasp(park="device")`. With `--calls` the time alone is measured, of so many calls of
-each network: from 4,000 on, several minibatches share a step.
+else; `device` is `Grasp(park="device")`. With `--calls` only the time is measured, of so
+many calls of each network: from 4,000 on, several minibatches share a step.
 """
 
 import argparse
