@@ -72,8 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 [way(bundle, workload, options.calls, seed) for seed in range(options.seeds)]
             )
         texts = [" ".join(f"{value:.4g}" for value in row) for row in found]
-        ratio = median(found[1]) / median(found[0])
-        print(f"{name:<16} {texts[0]:<32} {texts[1]:<32} {ratio:.2f}", flush=True)
+        first, second = map(median, found)
+        ratio = f"{second / first:.2f}" if first else "-"  # a loss of 0 has no ratio
+        print(f"{name:<16} {texts[0]:<32} {texts[1]:<32} {ratio}", flush=True)
 
 
 if __name__ == "__main__":

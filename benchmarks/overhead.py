@@ -1,12 +1,13 @@
 """What the default costs beside a bare AdamW loop: CPU time per oracle call, and peak memory.
 
-    python -m benchmarks.overhead [--repeats 4]
+    python -m benchmarks.overhead [--repeats 4] [--calls 5000]
 
 Three ways: AdamW by hand, `gt.Grasp` in the same loop, `gt.minimize`. Targets: a step of `Grasp` at
 most 1.05 times AdamW's CPU time, a call of `minimize` at most 1.1 times, and at most two copies of
 the parameters more memory. Times are CPU seconds of this process, the best of several turns taken
 alternately. Peak memory is that of a fresh process each, on a network whose parameters outweigh all
-else; `device` is `Grasp(park="device")`.
+else; `device` is `Grasp(park="device")`. With `--calls` only the time is measured, of so
+many calls of each network: from 4,000 on, several minibatches share a step.
 """
 
 import argparse
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -154,6 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description="The default's cost beside a bare AdamW loop.")
     parser.add_argument("--repeats", type=int, default=4, help="turns of each, the best counts (4)")
+    parser.add_argument("--calls", type=int, help="oracle calls of each; else a few hundred")
     parser.add_argument("--measure", nargs=2, metavar=("CASE", "WAY"), help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
@@ -164,10 +166,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     print(f"{'CPU time per oracle call':<34} {'AdamW':>9}   times as much with")
     for name in ("small", "wide", "cnn"):
-        case, found = CASES[name], seconds(CASES[name], options.repeats)
+        case = replace(CASES[name], calls=options.calls or CASES[name].calls)
+        found = seconds(case, options.repeats)
         each = 1e3 * found["adamw"] / case.calls
         ratios = [f"{way} {found[way] / found['adamw']:.2f} (<= {TARGETS[way]})" for way in TARGETS]
         print(f"{case.title:<34} {each:>6.2f} ms   {', '.join(ratios)}", flush=True)
+    if options.calls:
+        return
     copy = sum(item.numel() * item.element_size() for item in _large().parameters())
     peaks = {way: peak_memory("large", way) for way in (*RUNS, "device")}
     more = [f"{way} {(peaks[way] - peaks['adamw']) / copy:+.1f}" for way in peaks if way != "adamw"]

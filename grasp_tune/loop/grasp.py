@@ -24,6 +24,7 @@ from grasp_tune.core.search import Search, Step
 from grasp_tune.core.spec import AnySchedule, SweepSpec
 from grasp_tune.core.tasks import Task
 from grasp_tune.core.validation import whole
+from grasp_tune.engine.checkpoints import Tensors
 from grasp_tune.limits import usual_optimizer
 from grasp_tune.loop.loop_optimizer import LoopOptimizer, check_spec
 from grasp_tune.loop.model_point import Groups, ModelPoint, ParkedStore, clones
@@ -108,9 +109,12 @@ class Grasp(LoopOptimizer):
             point.store = TemporaryStore()
         super().__init__(point)
         self._task: Task | None = None
+        self._aside: Tensors | None = None  # where the run is while `best` shows another point
         self._whole_epochs = epochs is not None
 
     def _take(self, loss: Tensor) -> None:
+        if self._aside is not None:
+            raise SearchError("a step inside `with opt.best()` is not at the run's point: leave it")
         over = self._clock is not None and self._agreed(torch.tensor(float(self._clock.over))) > 0
         if self._timing:  # none of these steps moves the model
             assert self._clock is not None
@@ -158,19 +162,25 @@ class Grasp(LoopOptimizer):
             text = "the loop ended after %d of %d steps: the model holds the best point so far"
             logger.warning(text, self._calls, self._search.spec.budget)
         self._place_choice()
+        self._aside = None
         model = self._point.model
         return Result.of(self._search, self._tensors(), None if model is None else lambda: model)
 
     @contextlib.contextmanager
     def best(self) -> Iterator[None]:
         """Inside the block the model holds the best point so far; after it, what it held before."""
-        now = clones(self._point.tensors())
+        if self._aside is not None:  # a block within a block
+            yield
+            return
+        now = self._aside = clones(self._point.tensors())
         if self._point.store.exists(self._search.leader):
             self._point.place(self._search.leader)
         try:
             yield
         finally:
-            self._point.put(now)
+            if self._aside is not None:
+                self._aside = None
+                self._point.put(now)
 
     @property
     def budget(self) -> int | None:
@@ -203,7 +213,7 @@ class Grasp(LoopOptimizer):
         store = self._point.store
         if kept := {key: store.read(key) for key in store.keys()}:  # noqa: SIM118
             grasp["store"] = {str(key): [clones(x.tensors), x.meta] for key, x in kept.items()}
-            grasp["point"] = clones(self._point.tensors())
+            grasp["point"] = clones(self._aside or self._point.tensors())
             grasp["buffers"] = [item.clone() for item in self._point.buffers.kept]
             if self._run is not None and not self.done:
                 tensors, numbers = self._run.state()

@@ -33,6 +33,7 @@ MOVED = (
     "optimizer (load_state_dict, another optimizer, weight clipping?), so its measurements no "
     "longer fit; make a new optimizer, or leave the parameters alone"
 )
+JOINED = "parameters cannot join later: give all of them to a new optimizer"
 RATE_SET = (
     "something sets the learning rate of a Grasp optimizer (a learning-rate scheduler?); it has "
     "none, and the value is ignored: remove the scheduler"
@@ -136,7 +137,7 @@ class LoopOptimizer(Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Refuse parameters that come later: what was measured is of those given first."""
         if len(self.param_groups) == len(self._point.groups):
-            raise InputError("parameters cannot join later: give all of them to a new optimizer")
+            raise InputError(JOINED)
         super().add_param_group(param_group)
 
     @torch.no_grad()
@@ -164,6 +165,8 @@ class LoopOptimizer(Optimizer):
 
     def _begin(self, task: Task) -> None:
         """Make the task the one under way, and put the model where it wants its first call."""
+        if self._point.joined:
+            raise InputError(f"the model has parameters to train that it did not have; {JOINED}")
         before, self._run = self._run, None
         if isinstance(task, TrainTask):
             if not (isinstance(before, TrainRun) and before.goes_on_as(task.segments[0])):

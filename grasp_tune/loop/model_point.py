@@ -138,6 +138,13 @@ class ModelPoint:
         pairs = zip(now, self._norms, strict=True)
         return not all(torch.allclose(a, b, 0.0, 0.0, equal_nan=True) for a, b in pairs)
 
+    @property
+    def joined(self) -> bool:
+        """Whether the model has parameters to train that were replaced or unfrozen since."""
+        known = {id(item) for item in self.trained}
+        own = () if self.model is None else self.model.parameters()
+        return any(item.requires_grad and id(item) not in known for item in own)
+
     def check_gradients(self) -> None:
         """Make sparse gradients dense, which every optimizer here needs; raise without any."""
         if all(item.grad is None for item in self.trained):

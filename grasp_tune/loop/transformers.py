@@ -15,17 +15,24 @@ TrainerCallback: Any = need("transformers", "transformers", "GraspCallback").Tra
 class GraspCallback(TrainerCallback):
     """Logs the phase, the calls and the best loss; ends training when the budget is spent.
 
-    opt: the optimizer that the Trainer was given.
+    opt: the optimizer that the Trainer was given; by default the one that it makes from
+        `optimizer_cls_and_kwargs=(gt.Grasp, {"model": model, "budget": 10_000})`.
 
     The model then holds the chosen weights; `result` says how they were found.
     """
 
-    def __init__(self, opt: Grasp) -> None:
-        self._opt = opt
+    def __init__(self, opt: Grasp | None = None) -> None:
+        self._opt: Any = opt
         self.result: Result | None = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Silence the schedule that the Trainer makes where it is given none."""
+        """Find the optimizer; silence the schedule that a Trainer makes where it is given none."""
+        if self._opt is None:
+            made = kwargs.get("optimizer")
+            self._opt = getattr(made, "optimizer", made)  # Accelerate's wrapper holds it
+            if not isinstance(self._opt, Grasp):
+                kind = type(self._opt).__name__
+                raise TypeError(f"the Trainer's optimizer is a {kind}, expected a grasp_tune.Grasp")
         schedule = kwargs.get("lr_scheduler")
         if schedule is not None and hasattr(schedule, "lr_lambdas"):
             schedule.lr_lambdas = [lambda step: 1.0 for _ in schedule.lr_lambdas]

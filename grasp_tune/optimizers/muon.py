@@ -134,7 +134,7 @@ class MatrixAdam(CoordinateAdam):
             torch._foreach_addcmul_(squares, moves, moves, fresh)
             roots = torch._foreach_sqrt(squares)
             torch._foreach_add_(roots, TINY)
-            moves = torch._foreach_div(moves, roots)
+            torch._foreach_div_(moves, roots)
             norms = torch._foreach_norm(moves)
             torch._foreach_clamp_min_(norms, TINY)
             torch._foreach_div_(moves, norms)

@@ -72,13 +72,15 @@ def test_a_run_with_lanes_goes_on_from_its_state() -> None:
 
 @given(st.lists(st.integers(-1000, 1000), min_size=1, max_size=70))
 def test_the_tree_adds_every_lane_once_and_holds_few_sums(lanes: list[int]) -> None:
-    tree, most = LaneSum(), 0
-    for value in lanes:
-        tree.add([torch.tensor([float(value)]), None])
+    tree, most, gradient = LaneSum(), 0, torch.zeros(1)  # the same memory for every lane
+    for at, value in enumerate(lanes):
+        gradient.fill_(value)
+        tree.add([gradient, None, gradient if at % 2 else None])
         most = max(most, len(tree.parts))
-    total, missing = tree.total()
+    total, missing, odd = tree.total()
     assert total is not None and missing is None
     assert float(total) == sum(lanes)
+    assert float(0 if odd is None else odd) == sum(lanes[1::2])
     assert most <= math.log2(len(lanes)) + 1
 
 

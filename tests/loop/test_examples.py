@@ -39,6 +39,25 @@ def test_an_example_runs(name: str, budget: int, least: float) -> None:
 
 
 @pytest.mark.filterwarnings("default")
+def test_hugging_face_s_trainer_makes_the_optimizer(tmp_path: Path) -> None:
+    text = example("transformers_text")
+    sizes = {"num_attention_heads": 2, "intermediate_size": 16, "max_position_embeddings": 24}
+    config = text.BertConfig(vocab_size=40, hidden_size=16, num_hidden_layers=1, **sizes)
+    model, grasp = text.BertForSequenceClassification(config), text.GraspCallback()
+    trainer = text.Trainer(
+        model,
+        text.TrainingArguments(
+            str(tmp_path), max_steps=40, report_to=[], save_strategy="no", use_cpu=True
+        ),
+        train_dataset=text.Brackets(80, seed=1),
+        optimizer_cls_and_kwargs=(text.gt.Grasp, {"model": model, "budget": 40}),
+        callbacks=[grasp],
+    )
+    trainer.train()
+    assert grasp.result is not None and 30 <= sum(grasp.result.calls.values()) <= 40
+
+
+@pytest.mark.filterwarnings("default")
 def test_the_example_of_ray_tune_runs(
     ray_session: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

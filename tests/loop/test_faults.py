@@ -95,6 +95,47 @@ def test_parameters_cannot_join_later() -> None:
 
 
 @pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: model[0].requires_grad_(True),
+        lambda model: setattr(model[-1], "weight", nn.Parameter(torch.zeros(2, 12))),
+    ],
+)
+def test_parameters_unfrozen_or_replaced_are_told(change: Callable[[Any], object]) -> None:
+    model = network()
+    model[0].requires_grad_(False)
+    opt, source = gt.Grasp(model, 60), batches()
+    train(model, opt, source, most=20)
+    change(model)
+    with pytest.raises(gt.InputError, match="parameters cannot join later"):
+        train(model, opt, source)
+
+
+def test_a_loop_saved_while_the_best_point_is_looked_at_goes_on_from_its_own() -> None:
+    straight, model, other = network(), network(), network(seed=3)
+    train(straight, gt.Grasp(straight, 60), batches())
+    opt, source = gt.Grasp(model, 60), batches()
+    train(model, opt, source, most=40)
+    with opt.best(), opt.best():
+        saved = opt.state_dict()
+        with pytest.raises(gt.SearchError, match="step inside"):
+            one_step(model, opt, (X[:8], Y[:8]))
+    again = gt.Grasp(other, 60)
+    again.load_state_dict(saved)
+    train(other, again, source)
+    assert same(bits(other), bits(straight))
+
+
+def test_finishing_while_the_best_point_is_looked_at_leaves_the_chosen_weights() -> None:
+    model = network()
+    opt = gt.Grasp(model, 60)
+    train(model, opt, batches(), most=40)
+    with opt.best():
+        chosen = opt.finish().tensors
+    assert all(torch.equal(item, chosen[f"param.{n}"]) for n, item in model.named_parameters())
+
+
+@pytest.mark.parametrize(
     "make",
     [
         lambda opt: lr_scheduler.StepLR(opt, 1, gamma=0.5),
