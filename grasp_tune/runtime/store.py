@@ -19,7 +19,13 @@ from torch import Tensor
 from grasp_tune.core.errors import CheckpointError, InputError
 from grasp_tune.engine.checkpoints import Checkpoint
 from grasp_tune.engine.tensor_file import Content, DamagedFile, Meta, read_tensors
-from grasp_tune.runtime.files import in_words, open_regular, remove_stale, replace_atomically
+from grasp_tune.runtime.files import (
+    in_words,
+    open_regular,
+    remove,
+    remove_stale,
+    replace_atomically,
+)
 from grasp_tune.runtime.lock import FolderLock
 
 SUFFIX = ".safetensors"
@@ -141,7 +147,7 @@ class FolderBlobs:
         return (self._folder / name).is_file()
 
     def remove(self, name: str) -> None:
-        (self._folder / name).unlink(missing_ok=True)
+        remove(self._folder / name)
 
     def names(self) -> Iterable[str]:
         return (path.name for path in self._folder.glob(f"*{SUFFIX}"))
