@@ -118,7 +118,7 @@ def test_a_link_in_place_of_a_checkpoint_is_not_removed(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path / "checkpoints")
     store.folder.mkdir()
     store.path("x0").symlink_to(target)
-    with pytest.raises(CheckpointError, match="cannot be removed: .* is no regular"):
+    with pytest.raises(CheckpointError, match=r"cannot be removed: .* is no regular"):
         store.delete("x0")
     assert store.path("x0").is_symlink()
 
