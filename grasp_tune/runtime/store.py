@@ -159,13 +159,19 @@ class CheckpointStore(BlobStore):
     folder: where the files are; made with the first checkpoint.
     lock: the sweep's folder. Every file then carries the sweep's name, files of other sweeps are
         refused, and nothing is written once the folder is another's.
+    sweep: the sweep's name, where there is no lock.
     durable: whether checkpoints must outlive the machine's going down.
     """
 
     def __init__(
-        self, folder: Path | str, lock: FolderLock | None = None, *, durable: bool = True
+        self,
+        folder: Path | str,
+        lock: FolderLock | None = None,
+        *,
+        sweep: str = "",
+        durable: bool = True,
     ) -> None:
-        self.folder, sweep = Path(folder), "" if lock is None else lock.sweep
+        self.folder, sweep = Path(folder), sweep if lock is None else lock.sweep
         blobs = FolderBlobs(self.folder, lock, durable)
         super().__init__(blobs, sweep=sweep, where=f"{self.folder}/")
 

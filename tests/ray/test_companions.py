@@ -36,7 +36,7 @@ def test_a_task_with_companions_has_the_bits_of_one_without(
             if deadly and os.getpid() != trial and calls[0] == 20:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        storage = SharedStorage(arrow.LocalFileSystem(), str(tmp_path / name))
+        storage = SharedStorage(arrow.LocalFileSystem(), str(tmp_path / name / "run"))
         return SharedWorker(linear_problem(die)(), storage, WORK), None
 
     def done(name: str, **how: Any) -> tuple[Any, bytes]:
@@ -44,7 +44,7 @@ def test_a_task_with_companions_has_the_bits_of_one_without(
         with group.seat(TASK, {"CPU": 1.0}, lambda: make(name, **how)) as seat:
             assert (seat is None) == (name == "alone")
             row = worker.perform(WORK, seat)
-        saved = next((tmp_path / name / "checkpoints").glob("run001*")).read_bytes()
+        saved = next((tmp_path / name / "run/checkpoints").glob("run001*")).read_bytes()
         return {key: row[key] for key in ("status", "train_loss")}, saved
 
     monkeypatch.setattr(executor, "GAIN", 0.0)
