@@ -54,8 +54,9 @@ class Limits:
             good = isinstance(got, (int, float)) and not isinstance(got, bool)
             if got is not None and not (good and 0 < got < math.inf):
                 raise InputError(f"{name}: got {got!r}, expected a number > 0")
-        if self.steps is not None:
-            whole("steps", self.steps)
+        for name, got in (("budget", self.budget), ("steps", self.steps)):
+            if got is not None:
+                whole(name, got)
         if (self.budget, self.steps, self.epochs, self.minutes) == (None,) * 4:
             raise InputError("budget: got nothing, expected budget, steps, epochs or minutes")
 

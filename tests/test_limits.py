@@ -52,6 +52,8 @@ def test_epochs_and_steps_become_calls() -> None:
         ({"epochs": 0}, "epochs: got 0, expected a number > 0"),
         ({"minutes": True}, "minutes: got True, expected a number > 0"),
         ({"steps": 1.5}, "steps: got 1.5, expected a whole number >= 1"),
+        ({"budget": 1.5}, "budget: got 1.5, expected a whole number >= 1"),
+        ({"budget": math.inf}, "budget: got inf, expected a whole number >= 1"),
     ],
 )
 def test_limits_that_make_no_sense_are_told(limits: dict[str, Any], message: str) -> None:

@@ -16,7 +16,6 @@ from grasp_tune.optimizers.registry import optimizer_names
 Width = Annotated[s.Count, Field(le=65_536)]
 Workers = Annotated[s.Count, Field(le=10_000)]
 Download = Annotated[s.Flag, s.REACHES]
-_ONE_LINE = s.checked(lambda text: str(text).isprintable(), "text without control characters")
 Optimizer = Annotated[s.Text, s.known_or_own(optimizer_names)]
 OPTIMIZERS = (
     f"{', '.join(optimizer_names())}, or `module:function` that takes (parameters, value) and "
@@ -212,7 +211,7 @@ class Optuna(BackendSection):
     storage: s.Place = None
     """Database URL (sqlite:///study.db, postgresql://...) or the path of a journal file; empty: in
     memory."""
-    study: Annotated[s.Text, Field(max_length=512), _ONE_LINE] = "grasp_tune"
+    study: Annotated[s.Text, Field(max_length=512)] = "grasp_tune"
     """Name of the study in the storage."""
     workers: Workers = 1
     """Processes on this machine; more than one needs `storage`."""

@@ -77,7 +77,7 @@ def run_experiment(
     if arguments["fused"] == "auto":  # decided here by the model at hand, not by another one
         own = callable(arguments["method"].base)
         arguments["fused"] = not own and pays(model)
-    claim(folder, experiment, fresh=fresh)
+    new = claim(folder, experiment, fresh=fresh)
     for note in (*experiment.notes(), *built.data.notes):
         tell(note)
     started, clock = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S"), time.monotonic()
@@ -91,7 +91,7 @@ def run_experiment(
             **arguments,
         )
     except GraspError:
-        release(folder)
+        release(folder, new)
         raise
     result = replace(found, build=lambda: model)
     seconds = time.monotonic() - clock

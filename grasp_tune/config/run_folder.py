@@ -32,26 +32,17 @@ _HEAD = """\
 """
 
 
-def claim(folder: Path, experiment: Experiment, *, fresh: bool = False) -> None:
+def claim(folder: Path, experiment: Experiment, *, fresh: bool = False) -> bool:
     """Make the folder this experiment's, with its config; ConfigError where it is another's.
+
+    Returns whether it did not exist before.
 
     fresh: remove an earlier run first, whichever it was; files of other names stay.
     """
-    values, fault = experiment.to_dict(), ""
-    wanted = "an empty or new folder, or one of an earlier run"
-    ours = (folder / CONFIG).is_file()
-    if folder.exists() and not folder.is_dir():
-        fault = ", which is a file"
-    elif not ours and folder.is_dir() and any(folder.iterdir()):
-        fault = f", which holds other files and no {CONFIG}"
-    elif ours and not (folder / CONFIG).read_bytes().startswith(_HEAD[:40].encode()):
-        fault = f", whose {CONFIG} was not written by a run"
-    elif ours and not fresh and (difference := _difference(folder, values)):
-        fault = f", the folder of another run ({difference})"
-        wanted = "another folder, or --fresh to start over in this one"
-    if fault:
-        raise ConfigError("--out", "", f"{folder}{fault}", wanted)
+    values = experiment.to_dict()
     try:
+        new, ours = not folder.exists(), (folder / CONFIG).is_file()
+        _check_own(folder, values, ours, fresh)
         folder.mkdir(parents=True, exist_ok=True)
         if ours and fresh:
             with folder_lock(folder):  # a run under way keeps what it stands on
@@ -65,12 +56,35 @@ def claim(folder: Path, experiment: Experiment, *, fresh: bool = False) -> None:
     except OSError as error:
         got = f"{folder}: {error.strerror or error}"
         raise ConfigError("--out", "", got, "a writable folder") from None
+    return new
 
 
-def release(folder: Path) -> None:
-    """Give the folder back where a run has failed before there was anything to go on with."""
-    if {path.name for path in folder.iterdir()} <= {CONFIG, REPORT, "clock.json"}:
-        shutil.rmtree(folder)
+def _check_own(folder: Path, values: dict[str, Any], ours: bool, fresh: bool) -> None:
+    fault, wanted = "", "an empty or new folder, or one of an earlier run"
+    if folder.exists() and not folder.is_dir():
+        fault = ", which is a file"
+    elif not ours and folder.is_dir() and any(folder.iterdir()):
+        fault = f", which holds other files and no {CONFIG}"
+    elif ours and not (folder / CONFIG).read_bytes().startswith(_HEAD[:40].encode()):
+        fault = f", whose {CONFIG} was not written by a run"
+    elif ours and not fresh and (difference := _difference(folder, values)):
+        fault = f", the folder of another run ({difference})"
+        wanted = "another folder, or --fresh to start over in this one"
+    if fault:
+        raise ConfigError("--out", "", f"{folder}{fault}", wanted)
+
+
+def release(folder: Path, new: bool) -> None:
+    """Give the folder back where a run has failed before there was anything to go on with.
+
+    new: it did not exist before the run.
+    """
+    names = {CONFIG, REPORT, "clock.json"}
+    if {path.name for path in folder.iterdir()} <= names:
+        for name in names:
+            (folder / name).unlink(missing_ok=True)
+        if new:
+            folder.rmdir()
 
 
 def saved_experiment(folder: Path, *, overrides: Iterable[str] = ()) -> Experiment:

@@ -20,6 +20,7 @@ MASK = "***"
 KIND = Field(description="Which kind this is.")
 # Marks the keys by which a run writes a file or opens a connection: see `run_folder.check_reach`.
 REACHES = "reaches"
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 class Section(BaseModel):
@@ -125,7 +126,8 @@ def _whole(value: object) -> object:
 
 
 def _is_text(value: object) -> bool:
-    return isinstance(value, str) and value.strip() != "" and "\0" not in value
+    # Control characters reach terminals, and as lines of their own a journal that a shell may read.
+    return isinstance(value, str) and value.strip() != "" and not _CONTROL.search(value)
 
 
 def _is_batch(value: object) -> bool:
@@ -142,7 +144,7 @@ FlagOrAuto = Annotated[
 ]
 _BATCH = checked(_is_batch, "a whole number from 1 to 1000000, or full")
 Batch = Annotated[int | Literal["full"], _BATCH, BeforeValidator(_whole)]
-Text = Annotated[str, Field(max_length=4096), checked(_is_text, "text without null characters")]
+Text = Annotated[str, Field(max_length=4096), checked(_is_text, "text without control characters")]
 # Absolute from the start: a run may be resumed from another folder.
 PathText = Annotated[Text, AfterValidator(absolute)]
 # Where a run writes; what is shown or stored of it holds no password.

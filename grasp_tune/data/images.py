@@ -101,6 +101,7 @@ def image_folder(options: ImageFolder) -> Data:
 def _picture(path: str, size: int, mode: str) -> Array:
     """The pixels of a picture, in the size and the colours that are wanted."""
     Image: Any = need("PIL.Image", "vision", "reading pictures", "Pillow")
+    require(os.path.isfile(path), f"{path}: it is no regular file")  # a pipe would be waited for
     with reading(path, "a picture"), warnings.catch_warnings():
         # The size is checked below, before any pixel is decoded.
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)

@@ -34,6 +34,7 @@ _UNTRAINABLE = (
     "returning it",
     "complex; keep its real and imaginary parts as a real parameter and join them with "
     "torch.view_as_complex",
+    "on the meta device, without numbers; build the model on a real one",
     "float16, too narrow for steps of unknown size; keep the parameters in float32 or bfloat16, "
     "and use torch.autocast",
 )
@@ -132,9 +133,14 @@ class TorchProblem:
             raise ProblemError("model: it has no trainable parameter, so there is nothing to train")
         for name, item in model.named_parameters():
             narrow = item.dtype == torch.float16 and item.requires_grad
-            found = (nn.parameter.is_lazy(item), item.is_complex(), narrow)
+            found = (nn.parameter.is_lazy(item), item.is_complex(), item.is_meta, narrow)
             for wrong in (text for is_so, text in zip(found, _UNTRAINABLE, strict=True) if is_so):
                 raise ProblemError(f"model: parameter {name} is {wrong}")
+        for name, part in model.named_modules():
+            trained = any(item.requires_grad for item in part.parameters(recurse=False))
+            if trained and getattr(part, "sparse", False) is True:
+                wrong = "has sparse gradients, which no step rule here takes; leave sparse=True out"
+                raise ProblemError(f"model: {name or type(part).__name__} {wrong}")
         return model.to(self.chosen_device).train()
 
     @property

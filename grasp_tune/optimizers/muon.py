@@ -37,7 +37,12 @@ def hidden_matrices(model: nn.Module | None, params: Iterable[Tensor]) -> frozen
     tables = [] if model is None else [m.weight for m in model.modules() if isinstance(m, kinds)]
     named = {id(item) for item in tables}
     layers = [(at, x) for at, x in enumerate(params) if x.ndim > 1 and id(x) not in named]
-    return frozenset(at for at, item in layers[:-1] if min(len(item), item[0].numel()) > 1)
+    return frozenset(at for at, item in layers[:-1] if _is_matrix(item))
+
+
+def _is_matrix(item: Tensor) -> bool:
+    """Return whether there is more than a row and more than a column; some models have neither."""
+    return len(item) > 1 and item.numel() > len(item)
 
 
 def equalized(matrices: Tensor) -> Tensor:

@@ -155,7 +155,8 @@ def select(
             outcome = replace(start, **known)  # type: ignore[arg-type]
         search.tell(task, outcome, "none of its trials has ended well")
     if lost := sum(not row.note and math.isnan(row.score) for row in search.partial().candidates):
-        search.notes.append(f"{lost} candidates are lost: their artifacts cannot be read")
+        why = "their artifacts cannot be read, or their loss is not finite"
+        search.notes.append(f"{lost} candidates are lost: {why}")
     failed = [trial for trial in own if trial.state == TrialState.FAIL]
     search.repeated = sum(int(trial.user_attrs.get(CALLS, 0)) for trial in failed)
     # Whether the objective ran the paper's base optimizer is known to the user alone.

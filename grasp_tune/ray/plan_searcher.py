@@ -117,8 +117,11 @@ class PlanSearcher(TuneSearcher):
         return dict(unflatten_dict(found))
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        key, value = self._key(trial_id, result), result.get(self._metric or "")
-        if key is None or not isinstance(value, int | float):
+        if (key := self._key(trial_id, result)) is None:
+            return
+        try:
+            value = float(result[self._metric or ""])  # also of NumPy or torch
+        except (KeyError, TypeError, ValueError):
             return
         step, before = result.get("training_iteration", 0), self._reports.get(key, [])
         kept = [item for item in before if item[0] != step]  # the last report comes twice

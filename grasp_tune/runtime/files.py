@@ -75,8 +75,7 @@ def replace_atomically(
 
     durable: it is on the disk before this returns; otherwise when the system likes.
     """
-    with suppress(FileNotFoundError):
-        _check_regular(os.lstat(path))
+    check_place(path)
     token = os.urandom(8).hex()  # two threads may write the same path
     temporary = path.with_name(f".{path.name}.{_HOST}.{os.getpid()}.{token}.tmp")
     try:
@@ -138,6 +137,7 @@ def write_json_atomic(
 
     def write() -> None:
         if spare:
+            check_place(previous(path))
             with suppress(OSError):  # some file systems know no links: then there is none
                 previous(path).unlink(missing_ok=True)
                 os.link(path, previous(path))
@@ -193,18 +193,30 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
     """Return a handle of a file of ours: no link is followed, a pipe is an error, not a wait."""
     handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
-        _check_regular(os.fstat(handle))
+        _check_regular(os.fstat(handle), path.name)
     except BaseException:
         os.close(handle)
         raise
     return handle
 
 
-def _check_regular(found: os.stat_result) -> None:
+def check_place(path: Path) -> None:
+    """Raise `OSError` where a link, a pipe or a folder stands in the place of a file of ours."""
+    with suppress(FileNotFoundError):
+        _check_regular(os.lstat(path), path.name)
+
+
+def remove(path: Path) -> None:
+    """Remove a file of ours, where there is one; `OSError` where it is something else."""
+    check_place(path)
+    path.unlink(missing_ok=True)
+
+
+def _check_regular(found: os.stat_result, name: str) -> None:
     if stat.S_ISDIR(found.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if not stat.S_ISREG(found.st_mode):
-        raise OSError(errno.EINVAL, "it is no regular file")
+        raise OSError(errno.EINVAL, f"{name} is no regular file")
 
 
 def read_bytes(path: Path, limit: int) -> bytes:

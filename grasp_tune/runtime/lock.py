@@ -24,7 +24,7 @@ NAME = ".grasp_tune.json"
 _SWEEP = ("state.json", "state.previous.json", "state.damaged.json", "clock.json")
 OURS = (*_SWEEP, "checkpoints", "calls", "result.json", "model.safetensors")
 _SIZE = 256  # bytes of the marker: always as many, so that rewriting it needs no room on the disk
-_HOST = socket.gethostname()[:80]
+_HOST = ascii(socket.gethostname())[1:-1][:80]  # a byte for each letter: the marker has its size
 _OPEN: set[int] = set()  # the markers that this process has locked
 
 
@@ -103,6 +103,10 @@ def _open_marker(folder: Path) -> int:
             )
         with contextlib.suppress(FileExistsError), open(folder / NAME, "xb") as file:
             file.write(_record(os.urandom(16).hex(), 0))
+    if os.lstat(folder / NAME).st_size > _SIZE:
+        raise InputError(
+            f"out: {folder / NAME} has more than {_SIZE} bytes, which is no file of ours"
+        )
     return open_regular(folder / NAME, os.O_RDWR)
 
 

@@ -64,11 +64,11 @@ class ArrowBlobs:
         return (item.base_name for item in self._filesystem.get_file_info(where))
 
 
-def store_on(filesystem: arrow.FileSystem, folder: str) -> Store:
-    """Return the store in a folder of a file system, which may be this machine's."""
+def store_on(filesystem: arrow.FileSystem, folder: str, sweep: str) -> Store:
+    """Return a sweep's store in a folder of a file system, which may be this machine's."""
     if isinstance(filesystem, arrow.LocalFileSystem):
-        return CheckpointStore(Path(folder))
-    return BlobStore(ArrowBlobs(filesystem, folder))
+        return CheckpointStore(Path(folder), sweep=sweep)
+    return BlobStore(ArrowBlobs(filesystem, folder), sweep=sweep)
 
 
 def sweep_store(storage: str, spec: SweepSpec, out: Path | None) -> Store:
@@ -80,12 +80,12 @@ def sweep_store(storage: str, spec: SweepSpec, out: Path | None) -> Store:
         name = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
     name = f"grasp-{name[:16]}"
     if "://" not in storage:
-        return CheckpointStore(Path(storage).resolve() / name)
+        return CheckpointStore(Path(storage).resolve() / name, sweep=name)
     try:
         filesystem, path = arrow.FileSystem.from_uri(storage)
     except (OSError, ValueError) as fault:
         raise InputError(f"storage: got {storage!r}, expected a folder or URI: {fault}") from fault
-    return store_on(filesystem, f"{path}/{name}")
+    return store_on(filesystem, f"{path}/{name}", name)
 
 
 class SharedStorage:
@@ -93,10 +93,10 @@ class SharedStorage:
 
     def __init__(self, filesystem: arrow.FileSystem, path: str) -> None:
         local = isinstance(filesystem, arrow.LocalFileSystem)
-        self.path = path
+        self.path, sweep = path, path.rpartition("/")[2]  # wherever the experiment is moved
         self.folder = Path(path) if local else None  # None: not a folder of this machine
-        self.store = store_on(filesystem, f"{path}/checkpoints")
-        self._outcomes = store_on(filesystem, f"{path}/outcomes")
+        self.store = store_on(filesystem, f"{path}/checkpoints", sweep)
+        self._outcomes = store_on(filesystem, f"{path}/outcomes", sweep)
         # Without a folder, only the calls of one process can be counted.
         self.calls = CallCounter(None if self.folder is None else self.folder / "calls")
 

@@ -19,7 +19,13 @@ from torch import Tensor
 from grasp_tune.core.errors import CheckpointError, InputError
 from grasp_tune.engine.checkpoints import Checkpoint
 from grasp_tune.engine.tensor_file import Content, DamagedFile, Meta, read_tensors
-from grasp_tune.runtime.files import in_words, open_regular, remove_stale, replace_atomically
+from grasp_tune.runtime.files import (
+    in_words,
+    open_regular,
+    remove,
+    remove_stale,
+    replace_atomically,
+)
 from grasp_tune.runtime.lock import FolderLock
 
 SUFFIX = ".safetensors"
@@ -141,7 +147,7 @@ class FolderBlobs:
         return (self._folder / name).is_file()
 
     def remove(self, name: str) -> None:
-        (self._folder / name).unlink(missing_ok=True)
+        remove(self._folder / name)
 
     def names(self) -> Iterable[str]:
         return (path.name for path in self._folder.glob(f"*{SUFFIX}"))
@@ -153,13 +159,19 @@ class CheckpointStore(BlobStore):
     folder: where the files are; made with the first checkpoint.
     lock: the sweep's folder. Every file then carries the sweep's name, files of other sweeps are
         refused, and nothing is written once the folder is another's.
+    sweep: the sweep's name, where there is no lock.
     durable: whether checkpoints must outlive the machine's going down.
     """
 
     def __init__(
-        self, folder: Path | str, lock: FolderLock | None = None, *, durable: bool = True
+        self,
+        folder: Path | str,
+        lock: FolderLock | None = None,
+        *,
+        sweep: str = "",
+        durable: bool = True,
     ) -> None:
-        self.folder, sweep = Path(folder), "" if lock is None else lock.sweep
+        self.folder, sweep = Path(folder), sweep if lock is None else lock.sweep
         blobs = FolderBlobs(self.folder, lock, durable)
         super().__init__(blobs, sweep=sweep, where=f"{self.folder}/")
 

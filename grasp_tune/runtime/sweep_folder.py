@@ -12,6 +12,7 @@ Without a path it is a temporary folder without a state.
 import contextlib
 import logging
 import math
+import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -79,11 +80,12 @@ class SweepFolder:
             except DamagedState as damaged:
                 aside = self._state.with_name("state.damaged.json")
                 with suppress(OSError):  # else it is replaced by the first state of the new run
+                    files.check_place(aside)
                     self._state.replace(aside)
                 text = "%s; it is kept as %s, and the run starts again from x0"
                 logger.warning(text, damaged, aside.name)
         # That of another run, whose folder was cleared.
-        files.in_words(partial(self._spare.unlink, missing_ok=True), self._spare, "removed")
+        files.in_words(partial(files.remove, self._spare), self._spare, "removed")
         search = Search(spec)
         self.save(search)
         return search
@@ -130,6 +132,7 @@ class SweepFolder:
         self.checked = search.rounds
         sizes = [o.parameters for o in search.outcomes.values() if isinstance(o, ProbeOutcome)]
         if sizes:
+            self.lock.check()
             keys = {key for task in search.round_tasks for key in task.writes}
             check_room(self.path, len(keys.difference(self.store.keys())), sizes[0])
 
@@ -156,7 +159,7 @@ def open_folder(
 ) -> Iterator[SweepFolder]:
     """Hold the folder of a sweep, made where it is missing; None: a temporary one."""
     with contextlib.ExitStack() as stack:
-        kept, made = path is not None, path is not None and not path.exists()
+        kept, made = path is not None, path is not None and not os.path.exists(path)
         if path is None:
             make = partial(TemporaryDirectory, prefix="grasp-tune-", ignore_cleanup_errors=True)
             path = Path(stack.enter_context(files.in_words(make, gettempdir(), needed=1)))

@@ -285,6 +285,24 @@ def test_minutes_are_decided_once_for_a_folder(command: Command, place: Path) ->
     assert command("resume", "o", "-q", "--format", "json").json == again.json
 
 
+def test_a_folder_of_the_users_own_outlives_a_run_that_cannot_begin(
+    command: Command, place: Path
+) -> None:
+    (place / "own").mkdir()
+    (place / "link").symlink_to(place / "own")
+    for out in ("own", "link"):
+        ended = command("run", "small.yaml", "--out", out, "-q", "--budget", "1")
+        assert ended.code == 2 and ended.err.startswith("budget=1 is too small"), ended.err
+        assert (place / out).is_dir() and not list((place / out).iterdir())
+
+
+def test_a_name_that_no_folder_can_have_is_bad_input(command: Command, place: Path) -> None:
+    ended = command("run", "small.yaml", "--out", "n" * 300, "-q")
+    assert ended.code == 2 and ended.err.endswith(
+        "File name too long, expected a writable folder\n"
+    )
+
+
 @pytest.mark.parametrize("schedule", ["promote", "paper"])
 @pytest.mark.parametrize("method", ["nonconvex", "convex", "convex-free"])
 def test_the_smallest_budget_that_an_error_names_works(

@@ -40,7 +40,11 @@ def problem(**keys: Any) -> dict[str, Any]:
         (top(budget="10"), "budget: got '10', expected a whole number"),
         (top(seed=-1), "seed: got -1, expected >= 0"),
         (top(out=3), "out: got 3, expected text"),
-        (top(out="a\0b"), "out: got 'a\\x00b', expected text without null characters"),
+        (top(out="a\0b"), "out: got 'a\\x00b', expected text without control characters"),
+        (
+            top(title="a\33]0;b\7"),
+            "title: got 'a\\x1b]0;b\\x07', expected text without control characters",
+        ),
         (
             top(schedule="promot"),
             "schedule: got 'promot', expected 'promote' or 'paper' (did you m",

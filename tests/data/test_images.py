@@ -1,6 +1,7 @@
 """Pictures: tiny files in the formats of MNIST and CIFAR-10, and folders of pictures."""
 
 import hashlib
+import os
 import pickle
 import struct
 from pathlib import Path
@@ -163,6 +164,13 @@ def test_pictures_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     (tmp_path / "train" / "a" / "x.png").write_bytes(b"no picture")
     with pytest.raises(DataError, match=r"x\.png: cannot be read as a picture"):
         load(name="image_folder", path=str(tmp_path))
+
+
+def test_a_pipe_in_place_of_a_picture_is_an_error_and_not_a_wait(tmp_path: Path) -> None:
+    write_folder(tmp_path, train={"cat": [1], "dog": [2]})
+    os.mkfifo(tmp_path / "train/cat/pipe.png")
+    with pytest.raises(DataError, match="it is no regular file"):
+        load(name="image_folder", path=str(tmp_path), size=4)
 
 
 def test_large_pictures_and_large_folders_are_refused(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -159,6 +159,20 @@ def test_every_build_starts_at_the_same_point_and_leaves_the_generators_alone() 
     assert all(torch.equal(one, two) for one, two in pairs)
     assert not torch.equal(next(first.parameters()), next(other.parameters()))
     assert first.training
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (lambda: nn.Linear(3, 1, device="meta"), "weight is on the meta device"),
+        (lambda: nn.Sequential(nn.Embedding(4, 2, sparse=True)), "model: 0 has sparse gradients"),
+    ],
+)
+def test_models_that_cannot_be_trained_here_say_so(
+    model: Callable[[], nn.Module], words: str
+) -> None:
+    with pytest.raises(ProblemError, match=words):
+        workbench.problem(model).build(0)
 
 
 def test_a_lazy_model_says_what_to_do() -> None:

@@ -87,6 +87,8 @@ def test_filters_are_rows_and_embeddings_vectors_and_linear_models_have_no_hidde
     assert not hidden_matrices(nn.Linear(9, 4), nn.Linear(9, 4).parameters())
     # Without the model, nobody can tell an embedding from a matrix.
     assert hidden_matrices(None, words.parameters()) == {0, 1}
+    empty = [torch.zeros(0, 3), torch.zeros(3, 0), torch.zeros(2, 2), torch.zeros(2, 2)]
+    assert hidden_matrices(None, empty) == {2}
 
 
 def test_it_goes_on_bit_for_bit() -> None:

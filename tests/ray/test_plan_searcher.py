@@ -5,7 +5,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from ray import cloudpickle, tune
 from ray.tune.search import ConcurrencyLimiter, Searcher
 
@@ -59,6 +61,14 @@ def test_the_window_is_the_mean_of_the_last_reports() -> None:
     assert found.best.score == 2.25
     assert found.best.calls == 3
     assert found.cell == PLAN.cells[2]
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.int64, torch.tensor])
+def test_numbers_of_numpy_and_torch_are_scores(kind: Any, tmp_path: Path) -> None:
+    found = searcher()
+    finish(found, {PLAN.cells[1].index: [kind(2)]})
+    assert (found.best.cell, found.best.score) == (PLAN.cells[1].index, 2.0)
+    found.save(str(tmp_path / "state"))
 
 
 def test_the_result_is_the_one_of_everywhere() -> None:

@@ -2,14 +2,16 @@
 
 import os
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from grasp_tune.core.errors import CheckpointError, LockedError
+from grasp_tune.core.errors import CheckpointError, InputError, LockedError
 from grasp_tune.runtime.call_counter import CallCounter
-from grasp_tune.runtime.lock import folder_lock
+from grasp_tune.runtime.lock import NAME, folder_lock
 from tests.executors.sweeps import forked
 
 
@@ -20,6 +22,23 @@ def test_a_second_holder_is_told_who_the_first_is(tmp_path: Path) -> None:
             pass
     with folder_lock(tmp_path):
         pass  # free again
+
+
+def test_a_marker_that_is_too_long_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    marker = tmp_path / NAME
+    marker.write_bytes(b"{}".ljust(257))
+    with pytest.raises(InputError, match="has more than 256 bytes"), folder_lock(tmp_path):
+        pass
+    assert marker.read_bytes() == b"{}".ljust(257)
+
+
+def test_any_name_of_a_machine_fits_into_the_marker(tmp_path: Path) -> None:
+    code = "import socket; socket.gethostname = lambda: chr(252) * 64; "
+    code += "import pathlib, grasp_tune.runtime.lock as lock; "
+    code += f"print(lock.folder_lock(pathlib.Path({str(tmp_path)!r})).__enter__().text.decode())"
+    command = [sys.executable, "-c", code]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert len(ended.stdout) == 257 and r"\\xfc" in ended.stdout  # with the line break of `print`
 
 
 def test_the_death_of_the_holder_frees_the_folder(tmp_path: Path) -> None:

@@ -19,10 +19,11 @@ def remote(folder: Path) -> arrow.FileSystem:
     return arrow.SubTreeFileSystem(str(folder), arrow.LocalFileSystem())
 
 
-def storages(folder: Path) -> list[SharedStorage]:
+def storages(folder: Path, run: str = "run") -> list[SharedStorage]:
+    folder.mkdir(exist_ok=True)
     return [
-        SharedStorage(arrow.LocalFileSystem(), str(folder / "experiment/run")),
-        SharedStorage(remote(folder), "elsewhere/run"),
+        SharedStorage(arrow.LocalFileSystem(), str(folder / "experiment" / run)),
+        SharedStorage(remote(folder), f"elsewhere/{run}"),
     ]
 
 
@@ -44,6 +45,22 @@ def test_a_damaged_outcome_is_none(tmp_path: Path) -> None:
     assert storage.read_outcome(TASK) is None
 
 
+def test_files_of_another_sweep_are_refused(tmp_path: Path) -> None:
+    for storage, other in zip(
+        storages(tmp_path / "a"), storages(tmp_path / "b", "other"), strict=True
+    ):
+        storage.store.write("x0", {"param.w": torch.ones(3)}, {})
+        storage.write_outcome(TASK, OUTCOME, 0)
+        other.store.write("x1", {}, {})
+        other.write_outcome(TASK, OUTCOME, 0)
+    for mine, theirs in zip(*(sorted(tmp_path.glob(f"{at}/**/*.s*")) for at in "ab"), strict=True):
+        theirs.with_name(mine.name).write_bytes(mine.read_bytes())
+    for other in storages(tmp_path / "b", "other"):
+        with pytest.raises(CheckpointError, match="its sweep is 'run', expected 'other'"):
+            other.store.read("x0")
+        assert other.read_outcome(TASK) is None
+
+
 def test_calls_of_all_processes_are_added_up(tmp_path: Path) -> None:
     storage, other = storages(tmp_path)[0], storages(tmp_path)[0]
     assert storage.calls.total == 0
@@ -56,7 +73,7 @@ def test_calls_of_all_processes_are_added_up(tmp_path: Path) -> None:
 
 
 def test_a_remote_store_keeps_what_a_folder_keeps(tmp_path: Path) -> None:
-    store = store_on(remote(tmp_path), "deep/checkpoints")
+    store = store_on(remote(tmp_path), "deep/checkpoints", "run")
     assert store.keys() == ()
     tensors = {"param.a": torch.arange(6.0).reshape(2, 3), "buffer.n": torch.tensor(4)}
     store.write("x0", tensors, {"count": 3})
@@ -77,7 +94,7 @@ def test_a_remote_store_keeps_what_a_folder_keeps(tmp_path: Path) -> None:
 
 
 def test_a_damaged_remote_checkpoint_is_named(tmp_path: Path) -> None:
-    store = store_on(remote(tmp_path), "checkpoints")
+    store = store_on(remote(tmp_path), "checkpoints", "run")
     store.write("x0", {"a": torch.ones(3)}, {})
     path = tmp_path / "checkpoints/x0.safetensors"
     path.write_bytes(path.read_bytes()[:-2])

@@ -13,6 +13,7 @@ import grasp_tune as gt
 from grasp_tune.core.errors import CheckpointError, InputError
 from grasp_tune.runtime.lock import NAME, OURS, folder_lock
 from grasp_tune.runtime.store import CheckpointStore
+from grasp_tune.runtime.sweep_folder import SweepFolder
 from tests.executors.sweeps import fingerprint, problem, sweep
 
 
@@ -73,6 +74,7 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
 
 
 FILES = ["result.json", "model.safetensors", "state.json", NAME, "checkpoints"]
+SPARE = "state.previous.json"
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -95,6 +97,50 @@ def test_a_pipe_in_place_of_a_file_is_an_error_and_not_a_wait(name: str, copied:
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_link_in_place_of_the_spare_state_stays(begun: bool, copied: Path) -> None:
+    target = copied / "precious"
+    target.write_bytes(b"the user's own")
+    (copied / SPARE).unlink()
+    (copied / SPARE).symlink_to(target)
+    if not begun:
+        (copied / "state.json").unlink()
+    with pytest.raises(CheckpointError, match=f"{SPARE} is no regular file"):
+        sweep(copied)
+    assert (copied / SPARE).is_symlink() and target.read_bytes() == b"the user's own"
+
+
+def test_a_link_in_place_of_a_checkpoint_is_not_removed(tmp_path: Path) -> None:
+    target = tmp_path / "precious"
+    target.write_bytes(b"the user's own")
+    store = CheckpointStore(tmp_path / "checkpoints")
+    store.folder.mkdir()
+    store.path("x0").symlink_to(target)
+    with pytest.raises(CheckpointError, match=r"cannot be removed: .* is no regular"):
+        store.delete("x0")
+    assert store.path("x0").is_symlink()
+
+
+def test_a_name_that_no_folder_can_have_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="cannot be written: File name too long"):
+        sweep(tmp_path / ("n" * 300))
+
+
+def test_a_folder_that_is_gone_when_a_round_begins_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = SweepFolder.check_room
+
+    def check_room(self: SweepFolder, search: gt.Search) -> None:
+        if search.outcomes:
+            shutil.rmtree(self.path)
+        looked(self, search)
+
+    monkeypatch.setattr(SweepFolder, "check_room", check_room)
+    with pytest.raises(CheckpointError, match="removed or taken over by another run"):
+        sweep(tmp_path / "out")
 
 
 def test_a_link_in_place_of_a_folder_is_not_followed(tmp_path: Path) -> None:
