@@ -88,9 +88,9 @@ class Experiment(s.Section):
     schedule: Literal["promote", "paper"] = "promote"
     """`promote` gives most to the best of a short list; `paper` is the paper's to the letter."""
     patience: Annotated[s.Whole, Field(ge=0)] | None = None
-    """End the final run after so many looks at validation rows (or fresh minibatches) in a row that
-    found nothing better, by what the choice goes by; 0: never. Empty: 3 with validation data, else
-    never."""
+    """End the final run after so many of its eight parts in a row that got no better on validation
+    rows (or fresh minibatches), by what the choice goes by; 0: never. Empty: 3 with validation data
+    and 2,000 calls or more, else never."""
     schedule_options: dict[str, Any] = Field(default_factory=dict)
     """Fields of the schedule that differ from their defaults, as `gt.Promote(...)` takes them."""
     ensemble: Literal["resample", "window"] = "resample"

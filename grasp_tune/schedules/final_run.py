@@ -145,15 +145,17 @@ class _StepSize:
 
 
 class _Stopping:
-    """The looks at the ends of parts, and whether the run has got worse for too long."""
+    """The looks at a run, all on the same samples, and whether it has got worse for too long."""
 
     def __init__(self, state: PromoteState) -> None:
-        options, usual = state.options, 3 if state.start.held_out else 0
+        options = state.options
+        samples = int(options.look_share * state.spec.budget)
+        usual = 3 if state.start.held_out and samples >= options.least_look else 0
         self._patience = usual if options.patience is None else options.patience
-        wanted = self._patience and state.samples_freely
-        self.samples = int(options.look_share * state.spec.budget) if wanted else 0
-        self._state = state
+        self.samples = samples if self._patience and state.samples_freely else 0
+        self._state, self._first = state, state.sampled
         self._looks: list[Candidate] = []
+        self._parts = list[int]()  # how many looks there were at the end of each part
 
     def points(self, first: int, stop: int, *, early: bool) -> tuple[int, ...]:
         """Return the calls of a part at which the run is looked at."""
@@ -165,11 +167,12 @@ class _Stopping:
     def look(self, name: str, arm: Arm, calls: Sequence[int]) -> Generator[Round, Known, None]:
         """Yield fresh samples at these points of a part."""
         keys: list[Key] = [iterate_key(arm.index, call) for call in calls]
-        tallies = yield from self._state.fresh_losses(name, keys, self.samples)
+        tallies = yield from self._state.fresh_losses(name, keys, self.samples, self._first)
         for key in keys:
             tally = tallies.get(key, Tally())
             row = Candidate.of(key, arm, tally.mean)
             self._looks.append(replace(row, samples=tally.count, square=tally.square))
+        self._parts.append(len(self._looks))
 
     def _best(self) -> int:
         scores = [row.score if math.isfinite(row.score) else math.inf for row in self._looks]
@@ -182,8 +185,9 @@ class _Stopping:
 
     @property
     def over(self) -> bool:
-        """Whether none of the last looks got below the best before them."""
-        return len(self._looks) - 1 - self._best() >= self._patience
+        """Whether the last parts ended above the best look before them."""
+        best = self._best() + 1
+        return sum(count > best for count in self._parts) >= self._patience
 
     def rows(self) -> list[Candidate]:
         """Return the best point as a candidate; the others for the record."""

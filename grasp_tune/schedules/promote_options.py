@@ -63,11 +63,11 @@ class PromoteOptions:
     falling: float = 0.8  # a loss that still falls is at most this share of the part before's
     growth: float = 4.0  # of the step; its root where that fails, ...
     least_growth: float = 1.3  # until that is less than this
-    # Early stopping: the end of every part is looked at, and the final run ends after so many looks
-    # in a row that do not get below the best; 0: never. None: 3 with validation data, which ended
-    # with the same test loss or a lower one on six of eight problems, for a third to four fifths of
-    # the calls; without it never.
+    # Early stopping: the end of every part is looked at, and the final run ends after so many parts
+    # in a row that do not get below the best look; 0: never. None: 3 with validation data, else
+    # never (docs/validation.md has figures).
     patience: int | None = None
+    least_look: int = 8  # minibatches; where a look has fewer, validation data alone ends nothing
     look_share: float = 0.004  # for each look
 
     race_share: float = 0.01  # for the last choice

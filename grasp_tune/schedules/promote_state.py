@@ -66,14 +66,17 @@ class PromoteState:
         return {item.arm: item for item in runs}, known
 
     def fresh_losses(
-        self, name: str, keys: Sequence[Key], count: int
+        self, name: str, keys: Sequence[Key], count: int, first: int | None = None
     ) -> Generator[Round, Known, dict[Key, Tally]]:
         """Yield `count` fresh samples, the same ones for every point; return what each gave.
 
         Points whose samples were lost are left out.
+
+        first: of the samples, where they are those of an earlier call; None: new ones.
         """
-        samples = paired_samples(map(str, keys), self.sampled, self.sampled + count)
-        self.sampled += count
+        first = self.sampled if first is None else first
+        samples = paired_samples(map(str, keys), first, first + count)
+        self.sampled = max(self.sampled, first + count)
         tasks = score_tasks(name, samples, "value")
         known = yield self.round(tasks)
         found = scores(tasks, known)

@@ -1,6 +1,8 @@
 """The final run of the default schedule: early stopping by looks at validation data."""
 
 import math
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -56,6 +58,23 @@ def test_validation_data_alone_ends_a_run_that_memorizes() -> None:
     assert sum(result.calls.values()) < 2500 and ENDED_EARLY in result.notes
     never = gt.minimize(memorizing(), 3000, schedule=gt.Promote(patience=0), progress=False)
     assert sum(never.calls.values()) > 2900 and ENDED_EARLY not in never.notes
+
+
+def test_looks_are_on_the_same_rows_and_too_small_ones_end_nothing() -> None:
+    seen: Counter[float] = Counter()
+
+    def loss(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        if not model.training:
+            seen[float(batch[0].sum())] += 1
+        return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+    gt.minimize(replace(memorizing(), loss=loss), 3000, progress=False)
+    counts = [count for _, count in seen.most_common(13)]
+    # 0.004 of 3,000, once for every look; those of the last race are fewer.
+    assert len(set(counts[:12])) == 1 and counts[12] < counts[0]
+    # 0.004 of 1,900 calls are seven minibatches, fewer than eight.
+    short = gt.minimize(memorizing(), 1900, progress=False)
+    assert ENDED_EARLY not in short.notes and "look" not in short.table()
 
 
 def test_a_run_that_gets_better_goes_on_to_its_end() -> None:
