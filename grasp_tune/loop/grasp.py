@@ -118,8 +118,9 @@ class Grasp(LoopOptimizer):
         over = self._clock is not None and self._agreed(torch.tensor(float(self._clock.over))) > 0
         if self._timing:  # none of these steps moves the model
             assert self._clock is not None
-            if (steps := self._clock.tick(self._point)) is not None or over:
-                calls = self._agreed(torch.tensor(steps or 1.0, dtype=torch.float64))
+            timed = self._clock.tick(self._point) or over
+            if self._agreed(torch.tensor(float(timed))) > 0:  # clocks differ: all ranks or none
+                calls = self._agreed(torch.tensor(self._clock.fit(), dtype=torch.float64))
                 self._search, self._timing = Search(self._spec(budget=int(calls))), False
             return
         if self._run is None:  # x0 is where the model is now
@@ -272,8 +273,8 @@ class _Clock:
     def over(self) -> bool:
         return self.elapsed >= self._limit
 
-    def tick(self, point: ModelPoint) -> int | None:
-        """Note a step; return how many more fit once that is known.
+    def tick(self, point: ModelPoint) -> bool:
+        """Note a step; return whether there were enough to tell how many more fit.
 
         The optimizer's own time counts too: it makes a step with copies of the parameters.
         """
@@ -288,10 +289,14 @@ class _Clock:
         self._begun = self._begun or now
         self._ticks.append(now)
         enough = min(TIMING[0] * self._limit, TIMING[1])
-        if len(self._ticks) < TIMED or now - self._ticks[WARM - 1] < enough:
-            return None
+        return len(self._ticks) >= TIMED and now - self._ticks[WARM - 1] >= enough
+
+    def fit(self) -> int:
+        """Return how many more steps fit; ends the timing."""
         self._copies, self._optimizer = [], None
-        each = (now - self._ticks[WARM - 1]) / (len(self._ticks) - WARM)
+        if (timed := len(self._ticks) - WARM) <= 0:
+            return 1
+        each = (self._ticks[-1] - self._ticks[WARM - 1]) / timed
         return max(1, int(MARGIN * (self._limit - self.elapsed) / max(each, 1e-6)))
 
     def go_on(self, spent: float) -> None:

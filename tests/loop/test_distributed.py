@@ -11,12 +11,14 @@ import torch.multiprocessing
 from torch.nn.parallel import DistributedDataParallel
 
 import grasp_tune as gt
+from grasp_tune.loop import grasp
 from tests.loop.test_grasp import BUDGET, batches, network, train, whole_loss
 
 
 def _rank(rank: int, port: int, folder: str, budget: dict[str, float]) -> None:
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.set_num_threads(1)
+    grasp.TIMED += 8 * rank  # by its own clock, the second rank has timed enough later
     torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
     inner = network(seed=rank)  # DDP sends rank 0's weights to all
     model = DistributedDataParallel(inner)
