@@ -33,7 +33,7 @@ from grasp_tune.runtime.store import TemporaryStore
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 3
+FORMAT = 4
 # Steps that are timed where the budget is given in minutes, at the least; the first ones warm up.
 TIMED, WARM = 12, 4
 TIMING = 0.02, 2.0  # share of the time that timing takes, and its most in seconds

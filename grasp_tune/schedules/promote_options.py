@@ -39,7 +39,7 @@ class PromoteOptions:
     least_length: int = 8
     second_length: float = 3.0  # times the first: shorter ones are fooled by plateaus
     # Below this budget the list has its first two places only, and the second rung is at most twice
-    # the first: 3 to 7 % lower on three of four short runs (T = 300 and 400), the same on one.
+    # the first: 6 to 7 % lower on three of four short runs (T = 300 and 400), the same on one.
     small_budget: int = 500
     near: float = 0.8  # of the best run's gain: a larger step that gained so much goes on, too
     interpolate: bool = True  # whether the final step may lie between two of the list
