@@ -1,4 +1,4 @@
-"""Networks on graphs and tables: a graph convolution, a deep residual net with batch statistics."""
+"""Networks on graphs and tables: graph convolution, a residual net, a wide and deep one."""
 
 from functools import cache
 from pathlib import Path
@@ -80,7 +80,51 @@ def _table_net() -> nn.Module:
     )
 
 
+CATEGORIES = (500, 200, 50, 20)
+
+
+@cache
+def _clicks(folder: Path) -> Arrays:
+    """25,000 clicks or none on four categories, whose pairs matter; made from a seed."""
+    draw = torch.Generator().manual_seed(33)
+    picks = torch.stack([torch.randint(0, n, (25_000,), generator=draw) for n in CATEGORIES], 1)
+    tables = [torch.randn(count, 4, generator=draw) for count in CATEGORIES]
+    one, two, three, four = (table[picks[:, at]] for at, table in enumerate(tables))
+    score = (one * two).sum(1) + (three * four).sum(1) + one[:, 0]
+    label = (torch.rand(len(picks), generator=draw) < torch.sigmoid(score)).long()
+    return Arrays(picks[5_000:], label[5_000:], picks[:5_000], label[:5_000])
+
+
+class WideAndDeep(nn.Module):
+    """A weight for each category, and a network over their vectors (Cheng et al. 2016)."""
+
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.wide = nn.ModuleList([nn.Embedding(count, 1) for count in CATEGORIES])
+        self.vectors = nn.ModuleList([nn.Embedding(count, width) for count in CATEGORIES])
+        self.deep = models.mlp((len(CATEGORIES) * width, 64, 32, 1))()
+
+    def forward(self, picks: Tensor) -> Tensor:
+        """Return one score a row."""
+        columns = picks.unbind(1)
+        vectors = [table(at) for table, at in zip(self.vectors, columns, strict=True)]
+        weights = [table(at) for table, at in zip(self.wide, columns, strict=True)]
+        out: Tensor = self.deep(torch.cat(vectors, 1)) + sum(weights)
+        return out
+
+
 STRUCTURED = (
+    Workload(
+        "wide-and-deep",
+        "wide and deep network on made-up clicks",
+        False,
+        _clicks,
+        WideAndDeep,
+        models.logistic,
+        budget=2_000,
+        batch_size=64,
+        sample=5_000,
+    ),
     Workload(
         "graph",
         "graph convolution on a made-up graph",

@@ -155,6 +155,18 @@ VISION = (
         classes=False,
     ),
     Workload(
+        "deep-relu",
+        "fourteen narrow ReLU layers without norms on MNIST",
+        False,
+        lambda folder: data.mnist(folder).changed(lambda x: x.flatten(1)),
+        models.mlp((784, *[48] * 13, 10)),
+        models.cross_entropy,
+        _MNIST,
+        budget=1_500,
+        batch_size=32,
+        sample=5_000,
+    ),
+    Workload(
         "diffusion",
         "small U-Net that predicts noise, MNIST 14 x 14",
         False,

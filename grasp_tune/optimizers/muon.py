@@ -20,6 +20,8 @@ QUINTIC = (3.4445, -4.7750, 2.0315)
 ROUNDS = 5
 WHOLE, BLOCK = 128, 64  # the longest shorter side of a matrix that is not cut; rows of a block
 STACKED = 2**16  # numbers of a matrix that shares its products with others of its shape
+# Below it squares of a matrix of 10^7 numbers would be too small for float32, and its norm wrong.
+SILENT = 1e-15
 # Root mean square of a move per unit of step, as Adam's usually is, so that one step size serves
 # both (Liu et al. 2025).
 SIZE = 0.2
@@ -55,7 +57,7 @@ def equalized(matrices: Tensor) -> Tensor:
     a, b, c = QUINTIC
     wide = matrices.to(torch.promote_types(matrices.dtype, torch.float32))
     wide = wide.mT if wide.shape[-2] > wide.shape[-1] else wide
-    wide = wide / torch.linalg.matrix_norm(wide, keepdim=True).clamp_min(1e-30)
+    wide = wide / torch.linalg.matrix_norm(wide, keepdim=True).clamp_min(SILENT)
     gram, product = wide @ wide.mT, torch.addmm if wide.ndim == 2 else torch.baddbmm
     factor: Tensor | None = None
     for left in reversed(range(ROUNDS)):
@@ -134,6 +136,9 @@ class MatrixAdam(CoordinateAdam):
             else:
                 moves = equalized_in_blocks(torch.stack(flat)).unbind()
             moves = [move.view(point.shape) for move, point in zip(moves, some, strict=True)]
+            # A layer that this minibatch does not reach rests: its mean still points somewhere, and
+            # its size, which says how long ago that was, is lost.
+            torch._foreach_mul_(moves, [norm.sign() for norm in torch._foreach_norm(gradients)])
             squares = self.entries(some, "square")
             torch._foreach_mul_(squares, 1.0 - fresh)
             torch._foreach_addcmul_(squares, moves, moves, fresh)

@@ -2,7 +2,8 @@
 
 It is cut into parts, so that it can go on after a fault, and so that its step can follow what it
 shows: a part that makes the loss jump is undone, and the run goes on from the state before it with
-a smaller step; where nearly all of the loss is gone and it still falls, larger steps are tried.
+a smaller step; where nearly all of the loss is gone and it still falls, larger steps are tried. A
+run that learns nothing at first is measured against the next smaller step of the list.
 
 Where there are calls enough, a step averages several minibatches, its lanes: as good, with a
 fraction of the depth. A step of L lanes is the root of L times as large.
@@ -27,22 +28,109 @@ EARLY = (1 / 16, 1 / 8, 1 / 4, 1 / 2)  # of the first part: looks at a run that 
 
 def final_run(state: PromoteState, start: FinalStart) -> Generator[Round, Known, list[Candidate]]:
     """Yield the parts; return the candidates that they leave."""
-    options, stopping, step = state.options, _Stopping(state), _StepSize(state, start)
-    total = max(0, state.left - (options.parts + len(EARLY)) * stopping.samples)
-    begin = start.state.call if start.state is not None else 0
-    end, call, lanes = begin + total, begin, _lanes(state)
-    rows = [] if start.state is None else [Candidate.of(start.state, start.owner, start.loss)]
-    good, kept, ends = start.state, start.owner, None
-    window = math.nan  # mean loss of the last minibatches of the last part that stands
-    for part in range(options.parts):
-        first, last = call, part == options.parts - 1
-        length = (begin + total * (part + 1) // options.parts - first) // lanes * lanes
-        stop = end if last else first + length
+    run = _FinalRun(state, start)
+    ends = run.ends(state.options.parts)
+    while ends:
+        number = state.options.parts - len(ends)
+        ended = yield from run.part(number, ends.pop(0), last=not ends)
+        if ended:
+            break
+        if number == 1 and ends and (yield from run.second_chance()):
+            ends = run.ends(max(1, len(ends) - 1))
+    return run.candidates()
+
+
+class _FinalRun:
+    """Where the final run stands, and how it goes on."""
+
+    def __init__(self, state: PromoteState, start: FinalStart) -> None:
+        self._state, self._start, self._lanes = state, start, _lanes(state)
+        self._stopping, self._step = _Stopping(state), _StepSize(state, start)
+        looks = (state.options.parts + len(EARLY)) * self._stopping.samples
+        self._begin = self._call = start.state.call if start.state is not None else 0
+        self._end = self._begin + max(0, state.left - looks)
+        self._good, self._owner = start.state, start.owner  # the last state that stands, its run
+        self._window = math.nan  # mean loss of that run's last minibatches
+        self._winner: Arm | None = None  # once the last part stands
+        self._losses: list[float] = []  # of the parts that stand
+
+    def ends(self, parts: int) -> list[int]:
+        """Return the calls at which so many parts end that are to come."""
+        left = self._end - self._call
+        return [self._call + left * part // parts for part in range(1, parts + 1)]
+
+    def part(self, number: int, stop: int, *, last: bool) -> Generator[Round, Known, bool]:
+        """Yield one part; return whether the run ends with it."""
+        state, options, first, arm = self._state, self._state.options, self._call, self._step.arm
+        if not last:
+            stop = first + (stop - first) // self._lanes * self._lanes
         if stop <= first:
-            continue
-        call, arm = stop, step.arm
-        points = () if last else stopping.points(first, stop, early=part == 0)
-        segment = Segment(
+            return False
+        points = () if last else self._stopping.points(first, stop, early=number == 0)
+        segment = self._segment(arm, first, stop, self._good, points, last=last)
+        item = yield from self._train(f"final{number}", segment)
+        self._call, loss = stop, _usual_loss(item, options.curve_points)
+        if not self._step.accepts(loss):
+            if not last:
+                unseen = [iterate_key(arm.index, at) for at in points]
+                state.discard = (state_key(arm.index, stop), *unseen)
+            self._step.go_back()
+            return False
+        assert item is not None
+        self._window, self._winner = item.window_loss, arm if last else None
+        self._losses.append(loss)
+        if not last:
+            self._stand(arm, stop)
+        if points:
+            yield from self._stopping.look(f"final{number}-look", arm, points)
+            state.leader = self._stopping.best or state.leader
+            if self._stopping.over:
+                state.notes.append(ENDED_EARLY)
+                state.left = 0
+                return True
+        self._step.go_on(loss)
+        return False
+
+    def second_chance(self) -> Generator[Round, Known, bool]:
+        """Yield a part of the next smaller step, where the run has stalled; return whether it has.
+
+        It goes on in place of the run where its loss is about as low as the run's first part's.
+        """
+        state, options, other = self._state, self._state.options, self._start.other
+        if other is None:
+            return False
+        origin, length = state_key(other.index, self._begin), (self._call - self._begin) // 2
+        length = length // self._lanes * self._lanes
+        if length == 0 or len(self._losses) < 2 or not self._step.stalls(*self._losses):
+            state.discard = (*state.discard, origin)
+            return False
+        stop = self._begin + length
+        segment = self._segment(other, self._begin, stop, origin)
+        item = yield from self._train("other", segment)
+        loss = _usual_loss(item, options.curve_points)
+        self._end -= length
+        if item is not None and loss < options.alike * self._losses[0]:
+            self._window, self._end = item.window_loss, self._end - (self._call - stop)
+            self._call = stop
+            self._stand(other, stop)
+            self._step.switch(other, loss)
+            state.discard = (*state.discard, origin)
+        else:
+            state.discard = (state_key(other.index, stop), origin)
+        return True
+
+    def _segment(
+        self,
+        arm: Arm,
+        first: int,
+        stop: int,
+        origin: Key | None,
+        points: tuple[int, ...] = (),
+        *,
+        last: bool = False,
+    ) -> Segment:
+        options = self._state.options
+        return Segment(
             arm,
             first,
             stop,
@@ -50,45 +138,37 @@ def final_run(state: PromoteState, start: FinalStart) -> Generator[Round, Known,
             averages=(options.average_power,),
             keep_averages=last,
             save=not last,
-            anneal=(begin, end) if options.anneal else None,
+            anneal=(self._begin, self._end) if options.anneal else None,
             warmup=options.warmup,
-            origin=good,
-            lanes=lanes,
+            origin=origin,
+            lanes=self._lanes,
         )
-        found, _ = yield from state.train(f"final{part}", [segment])
-        item = found.get(arm.index)
-        loss = finite_loss(item)
-        if not step.accepts(loss, _median(item, options.curve_points)):
-            if not last:
-                unseen = [iterate_key(arm.index, at) for at in points]
-                state.discard = (state_key(arm.index, stop), *unseen)
-            step.go_back()
-            continue
-        assert item is not None
-        window, ends = item.window_loss, (arm, stop) if last else None
-        if not last:
-            if good is not None and good != start.state:  # the first stays: it is a candidate
-                state.discard = (good,)
-            kept, good = arm, state_key(arm.index, stop)
-            state.leader = stopping.best or good
-        if points:
-            yield from stopping.look(f"final{part}-look", arm, points)
-            state.leader = stopping.best or state.leader
-            if stopping.over:
-                state.notes.append(ENDED_EARLY)
-                state.left = 0
-                break
-        step.go_on(loss)
-    rows += stopping.rows()
-    if ends is not None:
-        winner, stop = ends
-        state.leader = iterate_key(winner.index, stop)
-        rows.append(Candidate.of(state.leader, winner, window))
-        average = average_key(winner.index, stop, options.average_power)
-        rows.append(Candidate.of(average, winner, math.nan))
-    elif good is not None and good != start.state:
-        rows.append(Candidate.of(good, kept, window))
-    return rows
+
+    def _train(self, name: str, segment: Segment) -> Generator[Round, Known, SegmentOutcome | None]:
+        found, _ = yield from self._state.train(name, [segment])
+        return found.get(segment.arm.index)
+
+    def _stand(self, arm: Arm, stop: int) -> None:
+        """Go on from the end of a part; the start of the run stays: it is a candidate."""
+        if self._good is not None and self._good != self._start.state:
+            self._state.discard = (self._good,)
+        self._owner, self._good = arm, state_key(arm.index, stop)
+        self._state.leader = self._stopping.best or self._good
+
+    def candidates(self) -> list[Candidate]:
+        """Return the points that the run leaves for the last choice."""
+        start, rows = self._start, list[Candidate]()
+        if start.state is not None:
+            rows.append(Candidate.of(start.state, start.owner, start.loss))
+        rows += self._stopping.rows()
+        if self._winner is not None:
+            winner, power = self._winner, self._state.options.average_power
+            self._state.leader = iterate_key(winner.index, self._end)
+            rows.append(Candidate.of(self._state.leader, winner, self._window))
+            rows.append(Candidate.of(average_key(winner.index, self._end, power), winner, math.nan))
+        elif self._good is not None and self._good != start.state:
+            rows.append(Candidate.of(self._good, self._owner, self._window))
+        return rows
 
 
 def _lanes(state: PromoteState) -> int:
@@ -106,22 +186,27 @@ class _StepSize:
         self._state, self.arm, self._before = state, start.arm, start.loss
         self._growth, self._grown = state.options.growth, False
 
-    def accepts(self, loss: float, middle: float | None) -> bool:
-        """Return whether a part that ended at this loss stands; any finite first one does.
-
-        middle: the loss of most of its minibatches; a mean that a few of them have raised is no
-            jump.
-        """
+    def accepts(self, loss: float) -> bool:
+        """Return whether a part that ended at this loss stands; any finite first one does."""
+        before, start, options = self._before, self._state.start.value, self._state.options
         if self._grown:
-            return loss < self._before
-        before, start = self._before, self._state.start.value
-        low = loss if middle is None else min(loss, middle)
+            return loss < before
         # A loss that may be negative has no zero to be a multiple of: it then jumps where it loses
         # all that was gained since the start.
-        rise = (self._state.options.jump - 1.0) * before
-        return math.isfinite(loss) and low < before + (
-            rise if before > 0.0 else max(-before, start - before)
-        )
+        rise = (options.jump - 1.0) * before if before > 0.0 else max(-before, start - before)
+        # A dead network's loss is no multiple of what it was, but what was gained is lost.
+        if 0.0 < before < options.gained * start:
+            rise = min(rise, (start - before) / 2)
+        return math.isfinite(loss) and loss < before + rise
+
+    def stalls(self, before: float, loss: float) -> bool:
+        """Return whether the loss is still high, and a part has hardly lowered it."""
+        options, start = self._state.options, self._state.start.value
+        return loss > options.stalled * before and loss > options.learned * start > 0.0
+
+    def switch(self, arm: Arm, loss: float) -> None:
+        """Go on with another run, at this loss."""
+        self.arm, self._before = arm, loss
 
     def go_on(self, loss: float) -> None:
         """Choose the next step after a part that stands."""
@@ -198,8 +283,12 @@ class _Stopping:
         ]
 
 
-def _median(item: SegmentOutcome | None, least: int) -> float | None:
-    """Return the median of the later half of a part's curve, None where it has too few points."""
-    losses = [point.loss for point in item.curve] if item is not None else []
-    late = losses[len(losses) // 2 :]
-    return median(late) if len(late) >= least else None
+def _usual_loss(item: SegmentOutcome | None, least: int) -> float:
+    """Return the mean loss at the end of a part, or the median of its later half if that is lower.
+
+    A mean that a few minibatches have raised is no jump. Infinity where the part has failed.
+    """
+    loss = finite_loss(item)
+    late = [point.loss for point in item.curve] if item is not None else []
+    late = late[len(late) // 2 :]
+    return min(loss, median(late)) if math.isfinite(loss) and len(late) >= least else loss

@@ -55,7 +55,14 @@ class PromoteOptions:
     lane_calls: int = 1_000  # of T, for each lane; lanes are a power of two
     average_power: float = 8.0  # exponent of the running average
     jump: float = 2.0  # a part whose loss is so many times the part before's is undone
+    gained: float = 0.8  # of the start's loss: below it, one that loses half of the gain is, too
     backoff: float = 4.0  # and the step divided by this
+    # A run whose second part ends above so much of the first's loss, and above so much of the
+    # start's, learns nothing. The next smaller step of the list then gets a part, too, and goes on
+    # where its loss is about as low as that of the first part.
+    stalled: float = 0.95
+    learned: float = 0.5
+    alike: float = 1.02
     curve_points: int = 5  # of a part's curve, at least, for a median
     # Where nearly all of the loss is gone and it still falls, larger steps are tried: data that
     # the model can fit without error wants them.
@@ -103,7 +110,7 @@ class PromoteOptions:
                 raise InputError(f"{name}: got {value!r}, expected {low} to {high}")
 
 
-_LIMITS = ("risen", "diverged", "near", "jump")  # inf: never reached
+_LIMITS = ("risen", "diverged", "near", "jump", "stalled")  # inf: never reached
 
 
 def _within(low: float, value: object, high: float) -> bool:

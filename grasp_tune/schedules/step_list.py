@@ -38,6 +38,7 @@ class FinalStart:
     owner: Arm  # the run whose state it begins from
     state: Key | None = None  # None: x0
     loss: float = math.inf  # there, as far as it is known
+    other: Arm | None = None  # the next smaller step, where its run has come as far
 
 
 @dataclass
@@ -305,13 +306,19 @@ def _second_rung(
         alive += [further] if math.isfinite(losses[further]) else []
         winner, tried = _leading(lists, alive, losses)
     state.leader = state_key(winner.index, end)
-    leftover = (state_key(arm.index, end) for arm in alive if arm is not winner)
+    smaller = [
+        arm
+        for arm in alive
+        if arm.base == winner.base and arm.power == winner.power and arm.value < winner.value
+    ]
+    other = max(smaller, key=lambda arm: arm.value, default=None)
+    leftover = (state_key(arm.index, end) for arm in alive if arm not in (winner, other))
     state.discard = (*kept, *leftover)
     arm = winner
     if options.interpolate and described(winner.base).changes_step:
         moved = tried.vertex({place: losses.get(arm) for place, arm in tried.arms.items()})
         arm = state.new_arm(winner, winner.value * tried.spacing**-moved)
-    return FinalStart(arm, winner, state.leader, losses[winner])
+    return FinalStart(arm, winner, state.leader, losses[winner], other)
 
 
 def _leading(

@@ -29,6 +29,8 @@ def test_every_variant_changes_something(name: str) -> None:
         not in (
             "constant-step",
             "no-undo",
+            "no-second",
+            "dead-stays",
             "no-bold",
             "coordinates",
             "one-lane",

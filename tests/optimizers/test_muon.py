@@ -65,6 +65,24 @@ def test_a_matrix_without_a_gradient_to_speak_of_stays_where_it_is() -> None:
     assert torch.equal(point.detach(), torch.ones(3, 4))
 
 
+def test_a_layer_that_is_not_reached_rests_and_stays_finite() -> None:
+    # Experts that get no rows, dead units: the mean shrinks until its squares are no numbers.
+    torch.manual_seed(0)
+    point, twin = (torch.randn(6, 9, requires_grad=True) for _ in range(2))
+    optimizer = MatrixAdam([point, twin], lr=0.1, matrices={0, 1})
+    for at in range(600):
+        twin.grad = torch.randn(6, 9)
+        point.grad = torch.randn(6, 9) if at < 5 else torch.zeros(6, 9)
+        rested = point.detach().clone()
+        optimizer.step()
+        assert torch.isfinite(point).all() and torch.equal(point, rested) == (at >= 5)
+    point.grad = torch.randn(6, 9)
+    optimizer.step()
+    move = (point - rested).detach().square().mean().sqrt().item()
+    assert move == pytest.approx(0.1 * 0.2, rel=1e-4)
+    assert torch.isfinite(equalized(1e-21 * torch.randn(6, 9))).all()
+
+
 def test_without_matrices_it_is_adam() -> None:
     points = [nn.Parameter(torch.ones(4, 3)) for _ in range(2)]
     optimizers = [MatrixAdam(points[:1], lr=0.1), CoordinateAdam(points[1:], lr=0.1)]

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -20,7 +21,7 @@ from grasp_tune.core.tasks import (
     TrainTask,
 )
 from grasp_tune.schedules.promote import Promote
-from tests.core.simulation import answer, run, segments
+from tests.core.simulation import answer, checked_run, run, segments
 
 SHARES = Promote().paper_shares
 
@@ -82,6 +83,74 @@ def test_a_jump_of_the_loss_is_undone_with_a_smaller_step_on_fresh_minibatches()
     assert sum(search.calls.values()) <= 20_000
     values = {segment.arm.index: segment.arm.value for segment in segments(tasks, "")}
     assert all(row.value == values[row.arm] for row in search.choice.candidates if row.arm)
+
+
+def final_losses(losses: dict[str, float]) -> Callable[[Task], Outcome]:
+    """Replies whose parts end at these losses, by how their names begin; the start's is 2.3.
+
+    The runs before them end above 1.3.
+    """
+
+    def reply(task: Task) -> Outcome:
+        outcome = answer(task)
+        if not isinstance(outcome, TrainOutcome) or task.id.startswith(("ramp", "paper")):
+            return outcome
+        told = [loss for name, loss in losses.items() if task.id.startswith(name)]
+        ended = (
+            replace(run, loss=(told or [1.3 + run.loss])[-1], curve=()) for run in outcome.segments
+        )
+        return replace(outcome, segments=tuple(ended))
+
+    return reply
+
+
+def test_a_part_that_loses_half_of_what_was_gained_is_undone() -> None:
+    # 1.2 was gained, and a network that dies is where it was.
+    losses = {"final": 1.1, "final3": 2.25}
+    _, tasks = run(SweepSpec(NonConvex(), 20_000), final_losses(losses))
+    third, fourth, fifth = (segments(tasks, f"final{part}")[0] for part in (2, 3, 4))
+    assert fifth.arm.value == fourth.arm.value / 4 and fifth.state == third.writes[-1]
+    _, tasks = run(SweepSpec(NonConvex(), 20_000), final_losses(losses | {"final3": 1.6}))
+    assert len({segment.arm for segment in segments(tasks, "final")}) == 1
+
+
+def test_a_run_that_stalls_is_measured_against_the_next_smaller_step() -> None:
+    stalled = {"final0": 1.5, "final1": 1.49, "final3": 1.2, "other": 1.51}
+    spec = SweepSpec(NonConvex(base="adam"), 20_000)
+    search, tasks = checked_run(spec, final_losses(stalled))
+    (other,), second = segments(tasks, "other"), segments(tasks, "second")
+    first, later = segments(tasks, "final0")[0], segments(tasks, "final")[2:]
+    assert other.start == first.start and other.arm in [run.arm for run in second]
+    assert other.arm.value < first.arm.value and abs(other.stop - first.stop) <= 8
+    # About as low after one part, it goes on; its run has the calls that are left.
+    assert {run.arm for run in later} == {other.arm} and later[0].start == other.stop
+    assert later[-1].step_share(later[-1].stop - 1) < 1e-3
+    assert 0.97 * 20_000 < sum(search.calls.values()) <= 20_000
+    assert search.choice is not None
+    assert {row.arm for row in search.choice.candidates} >= {other.arm.index}
+    # Where it is not as low, the run itself does.
+    _, tasks = checked_run(spec, final_losses(stalled | {"other": 1.6}))
+    later = segments(tasks, "final")[2:]
+    assert {run.arm for run in later} == {first.arm} and len(later) == 5
+
+
+@pytest.mark.parametrize("losses", [(1.5, 1.4), (1.1, 1.1)])
+def test_a_run_that_learns_or_has_learned_needs_no_second_chance(
+    losses: tuple[float, float],
+) -> None:
+    spec, parts = (
+        SweepSpec(NonConvex(base="adam"), 20_000),
+        dict(zip(("final0", "final1"), losses, strict=True)),
+    )
+    _, tasks = checked_run(spec, final_losses(parts))
+    assert not segments(tasks, "other") and len(segments(tasks, "final")) == 8
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 4])
+def test_few_parts_still_reach_the_end_of_the_budget(parts: int) -> None:
+    spec = SweepSpec(NonConvex(base="adam"), 20_000, Promote(parts=parts))
+    search, _ = checked_run(spec, final_losses({"final": 1.5, "other": 1.5}))
+    assert 0.97 * 20_000 < sum(search.calls.values()) <= 20_000
 
 
 def test_where_every_run_diverges_x0_is_returned_and_the_result_says_so() -> None:
