@@ -110,6 +110,7 @@ class Grasp(LoopOptimizer):
         super().__init__(point)
         self._task: Task | None = None
         self._aside: Tensors | None = None  # where the run is while `best` shows another point
+        self._loaded: Tensors | None = None  # where a saved state put the model
         self._whole_epochs = epochs is not None
 
     def _take(self, loss: Tensor) -> None:
@@ -126,6 +127,9 @@ class Grasp(LoopOptimizer):
         if self._run is None:  # x0 is where the model is now
             self._point.store.write(START, self._point.tensors(), {})
             self._next_task()
+        if self._loaded is not None and self._point.stands_at(self._loaded):
+            self._point.mark()  # also where the model was loaded after its optimizer
+        self._loaded = None
         if not self._feed(loss):
             self._next_task()
         if over and not self._done:
@@ -229,7 +233,12 @@ class Grasp(LoopOptimizer):
             raise InputError("this is no state of a Grasp optimizer of this version")
         if grasp["search"] is None:
             return
-        spec = self._spec(budget=int(grasp["search"]["spec"]["budget"]))
+        budget = int(grasp["search"]["spec"]["budget"])
+        if self._clock is None and budget != (own := self._search.spec.budget):
+            raise InputError(
+                f"the saved loop has a budget of {budget} steps, and this one of {own}"
+            )
+        spec = self._spec(budget=budget)
         self._search, self._timing = Search.from_state(dict(grasp["search"]), spec), False
         self._calls, self._done, self._run = int(grasp["calls"]), bool(grasp["done"]), None
         if self._clock is not None:
@@ -250,6 +259,7 @@ class Grasp(LoopOptimizer):
             self._run.load(*grasp["run"])
             self._point.buffers.kept = [item.clone() for item in grasp["buffers"]]
         self._point.put(grasp["point"])
+        self._loaded = grasp["point"]
 
 
 class _Clock:

@@ -4,7 +4,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, cast
+from typing import Any, SupportsFloat, cast
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +34,7 @@ MOVED = (
     "longer fit; make a new optimizer, or leave the parameters alone"
 )
 JOINED = "parameters cannot join later: give all of them to a new optimizer"
+SKIPS = 32  # overflows in a row of a GradScaler, which begins at a scale of 2**16
 RATE_SET = (
     "something sets the learning rate of a Grasp optimizer (a learning-rate scheduler?); it has "
     "none, and the value is ignored: remove the scheduler"
@@ -113,13 +114,20 @@ class LoopOptimizer(Optimizer):
     point: the model or the parameters to train.
     """
 
+    # A GradScaler hands over infinite gradients too: of a run that diverged, all of them are.
+    _step_supports_amp_scaling = True
+    found_inf: Tensor | None = None  # what a GradScaler sets around a step
+    grad_scale: Tensor | float = 1.0
+
     def __init__(self, point: ModelPoint) -> None:
         self._point, self._calls, self._done = point, 0, False
+        self._skips = 0  # overflows of a GradScaler since the last step
         self._run: SamplingRun | TrainRun | None = None
         self._told: set[str] = set()  # warnings that were given
         self._spare = 0  # steps after the last one that are no mistake
         self._heard: list[Tensor] = []  # losses that the model's own output has told
         super().__init__(point.groups, {"lr": NO_RATE, "shown": NO_RATE, **DEFAULTS})
+        self.defaults["momentum"] = 0.0  # for schedulers that insist on one; it is ignored
         if point.model is not None:
             # The hook knows the list alone, and so does that of a copy of the model.
             point.model.register_forward_hook(partial(_hear, self._heard))
@@ -153,12 +161,25 @@ class LoopOptimizer(Optimizer):
             if self._spare < 0:
                 self._warn("the budget is spent: this step changes nothing; stop at opt.done")
             return closure() if callable(closure) else closure
-        loss = closure
+        infinite, loss = self._unscaled(), closure
         if callable(closure):
             with torch.enable_grad():
                 loss = closure()
-        self._take(self._checked(loss))
+        value = self._checked(loss)
+        self._skips = self._skips + 1 if infinite and bool(value.isfinite()) else 0
+        if not 0 < self._skips < SKIPS:  # else the scale was too large: as if there was no step
+            self._take(value)
         return loss
+
+    def _unscaled(self) -> bool:
+        """Undo the scale of a GradScaler; return whether it found infinite gradients."""
+        if (found := self.found_inf) is None:
+            return False
+        for item in self._point.trained:
+            if item.grad is not None:
+                item.grad.mul_(1.0 / self.grad_scale)
+        self.found_inf, self.grad_scale = None, 1.0  # not again, should this step raise
+        return bool(found)
 
     def _take(self, loss: Tensor) -> None:
         raise NotImplementedError
@@ -174,7 +195,7 @@ class LoopOptimizer(Optimizer):
             self._run = TrainRun(task, self._point, before)
         else:
             self._run = SamplingRun(task, self._point)
-        self._point.mark()
+        self._point.mark(look=True)  # samples are all taken here
 
     def _feed(self, loss: Tensor) -> bool:
         """Hand a call to the task under way; return whether it wants more."""
@@ -195,6 +216,8 @@ class LoopOptimizer(Optimizer):
         self._heard.clear()
         if loss is None:
             raise InputError(NEEDS_LOSS)
+        if not isinstance(loss, Tensor | SupportsFloat):
+            raise InputError(f"loss: got a {type(loss).__name__}, expected a tensor or a number")
         value = loss.detach() if isinstance(loss, Tensor) else torch.tensor(float(loss))
         if value.numel() != 1:
             shape = tuple(value.shape)
