@@ -34,6 +34,7 @@ from grasp_tune.runtime.store import TemporaryStore
 logger = logging.getLogger(__name__)
 
 FORMAT = 4
+PHASES = ("timing", "probe", "train", "score", "done")
 # Steps that are timed where the budget is given in minutes, at the least; the first ones warm up.
 TIMED, WARM = 12, 4
 TIMING = 0.02, 2.0  # share of the time that timing takes, and its most in seconds
@@ -203,6 +204,12 @@ class Grasp(LoopOptimizer):
     def best_loss(self) -> float:
         """The best mean loss of a finished part so far; NaN before any."""
         return self._search.progress.best
+
+    def figures(self) -> dict[str, float]:
+        """For loggers, as numbers: the phase by its place in `PHASES`, the calls, the best loss."""
+        known = (PHASES.index(self.phase), self.calls, self.best_loss)
+        names = ("grasp/phase", "grasp/calls", "grasp/best_loss")
+        return dict(zip(names, map(float, known), strict=True))
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on bit for bit: tensors and plain values."""

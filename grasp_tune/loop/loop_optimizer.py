@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, SupportsFloat, cast
@@ -22,11 +23,12 @@ from grasp_tune.engine.step_rules import DEFAULTS
 from grasp_tune.engine.tensor_file import Meta
 from grasp_tune.loop.model_point import ModelPoint, clones
 
+LOSSES = 4096  # of minibatches whose gradients are accumulated; a model in other use tells more
 NO_RATE = 1.0  # what `param_groups` show as lr while no run is under way
 NEEDS_LOSS = (
     "step() needs the loss of this minibatch: call opt.step(loss), or opt.step(closure) with a "
     "closure that computes the gradients and returns the loss; with a GradScaler, "
-    "scaler.step(opt, loss)"
+    "scaler.step(opt, loss); where a Trainer calls step(), opt.note_loss(loss) in its compute_loss"
 )
 MOVED = (
     "the model's parameters were changed since the last step by something else than this "
@@ -125,12 +127,26 @@ class LoopOptimizer(Optimizer):
         self._run: SamplingRun | TrainRun | None = None
         self._told: set[str] = set()  # warnings that were given
         self._spare = 0  # steps after the last one that are no mistake
-        self._heard: list[Tensor] = []  # losses that the model's own output has told
+        # Losses that the model's own output has told, and those that somebody else has.
+        self._heard, self._noted = (deque[Tensor](maxlen=LOSSES) for _ in range(2))
         super().__init__(point.groups, {"lr": NO_RATE, "shown": NO_RATE, **DEFAULTS})
         self.defaults["momentum"] = 0.0  # for schedulers that insist on one; it is ignored
         if point.model is not None:
-            # The hook knows the list alone, and so does that of a copy of the model.
-            point.model.register_forward_hook(partial(_hear, self._heard))
+            self.listen_to(point.model)
+
+    def listen_to(self, model: nn.Module) -> None:
+        """Take the losses of steps without one from this model's output."""
+        # The hook knows the list alone, and so does that of a copy of the model.
+        model.register_forward_hook(partial(_hear, self._heard))
+
+    def note_loss(self, loss: Tensor) -> None:
+        """Say the loss of the next `step()`, which is called by somebody else and without one.
+
+        Of several, as with accumulated gradients, the mean counts; losses without gradients are
+        those of an evaluation, and are ignored.
+        """
+        if torch.is_grad_enabled():
+            self._noted.append(loss.detach().reshape(()))
 
     @property
     def done(self) -> bool:
@@ -211,9 +227,10 @@ class LoopOptimizer(Optimizer):
 
     def _checked(self, loss: Any) -> Tensor:
         """Return the loss of this step as a tensor, the mean over all ranks."""
-        if loss is None and self._heard:
-            loss = torch.stack([item.float() for item in self._heard]).mean()
+        if loss is None and (told := self._noted or self._heard):
+            loss = torch.stack([item.float() for item in told]).mean()
         self._heard.clear()
+        self._noted.clear()
         if loss is None:
             raise InputError(NEEDS_LOSS)
         if not isinstance(loss, Tensor | SupportsFloat):
@@ -252,7 +269,7 @@ class LoopOptimizer(Optimizer):
             warnings.warn(text, stacklevel=4)
 
 
-def _hear(losses: list[Tensor], module: nn.Module, given: Any, output: Any) -> None:
+def _hear(losses: deque[Tensor], module: nn.Module, given: Any, output: Any) -> None:
     loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if isinstance(loss, Tensor) and loss.numel() == 1 and torch.is_grad_enabled():
         losses.append(loss.detach().reshape(()))
