@@ -138,7 +138,7 @@ class ModelPoint:
             return True
         now = torch._foreach_norm(self.trained) if self._norms else []
         pairs = zip(now, self._norms, strict=True)
-        return not all(torch.allclose(a, b, 0.0, 0.0, equal_nan=True) for a, b in pairs)
+        return not all(torch.equal(a, b) or bool(a.isnan() & b.isnan()) for a, b in pairs)
 
     def stands_at(self, tensors: Mapping[str, Tensor]) -> bool:
         """Whether the parameters are those that `tensors` once gave."""
