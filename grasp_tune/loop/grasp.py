@@ -94,9 +94,12 @@ class Grasp(LoopOptimizer):
         if len(named := [name for name, value in given.items() if value is not None]) != 1:
             got = " and ".join(named) or "none of them"
             raise InputError(f"give one of budget, epochs (with loader) or minutes; got {got}")
-        if epochs is not None and not hasattr(loader, "__len__"):
-            raise InputError("epochs: give the loader too, one that has a length; or give budget=")
-        budget = budget if epochs is None else whole("epochs", epochs) * len(loader)
+        if epochs is not None:
+            try:
+                budget = whole("epochs", epochs) * len(loader)
+            except TypeError:  # a loader of an iterable data set has no length either
+                text = "epochs: give the loader too, one that has a length; or give budget="
+                raise InputError(text) from None
         self._clock = None if minutes is None else _Clock(minutes)
         method = NonConvex() if method is None else method
         self._spec = partial(SweepSpec, method, schedule=schedule, seed=seed, probe_parts=1)

@@ -403,6 +403,11 @@ def test_gradients_that_overflow_at_any_scale_are_named() -> None:
         scaled_steps(model, gt.Grasp(model, 200), 0.0)
 
 
+class Rows(torch.utils.data.IterableDataset[Tensor]):
+    def __iter__(self) -> Iterator[Tensor]:
+        yield from X
+
+
 def test_epochs_and_a_loader_make_a_budget() -> None:
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(X, Y), batch_size=40)
     opt = gt.Grasp(network(), epochs=7, loader=loader)
@@ -417,8 +422,9 @@ def test_epochs_and_a_loader_make_a_budget() -> None:
         gt.Grasp(network())
     with pytest.raises(gt.InputError, match="one of budget, epochs"):
         gt.Grasp(network(), 10, minutes=1)
-    with pytest.raises(gt.InputError, match="loader"):
-        gt.Grasp(network(), epochs=3)
+    for endless in (None, torch.utils.data.DataLoader(Rows())):
+        with pytest.raises(gt.InputError, match="give the loader too, one that has a length"):
+            gt.Grasp(network(), epochs=3, loader=endless)
 
 
 def test_minutes_make_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
