@@ -39,7 +39,8 @@ JOINED = "parameters cannot join later: give all of them to a new optimizer"
 SKIPS = 32  # overflows in a row of a GradScaler, which begins at a scale of 2**16
 RATE_SET = (
     "something sets the learning rate of a Grasp optimizer (a learning-rate scheduler?); it has "
-    "none, and the value is ignored: remove the scheduler"
+    "none, and the value is ignored: remove the scheduler; one that the Hugging Face Trainer makes "
+    "by itself is silenced by grasp_tune.loop.transformers.GraspCallback"
 )
 
 
