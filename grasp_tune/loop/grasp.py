@@ -34,6 +34,7 @@ from grasp_tune.runtime.store import TemporaryStore
 logger = logging.getLogger(__name__)
 
 FORMAT = 4
+PHASES = ("timing", "probe", "train", "score", "done")
 # Steps that are timed where the budget is given in minutes, at the least; the first ones warm up.
 TIMED, WARM = 12, 4
 TIMING = 0.02, 2.0  # share of the time that timing takes, and its most in seconds
@@ -93,9 +94,12 @@ class Grasp(LoopOptimizer):
         if len(named := [name for name, value in given.items() if value is not None]) != 1:
             got = " and ".join(named) or "none of them"
             raise InputError(f"give one of budget, epochs (with loader) or minutes; got {got}")
-        if epochs is not None and not hasattr(loader, "__len__"):
-            raise InputError("epochs: give the loader too, one that has a length; or give budget=")
-        budget = budget if epochs is None else whole("epochs", epochs) * len(loader)
+        if epochs is not None:
+            try:
+                budget = whole("epochs", epochs) * len(loader)
+            except TypeError:  # a loader of an iterable data set has no length either
+                text = "epochs: give the loader too, one that has a length; or give budget="
+                raise InputError(text) from None
         self._clock = None if minutes is None else _Clock(minutes)
         method = NonConvex() if method is None else method
         self._spec = partial(SweepSpec, method, schedule=schedule, seed=seed, probe_parts=1)
@@ -110,6 +114,7 @@ class Grasp(LoopOptimizer):
         super().__init__(point)
         self._task: Task | None = None
         self._aside: Tensors | None = None  # where the run is while `best` shows another point
+        self._loaded: Tensors | None = None  # where a saved state put the model
         self._whole_epochs = epochs is not None
 
     def _take(self, loss: Tensor) -> None:
@@ -126,6 +131,9 @@ class Grasp(LoopOptimizer):
         if self._run is None:  # x0 is where the model is now
             self._point.store.write(START, self._point.tensors(), {})
             self._next_task()
+        if self._loaded is not None and self._point.stands_at(self._loaded):
+            self._point.mark()  # also where the model was loaded after its optimizer
+        self._loaded = None
         if not self._feed(loss):
             self._next_task()
         if over and not self._done:
@@ -200,6 +208,12 @@ class Grasp(LoopOptimizer):
         """The best mean loss of a finished part so far; NaN before any."""
         return self._search.progress.best
 
+    def figures(self) -> dict[str, float]:
+        """For loggers, as numbers: the phase by its place in `PHASES`, the calls, the best loss."""
+        known = (PHASES.index(self.phase), self.calls, self.best_loss)
+        names = ("grasp/phase", "grasp/calls", "grasp/best_loss")
+        return dict(zip(names, map(float, known), strict=True))
+
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on bit for bit: tensors and plain values."""
         packed = super().state_dict()
@@ -229,7 +243,12 @@ class Grasp(LoopOptimizer):
             raise InputError("this is no state of a Grasp optimizer of this version")
         if grasp["search"] is None:
             return
-        spec = self._spec(budget=int(grasp["search"]["spec"]["budget"]))
+        budget = int(grasp["search"]["spec"]["budget"])
+        if self._clock is None and budget != (own := self._search.spec.budget):
+            raise InputError(
+                f"the saved loop has a budget of {budget} steps, and this one of {own}"
+            )
+        spec = self._spec(budget=budget)
         self._search, self._timing = Search.from_state(dict(grasp["search"]), spec), False
         self._calls, self._done, self._run = int(grasp["calls"]), bool(grasp["done"]), None
         if self._clock is not None:
@@ -250,6 +269,7 @@ class Grasp(LoopOptimizer):
             self._run.load(*grasp["run"])
             self._point.buffers.kept = [item.clone() for item in grasp["buffers"]]
         self._point.put(grasp["point"])
+        self._loaded = grasp["point"]
 
 
 class _Clock:

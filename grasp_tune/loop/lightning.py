@@ -10,18 +10,23 @@ Callback: Any = need("lightning.pytorch", "lightning", "GraspCallback").Callback
 
 
 class GraspCallback(Callback):
-    """Logs the phase, the calls and the best loss; ends training when the budget is spent.
+    """Logs `opt.figures()`; ends training when the budget is spent.
 
     The model then holds the chosen weights, and so does every checkpoint saved from there on;
-    `result` says how they were found.
+    `result` says how they were found. Validation before that sees the point of the run under way.
     """
 
     def __init__(self) -> None:
         self.result: Result | None = None
 
+    def on_before_backward(self, trainer: Any, module: Any, loss: Any) -> None:
+        """Note the loss, for steps that are given none: with a scaler, or made by hand."""
+        scaler = getattr(trainer.precision_plugin, "scaler", None)
+        _grasp(trainer).note_loss(loss if scaler is None else loss / scaler.get_scale())
+
     def on_train_batch_end(self, trainer: Any, module: Any, *rest: Any) -> None:
         opt = _grasp(trainer)
-        module.log_dict({"grasp/calls": float(opt.calls), "grasp/best_loss": opt.best_loss})
+        module.log_dict(opt.figures())
         if opt.done:
             trainer.should_stop = True
 

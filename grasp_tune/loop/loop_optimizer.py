@@ -2,9 +2,10 @@
 
 import math
 import warnings
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, cast
+from typing import Any, SupportsFloat, cast
 
 import torch
 from torch import Tensor, nn
@@ -22,11 +23,12 @@ from grasp_tune.engine.step_rules import DEFAULTS
 from grasp_tune.engine.tensor_file import Meta
 from grasp_tune.loop.model_point import ModelPoint, clones
 
+LOSSES = 4096  # of minibatches whose gradients are accumulated; a model in other use tells more
 NO_RATE = 1.0  # what `param_groups` show as lr while no run is under way
 NEEDS_LOSS = (
     "step() needs the loss of this minibatch: call opt.step(loss), or opt.step(closure) with a "
     "closure that computes the gradients and returns the loss; with a GradScaler, "
-    "scaler.step(opt, loss)"
+    "scaler.step(opt, loss); where a Trainer calls step(), opt.note_loss(loss) in its compute_loss"
 )
 MOVED = (
     "the model's parameters were changed since the last step by something else than this "
@@ -34,9 +36,11 @@ MOVED = (
     "longer fit; make a new optimizer, or leave the parameters alone"
 )
 JOINED = "parameters cannot join later: give all of them to a new optimizer"
+SKIPS = 32  # overflows in a row of a GradScaler, which begins at a scale of 2**16
 RATE_SET = (
     "something sets the learning rate of a Grasp optimizer (a learning-rate scheduler?); it has "
-    "none, and the value is ignored: remove the scheduler"
+    "none, and the value is ignored: remove the scheduler; one that the Hugging Face Trainer makes "
+    "by itself is silenced by grasp_tune.loop.transformers.GraspCallback"
 )
 
 
@@ -113,16 +117,37 @@ class LoopOptimizer(Optimizer):
     point: the model or the parameters to train.
     """
 
+    # A GradScaler hands over infinite gradients too: of a run that diverged, all of them are.
+    _step_supports_amp_scaling = True
+    found_inf: Tensor | None = None  # what a GradScaler sets around a step
+    grad_scale: Tensor | float = 1.0
+
     def __init__(self, point: ModelPoint) -> None:
         self._point, self._calls, self._done = point, 0, False
+        self._skips = 0  # overflows of a GradScaler since the last step
         self._run: SamplingRun | TrainRun | None = None
         self._told: set[str] = set()  # warnings that were given
         self._spare = 0  # steps after the last one that are no mistake
-        self._heard: list[Tensor] = []  # losses that the model's own output has told
+        # Losses that the model's own output has told, and those that somebody else has.
+        self._heard, self._noted = (deque[Tensor](maxlen=LOSSES) for _ in range(2))
         super().__init__(point.groups, {"lr": NO_RATE, "shown": NO_RATE, **DEFAULTS})
+        self.defaults["momentum"] = 0.0  # for schedulers that insist on one; it is ignored
         if point.model is not None:
-            # The hook knows the list alone, and so does that of a copy of the model.
-            point.model.register_forward_hook(partial(_hear, self._heard))
+            self.listen_to(point.model)
+
+    def listen_to(self, model: nn.Module) -> None:
+        """Take the losses of steps without one from this model's output."""
+        # The hook knows the list alone, and so does that of a copy of the model.
+        model.register_forward_hook(partial(_hear, self._heard))
+
+    def note_loss(self, loss: Tensor) -> None:
+        """Say the loss of the next `step()`, which is called by somebody else and without one.
+
+        Of several, as with accumulated gradients, the mean counts; losses without gradients are
+        those of an evaluation, and are ignored.
+        """
+        if torch.is_grad_enabled():
+            self._noted.append(loss.detach().reshape(()))
 
     @property
     def done(self) -> bool:
@@ -153,12 +178,25 @@ class LoopOptimizer(Optimizer):
             if self._spare < 0:
                 self._warn("the budget is spent: this step changes nothing; stop at opt.done")
             return closure() if callable(closure) else closure
-        loss = closure
+        infinite, loss = self._unscaled(), closure
         if callable(closure):
             with torch.enable_grad():
                 loss = closure()
-        self._take(self._checked(loss))
+        value = self._checked(loss)
+        self._skips = self._skips + 1 if infinite and bool(value.isfinite()) else 0
+        if not 0 < self._skips < SKIPS:  # else the scale was too large: as if there was no step
+            self._take(value)
         return loss
+
+    def _unscaled(self) -> bool:
+        """Undo the scale of a GradScaler; return whether it found infinite gradients."""
+        if (found := self.found_inf) is None:
+            return False
+        for item in self._point.trained:
+            if item.grad is not None:
+                item.grad.mul_(1.0 / self.grad_scale)
+        self.found_inf, self.grad_scale = None, 1.0  # not again, should this step raise
+        return bool(found)
 
     def _take(self, loss: Tensor) -> None:
         raise NotImplementedError
@@ -174,7 +212,7 @@ class LoopOptimizer(Optimizer):
             self._run = TrainRun(task, self._point, before)
         else:
             self._run = SamplingRun(task, self._point)
-        self._point.mark()
+        self._point.mark(look=True)  # samples are all taken here
 
     def _feed(self, loss: Tensor) -> bool:
         """Hand a call to the task under way; return whether it wants more."""
@@ -190,11 +228,14 @@ class LoopOptimizer(Optimizer):
 
     def _checked(self, loss: Any) -> Tensor:
         """Return the loss of this step as a tensor, the mean over all ranks."""
-        if loss is None and self._heard:
-            loss = torch.stack([item.float() for item in self._heard]).mean()
+        if loss is None and (told := self._noted or self._heard):
+            loss = torch.stack([item.float() for item in told]).mean()
         self._heard.clear()
+        self._noted.clear()
         if loss is None:
             raise InputError(NEEDS_LOSS)
+        if not isinstance(loss, Tensor | SupportsFloat):
+            raise InputError(f"loss: got a {type(loss).__name__}, expected a tensor or a number")
         value = loss.detach() if isinstance(loss, Tensor) else torch.tensor(float(loss))
         if value.numel() != 1:
             shape = tuple(value.shape)
@@ -229,7 +270,7 @@ class LoopOptimizer(Optimizer):
             warnings.warn(text, stacklevel=4)
 
 
-def _hear(losses: list[Tensor], module: nn.Module, given: Any, output: Any) -> None:
+def _hear(losses: deque[Tensor], module: nn.Module, given: Any, output: Any) -> None:
     loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if isinstance(loss, Tensor) and loss.numel() == 1 and torch.is_grad_enabled():
         losses.append(loss.detach().reshape(()))

@@ -19,6 +19,7 @@ from grasp_tune.engine.checkpoints import (
     load_model,
     model_tensors,
 )
+from grasp_tune.engine.problem import check_parameters
 from grasp_tune.engine.step_rules import StepRules
 from grasp_tune.engine.tensor_file import Meta
 from grasp_tune.optimizers.muon import hidden_matrices
@@ -88,6 +89,7 @@ class ModelPoint:
         named = () if self.model is None else self.model.named_parameters()
         names = {id(item): name for name, item in named}
         self._names = [names.get(id(item), str(at)) for at, item in enumerate(self.trained)]
+        check_parameters(self.named_parameters())
         self._seen: list[int] | None = None  # their versions when we last put them
         self._marks, self._norms = 0, list[Tensor]()
         self.buffers = Buffers(self.model)
@@ -119,12 +121,12 @@ class ModelPoint:
         self.put(self.store.read(key).tensors, key)
 
     @torch.no_grad()
-    def mark(self) -> None:
-        """Remember that the parameters are where we want them."""
+    def mark(self, look: bool = False) -> None:
+        """Remember that the parameters are where we want them; `look`: their norms in any case."""
         self._seen = [item._version for item in self.trained]
         self._marks += 1
         # Changes of `item.data` leave no other trace. Rarely: it is a pass over the memory.
-        look = self._marks % LOOK == 0 or self._marks & (self._marks - 1) == 0
+        look = look or self._marks % LOOK == 0 or self._marks & (self._marks - 1) == 0
         self._norms = list(torch._foreach_norm(self.trained)) if look else []
 
     @property
@@ -136,7 +138,12 @@ class ModelPoint:
             return True
         now = torch._foreach_norm(self.trained) if self._norms else []
         pairs = zip(now, self._norms, strict=True)
-        return not all(torch.allclose(a, b, 0.0, 0.0, equal_nan=True) for a, b in pairs)
+        return not all(torch.equal(a, b) or bool(a.isnan() & b.isnan()) for a, b in pairs)
+
+    def stands_at(self, tensors: Mapping[str, Tensor]) -> bool:
+        """Whether the parameters are those that `tensors` once gave."""
+        found = ((item, tensors[f"param.{name}"]) for name, item in self.named_parameters())
+        return all(torch.equal(item, given.to(item.device)) for item, given in found)
 
     @property
     def joined(self) -> bool:

@@ -3,6 +3,7 @@
 The Trainer calls `step()` without a loss; `Grasp` takes it from the model's output.
 """
 
+import copy
 from typing import Any
 
 from grasp_tune.extras import need
@@ -13,12 +14,13 @@ TrainerCallback: Any = need("transformers", "transformers", "GraspCallback").Tra
 
 
 class GraspCallback(TrainerCallback):
-    """Logs the phase, the calls and the best loss; ends training when the budget is spent.
+    """Logs `opt.figures()`; ends training when the budget is spent.
 
     opt: the optimizer that the Trainer was given; by default the one that it makes from
         `optimizer_cls_and_kwargs=(gt.Grasp, {"model": model, "budget": 10_000})`.
 
-    The model then holds the chosen weights; `result` says how they were found.
+    The model then holds the chosen weights, the best so far where the budget is not spent, or with
+    `load_best_model_at_end` those of the best evaluation; `result` says how the first were found.
     """
 
     def __init__(self, opt: Grasp | None = None) -> None:
@@ -33,6 +35,8 @@ class GraspCallback(TrainerCallback):
             if not isinstance(self._opt, Grasp):
                 kind = type(self._opt).__name__
                 raise TypeError(f"the Trainer's optimizer is a {kind}, expected a grasp_tune.Grasp")
+        if self._opt._point.model is None:  # it was made from parameters
+            self._opt.listen_to(kwargs["model"])
         schedule = kwargs.get("lr_scheduler")
         if schedule is not None and hasattr(schedule, "lr_lambdas"):
             schedule.lr_lambdas = [lambda step: 1.0 for _ in schedule.lr_lambdas]
@@ -43,8 +47,13 @@ class GraspCallback(TrainerCallback):
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if (logs := kwargs.get("logs")) is not None:
-            logs["grasp/calls"], logs["grasp/best_loss"] = self._opt.calls, self._opt.best_loss
+            logs.update(self._opt.figures())
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Leave the chosen weights in the model; the best so far where the budget is not spent."""
+        """Leave the chosen weights in the model, or those that the Trainer was to load instead."""
+        model, loaded = kwargs["model"], None
+        if args.load_best_model_at_end and state.best_model_checkpoint is not None:
+            loaded = copy.deepcopy(model.state_dict())
         self.result = self._opt.finish()
+        if loaded is not None:
+            model.load_state_dict(loaded)

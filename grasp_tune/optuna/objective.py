@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from optuna import Study, Trial, TrialPruned
 from optuna.artifacts._protocol import ArtifactStore
+from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from grasp_tune.core.errors import CheckpointError, InputError
@@ -71,6 +72,9 @@ def train(trial: Trial, problem: TorchProblem, budget: int, **how: Any) -> float
 
     The loss is that over all rows of `validation`, or of the data where there is none.
     """
+    if trial.study.directions == [StudyDirection.MAXIMIZE]:
+        text = "the study maximizes, but train returns a loss (1 - metric where a metric decides)"
+        raise InputError(f"{text}; make it with direction='minimize'")
 
     def report(part: int, best: float) -> None:
         trial.report(best, part)

@@ -81,3 +81,18 @@ def test_the_example_of_ray_train_runs(
 def test_at_most_three_lines_change(name: str) -> None:
     text = (EXAMPLES / f"{name}.py").read_text().split("def main", 1)[-1]
     assert 1 <= text.count("# grasp") <= 3
+
+
+@pytest.mark.parametrize(("name", "at"), [("ray_tune_digits", 0), ("optuna_layers", 1)])
+def test_the_docs_show_how_an_example_came_about(name: str, at: int) -> None:
+    docs = (EXAMPLES.parent / "docs" / "own-loop.md").read_text()
+    diff = docs.split("```diff\n")[at + 1].split("```")[0].splitlines()
+    code = [
+        line.split("  # grasp")[0] for line in (EXAMPLES / f"{name}.py").read_text().split("\n")
+    ]
+    now = [line[1:] for line in diff if not line.startswith("-")]
+    place = -1
+    for line in now:  # all of them, in this order
+        place = code.index(line, place + 1)
+    changed = sum("  # grasp" in line for line in (EXAMPLES / f"{name}.py").read_text().split("\n"))
+    assert changed <= sum(line.startswith("+") for line in diff) <= changed + 2

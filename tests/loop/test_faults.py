@@ -87,6 +87,38 @@ def test_parameters_changed_from_outside_are_noticed(change: Callable[[Any], obj
     assert opt.calls < 4
 
 
+@pytest.mark.parametrize("phase", ["probe", "score"])
+def test_one_change_of_data_while_samples_are_taken_is_noticed(phase: str) -> None:
+    model = network()
+    opt, source = gt.Grasp(model, 200), batches()
+    while opt.phase != phase or opt.calls < 2:
+        one_step(model, opt, next(source))
+    one_step(model, opt, next(source))
+    model[0].weight.data.mul_(1.01)  # type: ignore[operator]
+    with pytest.raises(gt.SearchError, match="changed since the last step"):
+        one_step(model, opt, next(source))
+
+
+def test_a_model_may_be_loaded_after_its_optimizer() -> None:
+    straight, model, other = network(), network(), network(seed=3)
+    train(straight, gt.Grasp(straight, 60), batches())
+    opt, source = gt.Grasp(model, 60), batches()
+    train(model, opt, source, most=40)
+    saved = copy.deepcopy((opt.state_dict(), model.state_dict()))
+    again = gt.Grasp(other, 60)
+    again.load_state_dict(saved[0])
+    other.load_state_dict(saved[1])
+    train(other, again, source)
+    assert same(bits(other), bits(straight))
+    again = gt.Grasp(other, 60)
+    again.load_state_dict(saved[0])
+    other.load_state_dict(network().state_dict())
+    with pytest.raises(gt.SearchError, match="changed since the last step"):
+        one_step(other, again, next(source))
+    with pytest.raises(gt.InputError, match="has a budget of 60 steps, and this one of 90"):
+        gt.Grasp(other, 90).load_state_dict(saved[0])
+
+
 def test_parameters_cannot_join_later() -> None:
     model = network()
     opt = gt.Grasp(model[:-1], 60)
@@ -141,6 +173,8 @@ def test_finishing_while_the_best_point_is_looked_at_leaves_the_chosen_weights()
         lambda opt: lr_scheduler.StepLR(opt, 1, gamma=0.5),
         lambda opt: lr_scheduler.CosineAnnealingLR(opt, 50),
         lambda opt: lr_scheduler.LambdaLR(opt, lambda step: 0.95**step),
+        lambda opt: lr_scheduler.CyclicLR(opt, 1e-4, 1e-1),
+        lambda opt: lr_scheduler.OneCycleLR(opt, 1e-1, 60),
     ],
 )
 def test_a_scheduler_on_top_gets_a_warning_and_changes_nothing(make: Callable[..., Any]) -> None:

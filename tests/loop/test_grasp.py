@@ -236,6 +236,15 @@ def test_the_start_point_is_where_the_model_is_at_the_first_step() -> None:
     assert same(bits(model), bits(other))
 
 
+@pytest.mark.parametrize("loss", ["0.5", {"loss": torch.ones(())}, [0.5]])
+def test_what_is_no_loss_is_told(loss: Any) -> None:
+    model = network()
+    opt = gt.Grasp(model, BUDGET)
+    F.cross_entropy(model(X[:8]), Y[:8]).backward()
+    with pytest.raises(gt.InputError, match=f"loss: got a {type(loss).__name__}, expected"):
+        opt.step(loss)
+
+
 def test_a_loss_that_is_nan_at_the_start_is_named() -> None:
     model = network()
     opt = gt.Grasp(model, 60)
@@ -335,6 +344,70 @@ def test_a_grad_scaler_hands_the_loss_on() -> None:
     assert whole_loss(model) < 0.6
 
 
+@pytest.mark.parametrize("unscale", [False, True])
+def test_a_grad_scaler_changes_no_bit(unscale: bool) -> None:
+    straight, model = network(), network()
+    train(straight, gt.Grasp(straight, BUDGET), batches())
+    opt, source, scaler = gt.Grasp(model, BUDGET), batches(), torch.amp.GradScaler("cpu")
+    while not opt.done:
+        x, y = next(source)
+        opt.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        scaler.scale(loss).backward()
+        if unscale:
+            scaler.unscale_(opt)
+        scaler.step(opt, loss)
+        scaler.update()
+    assert same(bits(model), bits(straight))
+
+
+class Cliff(torch.autograd.Function):
+    """A loss that is NaN where it is large, and whose gradient overflows where it is scaled."""
+
+    @staticmethod
+    def forward(ctx: Any, loss: Tensor, most: float) -> Tensor:
+        ctx.most, ctx.nan = most, bool(loss > 0.9)
+        return loss * math.nan if ctx.nan else loss.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return grads[0] * (math.nan if ctx.nan or grads[0] > ctx.most else 1.0), None
+
+
+def scaled_steps(model: nn.Module, opt: gt.Grasp, most: float) -> int:
+    source, steps, scaler = batches(), 0, torch.amp.GradScaler("cpu")
+    while not opt.done:
+        x, y = next(source)
+        opt.zero_grad()
+        loss = Cliff.apply(F.cross_entropy(model(x), y), most)
+        scaler.scale(loss).backward()
+        scaler.step(opt, loss)
+        scaler.update()
+        steps += 1
+        assert steps < 400
+    return steps
+
+
+@pytest.mark.parametrize(("most", "left_out"), [(1e9, 0), (2.0**12, 4)])
+def test_runs_that_diverge_under_a_grad_scaler_end(most: float, left_out: int) -> None:
+    model = network()
+    opt = gt.Grasp(model, 200)
+    # What is not finite at a large scale is tried again at a smaller one, and is no call.
+    assert scaled_steps(model, opt, most) == opt.calls + left_out
+    assert whole_loss(model) < 0.69
+
+
+def test_gradients_that_overflow_at_any_scale_are_named() -> None:
+    model = network()
+    with pytest.raises(gt.InputError, match="gradient at the start point has norm nan"):
+        scaled_steps(model, gt.Grasp(model, 200), 0.0)
+
+
+class Rows(torch.utils.data.IterableDataset[Tensor]):
+    def __iter__(self) -> Iterator[Tensor]:
+        yield from X
+
+
 def test_epochs_and_a_loader_make_a_budget() -> None:
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(X, Y), batch_size=40)
     opt = gt.Grasp(network(), epochs=7, loader=loader)
@@ -349,8 +422,9 @@ def test_epochs_and_a_loader_make_a_budget() -> None:
         gt.Grasp(network())
     with pytest.raises(gt.InputError, match="one of budget, epochs"):
         gt.Grasp(network(), 10, minutes=1)
-    with pytest.raises(gt.InputError, match="loader"):
-        gt.Grasp(network(), epochs=3)
+    for endless in (None, torch.utils.data.DataLoader(Rows())):
+        with pytest.raises(gt.InputError, match="give the loader too, one that has a length"):
+            gt.Grasp(network(), epochs=3, loader=endless)
 
 
 def test_minutes_make_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -390,6 +464,9 @@ def test_the_clock_ends_a_loop_whose_steps_become_slower(monkeypatch: pytest.Mon
         (lambda: gt.Grasp(network(), 0), "budget"),
         (lambda: gt.Grasp(network(), minutes=-1.0), "minutes"),
         (lambda: gt.Grasp(torch.ones(3), 50), "got a tensor"),
+        (lambda: gt.Grasp(nn.LazyLinear(3), 50), "weight is not initialised yet"),
+        (lambda: gt.Grasp(nn.Linear(3, 3, dtype=torch.complex64), 50), "weight is complex"),
+        (lambda: gt.Grasp(nn.Linear(3, 3, device="meta"), 50), "weight is on the meta device"),
     ],
 )
 def test_what_cannot_be_right_is_said_at_once(make: Callable[[], object], words: str) -> None:

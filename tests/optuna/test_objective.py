@@ -68,6 +68,12 @@ def test_something_else_than_a_problem_is_named() -> None:
         study.optimize(lambda trial: train(trial, nn.Linear(1, 1), 10), 1)  # type: ignore[arg-type]
 
 
+def test_a_study_that_would_look_for_the_worst_loss_is_refused() -> None:
+    study = optuna.create_study(direction="maximize")
+    with pytest.raises(gt.InputError, match="the study maximizes, but train returns a loss"):
+        study.optimize(lambda trial: train(trial, wide(2), 100), 1)
+
+
 # -- one task a trial ------------------------------------------------------------------------------
 
 
