@@ -79,13 +79,16 @@ class StepList:
         gained = start - loss > near * (start - self.lowest)
         return math.isfinite(loss) and (gained or place > self.best)
 
-    def beyond(self, most: int) -> int | None:
-        """Return the next place beyond an end of the list, where the best one is there."""
+    def beyond(self, most: int, high: float) -> int | None:
+        """Return the next place beyond an end of the list, where the best one is there.
+
+        Where all losses are high, smaller steps are next.
+        """
         if not self.losses or len(self.losses) >= most:
             return None
         if not described(self.kind.base).changes_step:
             return None  # the list covers the whole range
-        if math.isinf(self.lowest) or self.best == max(self.losses):
+        if self.lowest > high or self.best == max(self.losses):
             return max(self.losses) + 1
         return self.best - 1 if self.best == min(self.losses) else None
 
@@ -145,7 +148,7 @@ def find_step(
         for item, place in wanted:
             item.losses[place] = finite_loss(found.get(item.arms[place].index))
         number += 1
-        more = [(item, item.beyond(options.most_places)) for item in lists]
+        more = [(item, item.beyond(options.most_places, state.height(1.0))) for item in lists]
         affordable = [(item, place) for item, place in more if length <= state.left // 4]
         wanted = [(item, at) for item, at in affordable if at is not None and item.add(state, at)]
     lists = [item for item in lists if item.losses and math.isfinite(item.lowest)]
@@ -214,7 +217,9 @@ def last_doubling(losses: Sequence[float], usual: float, risen: float) -> tuple[
 
     A loss has risen where it is above the first ones, whose steps are tiny, above what is `usual`
     at x0 and above `risen` times the lowest so far. It has to do so twice in a row, or at the very
-    end: one minibatch may be unlucky.
+    end: one minibatch may be unlucky. A loss that is bounded, or a start that is far off, is never
+    passed: then the loss has risen where it stays above half of what was gained, or above `risen`
+    times the lowest.
     """
     lowest = math.inf
     first = max(usual, *(loss for loss in losses[:TINY_STEPS] if loss < math.inf), -math.inf)
@@ -224,6 +229,12 @@ def last_doubling(losses: Sequence[float], usual: float, risen: float) -> tuple[
             return at - 1, True
         if loss <= bound:
             lowest = min(lowest, loss)
+    begun = sum(losses[:TINY_STEPS]) / max(1, len(losses[:TINY_STEPS]))
+    if begun - lowest > usual - begun:  # more than noise
+        bound = min((begun + lowest) / 2, risen * lowest if lowest > 0.0 else math.inf)
+        last = max(at for at, loss in enumerate(losses) if loss <= bound)
+        if last < len(losses) - 2:
+            return last, True
     return max(0, len(losses) - 2), False
 
 

@@ -125,6 +125,7 @@ class StepSearch:
         tried: list[_Mark] = []
         while True:
             tried += yield [(float(power), calls, None) for power in powers]
+            tried = _without_flat_top(tried)
             best, low, high = min(tried), min(low, *powers), max(high, *powers)
             if math.isinf(best.loss) or -best.less == low:
                 powers = range(low - MOVE, low)
@@ -135,6 +136,17 @@ class StepSearch:
             powers = [power for power in powers if ends[0] < power < ends[1]]
             if not powers or _spent(tried) + calls * len(powers) > self.budget / 3:
                 return tried
+
+
+def _without_flat_top(marks: list[_Mark]) -> list[_Mark]:
+    """Return the marks, those at the top that are equal to the digit as failed.
+
+    A model that is dead or not a number has one and the same accuracy whatever the step.
+    """
+    top = min(marks, key=lambda mark: mark.less)
+    other = [mark.less for mark in marks if mark.loss != top.loss]
+    flat = [mark for mark in marks if mark.less < min(other, default=-math.inf)]
+    return [m._replace(loss=math.inf) if len(flat) > 1 and m in flat else m for m in marks]
 
 
 def _length(mark: _Mark | None) -> int:

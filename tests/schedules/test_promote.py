@@ -104,18 +104,18 @@ def final_losses(losses: dict[str, float]) -> Callable[[Task], Outcome]:
     return reply
 
 
-def test_a_part_that_loses_half_of_what_was_gained_is_undone() -> None:
+def test_a_part_that_loses_a_quarter_of_what_was_gained_is_undone() -> None:
     # 1.2 was gained, and a network that dies is where it was.
     losses = {"final": 1.1, "final3": 2.25}
     _, tasks = run(SweepSpec(NonConvex(), 20_000), final_losses(losses))
     third, fourth, fifth = (segments(tasks, f"final{part}")[0] for part in (2, 3, 4))
     assert fifth.arm.value == fourth.arm.value / 4 and fifth.state == third.writes[-1]
-    _, tasks = run(SweepSpec(NonConvex(), 20_000), final_losses(losses | {"final3": 1.6}))
+    _, tasks = run(SweepSpec(NonConvex(), 20_000), final_losses(losses | {"final3": 1.35}))
     assert len({segment.arm for segment in segments(tasks, "final")}) == 1
 
 
 def test_a_run_that_stalls_is_measured_against_the_next_smaller_step() -> None:
-    stalled = {"final0": 1.5, "final1": 1.49, "final3": 1.2, "other": 1.51}
+    stalled = {"final": 1.2, "final0": 1.5, "final1": 1.49, "other": 1.51}
     spec = SweepSpec(NonConvex(base="adam"), 20_000)
     search, tasks = checked_run(spec, final_losses(stalled))
     (other,), second = segments(tasks, "other"), segments(tasks, "second")

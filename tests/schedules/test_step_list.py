@@ -50,6 +50,16 @@ def test_the_edge_by_hand() -> None:
     assert last_doubling([-1.0, -2.0, -1.5, -0.5, -0.4], -9.0, 1.5) == (2, True)
 
 
+def test_the_edge_of_a_loss_that_is_bounded() -> None:
+    # 0.5 was gained, and from 0.7 on more than half of it is lost, though 0.8 is never passed.
+    losses = [0.8, 0.8, 0.8, 0.5, 0.3, 0.7, 0.4, 0.7, 0.75, 0.75]
+    assert last_doubling(losses, 0.85, 1.5) == (6, True)
+    assert last_doubling(losses[:-2], 0.85, 1.5) == (6, False)  # one may be unlucky
+    assert last_doubling(losses, 1.4, 1.5) == (8, False)  # less than noise was gained
+    # A start that is far off: 9 is far from it, and a multiple of what it was.
+    assert last_doubling([99.0, 99.0, 99.0, 20.0, 4.0, 9.0, 9.0], 99.0, 1.5) == (4, True)
+
+
 def test_a_ramp_doubles_its_step_and_lanes_and_warm_up_scale_it() -> None:
     arm = Arm.of(1, "adam", 0.1)
     ramp = Segment(arm, 0, 5, ramp=True)
@@ -75,11 +85,12 @@ def of(losses: dict[int, float]) -> StepList:
 
 
 def test_a_list_grows_beyond_the_end_where_its_best_run_is() -> None:
-    assert of({2: 1.0, 3: 0.7, 4: 0.9}).beyond(7) is None
-    assert of({2: 1.0, 3: 0.9, 4: 0.7}).beyond(7) == 5
-    assert of({2: 0.5, 3: 0.9, 4: 1.2}).beyond(7) == 1
-    assert of({2: math.inf, 3: math.inf, 4: math.inf}).beyond(7) == 5
-    assert of({2: 0.5, 3: 0.9, 4: 1.2}).beyond(3) is None
+    assert of({2: 1.0, 3: 0.7, 4: 0.9}).beyond(7, 2.0) is None
+    assert of({2: 1.0, 3: 0.9, 4: 0.7}).beyond(7, 2.0) == 5
+    assert of({2: 0.5, 3: 0.9, 4: 1.2}).beyond(7, 2.0) == 1
+    assert of({2: math.inf, 3: math.inf, 4: math.inf}).beyond(7, 2.0) == 5
+    assert of({2: 0.5, 3: 0.9, 4: 1.2}).beyond(7, 0.4) == 5  # all are worse than the start
+    assert of({2: 0.5, 3: 0.9, 4: 1.2}).beyond(3, 2.0) is None
 
 
 def test_a_smaller_step_is_always_looked_at_again_a_larger_one_where_it_gained_as_much() -> None:

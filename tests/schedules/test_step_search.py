@@ -34,6 +34,16 @@ def quadratic(curvature: float) -> Loss:
     return loss
 
 
+def test_models_that_are_dead_win_nothing_whatever_their_accuracy() -> None:
+    def loss(step: float, calls: int) -> float:  # minus the accuracy; the dead see one class only
+        return -0.24 if step > 0.5 else -0.2 - min(step, 0.1) * min(calls, 1000) ** 0.5
+
+    ended = run(StepSearch(800), loss)
+    assert 0.01 < ended[-1][0].value < 0.5 and max(cell.value for cell, _ in ended) < 1e3
+    # Where nothing differs at all, nothing has failed.
+    assert math.isfinite(run(StepSearch(800), lambda step, calls: 1.0)[-1][1])
+
+
 def test_the_rounds_by_hand() -> None:
     search = StepSearch(4000)
     first, last = search.trials({})
