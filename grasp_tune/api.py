@@ -114,7 +114,7 @@ def minimize(
             partial(ProcessPool, workers) if workers and workers > 1 else InProcess,
             out=folder,
             bases=bases,
-            reporter=reporter,
+            progress=reporter,
             # Timing and loading what the sweep needs belong to the minutes, too.
             minutes=None if minutes is None else minutes - (time.monotonic() - began) / 60,
             hard_cap=hard_cap,

@@ -12,7 +12,7 @@ import math
 import random
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -26,7 +26,7 @@ from optuna.trial import TrialState
 
 from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.core.methods import Method
-from grasp_tune.core.records import encode
+from grasp_tune.core.records import encode, fingerprint
 from grasp_tune.core.spec import AnySchedule, SweepSpec
 from grasp_tune.core.tasks import TrainTask
 from grasp_tune.core.validation import whole
@@ -39,11 +39,9 @@ from grasp_tune.executors import study as storage
 from grasp_tune.executors.local import InProcess
 from grasp_tune.executors.process_pool import ProcessPool
 from grasp_tune.executors.study import CALLS, CHOICE, SETTING, Timing, beat, beating, end_trial
-from grasp_tune.executors.study_log import RESULT, SPAN, StudyLog
-from grasp_tune.optimizers.registry import Factory
+from grasp_tune.executors.study_log import SPAN, StudyLog
 from grasp_tune.runtime.call_counter import CallCounter
-from grasp_tune.runtime.callbacks import reporter_for
-from grasp_tune.runtime.driver import MakeWorker, run_sweep
+from grasp_tune.runtime.driver import SELECT, MakeWorker, run_sweep
 from grasp_tune.runtime.executor import Died, Ended, Executor
 from grasp_tune.runtime.result import Result
 from grasp_tune.runtime.store import BlobStore, TemporaryStore, file_name, spooled
@@ -105,15 +103,12 @@ class OptunaBackend:
         whole("workers", self.workers)
 
     def run(
-        self,
-        problem: TorchProblem,
-        spec: SweepSpec,
-        *,
-        out: Path | None = None,
-        bases: Mapping[str, Factory] | None = None,
-        progress: bool = False,
+        self, problem: TorchProblem, spec: SweepSpec, *, out: Path | None = None, **how: Any
     ) -> Result:
-        """Return the result of the sweep; the same study again goes on where it was cut off."""
+        """Return the result of the sweep; the same study again goes on where it was cut off.
+
+        how: `bases` and `progress`, as `run_sweep` takes them.
+        """
         if out is None and self.storage is not None:
             raise InputError(
                 "out: got None, but a study in a storage needs a folder for its checkpoints, "
@@ -123,7 +118,7 @@ class OptunaBackend:
         if out is not None:
             (out / "artifacts").mkdir(parents=True, exist_ok=True)
             store = FileSystemArtifactStore(out / "artifacts")
-        how = {"hard_cap": self.hard_cap, "reporter": reporter_for(progress), "bases": bases}
+        how["hard_cap"] = self.hard_cap
         return _run(self.open(out), problem, spec, store, None, out, self.workers, **how)
 
     def open(self, out: Path | None = None) -> Study:
@@ -184,13 +179,13 @@ def _run(
     result = run_sweep(problem, spec, executor, **how)
     write_choice(study, result)
     if math.isfinite(result.score):
-        log.want(RESULT)  # the one trial with a finite value: the study's best is the chosen run
+        log.want(SELECT)  # the one trial with a finite value: the study's best is the chosen run
         log.end_silent()
         log.news()
         chosen = result.choice.chosen
         shown = {"base": chosen.base, "value": chosen.value} if chosen.arm else {}
         # Else another process has said it, or is about to.
-        if RESULT in log.unclaimed() and (trial_id := log.claim(RESULT, shown)) is not None:
+        if SELECT in log.unclaimed() and (trial_id := log.claim(SELECT, shown)) is not None:
             end_trial(study, trial_id, TrialState.COMPLETE, result.score)
     if out is not None:
         result.save(out)
@@ -314,7 +309,7 @@ def sweep_on(
         raise InputError(
             f"the sweep on study {study.study_name!r} differs from this one: {difference}"
         )
-    sweep = storage.fingerprint(spec.to_dict(), study.study_name)
+    sweep = fingerprint(spec.to_dict(), study.study_name)
     kept = artifact_store and artifact_checkpoints(artifact_store, sweep)
     return StudyLog(study, sweep, timing), kept or TemporaryStore()
 

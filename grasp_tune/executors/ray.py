@@ -30,9 +30,7 @@ from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.worker import Worker
 from grasp_tune.executors.process_pool import Job, Member, WorkerPool
 from grasp_tune.extras import missing_extra
-from grasp_tune.optimizers.registry import Factory
 from grasp_tune.runtime.call_counter import CallCounter
-from grasp_tune.runtime.callbacks import reporter_for
 from grasp_tune.runtime.driver import MakeWorker, run_sweep
 from grasp_tune.runtime.executor import Died, Ended, portable
 from grasp_tune.runtime.lane_sharing import LaneSharing, UsageMeter, lanes_of
@@ -93,31 +91,20 @@ class RayBackend:
         return {"CPU": self.cpus_per_task, "GPU": self.gpus_per_task}
 
     def run(
-        self,
-        problem: TorchProblem,
-        spec: SweepSpec,
-        *,
-        out: Path | None = None,
-        bases: Mapping[str, Factory] | None = None,
-        progress: bool = False,
+        self, problem: TorchProblem, spec: SweepSpec, *, out: Path | None = None, **how: Any
     ) -> Result:
-        """Return the result of the sweep; the same `out` again goes on where it was cut off."""
+        """Return the result of the sweep; the same `out` again goes on where it was cut off.
+
+        how: `bases` and `progress`, as `run_sweep` takes them.
+        """
         out = None if out is None else out.absolute()  # workers may be in another folder
         store = None
         if self.storage is not None:
             from grasp_tune.runtime.shared_storage import sweep_store  # pyarrow, which Tune brings
 
             store = sweep_store(self.storage, spec, out)
-        result = run_sweep(
-            problem,
-            spec,
-            partial(RayExecutor, self),
-            out=out,
-            store=store,
-            bases=bases,
-            reporter=reporter_for(progress),
-            hard_cap=self.hard_cap,
-        )
+        how |= {"hard_cap": self.hard_cap, "again": self.max_failures}
+        result = run_sweep(problem, spec, partial(RayExecutor, self), out=out, store=store, **how)
         if store is not None and out is None:  # nobody can go on from them
             for key in list(store.keys()):
                 store.delete(key)
@@ -193,7 +180,7 @@ class RayExecutor(WorkerPool[_Actor]):
     """An executor whose workers are Ray actors, which see the folder; one that dies is replaced."""
 
     def __init__(self, backend: RayBackend, folder: SweepFolder, make_worker: MakeWorker) -> None:
-        super().__init__(folder.usage, 0 if backend.hard_cap else backend.max_failures)
+        super().__init__(folder.usage)
         self._backend, self._store, self._count = backend, folder.store, folder.calls.counter()
         self._session = contextlib.ExitStack()
         self._session.enter_context(_session(backend))

@@ -5,7 +5,6 @@ with attributes, have no other door.
 """
 
 import contextlib
-import hashlib
 import json
 import logging
 import os
@@ -22,7 +21,7 @@ from optuna import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from grasp_tune.core.errors import InputError
-from grasp_tune.core.records import Json
+from grasp_tune.core.records import Json, fingerprint
 from grasp_tune.runtime.files import alive
 
 logger = logging.getLogger(__name__)
@@ -113,12 +112,6 @@ def study_json(study: Study, key: str, wanted: Json = None) -> Json:
         set_study_json(study, key, wanted)
         return study_json(study, key)
     return found
-
-
-def fingerprint(*values: Json) -> str:
-    """Return a short digest of JSON values, the same in every process."""
-    text = json.dumps(values, sort_keys=True, separators=(",", ":"))
-    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

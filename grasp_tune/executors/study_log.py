@@ -24,6 +24,7 @@ from grasp_tune.core.records import Json
 from grasp_tune.core.tasks import Outcome, TrainOutcome, outcome_from_dict, outcome_to_dict
 from grasp_tune.executors import study as storage
 from grasp_tune.executors.study import CALLS, TASK, Timing, end_trial, label_of
+from grasp_tune.runtime.driver import SELECT
 from grasp_tune.runtime.executor import Died
 
 logger = logging.getLogger(__name__)
@@ -32,7 +33,6 @@ OUTCOME = "grasp:outcome"
 FAULT = "grasp:fault"  # why a task has no outcome: one of these, and its words
 LOST, ERROR, DIED = "lost checkpoint", "error", "died"
 NOTHING = SimpleNamespace(id="")  # the task of a trial for which none was left
-RESULT = SimpleNamespace(id="result", phase="result", calls=0)  # whose trial holds the chosen run
 SPAN = FloatDistribution(1e-300, 1e300, log=True)  # of a step size, radius or distance
 MARKS = 8  # points of a training curve that are reported: each costs a write
 
@@ -106,7 +106,7 @@ class StudyLog:
         if kind == LOST:
             return CheckpointError(f"checkpoint {words} cannot be read", words)
         found = None if trial.state == TrialState.FAIL else self.outcome(trial)
-        return found or (RESULT if trial.state == TrialState.COMPLETE else Died(words))
+        return found or (SELECT if trial.state == TrialState.COMPLETE else Died(words))
 
     def want(self, task: Any) -> None:
         """Remember the task: some process on the study will run it."""
@@ -139,6 +139,10 @@ class StudyLog:
             if trial is None or not trial.state.is_finished() or self.ended(trial) is not None:
                 return trial
             self._turns[key] += 1
+
+    def last_trial(self, key: str) -> FrozenTrial:
+        """Return the trial of a task that has ended well."""
+        return self._holders[key, self._turns[key] - 1]
 
     def end_silent(self) -> bool:
         """End a trial whose worker is gone, by our own clock; return whether there was one."""

@@ -11,13 +11,14 @@ from typing import Literal
 
 from optuna import Study, Trial
 from optuna.artifacts._protocol import ArtifactStore
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import TrialState
 from torch import nn
 
 from grasp_tune.core import tasks
 from grasp_tune.core.checkpoint_keys import iterate_key
 from grasp_tune.core.errors import CheckpointError, InputError
 from grasp_tune.core.methods import Method
+from grasp_tune.core.records import fingerprint
 from grasp_tune.core.search import Search, Step
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.validation import whole
@@ -25,11 +26,11 @@ from grasp_tune.engine.checkpoints import model_tensors
 from grasp_tune.engine.problem import TorchProblem, checked_problem
 from grasp_tune.engine.worker import Worker
 from grasp_tune.executors.optuna import artifact_checkpoints, artifact_name, write_choice
-from grasp_tune.executors.study import CALLS, fingerprint, label_of, trials_of
-from grasp_tune.optuna.sampler import StoredPlan
+from grasp_tune.executors.study import CALLS, label_of, trials_of
+from grasp_tune.optuna.sampler import CellLog, StoredPlan
 from grasp_tune.optuna.study_sampler import prune_surplus
 from grasp_tune.runtime.result import Result
-from grasp_tune.schedules.paper import Paper
+from grasp_tune.schedules.paper import Paper, paper_segments
 
 
 class Budget:
@@ -128,23 +129,24 @@ def select(
         )
     sweep = fingerprint(name, stored.mark)  # as `Budget.offer` calls it
     store = artifact_checkpoints(artifact_store, sweep)
-    wanted = [iterate_key(index, call) for index, calls in stored.kept().items() for call in calls]
-    if not any(store.exists(str(key)) for key in wanted):
+    spec = SweepSpec.of_plan(plan, stored.seed, method=method)
+    wanted = [key for run in paper_segments(spec, plan, "own") for key in run.candidates]
+    if not any(map(store.exists, wanted)):
         raise InputError(
             f"study {name!r} has no candidates: let the objective call "
             "budget.offer(model, artifact_store) in each step of grasp_budget and after the last"
         )
+    log = CellLog(study, stored)
     own = [trial for trial in trials_of(study) if label_of(trial).get("sweep") == stored.mark]
     done = [trial for trial in own if trial.state == TrialState.COMPLETE]
     ended = {label_of(t)["index"]: t for t in done if "void" not in label_of(t)}
-    spec = SweepSpec.of_plan(plan, stored.seed, method=method)
     search = Search(replace(spec, schedule=Paper(by_loss=by == "loss"), probe_parts=1))
     worker = Worker(checked_problem(problem), stored.seed, store)
     while not isinstance(task := search.ask(), Step):
         outcome: tasks.Outcome | None
         if isinstance(task, tasks.TrainTask):
             trial = ended.get(task.segments[0].arm.index)
-            outcome = None if trial is None else _trained(task, trial, worker.origin)
+            outcome = None if trial is None else replace(log.ended(trial), origin=worker.origin)
         elif isinstance(task, tasks.ScoreTask):
             outcome = _scored(task, worker)
         else:
@@ -170,18 +172,6 @@ def select(
     number = ended[chosen.arm].number if chosen.arm else None
     write_choice(study, result, trial=number, artifact=artifact_name(sweep, chosen.key))
     return result
-
-
-def _trained(task: tasks.TrainTask, trial: FrozenTrial, origin: str) -> tasks.TrainOutcome:
-    """Return how the trial of a cell went, as if it had been a run of ours."""
-    (segment,) = task.segments
-    calls = min(int(trial.user_attrs.get(CALLS, segment.calls)), segment.calls)
-    value = math.nan if trial.value is None else float(trial.value)
-    marks = sorted(trial.intermediate_values.items())
-    curve = tuple(tasks.Point(int(call), float(loss), math.nan) for call, loss in marks)
-    finite = math.isfinite(value)
-    run = tasks.SegmentOutcome(segment.arm.index, calls, finite, value, value, value, curve)
-    return tasks.TrainOutcome(calls, origin, (run,))
 
 
 def _scored(task: tasks.ScoreTask, worker: Worker) -> tasks.ScoreOutcome:

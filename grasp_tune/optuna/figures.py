@@ -10,9 +10,10 @@ from typing import Any
 import optuna
 
 from grasp_tune.core.errors import InputError
+from grasp_tune.core.records import fingerprint
 from grasp_tune.core.search import Search
 from grasp_tune.core.spec import SweepSpec
-from grasp_tune.executors.study import CHOICE, SETTING, fingerprint, study_json
+from grasp_tune.executors.study import CHOICE, SETTING, study_json
 from grasp_tune.executors.study_log import StudyLog
 from grasp_tune.extras import need
 from grasp_tune.optuna.sampler import GraspSampler, StoredPlan
@@ -57,18 +58,17 @@ def save_figures(study: optuna.Study) -> tuple[str, str]:
 
 def _runs(study: optuna.Study) -> tuple[Sequence[Run], int]:
     """Return the runs on a study, and which of them was chosen: 0 where none was, or x0."""
-    runs: Sequence[Run] = ()
+    known, runs = None, tuple[Run, ...]()
     if (spec := study_json(study, SETTING)) is not None:
         # Of an optimizer of the user's own the name will do.
         module, _, name = (base := str(spec["method"].get("base"))).partition(":")
         search = Search(SweepSpec.from_dict(spec, {base: type(name, (), {"__module__": module})}))
-        log = StudyLog(study, fingerprint(spec, study.study_name))
-        Assignments(log, search).learn()
-        runs = Result.of(search, {}).runs
+        known = Assignments(StudyLog(study, fingerprint(spec, study.study_name)), search)
     elif StoredPlan.on(study) is not None:
         known = GraspSampler.from_study(study).assignments(study)
+    if known is not None:
         known.learn()
-        runs = known.search.result().runs if known.search.outcomes else ()
+        runs = Result.of(known.search, {}).runs
     if not runs:
         raise InputError(f"study {study.study_name!r} has no run of grasp_tune that has ended")
     note = study_json(study, CHOICE)

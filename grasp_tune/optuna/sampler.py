@@ -14,27 +14,25 @@ from optuna.trial import FrozenTrial, TrialState
 from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.core.methods import Method
 from grasp_tune.core.plan import Cell, Plan
-from grasp_tune.core.records import Json, decode, encode
+from grasp_tune.core.records import Json, decode, encode, fingerprint
 from grasp_tune.core.search import Search
 from grasp_tune.core.spec import SweepSpec
-from grasp_tune.core.tasks import ProbeOutcome, ProbeTask
+from grasp_tune.core.tasks import Point, ProbeOutcome, ProbeTask
 from grasp_tune.engine.problem import TorchProblem, checked_problem
 from grasp_tune.engine.worker import Worker
 from grasp_tune.executors.study import (
     CALLS,
     PLAN,
     TASK,
-    fingerprint,
     label_of,
     show_trial,
     study_json,
 )
 from grasp_tune.executors.study_log import NOTHING, StudyLog
 from grasp_tune.optuna.study_sampler import Addressed, Assignments, StudySampler
-from grasp_tune.runtime.cell_search import CellOutcome, CellSearch
 from grasp_tune.runtime.executor import Died
 from grasp_tune.runtime.store import TemporaryStore
-from grasp_tune.schedules.paper import paper_segments
+from grasp_tune.schedules.cells import Cells, CellSearch, cell_id, cell_outcome
 from grasp_tune.schedules.step_search import StepSearch
 
 
@@ -55,25 +53,18 @@ class StoredPlan:
         return None if data is None else decode(cls, data)
 
     @property
-    def source(self) -> Any:
-        """Whichever of the two it is."""
-        return self.plan or self.search
+    def cells(self) -> Cells:
+        """The cells that the trials run."""
+        return Cells(self.plan, self.search)
 
     @property
     def mark(self) -> str:
         """A name by which the trials of this plan are known."""
         return fingerprint(encode(self))
 
-    def kept(self) -> dict[int, tuple[int, ...]]:
-        """Return after which calls of a cell the iterate is a candidate, as the paper has it."""
-        if self.plan is None:
-            return {}
-        runs = paper_segments(SweepSpec.of_plan(self.plan, self.seed), self.plan, "sgd")
-        return {run.arm.index: run.keep for run in runs}
-
     def difference(self, other: "StoredPlan") -> str:
         """Return in what two differ, with both values; empty where they do not."""
-        one, two = ({**encode(item), **encode(item.source)} for item in (self, other))
+        one, two = ({**encode(item), **encode(item.cells.source)} for item in (self, other))
         plain = [name for name in one if name not in ("plan", "search", "probe", "cells")]
         pairs = [(name, one[name], two.get(name)) for name in plain]
         found = [f"{name} {a!r} there, {b!r} here" for name, a, b in pairs if a != b]
@@ -85,15 +76,16 @@ class CellLog(StudyLog):
 
     def __init__(self, study: Study, stored: StoredPlan) -> None:
         super().__init__(study, stored.mark)
-        self._kept = stored.kept()
 
     def shown(self, task: Any) -> dict[str, Json]:
         label = self.label(task)
         if task is NOTHING:
             return {TASK: {**label, "index": 0}}
-        cell = encode(task.cell)  # its value and its budget, and where it begins
-        keep = self._kept.get(task.cell.index, (task.cell.budget,))
-        own = {"attempt": label["turn"] + 1, "parent": int(task.parent) if task.parent else None}
+        (part,) = task.segments
+        cell = {"index": part.arm.index, "value": part.arm.value, "budget": part.calls}
+        keep = [call - part.start for call in part.keep]  # in the trial's own calls
+        parent = self.last_trial(cell_id(part.origin.run)).number if part.origin else None
+        own = {"attempt": label["turn"] + 1, "start": part.start, "parent": parent}
         return {TASK: {**label, **cell, "keep": keep, **own}}
 
     def ended(self, trial: FrozenTrial) -> Any:
@@ -106,7 +98,9 @@ class CellLog(StudyLog):
             maximize = self.study.direction == StudyDirection.MAXIMIZE
             value = -trial.value if maximize else trial.value
         calls = int(trial.user_attrs.get(CALLS, label["budget"]))
-        return CellOutcome(label["index"], str(trial.number), value, calls)
+        marks = sorted(trial.intermediate_values.items())
+        curve = tuple(Point(call, float(loss), math.nan) for call, loss in marks)
+        return cell_outcome(label["index"], label["budget"], value, calls, curve)
 
 
 class GraspSampler(StudySampler):
@@ -137,17 +131,11 @@ class GraspSampler(StudySampler):
         seed: int = 0,
         independent_sampler: BaseSampler | None = None,
     ) -> None:
-        if (plan is None) == (budget is None):
-            raise InputError("give either a plan or a budget: GraspSampler(budget=10_000)")
-        if plan is not None and not isinstance(plan, Plan | StoredPlan):
-            raise InputError(f"plan: got {type(plan).__name__}, expected that of NonConvex().plan")
-        if isinstance(plan, Plan) and not plan.cells:
-            raise InputError("plan: it has no cells to run: x0 is the answer already")
         if not isinstance(parameter, str) or not parameter:
             raise InputError(f"parameter: got {parameter!r}, expected a name such as 'lr'")
         if not isinstance(plan, StoredPlan):
-            search = None if budget is None else StepSearch(budget, resume)
-            plan = StoredPlan(plan, search, parameter, seed)
+            cells = Cells.of(plan, budget, resume)
+            plan = StoredPlan(cells.plan, cells.search, parameter, seed)
         super().__init__(independent_sampler or Addressed(plan.seed, each=True))
         self.parameter, self.seed, self._stored = plan.parameter, plan.seed, plan
 
@@ -205,7 +193,7 @@ class GraspSampler(StudySampler):
     @property
     def distribution(self) -> FloatDistribution:
         """The range that holds every cell's value, for `suggest_float` or `study.ask`."""
-        low, high = self._stored.source.range
+        low, high = self._stored.cells.source.range
         if (plan := self._stored.plan) is not None:
             low, high = plan.cells[0].value, plan.cells[-1].value
         return FloatDistribution(low, high, log=True)
@@ -226,7 +214,9 @@ class GraspSampler(StudySampler):
         """Return the cells whose trials failed too often; they are not issued again."""
         found = self.assignments(study)
         found.learn()
-        return tuple(found.search.lost)
+        tasks: Any = [found.search.tasks[key] for key in found.search.lost]
+        parts = [task.segments[0] for task in tasks]
+        return tuple(Cell(part.arm.index, part.arm.value, part.calls) for part in parts)
 
     def sample_independent(self, study: Study, trial: FrozenTrial, name: str, kind: Any) -> Any:
         """Return the cell's value for our parameter, the other sampler's for any other."""
@@ -255,8 +245,8 @@ class GraspSampler(StudySampler):
                 f"study {study.study_name!r} has another plan: {words}; use a new study, or "
                 "GraspSampler.from_study(study)"
             )
-        log = CellLog(study, self._stored)
-        return Assignments(log, CellSearch(self._stored.source), self.parameter)
+        search = CellSearch(self._stored.cells.spec(self.seed))
+        return Assignments(CellLog(study, self._stored), search, self.parameter)
 
     def _void(self, study: Study, trial: FrozenTrial, why: str) -> None:
         """Take the cell from a trial that does not run it: it is issued again."""
@@ -268,7 +258,7 @@ class GraspSampler(StudySampler):
         if not isinstance(kind, FloatDistribution) or kind.step is not None:
             return None
         # The last cell stands at or above the end of the plan's own range: it runs at that end.
-        low, high = self._stored.source.range
+        low, high = self._stored.cells.source.range
         if kind.low <= low and high <= kind.high < value:
             return float(kind.high)
         return value if kind.low <= value <= kind.high else None

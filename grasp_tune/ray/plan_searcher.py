@@ -7,24 +7,33 @@ sampled again. A cell's score is the mean of its last reports (the paper's windo
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ray.tune.utils import unflattened_lookup
 from ray.tune.utils.util import unflatten_dict  # type: ignore[attr-defined]
 
-from grasp_tune.core.errors import InputError
+from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.core.plan import Cell, Plan
-from grasp_tune.core.search import Step
+from grasp_tune.core.search import Search, Step
 from grasp_tune.core.validation import whole
 from grasp_tune.ray.tune_internals import TuneRun, TuneSearcher, drawn
-from grasp_tune.runtime.cell_search import CellOutcome, CellSearch, cell_id, training_only
 from grasp_tune.runtime.driver import Ledger
 from grasp_tune.runtime.files import STATE_LIMIT, read_json, write_json_atomic
 from grasp_tune.runtime.result import Result
-from grasp_tune.schedules.step_search import StepSearch
+from grasp_tune.schedules.cells import Cells, CellSearch, cell_id, cell_outcome, training_only
 
 CELL = "cell"  # the config's key for the cell's index: work is known by it
+
+
+class BestCell(NamedTuple):
+    """The best cell so far."""
+
+    cell: int  # its index
+    trial: str
+    score: float  # the smaller the better
+    calls: int  # as the trainable counted them
 
 
 class PlanSearcher(TuneSearcher):
@@ -55,21 +64,19 @@ class PlanSearcher(TuneSearcher):
         count: str = "training_iteration",
         window: int = 1,
     ) -> None:
-        if (plan is None) == (budget is None):
-            raise InputError("give either a plan or a budget: GraspSearcher.for_step(10_000)")
         if mode not in ("min", "max", None):
             raise InputError(f"mode: got {mode!r}, expected 'min' or 'max'")
         if len({parameter, budget_key, CELL}) < 3:
             raise InputError(f"parameter, budget_key: {parameter!r}, {budget_key!r} are taken")
         self._parameter, self._budget_key, self._count = parameter, budget_key, count
         self._window = whole("window", window)
-        source = StepSearch(budget or 0, resume) if plan is None else training_only(plan)
-        self._begin(CellSearch(source))
+        cells = Cells.of(plan, budget, resume)
+        self._resume = cells.search is not None and cells.search.resume
+        self.plan: Plan | None = cells.plan and training_only(cells.plan)  # all for training
+        self.ledger = Ledger(CellSearch(replace(cells, plan=self.plan).spec()))
+        self._reports: dict[str, list[list[float]]] = {}  # by task: (iteration, metric), the last
+        self._trials: dict[str, str] = {}  # by task that has ended
         super().__init__(metric=metric, mode=mode or ("min" if metric else None))
-
-    def _begin(self, cells: CellSearch) -> None:
-        self._cells, self.ledger = cells, Ledger(cells)  # type: ignore[arg-type]
-        self._reports: dict[str, list[list[float]]] = {}  # by cell: (iteration, metric), the last
 
     @property
     def stopper(self) -> Callable[[str, Mapping[str, Any]], bool]:
@@ -103,15 +110,16 @@ class PlanSearcher(TuneSearcher):
         task: Any = self.ledger.next(trial_id)
         if isinstance(task, Step):
             return task
-        cell = task.cell
-        found = {CELL: cell.index, self._parameter: cell.value, self._budget_key: cell.budget}
-        if getattr(self._cells.source, "resume", False):
-            trial = None if run is None else run.trial(task.parent)
-            kept = getattr(trial, "checkpoint", None)
-            if task.parent and kept is None:
+        (part,) = task.segments
+        found = {CELL: part.arm.index, self._parameter: part.arm.value}
+        found[self._budget_key] = part.calls
+        if self._resume:
+            parent = self._trials[cell_id(part.origin.run)] if part.origin else ""
+            kept = getattr(None if run is None else run.trial(parent), "checkpoint", None)
+            if parent and kept is None:
                 raise InputError(
-                    f"resume: trial {task.parent} left no checkpoint to go on from; report one at "
-                    "its end: tune.report(metrics, checkpoint=...)"
+                    f"resume: trial {parent} left no checkpoint to go on from; report one at its "
+                    "end: tune.report(metrics, checkpoint=...)"
                 )
             found["".join(self._budget_key.rpartition("/")[:2]) + "checkpoint"] = kept
         return dict(unflatten_dict(found))
@@ -140,40 +148,55 @@ class PlanSearcher(TuneSearcher):
         self.on_trial_result(trial_id, result)
         reports = [value for _, value in self._reports.get(key, [])] or [math.nan]
         score = sum(reports) / len(reports) * (-1.0 if self._mode == "max" else 1.0)
-        calls, index = int(result.get(self._count, 0)), self._cells.cells[key].index
-        self.ledger.ended(key, CellOutcome(index, trial_id, score, calls))  # type: ignore[arg-type]
+        self._trials[key], cell = trial_id, self._cell(key)
+        calls = int(result.get(self._count, 0))
+        self.ledger.ended(key, cell_outcome(cell.index, cell.budget, score, calls))
 
     def _key(self, trial_id: str, result: Mapping[str, Any]) -> str | None:
-        """Return the cell of a trial, None where that is unknown, or known to have ended."""
-        index = result.get(f"config/{CELL}")
+        """Return the task of a trial, None where that is unknown, or known to have ended."""
+        index, search = result.get(f"config/{CELL}"), self.ledger.search
         key = cell_id(index) if isinstance(index, int) else self.ledger.task_of(trial_id)
-        return None if key not in self._cells.cells or self._cells.settled(key) else key
+        return None if key not in search.tasks or search.settled(key) else key
+
+    def _cell(self, key: str) -> Cell:
+        task: Any = self.ledger.search.tasks[key]
+        (part,) = task.segments
+        return Cell(part.arm.index, part.arm.value, part.calls)
 
     @property
-    def plan(self) -> Plan | None:
-        """The given plan, with its whole budget for training; None where there is none."""
-        return self._cells.source if isinstance(self._cells.source, Plan) else None
-
-    @property
-    def best(self) -> CellOutcome:
+    def best(self) -> BestCell:
         """The best cell so far: its index, its trial and its score; raises where there is none."""
-        return self._cells.best
+        row, ended = self.result.choice.chosen, self.ledger.search.outcomes
+        if not row.arm:
+            raise SearchError(f"none of the {len(ended)} cells that ended has a finite score")
+        key = cell_id(row.arm)
+        return BestCell(row.arm, self._trials[key], row.score, ended[key].calls)
 
     @property
     def cell(self) -> Cell:
-        return self._cells.cells[cell_id(self.best.cell)]
+        return self._cell(cell_id(self.best.cell))
 
     @property
     def result(self) -> Result:
         """The result without a model: that is in the trial called `best.trial`."""
-        return self._cells.result()
+        return cell_result(self.ledger.search)
 
     def save(self, checkpoint_path: str) -> None:
-        state = {"format": 4, "reports": self._reports, **self._cells.state()}
-        write_json_atomic(Path(checkpoint_path), state)
+        own = {"reports": self._reports, "trials": self._trials}
+        write_json_atomic(Path(checkpoint_path), {**own, "cells": self.ledger.search.state()})
 
     def restore(self, checkpoint_path: str) -> None:
         """Go on from a state; which cells still run is asked of Tune."""
-        state = read_json(checkpoint_path, STATE_LIMIT)
-        self._begin(CellSearch.from_state(state, self._cells.source))
-        self._reports = state["reports"]
+        state, spec = read_json(checkpoint_path, STATE_LIMIT), self.ledger.search.spec
+        if spec.difference(state["cells"]["spec"]):
+            raise InputError("the saved sweep has another plan than this one")
+        self.ledger = Ledger(CellSearch.from_state(state["cells"], spec))
+        self._reports, self._trials = state["reports"], state["trials"]
+
+
+def cell_result(search: Search) -> Result:
+    """Return the result of a search over cells."""
+    if not search.outcomes:
+        raise SearchError("there is no result yet: no cell has been run to its end")
+    found = Result.of(search, {})
+    return replace(found, spec={**found.spec, "schedule": Cells.name})  # the plan is there already

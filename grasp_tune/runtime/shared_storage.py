@@ -11,7 +11,6 @@ An outcome is in its file before anybody hears of it: a driver that dies forgets
 that is started again finds that it has already been done.
 """
 
-import hashlib
 import io
 import json
 import shutil
@@ -23,6 +22,7 @@ from typing import BinaryIO
 from pyarrow import fs as arrow
 
 from grasp_tune.core.errors import CheckpointError, InputError
+from grasp_tune.core.records import fingerprint
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import Outcome, Task, outcome_from_dict, outcome_to_dict, task_to_dict
 from grasp_tune.engine.checkpoints import Store
@@ -73,12 +73,9 @@ def store_on(filesystem: arrow.FileSystem, folder: str, sweep: str) -> Store:
 
 def sweep_store(storage: str, spec: SweepSpec, out: Path | None) -> Store:
     """Return a sweep's own store in a folder or bucket; the same `out` and spec find it again."""
-    name = uuid.uuid4().hex
-    if out is not None:
-        values = {**spec.to_dict(), "budget": 0}  # which may be extended
-        text = json.dumps([str(out.resolve()), values], sort_keys=True)
-        name = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-    name = f"grasp-{name[:16]}"
+    values = {**spec.to_dict(), "budget": 0}  # which may be extended
+    name = uuid.uuid4().hex[:16] if out is None else fingerprint(str(out.resolve()), values)
+    name = f"grasp-{name}"
     if "://" not in storage:
         return CheckpointStore(Path(storage).resolve() / name, sweep=name)
     try:

@@ -6,8 +6,6 @@ twice, late, from unknown workers, or not at all. The last piece of work, `selec
 chosen model in the storage.
 """
 
-import hashlib
-import json
 import logging
 import math
 import uuid
@@ -20,20 +18,19 @@ from torch import nn
 
 from grasp_tune.core.checkpoint_keys import START
 from grasp_tune.core.errors import CheckpointError, GraspError, InputError, SearchError
-from grasp_tune.core.records import Json
+from grasp_tune.core.records import Json, fingerprint
 from grasp_tune.core.search import ATTEMPTS, Progress, Search, Step
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import Outcome, ProbeOutcome, Task, TrainOutcome
 from grasp_tune.engine.checkpoints import Tensors, model_tensors
 from grasp_tune.optimizers.registry import Factory
-from grasp_tune.runtime.driver import Ledger
+from grasp_tune.runtime.driver import SELECT, Ledger
 from grasp_tune.runtime.executor import Died, Ended
 from grasp_tune.runtime.result import Result
 from grasp_tune.runtime.shared_storage import CHOSEN, SharedStorage
+from grasp_tune.runtime.store import discard
 
 logger = logging.getLogger(__name__)
-
-SELECT = "select"  # id of the last piece of work
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -48,7 +45,7 @@ class Work:
 
     @property
     def id(self) -> str:
-        return SELECT if self.task is None else self.task.id
+        return str(SELECT.id) if self.task is None else self.task.id
 
     def __repr__(self) -> str:
         return f"<{self.id}>"  # frameworks write it into files and tables
@@ -63,13 +60,12 @@ class SharedSweep(Ledger):
     """
 
     def __init__(self, spec: SweepSpec, bases: Mapping[str, Factory], *, width_known: bool) -> None:
-        super().__init__(Search(spec))
+        super().__init__(Search(spec), select=True)
         self._given, self.bases, self._width_known = spec, bases, width_known
         # Names the sweep's folder in the storage: what fixes the sweep, and which time it is run.
-        self._kind = hashlib.blake2b(json.dumps(spec.to_dict()).encode(), digest_size=6).hexdigest()
+        self._kind = fingerprint(spec.to_dict())
         self.run = self._kind + uuid.uuid4().hex[:8]
         self.storage: SharedStorage | None = None
-        self.selected, self._select_failures = False, 0
         self._under_way: dict[str, int] = {}  # oracle calls of running tasks, as last reported
 
     def begin_again(self, **changes: Any) -> None:
@@ -77,6 +73,7 @@ class SharedSweep(Ledger):
         before = self.search
         self.search = Search(replace(before.spec, **changes))
         self.search.repeated, self.search.notes = before.repeated, before.notes
+        self.search.replay({}, before.failures)
 
     @property
     def progress(self) -> Progress:
@@ -87,6 +84,8 @@ class SharedSweep(Ledger):
     def next(self, owner: str = "") -> Any:
         """Return the owner's `Work`, or that others must end first, or that all is done."""
         while not isinstance(step := super().next(owner), Step):
+            if step is SELECT:
+                return Work(self.run, None, self.search.spec, self.bases, self.search)
             if self.storage is not None:
                 if step.id in self.search.outcomes:
                     self.storage.forget(step)  # what it left is lost
@@ -94,12 +93,7 @@ class SharedSweep(Ledger):
                     self._tell(step.id, *known)  # a run that was cut off had done it
                     continue
             return Work(self.run, step, self.search.spec, self.bases)
-        if step is Step.WAIT or self.selected:
-            return step
-        if self.running:
-            return Step.WAIT
-        self.running[SELECT] = owner
-        return Work(self.run, None, self.search.spec, self.bases, self.search)
+        return step
 
     def hear(self, owner: str, row: Mapping[str, Any]) -> None:
         """Learn from what an owner reports: `ended_row`, `fault_row`, or a sign of life."""
@@ -118,15 +112,13 @@ class SharedSweep(Ledger):
             self.ended(key, CheckpointError(f"checkpoint {lost} cannot be read", str(lost)))
 
     def _end(self, key: str, storage: SharedStorage) -> None:
-        self.selected = self.selected or key == SELECT
         task, known = self.search.tasks.get(key), key in self.search.outcomes
-        if known and key not in self.running:
+        if key == SELECT.id:
+            self.ended(key, SELECT)
+        if task is None or (known and key not in self.running):
             return  # heard before
-        record = None if task is None else storage.read_outcome(task)
-        if record is not None:
+        if (record := storage.read_outcome(task)) is not None:
             self._tell(key, *record)
-        elif task is None:
-            self.running.pop(key, None)
         elif not known:  # else it comes late, and the task is being done again
             raise SearchError(
                 f"{key} ended, but its outcome is not in the storage that the driver sees: with "
@@ -140,20 +132,15 @@ class SharedSweep(Ledger):
             self.begin_again(width=width)
         self.ended(key, outcome)
 
-    def ended(self, task: Task | str, how: Ended) -> None:
-        key = task if isinstance(task, str) else task.id
+    def ended(self, key: str, how: Ended) -> None:
         self._under_way.pop(key, None)
         if isinstance(how, Died):
             logger.warning("%s failed in trial %s: %s", key, self.running.get(key), how.reason)
-            self._select_failures += key == SELECT
-            if self._select_failures > ATTEMPTS:
-                raise SearchError(f"the chosen model cannot be written: {how.reason}")
-        if key == SELECT and isinstance(how, CheckpointError) and how.key is not None:
-            self.search.make_again(how.key)
         super().ended(key, how)
+        if isinstance(how, Died) and self.select_failures >= ATTEMPTS:
+            raise SearchError(f"the chosen model cannot be written: {how.reason}")
         if self.storage is not None:
-            for garbage in self.search.discardable():
-                self.storage.store.delete(garbage)
+            discard(self.storage.store, self.search.discardable())
 
     def result(self, build: Callable[[], nn.Module] | None) -> Result:
         """Return the result; the best so far, marked partial, where the sweep has not ended."""
@@ -168,7 +155,7 @@ class SharedSweep(Ledger):
 
     def state(self) -> dict[str, Json]:
         """Return as JSON values what is needed to go on besides the outcomes in the storage."""
-        search = {"repeated": self.search.repeated, "notes": list(self.search.notes)}
+        search = {name: getattr(self.search, name) for name in ("repeated", "notes", "failures")}
         own = {"spec": self._given.to_dict(), "run": self.run, "selected": self.selected}
         return {"format": 3, **search, **own}
 
@@ -179,6 +166,7 @@ class SharedSweep(Ledger):
         if difference := self._given.difference(state["spec"]):
             raise InputError(f"the saved search differs from this one: {difference}")
         self.search.repeated, self.search.notes = state["repeated"], state["notes"]
+        self.search.replay({}, state.get("failures"))
         self.run, self.selected = state["run"], state["selected"]
 
     def adopt(self, filesystem: arrow.FileSystem, folder: str) -> bool:

@@ -5,6 +5,7 @@ code. Which checkpoints are written and how long they stay is decided elsewhere.
 """
 
 import contextlib
+import logging
 import os
 import re
 import shutil
@@ -17,7 +18,7 @@ from typing import BinaryIO, Protocol
 from torch import Tensor
 
 from grasp_tune.core.errors import CheckpointError, InputError
-from grasp_tune.engine.checkpoints import Checkpoint
+from grasp_tune.engine.checkpoints import Checkpoint, Store
 from grasp_tune.engine.tensor_file import Content, DamagedFile, Meta, read_tensors
 from grasp_tune.runtime.files import (
     in_words,
@@ -27,6 +28,8 @@ from grasp_tune.runtime.files import (
     replace_atomically,
 )
 from grasp_tune.runtime.lock import FolderLock
+
+logger = logging.getLogger(__name__)
 
 SUFFIX = ".safetensors"
 SPOOL = 64 * 2**20  # bytes of a checkpoint that are kept in memory on their way to a blob
@@ -113,6 +116,15 @@ class BlobStore:
         """Return the name of the key's blob, and how it is called in errors."""
         name = self._name(key)
         return name, f"checkpoint {key}: {self._where}{name}"
+
+
+def discard(store: Store, keys: Iterable[str]) -> None:
+    """Remove checkpoints that nobody will read again."""
+    for key in keys:
+        try:
+            store.delete(key)
+        except CheckpointError as error:  # it takes room and does no other harm
+            logger.warning("%s", error)
 
 
 @contextlib.contextmanager

@@ -117,14 +117,6 @@ class SweepFolder:
                 self.lock.check()
                 files.write_json_atomic(file, {"seconds": spent + time.monotonic() - begun})
 
-    def discard(self, keys: tuple[str, ...]) -> None:
-        """Remove checkpoints that nobody will read again."""
-        for key in keys:
-            try:
-                self.store.delete(key)
-            except CheckpointError as error:  # it takes room and does no other harm
-                logger.warning("%s", error)
-
     def check_room(self, search: Search) -> None:
         """Look, once a round, whether the disk can hold what the round will leave."""
         if self.checked == search.rounds:
