@@ -310,7 +310,7 @@ def sweep_on(
             f"the sweep on study {study.study_name!r} differs from this one: {difference}"
         )
     sweep = fingerprint(spec.to_dict(), study.study_name)
-    kept = artifact_store and artifact_checkpoints(artifact_store, sweep)
+    kept = artifact_store and ArtifactCheckpoints(artifact_store, sweep)
     return StudyLog(study, sweep, timing), kept or TemporaryStore()
 
 
@@ -326,45 +326,41 @@ def write_choice(study: Study, result: Result, **more: object) -> None:
 _MISSING = (exceptions.ArtifactNotFound, OSError)
 
 
-class _Artifacts:
-    """The artifacts of a store by their ids.
+class ArtifactCheckpoints(BlobStore):
+    """The checkpoints of a sweep in an artifact store, which cannot list what it holds.
 
     A reader may meet a file half written: its checksum says so, and it is made again.
     """
 
-    def __init__(self, artifact_store: ArtifactStore) -> None:
+    def __init__(self, artifact_store: ArtifactStore, sweep: str) -> None:
+        super().__init__(sweep)
         self._store = artifact_store
 
-    def write(self, name: str, content: Content) -> None:
+    def name(self, key: str) -> str:
+        return artifact_name(self._sweep, key)
+
+    def put_blob(self, name: str, content: Content) -> None:
         with spooled(content) as file:
             self._store.write(name, file)
 
-    def open(self, name: str) -> BinaryIO:
+    def open_blob(self, name: str) -> BinaryIO:
         try:
             with self._store.open_reader(name) as file:
                 return io.BytesIO(file.read())
         except exceptions.ArtifactNotFound:
             raise FileNotFoundError(name) from None
 
-    def exists(self, name: str) -> bool:
+    def has_blob(self, name: str) -> bool:
         with contextlib.suppress(*_MISSING):
             self._store.open_reader(name).close()
             return True
         return False
 
-    def remove(self, name: str) -> None:
+    def remove_blob(self, name: str) -> None:
         with contextlib.suppress(*_MISSING):  # what stays costs room, nothing else
             self._store.remove(name)
-
-    def names(self) -> tuple[str, ...]:
-        return ()  # an artifact store cannot list what it holds
 
 
 def artifact_name(sweep: str, key: str) -> str:
     """Return the id of the artifact that holds a checkpoint of a sweep."""
     return f"grasp-{sweep}-{file_name(key)}"
-
-
-def artifact_checkpoints(artifact_store: ArtifactStore, sweep: str) -> BlobStore:
-    """Return the checkpoints of a sweep."""
-    return BlobStore(_Artifacts(artifact_store), lambda key: artifact_name(sweep, key), sweep)

@@ -25,7 +25,7 @@ from grasp_tune.core.validation import whole
 from grasp_tune.engine.checkpoints import model_tensors
 from grasp_tune.engine.problem import TorchProblem, checked_problem
 from grasp_tune.engine.worker import Worker
-from grasp_tune.executors.optuna import artifact_checkpoints, artifact_name, write_choice
+from grasp_tune.executors.optuna import ArtifactCheckpoints, artifact_name, write_choice
 from grasp_tune.executors.study import CALLS, label_of, trials_of
 from grasp_tune.optuna.sampler import CellLog, StoredPlan
 from grasp_tune.optuna.study_sampler import prune_surplus
@@ -72,7 +72,7 @@ class Budget:
         for call in due:
             sweep = fingerprint(self._trial.study.study_name, self._label["sweep"])
             key = str(iterate_key(self._label["index"], call))
-            artifact_checkpoints(artifact_store, sweep).write(key, model_tensors(model), {})
+            ArtifactCheckpoints(artifact_store, sweep).write(key, model_tensors(model), {})
         self._kept |= due
         return bool(due)
 
@@ -128,7 +128,7 @@ def select(
             "samples: its longest trial, study.best_trial as a rule, is the choice"
         )
     sweep = fingerprint(name, stored.mark)  # as `Budget.offer` calls it
-    store = artifact_checkpoints(artifact_store, sweep)
+    store = ArtifactCheckpoints(artifact_store, sweep)
     spec = SweepSpec.of_plan(plan, stored.seed, method=method)
     wanted = [key for run in paper_segments(spec, plan, "own") for key in run.candidates]
     if not any(map(store.exists, wanted)):

@@ -8,12 +8,12 @@ import torch
 from optuna.artifacts import FileSystemArtifactStore
 
 import grasp_tune as gt
-from grasp_tune.executors.optuna import artifact_checkpoints, artifact_name
+from grasp_tune.executors.optuna import ArtifactCheckpoints, artifact_name
 
 
 def test_an_artifact_of_another_sweep_or_key_is_refused(tmp_path: Path) -> None:
     artifacts = FileSystemArtifactStore(tmp_path)
-    ours, theirs = (artifact_checkpoints(artifacts, sweep) for sweep in ("a", "b"))
+    ours, theirs = (ArtifactCheckpoints(artifacts, sweep) for sweep in ("a", "b"))
     assert not ours.exists("point")
     with pytest.raises(
         gt.CheckpointError, match="checkpoint point is missing: there is no grasp-a"
