@@ -201,15 +201,7 @@ class StudyCalls(CallCounter):
 
     def __init__(self, folder: Path | None, log: StudyLog) -> None:
         super().__init__(folder)
-        self._log, self._before = log, 0
-
-    def begin(self) -> None:
-        """A task begins."""
-        self._before = self._own
-
-    def made(self) -> int:
-        """Return the calls of this process since then, as far as no file counts them."""
-        return self._own - self._before
+        self._log = log
 
     @property
     def total(self) -> int:
@@ -224,7 +216,8 @@ class StudyExecutor:
     """
 
     def __init__(self, log: StudyLog, inner: Executor, calls: StudyCalls | None = None) -> None:
-        self._log, self._inner, self._calls = log, inner, calls or StudyCalls(None, log)
+        self._log, self._inner = log, inner
+        self._calls, self._before = calls or StudyCalls(None, log), 0
         self._ours: dict[str, int] = {}  # task id -> its trial: what runs
         self._pause, self._beat = PAUSES[0], time.monotonic()
         self.submit = log.want
@@ -256,9 +249,13 @@ class StudyExecutor:
             value = task.segments[0].arm.value if one else math.nan
             shown = {"value": value} if SPAN.low <= value <= SPAN.high else {}
             if (trial_id := self._log.claim(task, shown)) is not None:
-                self._calls.begin()
+                self._before = self._calls.own
                 self._ours[task.id] = trial_id
                 self._inner.submit(task)
+
+    def _made(self) -> int:
+        """Return the calls since a task was last begun, as far as no file counts them."""
+        return self._calls.own - self._before
 
     def _run(self, timeout: float) -> None:
         """Let our tasks go on; without one, wait for the others and look who of them is gone."""
@@ -271,10 +268,10 @@ class StudyExecutor:
         self._pause, held = PAUSES[0], list(self._ours.values())
         study, every, living = self._log.study, self._log.timing.every, contextlib.ExitStack()
         if isinstance(self._inner, InProcess):
-            living.enter_context(beating(study, every, held, self._calls.made))
+            living.enter_context(beating(study, every, held, self._made))
         elif time.monotonic() - self._beat > every:  # a pool forks, and threads do not go with it
             self._beat = time.monotonic()
-            beat(study, held, self._calls.made())
+            beat(study, held, self._made())
         with living:
             for task, how in self._inner.poll(timeout):
                 self._write(task.id, how)
@@ -289,7 +286,7 @@ class StudyExecutor:
                 log.write_outcome(trial_id, how)
                 end_trial(log.study, trial_id, TrialState.COMPLETE, math.inf)
                 return
-            log.study._storage.set_trial_system_attr(trial_id, CALLS, self._calls.made())
+            log.study._storage.set_trial_system_attr(trial_id, CALLS, self._made())
             log.write_fault(trial_id, how)
             end_trial(log.study, trial_id, TrialState.FAIL)
         except RuntimeError:  # UpdateFinishedTrialError: it was thought dead

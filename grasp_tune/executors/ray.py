@@ -111,20 +111,20 @@ class RayBackend:
         return result
 
 
-MakeActor = Callable[[], tuple[Worker, Callable[[], int]]]
+MakeActor = Callable[[CallCounter], Worker]  # the counter is for calls that no file counts
 
 
 class WorkerActor:
     """A worker process somewhere in the cluster.
 
-    make: makes a worker, and a function that tells its calls so far which no file counts.
+    make: makes a worker.
     cpus: threads that it may use.
     """
 
     def __init__(self, make: MakeActor, cpus: float) -> None:
         self._make, self._cpus = make, cpus
         self._worker: Worker | None = None
-        self._uncounted: Callable[[], int] = int  # none
+        self._uncounted = CallCounter(None)
         load_compiler()
 
     def ready(self) -> str:
@@ -137,20 +137,25 @@ class WorkerActor:
 
         seat: the place among the actors that share the task's lanes; None: it is alone.
         """
-        before = self._uncounted()
+        before = self._uncounted.total
         try:
             if self._worker is None:
                 torch.set_num_threads(max(1, int(self._cpus)))
-                self._worker, self._uncounted = self._make()
+                self._worker = self._make(self._uncounted)
             ended: Ended = self._worker.run(task, seat)
         except Exception as error:
             ended = portable(error, task)
-        return ended, self._uncounted() - before
+        return ended, self._uncounted.total - before
 
 
 def _make_worker(
-    parcel: list[Any], token: str, lock: Path, text: str, hard_cap: bool
-) -> tuple[Worker, Callable[[], int]]:
+    parcel: list[Any],
+    token: str,
+    lock: Path,
+    text: str,
+    hard_cap: bool,
+    uncounted: CallCounter,
+) -> Worker:
     """Return a worker on this machine, which must see the driver's checkpoints.
 
     parcel: a reference; in a list, so that it is opened here, where it can be said what fails.
@@ -162,12 +167,12 @@ def _make_worker(
         raise SearchError(f"the problem cannot be loaded on {host}: {error}") from None
     if not make_worker.store.exists(token):
         raise SearchError(f"{host} does not see the checkpoints of the driver: {SHARED}")
-    if lock.is_file() and lock.read_text() == text:
-        return make_worker(), int
-    if hard_cap:
-        raise SearchError(f"hard_cap: {host} does not see the `out` of the driver, {lock.parent}")
-    calls = make_worker.calls = CallCounter(None)  # the driver's folder is out of reach
-    return make_worker(), lambda: calls.total
+    if not lock.is_file() or lock.read_text() != text:
+        if hard_cap:
+            words = f"{host} does not see the `out` of the driver, {lock.parent}"
+            raise SearchError(f"hard_cap: {words}")
+        make_worker.calls = uncounted
+    return make_worker()
 
 
 @dataclass(eq=False, kw_only=True)

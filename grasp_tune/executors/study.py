@@ -1,4 +1,4 @@
-"""What is written on a study and on its trials, under which names, and whether a worker lives.
+"""What is written on a study and on its trials, under which names, and that a worker lives.
 
 Goes past Optuna's public interface to its storage: system attributes, and trials that are born
 with attributes, have no other door.
@@ -7,13 +7,10 @@ with attributes, have no other door.
 import contextlib
 import json
 import logging
-import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import optuna
@@ -21,8 +18,7 @@ from optuna import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from grasp_tune.core.errors import InputError
-from grasp_tune.core.records import Json, fingerprint
-from grasp_tune.runtime.files import alive
+from grasp_tune.core.records import Json
 
 logger = logging.getLogger(__name__)
 
@@ -169,21 +165,3 @@ def beating(
     finally:
         done.set()
         thread.join()
-
-
-try:  # a name for this machine and the space of its process numbers
-    _boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
-    _MACHINE = fingerprint(_boot, os.stat("/proc/self/ns/pid").st_ino)
-except OSError:  # not Linux
-    _MACHINE = fingerprint(socket.gethostname())
-
-
-def process_name() -> str:
-    """Return a name for this process that says whether it lives to others on its machine."""
-    return f"{_MACHINE}:{os.getpid()}"
-
-
-def is_dead(worker: str) -> bool:
-    """Return whether a process of this machine is known to be gone."""
-    machine, _, process = worker.partition(":")
-    return machine == _MACHINE and process.isdigit() and not alive(int(process))

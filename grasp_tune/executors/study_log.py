@@ -24,6 +24,7 @@ from grasp_tune.core.records import Json
 from grasp_tune.core.tasks import Outcome, TrainOutcome, outcome_from_dict, outcome_to_dict
 from grasp_tune.executors import study as storage
 from grasp_tune.executors.study import CALLS, TASK, Timing, end_trial, label_of
+from grasp_tune.runtime import files
 from grasp_tune.runtime.driver import SELECT
 from grasp_tune.runtime.executor import Died
 
@@ -44,7 +45,7 @@ class StudyLog:
     """
 
     def __init__(self, study: Study, sweep: str, timing: Timing | None = None) -> None:
-        self.study, self.sweep, self._worker = study, sweep, storage.process_name()
+        self.study, self.sweep, self._worker = study, sweep, files.process_name()
         self.timing = timing or Timing.of(study)
         self.recent: list[FrozenTrial] = []  # all but the first ones that have ended
         self._settled = 0  # so many of the first trials have ended: they never change
@@ -153,7 +154,7 @@ class StudyLog:
             since = since if before == beat else now
             self._beats[trial.number] = beat, since
             worker = label["worker"]  # nobody can tell of a trial that was asked for by hand
-            if worker and (now - since > self.timing.grace or storage.is_dead(worker)):
+            if worker and (now - since > self.timing.grace or files.is_dead(worker)):
                 if end_trial(self.study, trial._trial_id, TrialState.FAIL):
                     logger.warning("the worker of %s is gone: it is run again", label["task"])
                 return True

@@ -163,8 +163,8 @@ def select(
     search.repeated = sum(int(trial.user_attrs.get(CALLS, 0)) for trial in failed)
     # Whether the objective ran the paper's base optimizer is known to the user alone.
     search.choice = replace(search.partial(), covered=False)
-    worker.place(search.choice.key)
-    result = Result.of(search, model_tensors(worker.model), lambda: problem.build(stored.seed))
+    tensors = worker.tensors_at(search.choice.key)
+    result = Result.of(search, tensors, lambda: problem.build(stored.seed))
     for note in result.notes:
         if "dead network" in note:
             warnings.warn(f"{note}; here: by='loss'", stacklevel=2)

@@ -32,7 +32,7 @@ from grasp_tune.executors.study_log import NOTHING, StudyLog
 from grasp_tune.optuna.study_sampler import Addressed, Assignments, StudySampler
 from grasp_tune.runtime.executor import Died
 from grasp_tune.runtime.store import TemporaryStore
-from grasp_tune.schedules.cells import Cells, CellSearch, cell_id, cell_outcome
+from grasp_tune.schedules.cells import Cells, CellSearch, cell_id, cell_of, cell_outcome
 from grasp_tune.schedules.step_search import StepSearch
 
 
@@ -82,11 +82,10 @@ class CellLog(StudyLog):
         if task is NOTHING:
             return {TASK: {**label, "index": 0}}
         (part,) = task.segments
-        cell = {"index": part.arm.index, "value": part.arm.value, "budget": part.calls}
         keep = [call - part.start for call in part.keep]  # in the trial's own calls
         parent = self.last_trial(cell_id(part.origin.run)).number if part.origin else None
-        own = {"attempt": label["turn"] + 1, "start": part.start, "parent": parent}
-        return {TASK: {**label, **cell, "keep": keep, **own}}
+        own = {"keep": keep, "attempt": label["turn"] + 1, "start": part.start, "parent": parent}
+        return {TASK: {**label, **encode(cell_of(task)), **own}}
 
     def ended(self, trial: FrozenTrial) -> Any:
         label, value = label_of(trial), math.nan
@@ -214,9 +213,7 @@ class GraspSampler(StudySampler):
         """Return the cells whose trials failed too often; they are not issued again."""
         found = self.assignments(study)
         found.learn()
-        tasks: Any = [found.search.tasks[key] for key in found.search.lost]
-        parts = [task.segments[0] for task in tasks]
-        return tuple(Cell(part.arm.index, part.arm.value, part.calls) for part in parts)
+        return tuple(cell_of(found.search.tasks[key]) for key in found.search.lost)
 
     def sample_independent(self, study: Study, trial: FrozenTrial, name: str, kind: Any) -> Any:
         """Return the cell's value for our parameter, the other sampler's for any other."""

@@ -22,7 +22,7 @@ from grasp_tune.ray.tune_internals import TuneRun, TuneSearcher, drawn
 from grasp_tune.runtime.driver import Ledger
 from grasp_tune.runtime.files import STATE_LIMIT, read_json, write_json_atomic
 from grasp_tune.runtime.result import Result
-from grasp_tune.schedules.cells import Cells, CellSearch, cell_id, cell_outcome, training_only
+from grasp_tune.schedules.cells import Cells, CellSearch, cell_id, cell_of, cell_outcome
 
 CELL = "cell"  # the config's key for the cell's index: work is known by it
 
@@ -70,10 +70,9 @@ class PlanSearcher(TuneSearcher):
             raise InputError(f"parameter, budget_key: {parameter!r}, {budget_key!r} are taken")
         self._parameter, self._budget_key, self._count = parameter, budget_key, count
         self._window = whole("window", window)
-        cells = Cells.of(plan, budget, resume)
-        self._resume = cells.search is not None and cells.search.resume
-        self.plan: Plan | None = cells.plan and training_only(cells.plan)  # all for training
-        self.ledger = Ledger(CellSearch(replace(cells, plan=self.plan).spec()))
+        cells = Cells.of(plan, budget, resume, longer=True)
+        self._resume, self.plan = resume and plan is None, cells.plan
+        self.ledger = Ledger(CellSearch(cells.spec()))
         self._reports: dict[str, list[list[float]]] = {}  # by task: (iteration, metric), the last
         self._trials: dict[str, str] = {}  # by task that has ended
         super().__init__(metric=metric, mode=mode or ("min" if metric else None))
@@ -110,11 +109,11 @@ class PlanSearcher(TuneSearcher):
         task: Any = self.ledger.next(trial_id)
         if isinstance(task, Step):
             return task
-        (part,) = task.segments
-        found = {CELL: part.arm.index, self._parameter: part.arm.value}
-        found[self._budget_key] = part.calls
+        cell, origin = cell_of(task), task.segments[0].origin
+        found: dict[str, Any] = {CELL: cell.index, self._parameter: cell.value}
+        found[self._budget_key] = cell.budget
         if self._resume:
-            parent = self._trials[cell_id(part.origin.run)] if part.origin else ""
+            parent = self._trials[cell_id(origin.run)] if origin else ""
             kept = getattr(None if run is None else run.trial(parent), "checkpoint", None)
             if parent and kept is None:
                 raise InputError(
@@ -148,7 +147,7 @@ class PlanSearcher(TuneSearcher):
         self.on_trial_result(trial_id, result)
         reports = [value for _, value in self._reports.get(key, [])] or [math.nan]
         score = sum(reports) / len(reports) * (-1.0 if self._mode == "max" else 1.0)
-        self._trials[key], cell = trial_id, self._cell(key)
+        self._trials[key], cell = trial_id, cell_of(self.ledger.search.tasks[key])
         calls = int(result.get(self._count, 0))
         self.ledger.ended(key, cell_outcome(cell.index, cell.budget, score, calls))
 
@@ -157,11 +156,6 @@ class PlanSearcher(TuneSearcher):
         index, search = result.get(f"config/{CELL}"), self.ledger.search
         key = cell_id(index) if isinstance(index, int) else self.ledger.task_of(trial_id)
         return None if key not in search.tasks or search.settled(key) else key
-
-    def _cell(self, key: str) -> Cell:
-        task: Any = self.ledger.search.tasks[key]
-        (part,) = task.segments
-        return Cell(part.arm.index, part.arm.value, part.calls)
 
     @property
     def best(self) -> BestCell:
@@ -174,7 +168,7 @@ class PlanSearcher(TuneSearcher):
 
     @property
     def cell(self) -> Cell:
-        return self._cell(cell_id(self.best.cell))
+        return cell_of(self.ledger.search.tasks[cell_id(self.best.cell)])
 
     @property
     def result(self) -> Result:

@@ -25,7 +25,7 @@ from grasp_tune.core.errors import CheckpointError, InputError, SearchError
 from grasp_tune.core.search import Search, Step
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import Task, TrainOutcome
-from grasp_tune.engine.checkpoints import Store, model_tensors
+from grasp_tune.engine.checkpoints import Store, Tensors
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.worker import Worker
 from grasp_tune.optimizers.registry import Factory
@@ -217,22 +217,20 @@ class Driver:
     def result(self, worker: Worker, problem: TorchProblem) -> Result:
         """Return the result at the search's choice, with the work done twice told apart."""
         self.deadline = math.inf  # what the choice still needs is done, whatever the time
-        self._place(worker)
+        tensors = self._place(worker)
         self._ledger.settle(self.folder.calls.total)
         self.show(every=0.0)
-        build = partial(problem.build, self.spec.seed)
-        found = Result.of(self.search, model_tensors(worker.model), build)
+        found = Result.of(self.search, tensors, partial(problem.build, self.spec.seed))
         found = replace(found, usage=self.folder.usage.reading())
         if found.partial:  # its scores are training losses
             return found
         return replace(found, validation=problem.validation_rows, metric=problem.choice_metric)
 
-    def _place(self, worker: Worker) -> None:
+    def _place(self, worker: Worker) -> Tensors:
         """Put the worker's model at the choice, made again here where it cannot be read."""
         while True:
             try:
-                worker.place(self.search.partial().key)
-                return
+                return worker.tensors_at(self.search.partial().key)
             except CheckpointError as error:
                 if error.key is None:
                     raise

@@ -6,12 +6,15 @@ twice, late, from unknown workers, or not at all. The last piece of work, `selec
 chosen model in the storage.
 """
 
+import contextlib
 import logging
 import math
+import time
 import uuid
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NoReturn
 
 from pyarrow import fs as arrow
 from torch import nn
@@ -31,6 +34,8 @@ from grasp_tune.runtime.shared_storage import CHOSEN, SharedStorage
 from grasp_tune.runtime.store import discard
 
 logger = logging.getLogger(__name__)
+
+HEARTBEAT = 30.0  # seconds between two reports of a task under way
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -96,7 +101,7 @@ class SharedSweep(Ledger):
         return step
 
     def hear(self, owner: str, row: Mapping[str, Any]) -> None:
-        """Learn from what an owner reports: `ended_row`, `fault_row`, or a sign of life."""
+        """Learn from what an owner reports: what `SharedTrial` says."""
         key, status, lost = str(row.get("task")), row.get("status"), row.get("checkpoint")
         if row.get("run") != self.run:
             return
@@ -178,22 +183,6 @@ class SharedSweep(Ledger):
         return bool(mine)
 
 
-# -- what a worker does and reports --------------------------------------------------------------
-
-
-def ended_row(storage: SharedStorage, outcome: Outcome) -> dict[str, Any]:
-    """Return the report of a task whose outcome is in the storage."""
-    row = {"status": "ended", "folder": storage.path, "oracle_calls": outcome.calls}
-    if isinstance(outcome, ProbeOutcome):
-        row |= {"train_loss": outcome.value, "gradient_norm": outcome.gradient_norm}
-    elif isinstance(outcome, TrainOutcome):
-        finite = [item for item in outcome.segments if item.finite and math.isfinite(item.loss)]
-        if finite:
-            best = min(finite, key=lambda item: item.loss)
-            row |= {"train_loss": best.loss, "gradient_norm": best.window_norm}
-    return row
-
-
 def fault_row(error: GraspError, work: Work) -> dict[str, Any]:
     """Return the report of what the driver is to know: a lost checkpoint, or a refusal.
 
@@ -208,21 +197,87 @@ def fault_row(error: GraspError, work: Work) -> dict[str, Any]:
     return {"status": "fault", "checkpoint": error.key}
 
 
-def select_model(
-    storage: SharedStorage, search: Search, place: Callable[[str], Tensors]
-) -> tuple[Result, dict[str, Any]]:
-    """Leave the chosen model and the result in the storage; return the latter and the report.
+class SharedTrial(ABC):
+    """What a worker does around its work, and what it reports; see `loop.task_optimizer.TaskTrial`.
 
-    place: puts a model at a checkpoint, and returns its tensors.
+    open_storage: gives the sweep's storage, as this machine sees it.
+    silence: seconds since the driver last heard of the worker.
     """
-    tensors = place(search.partial().key)
-    storage.store.write(CHOSEN, tensors, {})
-    Ledger(search).settle(storage.calls.total)
-    result = Result.of(search, tensors)
-    if storage.folder is not None:
-        result.save(storage.folder)
-    loss, outcomes = result.loss, search.outcomes.values()
-    if math.isnan(loss):  # x0 was chosen, by its gradient
-        probes = [x.value for x in outcomes if isinstance(x, ProbeOutcome) and x.values]
-        loss = (probes or [loss])[-1]
-    return result, {"status": "ended", "folder": storage.path, "score": result.score, "loss": loss}
+
+    def __init__(
+        self, work: Work, open_storage: Callable[[], SharedStorage], silence: float = 0.0
+    ) -> None:
+        self.work, self.task, self.seed = work, work.task, work.spec.seed
+        self._calls, self._reported = 0, time.monotonic() - silence
+        with self.faults():
+            self.storage = open_storage()
+        self.store = self.storage.store
+        known = None if self.task is None else self.storage.read_outcome(self.task)
+        if known is not None:  # a worker that was cut off had done it
+            self._ended(known[0])
+        self._add = self.storage.calls.counter()
+
+    @abstractmethod
+    def report(self, row: dict[str, Any], result: Result | None = None) -> None:
+        """Report to the driver, with the chosen model where there is a result."""
+
+    @abstractmethod
+    def last(self, row: dict[str, Any]) -> NoReturn:
+        """Report to the driver, and end."""
+
+    def called(self, calls: int) -> None:
+        self.count(1)
+
+    def count(self, calls: int) -> None:
+        """Count oracle calls, and report now and then how many were made."""
+        self._add(calls)
+        self._calls += calls
+        if time.monotonic() - self._reported > HEARTBEAT:
+            self._reported = time.monotonic()
+            self.report({"status": "running", "oracle_calls": self._calls})
+
+    def end(self, outcome: Outcome, width: int = 0) -> NoReturn:
+        """Put the outcome into the storage, then report it; see `SharedStorage.write_outcome`."""
+        assert self.task is not None
+        self.storage.write_outcome(self.task, outcome, width)
+        self._ended(outcome)
+
+    def _ended(self, outcome: Outcome) -> NoReturn:
+        row = {"status": "ended", "folder": self.storage.path, "oracle_calls": outcome.calls}
+        if isinstance(outcome, ProbeOutcome):
+            row |= {"train_loss": outcome.value, "gradient_norm": outcome.gradient_norm}
+        elif isinstance(outcome, TrainOutcome):
+            finite = [item for item in outcome.segments if item.finite and math.isfinite(item.loss)]
+            if finite:
+                best = min(finite, key=lambda item: item.loss)
+                row |= {"train_loss": best.loss, "gradient_norm": best.window_norm}
+        self.last(row)
+
+    @contextlib.contextmanager
+    def faults(self) -> Iterator[None]:
+        """Report what the driver is to know, in place of an error of the worker."""
+        try:
+            yield
+        except GraspError as error:
+            self.last(fault_row(error, self.work))
+
+    def select(self, place: Callable[[str], Tensors], **more: Any) -> Result:
+        """Leave the chosen model and the result in the storage, and report them; the work goes on.
+
+        place: puts a model at a checkpoint, and returns its tensors.
+        """
+        search, storage = self.work.search, self.storage
+        assert search is not None
+        tensors = place(search.partial().key)
+        storage.store.write(CHOSEN, tensors, {})
+        Ledger(search).settle(storage.calls.total)
+        result = Result.of(search, tensors)
+        if storage.folder is not None:
+            result.save(storage.folder)
+        loss, outcomes = result.loss, search.outcomes.values()
+        if math.isnan(loss):  # x0 was chosen, by its gradient
+            probes = [x.value for x in outcomes if isinstance(x, ProbeOutcome) and x.values]
+            loss = (probes or [loss])[-1]
+        row = {"status": "ended", "folder": storage.path, "score": result.score, "loss": loss}
+        self.report({**row, **more}, result)
+        return result

@@ -13,7 +13,7 @@ from grasp_tune.core.choice import Candidate, Choice
 from grasp_tune.core.ensemble import best
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.methods import NonConvex
-from grasp_tune.core.plan import Plan
+from grasp_tune.core.plan import Cell, Plan
 from grasp_tune.core.rounds import Round, Rounds
 from grasp_tune.core.search import Search
 from grasp_tune.core.spec import SweepSpec
@@ -22,6 +22,7 @@ from grasp_tune.core.tasks import (
     Point,
     Segment,
     SegmentOutcome,
+    Task,
     TrainOutcome,
     TrainTask,
     ended_runs,
@@ -41,8 +42,13 @@ class Cells:
     default_base: ClassVar[str | None] = None  # whatever the user's loop runs
 
     @classmethod
-    def of(cls, plan: Plan | None, budget: int | None, resume: bool = False) -> "Cells":
-        """Return the cells of a plan, or those of a search with a budget."""
+    def of(
+        cls, plan: Plan | None, budget: int | None, resume: bool, *, longer: bool = False
+    ) -> "Cells":
+        """Return the cells of a plan, or those of a search with a budget.
+
+        longer: the plan's whole budget goes to training, see `training_only`.
+        """
         if (plan is None) == (budget is None):
             raise InputError("give either a plan or a budget: budget=10_000 oracle calls")
         if budget is not None:
@@ -51,7 +57,7 @@ class Cells:
             raise InputError(f"plan: got {type(plan).__name__}, expected that of NonConvex().plan")
         if not plan.cells:
             raise InputError("plan: it has no cells to run: x0 is the answer already")
-        return cls(plan)
+        return cls(training_only(plan) if longer else plan)
 
     @property
     def source(self) -> Plan | StepSearch:
@@ -105,6 +111,13 @@ class Cells:
 def cell_id(index: int) -> str:
     """Return the name of a cell's task."""
     return f"cell{index:03d}"
+
+
+def cell_of(task: Task) -> Cell:
+    """Return the cell that a task runs."""
+    assert isinstance(task, TrainTask)
+    (part,) = task.segments
+    return Cell(part.arm.index, part.arm.value, part.calls)
 
 
 def cell_outcome(

@@ -38,7 +38,7 @@ def test_the_best_cell_so_far_counts_at_any_time() -> None:
 
 
 def test_a_cell_that_is_lost_does_not_hold_up_a_step_search() -> None:
-    search = CellSearch(Cells.of(None, 1000).spec())
+    search = CellSearch(Cells.of(None, 1000, resume=False).spec())
     for _ in range(ATTEMPTS):
         task = search.ask()
         assert isinstance(task, TrainTask)
