@@ -1,6 +1,6 @@
 """Everything that fixes a sweep before it starts: with the problem, the whole input."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
@@ -127,8 +127,7 @@ class SweepSpec:
         mine, stored = _complete(self.to_dict()), _complete(stored)
         if mine["budget"] != stored["budget"]:
             stored["extends"] = mine["extends"]
-        changed = (key for key in mine if mine[key] != stored[key])
-        return "; ".join(f"{key} {stored[key]!r} became {mine[key]!r}" for key in changed)
+        return "; ".join(dict.fromkeys(_changes("", stored, mine)))
 
 
 def _complete(data: Json) -> dict[str, Json]:
@@ -141,6 +140,16 @@ def _complete(data: Json) -> dict[str, Json]:
     if not all(isinstance(values[name], kind) for name, kind in kinds):
         raise InputError("of a spec, challengers and extends are lists, method is an object")
     return values
+
+
+def _changes(name: str, old: Json, new: Json) -> Iterator[str]:
+    """Yield what differs between two JSON values, by its innermost key."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in {**old, **new}:
+            yield from _changes(key, old.get(key), new.get(key))
+    elif old != new:
+        words = f"{name} {old!r} became {new!r}"
+        yield words if len(words) < 200 else f"{name} changed"
 
 
 def _without_own_base(method: dict[str, Json]) -> dict[str, Json]:

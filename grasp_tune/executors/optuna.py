@@ -26,7 +26,7 @@ from optuna.trial import TrialState
 
 from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.core.methods import Method
-from grasp_tune.core.records import encode, fingerprint
+from grasp_tune.core.records import encode
 from grasp_tune.core.spec import AnySchedule, SweepSpec
 from grasp_tune.core.tasks import TrainTask
 from grasp_tune.core.validation import whole
@@ -38,7 +38,7 @@ from grasp_tune.engine.worker import Worker
 from grasp_tune.executors import study as storage
 from grasp_tune.executors.local import InProcess
 from grasp_tune.executors.process_pool import ProcessPool
-from grasp_tune.executors.study import CALLS, CHOICE, SETTING, Timing, beat, beating, end_trial
+from grasp_tune.executors.study import CALLS, CHOICE, Timing, beat, beating, end_trial
 from grasp_tune.executors.study_log import SPAN, StudyLog
 from grasp_tune.runtime.call_counter import CallCounter
 from grasp_tune.runtime.driver import SELECT, MakeWorker, run_sweep
@@ -302,11 +302,7 @@ def sweep_on(
             "artifact_store: got None, but checkpoints must outlive this process; give the "
             "workers one, such as optuna.artifacts.FileSystemArtifactStore(folder)"
         )
-    if difference := spec.difference(storage.study_json(study, SETTING, spec.to_dict())):
-        raise InputError(
-            f"the sweep on study {study.study_name!r} differs from this one: {difference}"
-        )
-    sweep = fingerprint(spec.to_dict(), study.study_name)
+    sweep = storage.agreed_sweep(study, spec)
     kept = artifact_store and ArtifactCheckpoints(artifact_store, sweep)
     return StudyLog(study, sweep, timing), kept or TemporaryStore()
 

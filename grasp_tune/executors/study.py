@@ -18,14 +18,15 @@ from optuna import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from grasp_tune.core.errors import InputError
-from grasp_tune.core.records import Json
+from grasp_tune.core.records import Json, fingerprint
+from grasp_tune.core.spec import SweepSpec
 
 logger = logging.getLogger(__name__)
 
 TASK = "grasp:task"  # trial, user attribute: the task that it holds, or that none was left
 CALLS = "grasp:calls"  # trial: the oracle calls that it used
 BEAT = "grasp:beat"  # trial: changes while its worker lives
-PLAN = "grasp:plan"  # study: the plan of a sampler
+PLAN = "grasp:plan"  # study: the cells that a sampler gives to trials, as a sweep
 SETTING = "grasp:spec"  # study: the sweep that runs on it
 CHOICE = "grasp:choice"  # study: the chosen candidate and its certificate
 
@@ -108,6 +109,16 @@ def study_json(study: Study, key: str, wanted: Json = None) -> Json:
         set_study_json(study, key, wanted)
         return study_json(study, key)
     return found
+
+
+def agreed_sweep(study: Study, spec: SweepSpec, key: str = SETTING) -> str:
+    """Return the name of the sweep on a study that all processes agree on; `InputError` if none."""
+    if difference := spec.difference(study_json(study, key, spec.to_dict())):
+        advice = "use a new study" + (", or GraspSampler.from_study(study)" if key == PLAN else "")
+        raise InputError(
+            f"the sweep on study {study.study_name!r} differs from this one: {difference}; {advice}"
+        )
+    return fingerprint(spec.to_dict(), study.study_name)
 
 
 @dataclass(frozen=True, slots=True)

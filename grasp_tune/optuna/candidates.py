@@ -18,18 +18,18 @@ from grasp_tune.core import tasks
 from grasp_tune.core.checkpoint_keys import iterate_key
 from grasp_tune.core.errors import CheckpointError, InputError
 from grasp_tune.core.methods import Method
-from grasp_tune.core.records import fingerprint
 from grasp_tune.core.search import Search, Step
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.validation import whole
 from grasp_tune.engine.checkpoints import model_tensors
 from grasp_tune.engine.problem import TorchProblem, checked_problem
 from grasp_tune.engine.worker import Worker
-from grasp_tune.executors.optuna import ArtifactCheckpoints, artifact_name, write_choice
-from grasp_tune.executors.study import CALLS, label_of, trials_of
-from grasp_tune.optuna.sampler import CellLog, StoredPlan
+from grasp_tune.executors.optuna import ArtifactCheckpoints, write_choice
+from grasp_tune.executors.study import CALLS, PLAN, agreed_sweep, label_of, trials_of
+from grasp_tune.optuna.sampler import CellLog, cells_on
 from grasp_tune.optuna.study_sampler import prune_surplus
 from grasp_tune.runtime.result import Result
+from grasp_tune.schedules.cells import Cells
 from grasp_tune.schedules.paper import Paper, paper_segments
 
 
@@ -70,9 +70,9 @@ class Budget:
         at_end = self.done + self._step > self.total
         due = {call for call in self.keep if call <= self.done or at_end} - self._kept
         for call in due:
-            sweep = fingerprint(self._trial.study.study_name, self._label["sweep"])
-            key = str(iterate_key(self._label["index"], call))
-            ArtifactCheckpoints(artifact_store, sweep).write(key, model_tensors(model), {})
+            key = iterate_key(self._label["index"], call)
+            store = ArtifactCheckpoints(artifact_store, self._label["sweep"])
+            store.write(key, model_tensors(model), {})
         self._kept |= due
         return bool(due)
 
@@ -119,29 +119,30 @@ def select(
     """
     if by not in ("loss", "gradient"):
         raise InputError(f"by: got {by!r}, expected 'loss' or 'gradient'")
-    name, stored = study.study_name, StoredPlan.on(study)
+    name, stored = study.study_name, cells_on(study)
     if stored is None:
         raise InputError(f"study {name!r} has no plan of a GraspSampler")
-    if (plan := stored.plan) is None:
+    cells, seed = stored.schedule, stored.seed
+    assert isinstance(cells, Cells)
+    if (plan := cells.plan) is None:
         raise InputError(
             f"study {name!r} searched a step without a plan, which leaves no calls for fresh "
             "samples: its longest trial, study.best_trial as a rule, is the choice"
         )
-    sweep = fingerprint(name, stored.mark)  # as `Budget.offer` calls it
-    store = ArtifactCheckpoints(artifact_store, sweep)
-    spec = SweepSpec.of_plan(plan, stored.seed, method=method)
+    log = CellLog(study, agreed_sweep(study, stored, PLAN))
+    store = ArtifactCheckpoints(artifact_store, log.sweep)
+    spec = SweepSpec.of_plan(plan, seed, method=method)
     wanted = [key for run in paper_segments(spec, plan, "own") for key in run.candidates]
     if not any(map(store.exists, wanted)):
         raise InputError(
             f"study {name!r} has no candidates: let the objective call "
             "budget.offer(model, artifact_store) in each step of grasp_budget and after the last"
         )
-    log = CellLog(study, stored)
-    own = [trial for trial in trials_of(study) if label_of(trial).get("sweep") == stored.mark]
+    own = [trial for trial in trials_of(study) if label_of(trial).get("sweep") == log.sweep]
     done = [trial for trial in own if trial.state == TrialState.COMPLETE]
     ended = {label_of(t)["index"]: t for t in done if "void" not in label_of(t)}
     search = Search(replace(spec, schedule=Paper(by_loss=by == "loss"), probe_parts=1))
-    worker = Worker(checked_problem(problem), stored.seed, store)
+    worker = Worker(checked_problem(problem), seed, store)
     while not isinstance(task := search.ask(), Step):
         outcome: tasks.Outcome | None
         if isinstance(task, tasks.TrainTask):
@@ -150,7 +151,7 @@ def select(
         elif isinstance(task, tasks.ScoreTask):
             outcome = _scored(task, worker)
         else:
-            start = stored.probe or worker.run(task)
+            start = cells.probe or worker.run(task)
             assert isinstance(start, tasks.ProbeOutcome)
             given = {"gradient_norm": plan.grad_norm, "value": plan.value}  # the cells follow
             known = {name: value for name, value in given.items() if value is not None}
@@ -164,13 +165,13 @@ def select(
     # Whether the objective ran the paper's base optimizer is known to the user alone.
     search.choice = replace(search.partial(), covered=False)
     tensors = worker.tensors_at(search.choice.key)
-    result = Result.of(search, tensors, lambda: problem.build(stored.seed))
+    result = Result.of(search, tensors, lambda: problem.build(seed))
     for note in result.notes:
         if "dead network" in note:
             warnings.warn(f"{note}; here: by='loss'", stacklevel=2)
     chosen = result.choice.chosen
     number = ended[chosen.arm].number if chosen.arm else None
-    write_choice(study, result, trial=number, artifact=artifact_name(sweep, chosen.key))
+    write_choice(study, result, trial=number, artifact=store.name(chosen.key))
     return result
 
 

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from optuna import Study, Trial
@@ -14,7 +14,7 @@ from optuna.trial import FrozenTrial, TrialState
 from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.core.methods import Method
 from grasp_tune.core.plan import Cell, Plan
-from grasp_tune.core.records import Json, decode, encode, fingerprint
+from grasp_tune.core.records import Json, encode
 from grasp_tune.core.search import Search
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import Point, ProbeOutcome, ProbeTask
@@ -24,6 +24,7 @@ from grasp_tune.executors.study import (
     CALLS,
     PLAN,
     TASK,
+    agreed_sweep,
     label_of,
     show_trial,
     study_json,
@@ -33,49 +34,16 @@ from grasp_tune.optuna.study_sampler import Addressed, Assignments, StudySampler
 from grasp_tune.runtime.executor import Died
 from grasp_tune.runtime.store import TemporaryStore
 from grasp_tune.schedules.cells import Cells, CellSearch, cell_id, cell_of, cell_outcome
-from grasp_tune.schedules.step_search import StepSearch
 
 
-@dataclass(frozen=True, slots=True)
-class StoredPlan:
-    """What the trials of a study are to run: written there once, read by every process."""
-
-    plan: Plan | None  # the paper's, or
-    search: StepSearch | None  # one that goes on by how earlier cells ended
-    parameter: str
-    seed: int
-    probe: ProbeOutcome | None = None  # what the plan was made from, where we probed
-
-    @classmethod
-    def on(cls, study: Study, wanted: "StoredPlan | None" = None) -> "StoredPlan | None":
-        """Return the one on the study, None where there is none; `wanted` is written there then."""
-        data = study_json(study, PLAN, None if wanted is None else encode(wanted))
-        return None if data is None else decode(cls, data)
-
-    @property
-    def cells(self) -> Cells:
-        """The cells that the trials run."""
-        return Cells(self.plan, self.search)
-
-    @property
-    def mark(self) -> str:
-        """A name by which the trials of this plan are known."""
-        return fingerprint(encode(self))
-
-    def difference(self, other: "StoredPlan") -> str:
-        """Return in what two differ, with both values; empty where they do not."""
-        one, two = ({**encode(item), **encode(item.cells.source)} for item in (self, other))
-        plain = [name for name in one if name not in ("plan", "search", "probe", "cells")]
-        pairs = [(name, one[name], two.get(name)) for name in plain]
-        found = [f"{name} {a!r} there, {b!r} here" for name, a, b in pairs if a != b]
-        return "; ".join(found) or ("" if one == two else "its cells differ")
+def cells_on(study: Study, wanted: SweepSpec | None = None) -> SweepSpec | None:
+    """Return the sweep of a `GraspSampler` on a study, None without; `wanted` is written then."""
+    data = study_json(study, PLAN, None if wanted is None else wanted.to_dict())
+    return None if data is None else SweepSpec.from_dict(data)
 
 
 class CellLog(StudyLog):
     """The cells of a plan on a study: a trial's value says how its cell went."""
-
-    def __init__(self, study: Study, stored: StoredPlan) -> None:
-        super().__init__(study, stored.mark)
 
     def shown(self, task: Any) -> dict[str, Json]:
         label = self.label(task)
@@ -122,7 +90,7 @@ class GraspSampler(StudySampler):
 
     def __init__(
         self,
-        plan: Plan | StoredPlan | None = None,
+        plan: Plan | SweepSpec | None = None,
         parameter: str = "lr",
         *,
         budget: int | None = None,
@@ -132,11 +100,12 @@ class GraspSampler(StudySampler):
     ) -> None:
         if not isinstance(parameter, str) or not parameter:
             raise InputError(f"parameter: got {parameter!r}, expected a name such as 'lr'")
-        if not isinstance(plan, StoredPlan):
-            cells = Cells.of(plan, budget, resume)
-            plan = StoredPlan(cells.plan, cells.search, parameter, seed)
+        if not isinstance(plan, SweepSpec):  # which is that of a study
+            plan = replace(Cells.of(plan, budget, resume), parameter=parameter).spec(seed)
+        assert isinstance(plan.schedule, Cells)
         super().__init__(independent_sampler or Addressed(plan.seed, each=True))
-        self.parameter, self.seed, self._stored = plan.parameter, plan.seed, plan
+        self._spec, self._cells = plan, plan.schedule
+        self.parameter, self.seed = plan.schedule.parameter, plan.seed
 
     @classmethod
     def for_problem(
@@ -156,7 +125,7 @@ class GraspSampler(StudySampler):
             is how further processes join, or a study goes on, without a second probe.
         options: `independent_sampler`.
         """
-        found = None if study is None else StoredPlan.on(study)
+        found = None if study is None else cells_on(study)
         if found is None:
             spec, _ = SweepSpec.assemble(method, budget, "paper", seed)
             search, worker = Search(spec), Worker(checked_problem(problem), seed, TemporaryStore())
@@ -171,29 +140,29 @@ class GraspSampler(StudySampler):
             assert isinstance(outcome, ProbeOutcome)
             probe = replace(outcome, calls=search.calls["probe"])
             name = parameter or ("lr" if plan.quantity == "step size" else "radius")
-            found = StoredPlan(plan, None, name, seed, probe)
-            found = found if study is None else StoredPlan.on(study, found)
+            found = Cells(plan, None, name, probe).spec(seed)
+            found = found if study is None else cells_on(study, found)
         return cls(found, **options)
 
     @classmethod
     def from_study(cls, study: Study, **options: Any) -> "GraspSampler":
         """Return the sampler whose plan is written on the study, for a process that joins it."""
-        if (found := StoredPlan.on(study)) is None:
+        if (found := cells_on(study)) is None:
             raise InputError(f"study {study.study_name!r} has no plan of a GraspSampler yet")
         return cls(found, **options)
 
     @property
     def plan(self) -> Plan:
         """The paper's plan; `InputError` where the sampler searches without one."""
-        if self._stored.plan is None:
+        if self._cells.plan is None:
             raise InputError("plan: this sampler was made with a budget, and searches without one")
-        return self._stored.plan
+        return self._cells.plan
 
     @property
     def distribution(self) -> FloatDistribution:
         """The range that holds every cell's value, for `suggest_float` or `study.ask`."""
-        low, high = self._stored.cells.source.range
-        if (plan := self._stored.plan) is not None:
+        low, high = self._cells.source.range
+        if (plan := self._cells.plan) is not None:
             low, high = plan.cells[0].value, plan.cells[-1].value
         return FloatDistribution(low, high, log=True)
 
@@ -236,14 +205,8 @@ class GraspSampler(StudySampler):
 
     def _open(self, study: Study) -> Assignments:
         self._raise_error_if_multi_objective(study)
-        found = StoredPlan.on(study, self._stored)
-        if found is not None and (words := found.difference(self._stored)):
-            raise InputError(
-                f"study {study.study_name!r} has another plan: {words}; use a new study, or "
-                "GraspSampler.from_study(study)"
-            )
-        search = CellSearch(self._stored.cells.spec(self.seed))
-        return Assignments(CellLog(study, self._stored), search, self.parameter)
+        log = CellLog(study, agreed_sweep(study, self._spec, PLAN))
+        return Assignments(log, CellSearch(self._spec), self.parameter)
 
     def _void(self, study: Study, trial: FrozenTrial, why: str) -> None:
         """Take the cell from a trial that does not run it: it is issued again."""
@@ -255,7 +218,7 @@ class GraspSampler(StudySampler):
         if not isinstance(kind, FloatDistribution) or kind.step is not None:
             return None
         # The last cell stands at or above the end of the plan's own range: it runs at that end.
-        low, high = self._stored.cells.source.range
+        low, high = self._cells.source.range
         if kind.low <= low and high <= kind.high < value:
             return float(kind.high)
         return value if kind.low <= value <= kind.high else None

@@ -20,6 +20,7 @@ from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import (
     Arm,
     Point,
+    ProbeOutcome,
     Segment,
     SegmentOutcome,
     Task,
@@ -33,10 +34,12 @@ from grasp_tune.schedules.step_search import StepSearch
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """Every cell one task; one of the two is given."""
+    """Every cell one task; a plan or a search is given."""
 
     plan: Plan | None = None  # the paper's
     search: StepSearch | None = None  # one that goes on by how earlier cells ended
+    parameter: str = ""  # what the user's loop calls the value
+    probe: ProbeOutcome | None = None  # what the plan was made from, where we probed
 
     name: ClassVar[str] = "cells"
     default_base: ClassVar[str | None] = None  # whatever the user's loop runs
