@@ -76,7 +76,8 @@ class StudyLog:
     def calls(self) -> int:
         """Oracle calls of all tasks that have ended, well or not, as far as their trials say."""
         over = [trial for trial in self._holders.values() if trial.state.is_finished()]
-        known = ((self.outcome(trial), trial.system_attrs.get(CALLS, 0)) for trial in over)
+        said = ({**trial.system_attrs, **trial.user_attrs}.get(CALLS, 0) for trial in over)
+        known = zip(map(self.outcome, over), said, strict=True)
         return sum(int(calls) if found is None else found.calls for found, calls in known)
 
     @property

@@ -7,11 +7,10 @@ import math
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from optuna import Study, Trial
 from optuna.artifacts._protocol import ArtifactStore
-from optuna.trial import TrialState
 from torch import nn
 
 from grasp_tune.core import tasks
@@ -25,11 +24,11 @@ from grasp_tune.engine.checkpoints import model_tensors
 from grasp_tune.engine.problem import TorchProblem, checked_problem
 from grasp_tune.engine.worker import Worker
 from grasp_tune.executors.optuna import ArtifactCheckpoints, write_choice
-from grasp_tune.executors.study import CALLS, PLAN, agreed_sweep, label_of, trials_of
-from grasp_tune.optuna.sampler import CellLog, cells_on
+from grasp_tune.executors.study import CALLS, label_of
+from grasp_tune.optuna.sampler import GraspSampler
 from grasp_tune.optuna.study_sampler import prune_surplus
 from grasp_tune.runtime.result import Result
-from grasp_tune.schedules.cells import Cells
+from grasp_tune.schedules.cells import cell_id
 from grasp_tune.schedules.paper import Paper, paper_segments
 
 
@@ -119,18 +118,16 @@ def select(
     """
     if by not in ("loss", "gradient"):
         raise InputError(f"by: got {by!r}, expected 'loss' or 'gradient'")
-    name, stored = study.study_name, cells_on(study)
-    if stored is None:
-        raise InputError(f"study {name!r} has no plan of a GraspSampler")
-    cells, seed = stored.schedule, stored.seed
-    assert isinstance(cells, Cells)
+    sampler, name = GraspSampler.from_study(study), study.study_name
+    seed, cells = sampler.seed, sampler.cells
     if (plan := cells.plan) is None:
         raise InputError(
             f"study {name!r} searched a step without a plan, which leaves no calls for fresh "
             "samples: its longest trial, study.best_trial as a rule, is the choice"
         )
-    log = CellLog(study, agreed_sweep(study, stored, PLAN))
-    store = ArtifactCheckpoints(artifact_store, log.sweep)
+    trained = sampler.assignments(study)
+    trained.learn()
+    store = ArtifactCheckpoints(artifact_store, trained.log.sweep)
     spec = SweepSpec.of_plan(plan, seed, method=method)
     wanted = [key for run in paper_segments(spec, plan, "own") for key in run.candidates]
     if not any(map(store.exists, wanted)):
@@ -138,30 +135,26 @@ def select(
             f"study {name!r} has no candidates: let the objective call "
             "budget.offer(model, artifact_store) in each step of grasp_budget and after the last"
         )
-    own = [trial for trial in trials_of(study) if label_of(trial).get("sweep") == log.sweep]
-    done = [trial for trial in own if trial.state == TrialState.COMPLETE]
-    ended = {label_of(t)["index"]: t for t in done if "void" not in label_of(t)}
     search = Search(replace(spec, schedule=Paper(by_loss=by == "loss"), probe_parts=1))
     worker = Worker(checked_problem(problem), seed, store)
     while not isinstance(task := search.ask(), Step):
         outcome: tasks.Outcome | None
         if isinstance(task, tasks.TrainTask):
-            trial = ended.get(task.segments[0].arm.index)
-            outcome = None if trial is None else replace(log.ended(trial), origin=worker.origin)
+            found = trained.search.outcomes.get(cell_id(task.segments[0].arm.index))
+            outcome = None if found is None else replace(found, origin=worker.origin)
         elif isinstance(task, tasks.ScoreTask):
             outcome = _scored(task, worker)
         else:
-            start = cells.probe or worker.run(task)
-            assert isinstance(start, tasks.ProbeOutcome)
+            start: Any = cells.probe or worker.run(task)
             given = {"gradient_norm": plan.grad_norm, "value": plan.value}  # the cells follow
             known = {name: value for name, value in given.items() if value is not None}
-            outcome = replace(start, **known)  # type: ignore[arg-type]
+            outcome = replace(start, **known)
         search.tell(task, outcome, "none of its trials has ended well")
     if lost := sum(not row.note and math.isnan(row.score) for row in search.partial().candidates):
         why = "their artifacts cannot be read, or their loss is not finite"
         search.notes.append(f"{lost} candidates are lost: {why}")
-    failed = [trial for trial in own if trial.state == TrialState.FAIL]
-    search.repeated = sum(int(trial.user_attrs.get(CALLS, 0)) for trial in failed)
+    trained.settle(trained.log.calls)
+    search.repeated = trained.search.repeated
     # Whether the objective ran the paper's base optimizer is known to the user alone.
     search.choice = replace(search.partial(), covered=False)
     tensors = worker.tensors_at(search.choice.key)
@@ -170,22 +163,21 @@ def select(
         if "dead network" in note:
             warnings.warn(f"{note}; here: by='loss'", stacklevel=2)
     chosen = result.choice.chosen
-    number = ended[chosen.arm].number if chosen.arm else None
+    number = trained.log.last_trial(cell_id(chosen.arm)).number if chosen.arm else None
     write_choice(study, result, trial=number, artifact=store.name(chosen.key))
     return result
 
 
 def _scored(task: tasks.ScoreTask, worker: Worker) -> tasks.ScoreOutcome:
     """Return the scores; an upload that was cut short, or never made, has none."""
-    found, calls = [], 0
+    parts: list[Any] = []
     for sample in task.samples:
         try:
-            outcome = worker.run(replace(task, samples=(sample,)))
+            parts.append(worker.run(replace(task, samples=(sample,))))
         except CheckpointError as error:
             if error.key is None:
                 raise
-            found.append(tasks.SampleOutcome(sample.key, 0, math.nan, math.nan))
-            continue
-        assert isinstance(outcome, tasks.ScoreOutcome)
-        found, calls = [*found, *outcome.samples], calls + outcome.calls
-    return tasks.ScoreOutcome(calls, worker.origin, tuple(found))
+            lost = tasks.SampleOutcome(sample.key, 0, math.nan, math.nan)
+            parts.append(tasks.ScoreOutcome(0, worker.origin, (lost,)))
+    samples = tuple(part.samples[0] for part in parts)
+    return tasks.ScoreOutcome(sum(part.calls for part in parts), worker.origin, samples)

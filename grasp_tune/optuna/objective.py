@@ -123,7 +123,7 @@ class TaskSampler(StudySampler):
         found.learn()
         key = found.search.partial().key
         tensors = found.store.read(key).tensors if place is None else place(key)
-        found.ledger.settle(found.log.calls)
+        found.settle(found.log.calls)
         return Result.of(found.search, tensors)
 
     def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Any) -> None:

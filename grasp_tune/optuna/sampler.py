@@ -104,7 +104,7 @@ class GraspSampler(StudySampler):
             plan = replace(Cells.of(plan, budget, resume), parameter=parameter).spec(seed)
         assert isinstance(plan.schedule, Cells)
         super().__init__(independent_sampler or Addressed(plan.seed, each=True))
-        self._spec, self._cells = plan, plan.schedule
+        self._spec, self.cells = plan, plan.schedule
         self.parameter, self.seed = plan.schedule.parameter, plan.seed
 
     @classmethod
@@ -154,15 +154,15 @@ class GraspSampler(StudySampler):
     @property
     def plan(self) -> Plan:
         """The paper's plan; `InputError` where the sampler searches without one."""
-        if self._cells.plan is None:
+        if self.cells.plan is None:
             raise InputError("plan: this sampler was made with a budget, and searches without one")
-        return self._cells.plan
+        return self.cells.plan
 
     @property
     def distribution(self) -> FloatDistribution:
         """The range that holds every cell's value, for `suggest_float` or `study.ask`."""
-        low, high = self._cells.source.range
-        if (plan := self._cells.plan) is not None:
+        low, high = self.cells.source.range
+        if (plan := self.cells.plan) is not None:
             low, high = plan.cells[0].value, plan.cells[-1].value
         return FloatDistribution(low, high, log=True)
 
@@ -218,7 +218,7 @@ class GraspSampler(StudySampler):
         if not isinstance(kind, FloatDistribution) or kind.step is not None:
             return None
         # The last cell stands at or above the end of the plan's own range: it runs at that end.
-        low, high = self._cells.source.range
+        low, high = self.cells.source.range
         if kind.low <= low and high <= kind.high < value:
             return float(kind.high)
         return value if kind.low <= value <= kind.high else None

@@ -47,7 +47,7 @@ class _Held:
     living: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
 
-class Assignments:
+class Assignments(Ledger):
     """The tasks of one search on one study, as this process knows them.
 
     parameter: trials that have a value of their own for it take no task.
@@ -57,8 +57,8 @@ class Assignments:
     def __init__(
         self, log: StudyLog, search: Search, parameter: str | None = None, store: Any = None
     ) -> None:
-        self.study, self.log, self.search, self.store = log.study, log, search, store
-        self.ledger, self._parameter = Ledger(search, select=store is not None), parameter
+        super().__init__(search, select=store is not None)
+        self.study, self.log, self.store, self._parameter = log.study, log, store, parameter
         self.held: dict[int, _Held] = {}  # by trial number
         self._lock = threading.RLock()
         self._idle: float | None = None  # since when this process has found nothing to run
@@ -87,7 +87,7 @@ class Assignments:
                 found = None if mute or not fits else fits[0]
                 # Others may lead to further tasks, or die: one that was asked for by hand cannot.
                 running = self.log.running()
-                hope = any(self.ledger.growing or label_of(item)["worker"] for item in running)
+                hope = any(self.growing or label_of(item)["worker"] for item in running)
                 late = time.monotonic() - begun > patience
                 if found or (not mute and (late or not hope)):
                     self.log.take(trial, found or NOTHING)
@@ -129,7 +129,7 @@ class Assignments:
             if how is not None:
                 with self._lock:
                     self.log.heard(held.task)
-                    self._ended(held.task, how)
+                    self.ended(held.task, how)
 
     def learn(self) -> None:
         """Hear what has ended on the study."""
@@ -137,15 +137,15 @@ class Assignments:
             self._submit()
             while news := self.log.news():
                 for task, how in news:
-                    self._ended(task.id, how)
+                    self.ended(task.id, how)
                 self._submit()
 
     def _submit(self) -> None:
-        while not isinstance(step := self.ledger.next(), Step):
+        while not isinstance(step := self.next(), Step):
             self.log.want(step)
 
-    def _ended(self, key: str, how: Ended) -> None:
-        self.ledger.ended(key, how)
+    def ended(self, key: str, how: Ended) -> None:
+        super().ended(key, how)
         if self.store is not None:
             discard(self.store, self.search.discardable())
 
@@ -154,14 +154,14 @@ class Assignments:
         with self._lock:
             self.log.end_silent()
             self.learn()
-            return not (self.log.unclaimed() or self.ledger.growing)
+            return not (self.log.unclaimed() or self.growing)
 
     def over(self, number: int) -> bool:
         """Return whether nothing is left for this process after one of its trials."""
         with self._lock:
             self._submit()
-            if self.ledger.select_failures >= ATTEMPTS:
-                self.ledger.select_failures = 0  # another `study.optimize` tries again
+            if self.select_failures >= ATTEMPTS:
+                self.select_failures = 0  # another `study.optimize` tries again
                 logger.warning(
                     "the last trial, which has the chosen weights, failed %d times; mend the "
                     "objective and call study.optimize again, or use sampler.result(study)",
