@@ -3,33 +3,27 @@
 For studies whose objective is the user's own.
 """
 
-import math
 import warnings
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 from optuna import Study, Trial
 from optuna.artifacts._protocol import ArtifactStore
 from torch import nn
 
-from grasp_tune.core import tasks
 from grasp_tune.core.checkpoint_keys import iterate_key
-from grasp_tune.core.errors import CheckpointError, InputError
+from grasp_tune.core.errors import InputError
 from grasp_tune.core.methods import Method
-from grasp_tune.core.search import Search, Step
-from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.validation import whole
 from grasp_tune.engine.checkpoints import model_tensors
-from grasp_tune.engine.problem import TorchProblem, checked_problem
-from grasp_tune.engine.worker import Worker
+from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.executors.optuna import ArtifactCheckpoints, write_choice
 from grasp_tune.executors.study import CALLS, label_of
 from grasp_tune.optuna.sampler import GraspSampler
 from grasp_tune.optuna.study_sampler import prune_surplus
+from grasp_tune.runtime.cell_sweep import choose_candidate
 from grasp_tune.runtime.result import Result
 from grasp_tune.schedules.cells import cell_id
-from grasp_tune.schedules.paper import Paper, paper_segments
 
 
 class Budget:
@@ -119,46 +113,21 @@ def select(
     if by not in ("loss", "gradient"):
         raise InputError(f"by: got {by!r}, expected 'loss' or 'gradient'")
     sampler, name = GraspSampler.from_study(study), study.study_name
-    seed, cells = sampler.seed, sampler.cells
-    if (plan := cells.plan) is None:
+    if sampler.cells.plan is None:
         raise InputError(
             f"study {name!r} searched a step without a plan, which leaves no calls for fresh "
             "samples: its longest trial, study.best_trial as a rule, is the choice"
         )
     trained = sampler.assignments(study)
     trained.learn()
-    store = ArtifactCheckpoints(artifact_store, trained.log.sweep)
-    spec = SweepSpec.of_plan(plan, seed, method=method)
-    wanted = [key for run in paper_segments(spec, plan, "own") for key in run.candidates]
-    if not any(map(store.exists, wanted)):
+    trained.settle(trained.log.calls)
+    cells, store = trained.search, ArtifactCheckpoints(artifact_store, trained.log.sweep)
+    if not any(store.exists(key) for task in cells.tasks.values() for key in task.writes):
         raise InputError(
             f"study {name!r} has no candidates: let the objective call "
             "budget.offer(model, artifact_store) in each step of grasp_budget and after the last"
         )
-    search = Search(replace(spec, schedule=Paper(by_loss=by == "loss"), probe_parts=1))
-    worker = Worker(checked_problem(problem), seed, store)
-    while not isinstance(task := search.ask(), Step):
-        outcome: tasks.Outcome | None
-        if isinstance(task, tasks.TrainTask):
-            found = trained.search.outcomes.get(cell_id(task.segments[0].arm.index))
-            outcome = None if found is None else replace(found, origin=worker.origin)
-        elif isinstance(task, tasks.ScoreTask):
-            outcome = _scored(task, worker)
-        else:
-            start: Any = cells.probe or worker.run(task)
-            given = {"gradient_norm": plan.grad_norm, "value": plan.value}  # the cells follow
-            known = {name: value for name, value in given.items() if value is not None}
-            outcome = replace(start, **known)
-        search.tell(task, outcome, "none of its trials has ended well")
-    if lost := sum(not row.note and math.isnan(row.score) for row in search.partial().candidates):
-        why = "their artifacts cannot be read, or their loss is not finite"
-        search.notes.append(f"{lost} candidates are lost: {why}")
-    trained.settle(trained.log.calls)
-    search.repeated = trained.search.repeated
-    # Whether the objective ran the paper's base optimizer is known to the user alone.
-    search.choice = replace(search.partial(), covered=False)
-    tensors = worker.tensors_at(search.choice.key)
-    result = Result.of(search, tensors, lambda: problem.build(seed))
+    result = choose_candidate(problem, cells, store, method, by_loss=by == "loss")
     for note in result.notes:
         if "dead network" in note:
             warnings.warn(f"{note}; here: by='loss'", stacklevel=2)
@@ -166,18 +135,3 @@ def select(
     number = trained.log.last_trial(cell_id(chosen.arm)).number if chosen.arm else None
     write_choice(study, result, trial=number, artifact=store.name(chosen.key))
     return result
-
-
-def _scored(task: tasks.ScoreTask, worker: Worker) -> tasks.ScoreOutcome:
-    """Return the scores; an upload that was cut short, or never made, has none."""
-    parts: list[Any] = []
-    for sample in task.samples:
-        try:
-            parts.append(worker.run(replace(task, samples=(sample,))))
-        except CheckpointError as error:
-            if error.key is None:
-                raise
-            lost = tasks.SampleOutcome(sample.key, 0, math.nan, math.nan)
-            parts.append(tasks.ScoreOutcome(0, worker.origin, (lost,)))
-    samples = tuple(part.samples[0] for part in parts)
-    return tasks.ScoreOutcome(sum(part.calls for part in parts), worker.origin, samples)

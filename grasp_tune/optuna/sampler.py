@@ -11,34 +11,25 @@ from optuna.samplers import BaseSampler
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from grasp_tune.core.errors import InputError, SearchError
+from grasp_tune.core.errors import InputError
 from grasp_tune.core.methods import Method
 from grasp_tune.core.plan import Cell, Plan
 from grasp_tune.core.records import Json, encode
-from grasp_tune.core.search import Search
 from grasp_tune.core.spec import SweepSpec
-from grasp_tune.core.tasks import Point, ProbeOutcome, ProbeTask
-from grasp_tune.engine.problem import TorchProblem, checked_problem
-from grasp_tune.engine.worker import Worker
-from grasp_tune.executors.study import (
-    CALLS,
-    PLAN,
-    TASK,
-    agreed_sweep,
-    label_of,
-    show_trial,
-    study_json,
-)
+from grasp_tune.core.tasks import Point
+from grasp_tune.engine.problem import TorchProblem
+from grasp_tune.executors import study as storage
+from grasp_tune.executors.study import CALLS, PLAN, TASK, label_of
 from grasp_tune.executors.study_log import NOTHING, StudyLog
 from grasp_tune.optuna.study_sampler import Addressed, Assignments, StudySampler
+from grasp_tune.runtime.cell_sweep import probed_cells
 from grasp_tune.runtime.executor import Died
-from grasp_tune.runtime.store import TemporaryStore
 from grasp_tune.schedules.cells import Cells, CellSearch, cell_id, cell_of, cell_outcome
 
 
 def cells_on(study: Study, wanted: SweepSpec | None = None) -> SweepSpec | None:
     """Return the sweep of a `GraspSampler` on a study, None without; `wanted` is written then."""
-    data = study_json(study, PLAN, None if wanted is None else wanted.to_dict())
+    data = storage.study_json(study, PLAN, None if wanted is None else wanted.to_dict())
     return None if data is None else SweepSpec.from_dict(data)
 
 
@@ -127,20 +118,7 @@ class GraspSampler(StudySampler):
         """
         found = None if study is None else cells_on(study)
         if found is None:
-            spec, _ = SweepSpec.assemble(method, budget, "paper", seed)
-            search, worker = Search(spec), Worker(checked_problem(problem), seed, TemporaryStore())
-            while isinstance(task := search.ask(), ProbeTask):  # its parts, then their sum
-                outcome = worker.run(task)
-                search.tell(task, outcome)
-            if (plan := search.plan) is None or plan.stationary:
-                raise SearchError(
-                    "the mean gradient at x0 is zero: as far as the probe can see, x0 is "
-                    "stationary and there is nothing to search"
-                )
-            assert isinstance(outcome, ProbeOutcome)
-            probe = replace(outcome, calls=search.calls["probe"])
-            name = parameter or ("lr" if plan.quantity == "step size" else "radius")
-            found = Cells(plan, None, name, probe).spec(seed)
+            found = probed_cells(problem, budget, method, parameter, seed)
             found = found if study is None else cells_on(study, found)
         return cls(found, **options)
 
@@ -161,10 +139,7 @@ class GraspSampler(StudySampler):
     @property
     def distribution(self) -> FloatDistribution:
         """The range that holds every cell's value, for `suggest_float` or `study.ask`."""
-        low, high = self.cells.source.range
-        if (plan := self.cells.plan) is not None:
-            low, high = plan.cells[0].value, plan.cells[-1].value
-        return FloatDistribution(low, high, log=True)
+        return FloatDistribution(*self.cells.values, log=True)
 
     def suggest(self, trial: Trial) -> float:
         """Return the trial's step size or radius; `suggest_float` with the right range."""
@@ -205,12 +180,12 @@ class GraspSampler(StudySampler):
 
     def _open(self, study: Study) -> Assignments:
         self._raise_error_if_multi_objective(study)
-        log = CellLog(study, agreed_sweep(study, self._spec, PLAN))
+        log = CellLog(study, storage.agreed_sweep(study, self._spec, PLAN))
         return Assignments(log, CellSearch(self._spec), self.parameter)
 
     def _void(self, study: Study, trial: FrozenTrial, why: str) -> None:
         """Take the cell from a trial that does not run it: it is issued again."""
-        show_trial(study, trial, {TASK: {**trial.user_attrs[TASK], "void": True}})
+        storage.show_trial(study, trial, {TASK: {**trial.user_attrs[TASK], "void": True}})
         warnings.warn(f"trial {trial.number}: {why}", stacklevel=3)
 
     def _fitting(self, kind: BaseDistribution, value: float) -> float | None:

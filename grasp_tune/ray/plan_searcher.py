@@ -7,7 +7,6 @@ sampled again. A cell's score is the mean of its last reports (the paper's windo
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,9 +15,10 @@ from ray.tune.utils.util import unflatten_dict  # type: ignore[attr-defined]
 
 from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.core.plan import Cell, Plan
-from grasp_tune.core.search import Search, Step
+from grasp_tune.core.search import Step
 from grasp_tune.core.validation import whole
 from grasp_tune.ray.tune_internals import TuneRun, TuneSearcher, drawn
+from grasp_tune.runtime.cell_sweep import cell_result
 from grasp_tune.runtime.driver import Ledger
 from grasp_tune.runtime.files import STATE_LIMIT, read_json, write_json_atomic
 from grasp_tune.runtime.result import Result
@@ -186,11 +186,3 @@ class PlanSearcher(TuneSearcher):
             raise InputError("the saved sweep has another plan than this one")
         self.ledger = Ledger(CellSearch.from_state(state["cells"], spec))
         self._reports, self._trials = state["reports"], state["trials"]
-
-
-def cell_result(search: Search) -> Result:
-    """Return the result of a search over cells."""
-    if not search.outcomes:
-        raise SearchError("there is no result yet: no cell has been run to its end")
-    found = Result.of(search, {})
-    return replace(found, spec={**found.spec, "schedule": Cells.name})  # the plan is there already

@@ -21,10 +21,11 @@ from grasp_tune.core.search import Progress, Step
 from grasp_tune.core.spec import AnySchedule, EnsembleName, SweepSpec
 from grasp_tune.engine.fused import WIDTH
 from grasp_tune.loop.loop_optimizer import check_spec
-from grasp_tune.ray.plan_searcher import PlanSearcher, cell_result
+from grasp_tune.ray.plan_searcher import PlanSearcher
 from grasp_tune.ray.trial import KEY, GraspTrainable, to_config, trial_name, work_in
 from grasp_tune.ray.tune_internals import FOLDER, TuneRun, TuneSearcher, drawn, storage_of
 from grasp_tune.runtime.callbacks import Reporter, reporter_for
+from grasp_tune.runtime.cell_sweep import cell_result
 from grasp_tune.runtime.driver import SELECT
 from grasp_tune.runtime.files import STATE_LIMIT, read_json, write_json_atomic
 from grasp_tune.runtime.result import Result

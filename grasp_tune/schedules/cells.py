@@ -70,6 +70,12 @@ class Cells:
             raise InputError("schedule: 'cells' needs a plan or a step search")
         return found
 
+    @property
+    def values(self) -> tuple[float, float]:
+        """The smallest and the largest value that a cell may have."""
+        cells = () if self.plan is None else self.plan.cells
+        return (cells[0].value, cells[-1].value) if cells else self.source.range
+
     def spec(self, seed: int = 0) -> SweepSpec:
         """Return the sweep that runs them."""
         spec = SweepSpec(NonConvex(), self.source.budget, self, seed, "window")

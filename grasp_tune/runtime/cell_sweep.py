@@ -1,0 +1,109 @@
+"""The paper's plan around a training loop of the user's own: the probe before, the choice after."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from grasp_tune.core.errors import CheckpointError, SearchError
+from grasp_tune.core.methods import Method
+from grasp_tune.core.search import Search, Step
+from grasp_tune.core.spec import SweepSpec
+from grasp_tune.core.tasks import (
+    Outcome,
+    ProbeTask,
+    SampleOutcome,
+    ScoreOutcome,
+    ScoreTask,
+    TrainTask,
+)
+from grasp_tune.engine.checkpoints import Store
+from grasp_tune.engine.problem import TorchProblem, checked_problem
+from grasp_tune.engine.worker import Worker
+from grasp_tune.runtime.result import Result
+from grasp_tune.runtime.store import TemporaryStore
+from grasp_tune.schedules.cells import Cells, cell_id
+from grasp_tune.schedules.paper import Paper
+
+
+def probed_cells(
+    problem: TorchProblem, budget: int, method: Method | None, parameter: str | None, seed: int
+) -> SweepSpec:
+    """Return the sweep over the cells of the paper's plan for a problem, after a probe at x0.
+
+    parameter: what the loop calls the value; by default `lr` or `radius`.
+    """
+    spec, _ = SweepSpec.assemble(method, budget, "paper", seed)
+    search, worker = Search(spec), Worker(checked_problem(problem), seed, TemporaryStore())
+    while isinstance(task := search.ask(), ProbeTask):  # its parts, then their sum
+        outcome: Any = worker.run(task)
+        search.tell(task, outcome)
+    if (plan := search.plan) is None or plan.stationary:
+        raise SearchError(
+            "the mean gradient at x0 is zero: as far as the probe can see, x0 is stationary and "
+            "there is nothing to search"
+        )
+    name = parameter or ("lr" if plan.quantity == "step size" else "radius")
+    return Cells(plan, None, name, replace(outcome, calls=search.calls["probe"])).spec(seed)
+
+
+def cell_result(cells: Search) -> Result:
+    """Return the result of a search over cells, by how they said they went, without a model."""
+    if not cells.outcomes:
+        raise SearchError("there is no result yet: no cell has been run to its end")
+    found = Result.of(cells, {})
+    return replace(found, spec={**found.spec, "schedule": Cells.name})  # the plan is there already
+
+
+def choose_candidate(
+    problem: TorchProblem, cells: Search, store: Store, method: Method | None, *, by_loss: bool
+) -> Result:
+    """Return the best of the candidates that the cells of a plan left, scored on fresh samples.
+
+    x0 is probed where the plan was not made by `probed_cells`.
+
+    cells: a search over them.
+    store: where the candidates are; those that cannot be read are left out.
+    method: where the plan's has a base of the user's own.
+    by_loss: compare losses, also where the paper compares gradients.
+    """
+    plan, seed, probe = cells.plan, cells.spec.seed, getattr(cells.spec.schedule, "probe", None)
+    assert plan is not None
+    spec = SweepSpec.of_plan(plan, seed, method=method)
+    search = Search(replace(spec, schedule=Paper(by_loss=by_loss), probe_parts=1))
+    worker = Worker(checked_problem(problem), seed, store)
+    while not isinstance(task := search.ask(), Step):
+        outcome: Outcome | None
+        if isinstance(task, TrainTask):
+            outcome = cells.outcomes.get(cell_id(task.segments[0].arm.index))
+            outcome = None if outcome is None else replace(outcome, origin=worker.origin)
+        elif isinstance(task, ScoreTask):
+            outcome = _scored(task, worker)
+        else:
+            start: Any = probe or worker.run(task)
+            given = {"gradient_norm": plan.grad_norm, "value": plan.value}  # the cells follow
+            known = {name: value for name, value in given.items() if value is not None}
+            outcome = replace(start, **known)
+        search.tell(task, outcome, "none of its trials has ended well")
+    if lost := sum(not row.note and math.isnan(row.score) for row in search.partial().candidates):
+        why = "their artifacts cannot be read, or their loss is not finite"
+        search.notes.append(f"{lost} candidates are lost: {why}")
+    search.repeated = cells.repeated
+    # Whether the loop ran the paper's base optimizer is known to the user alone.
+    search.choice = replace(search.partial(), covered=False)
+    tensors = worker.tensors_at(search.choice.key)
+    return Result.of(search, tensors, lambda: problem.build(seed))
+
+
+def _scored(task: ScoreTask, worker: Worker) -> ScoreOutcome:
+    """Return the scores; an upload that was cut short, or never made, has none."""
+    parts: list[Any] = []
+    for sample in task.samples:
+        try:
+            parts.append(worker.run(replace(task, samples=(sample,))))
+        except CheckpointError as error:
+            if error.key is None:
+                raise
+            lost = SampleOutcome(sample.key, 0, math.nan, math.nan)
+            parts.append(ScoreOutcome(0, worker.origin, (lost,)))
+    samples = tuple(part.samples[0] for part in parts)
+    return ScoreOutcome(sum(part.calls for part in parts), worker.origin, samples)
