@@ -15,7 +15,7 @@ from typing import Self
 
 from grasp_tune.core.checkpoint_keys import START
 from grasp_tune.core.choice import Candidate, Choice, best_seen
-from grasp_tune.core.errors import CheckpointError, GraspError, InputError, SearchError
+from grasp_tune.core.errors import CheckpointError, GraspError, InputError, SearchError, whole
 from grasp_tune.core.plan import Plan
 from grasp_tune.core.records import Json, decode, encode
 from grasp_tune.core.rounds import Round
@@ -31,7 +31,6 @@ from grasp_tune.core.tasks import (
     outcome_from_dict,
     outcome_to_dict,
 )
-from grasp_tune.core.validation import whole
 from grasp_tune.schedules.extension import all_rounds, prefix
 
 logger = logging.getLogger(__name__)

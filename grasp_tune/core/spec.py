@@ -5,12 +5,11 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
 
-from grasp_tune.core.errors import InputError
+from grasp_tune.core.errors import InputError, whole
 from grasp_tune.core.methods import Method, NonConvex, method_from_dict
 from grasp_tune.core.plan import Plan
 from grasp_tune.core.records import Json, encode
 from grasp_tune.core.rounds import Schedule
-from grasp_tune.core.validation import whole
 from grasp_tune.optimizers.registry import Factory, own_functions
 from grasp_tune.schedules import find_schedule, written_schedule
 

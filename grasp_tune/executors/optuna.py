@@ -24,12 +24,11 @@ from optuna.artifacts._protocol import ArtifactStore
 from optuna.storages import JournalStorage, journal
 from optuna.trial import TrialState
 
-from grasp_tune.core.errors import InputError, SearchError
+from grasp_tune.core.errors import InputError, SearchError, whole
 from grasp_tune.core.methods import Method
 from grasp_tune.core.records import encode
 from grasp_tune.core.spec import AnySchedule, SweepSpec
 from grasp_tune.core.tasks import TrainTask
-from grasp_tune.core.validation import whole
 from grasp_tune.engine.checkpoints import Store
 from grasp_tune.engine.fused import fusion_width
 from grasp_tune.engine.problem import TorchProblem, checked_problem

@@ -20,11 +20,10 @@ from urllib.parse import urlsplit
 
 import torch
 
-from grasp_tune.core.errors import InputError, SearchError
+from grasp_tune.core.errors import InputError, SearchError, whole
 from grasp_tune.core.search import ATTEMPTS
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import Outcome, Task, TrainTask
-from grasp_tune.core.validation import whole
 from grasp_tune.engine.lane_group import GroupLost, Seat, meeting_place
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.worker import Worker

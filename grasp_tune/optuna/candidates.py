@@ -12,9 +12,8 @@ from optuna.artifacts._protocol import ArtifactStore
 from torch import nn
 
 from grasp_tune.core.checkpoint_keys import iterate_key
-from grasp_tune.core.errors import InputError
+from grasp_tune.core.errors import InputError, whole
 from grasp_tune.core.methods import Method
-from grasp_tune.core.validation import whole
 from grasp_tune.engine.checkpoints import model_tensors
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.executors.optuna import ArtifactCheckpoints, write_choice

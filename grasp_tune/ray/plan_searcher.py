@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 from ray.tune.utils import unflattened_lookup
 from ray.tune.utils.util import unflatten_dict  # type: ignore[attr-defined]
 
-from grasp_tune.core.errors import InputError, SearchError
+from grasp_tune.core.errors import InputError, SearchError, whole
 from grasp_tune.core.plan import Cell, Plan
 from grasp_tune.core.search import Step
-from grasp_tune.core.validation import whole
 from grasp_tune.ray.tune_internals import TuneRun, TuneSearcher, drawn
 from grasp_tune.runtime.cell_sweep import cell_result
 from grasp_tune.runtime.driver import Ledger

@@ -22,11 +22,10 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 
-from grasp_tune.core.errors import CheckpointError, DamagedState
+from grasp_tune.core.errors import CheckpointError, DamagedState, number
 from grasp_tune.core.search import Search
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import ProbeOutcome
-from grasp_tune.core.validation import number
 from grasp_tune.engine.checkpoints import Store
 from grasp_tune.runtime import files
 from grasp_tune.runtime.call_counter import NAMES, CallCounter

@@ -11,9 +11,8 @@ from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-from grasp_tune.core.errors import InputError
+from grasp_tune.core.errors import InputError, whole
 from grasp_tune.core.plan import Cell
-from grasp_tune.core.validation import whole
 
 MOVE = 4  # decades that are tried at once beyond an end of the range
 
