@@ -66,6 +66,16 @@ class Progress:
     best: float  # the best mean loss or score seen so far; NaN before any
 
 
+def check_origin(found: str, known: str | None) -> None:
+    """Raise `SearchError` where a worker starts from another point than the others, if known."""
+    if known not in (None, found):
+        raise SearchError(
+            f"a worker starts from another point (digest {found}) than the others ({known}): "
+            "`model` must build the same model in every process; seed whatever it draws, or load "
+            "its weights from a file"
+        )
+
+
 class Search:
     """One sweep as ask and tell; see the module."""
 
@@ -122,13 +132,8 @@ class Search:
             self._fail(known, reason)
             return True
         check_answer(known, outcome)
-        self._origin = self._origin or outcome.origin
-        if outcome.origin != self._origin:
-            raise SearchError(
-                f"a worker started from another point (digest {outcome.origin}) than the probe "
-                f"({self._origin}): `model` must build the same model in every process; seed "
-                "whatever it draws, or load its weights from a file"
-            )
+        check_origin(outcome.origin, self._origin)
+        self._origin = outcome.origin
         if known.id in self._outcomes:
             self._missing.difference_update(known.writes)
             self.repeated += outcome.calls

@@ -33,7 +33,6 @@ from grasp_tune.engine.checkpoints import Store
 from grasp_tune.engine.fused import fusion_width
 from grasp_tune.engine.problem import TorchProblem, checked_problem
 from grasp_tune.engine.tensor_file import Content
-from grasp_tune.engine.worker import Worker
 from grasp_tune.executors import study as storage
 from grasp_tune.executors.local import InProcess
 from grasp_tune.executors.process_pool import ProcessPool
@@ -160,20 +159,10 @@ def _run(
     calls = StudyCalls(None if out is None else out / "calls" / log.sweep, log)
 
     def executor(folder: SweepFolder, make_worker: MakeWorker) -> Executor:
-        def checked_worker() -> Worker:
-            worker = make_worker()
-            if log.origin is not None and worker.origin != log.origin:
-                raise SearchError(
-                    f"this process starts from another point (digest {worker.origin}) than the "
-                    f"others ({log.origin}): `model` must build the same model in every process; "
-                    "seed whatever it draws, or load its weights from a file"
-                )
-            return worker
+        pool = workers > 1 and ProcessPool(workers, folder, make_worker)
+        return StudyExecutor(log, pool or InProcess(folder, make_worker), calls)
 
-        pool = workers > 1 and ProcessPool(workers, folder, checked_worker)
-        return StudyExecutor(log, pool or InProcess(folder, checked_worker), calls)
-
-    how["store"] = None if artifact_store is None else store
+    how |= {"store": None if artifact_store is None else store, "origin": log.origin}
     how["calls"] = calls if workers == 1 or out is not None else None
     result = run_sweep(problem, spec, executor, **how)
     write_choice(study, result)

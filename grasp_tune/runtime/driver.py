@@ -22,7 +22,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from grasp_tune.core.errors import CheckpointError, InputError, SearchError
-from grasp_tune.core.search import Search, Step
+from grasp_tune.core.search import Search, Step, check_origin
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import Task, TrainOutcome
 from grasp_tune.engine.checkpoints import Store, Tensors
@@ -57,6 +57,7 @@ class WorkerFactory:
     bases: Mapping[str, Factory] | None
     calls: CallCounter  # where the oracle calls are counted
     watch: Callable[[], None] | None  # called after each call in this process
+    origin: str | None  # where all workers must start, if that is known
     made: list[Worker] = field(default_factory=list)
 
     def __call__(self) -> Worker:
@@ -67,8 +68,10 @@ class WorkerFactory:
             if self.watch is not None:
                 self.watch()
 
-        self.made.append(Worker(self.problem, self.seed, self.store, self.bases, count))
-        return self.made[-1]
+        worker = Worker(self.problem, self.seed, self.store, self.bases, count)
+        check_origin(worker.origin, self.origin)
+        self.made.append(worker)
+        return worker
 
     def own(self) -> Worker:
         """Return a worker of this process."""
@@ -311,6 +314,7 @@ def run_sweep(
     minutes: float | None = None,
     hard_cap: bool = False,
     again: int = 0,
+    origin: str | None = None,
 ) -> Result:
     """Run a whole sweep with an executor and return its result; with `out`, go on from there.
 
@@ -323,6 +327,7 @@ def run_sweep(
     hard_cap: the budget also holds for work that a fault has undone: where what is left of it does
         not allow the next task, the sweep ends with its best point so far.
     again: how often a task whose worker died is started again before the search hears of it.
+    origin: the digest of the start point that workers elsewhere have, if any are known.
     """
     reporter = reporter_for(progress)
     with (
@@ -335,7 +340,7 @@ def run_sweep(
             time.sleep(ORPHANS)
         driver = Driver(spec, folder, reporter, deadline, hard_cap, again)
         make_worker = WorkerFactory(
-            problem, spec.seed, folder.store, bases, folder.calls, driver.watch
+            problem, spec.seed, folder.store, bases, folder.calls, driver.watch, origin
         )
         try:
             runner = executor(folder, make_worker)
