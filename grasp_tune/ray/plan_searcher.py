@@ -5,34 +5,24 @@ trainable is given a value and a budget, trains in its own way and reports a met
 sampled again. A cell's score is the mean of its last reports (the paper's window).
 """
 
-import math
+import contextlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ray.tune.utils import unflattened_lookup
 from ray.tune.utils.util import unflatten_dict  # type: ignore[attr-defined]
 
-from grasp_tune.core.errors import InputError, SearchError, whole
+from grasp_tune.core.errors import InputError, whole
 from grasp_tune.core.plan import Cell, Plan
 from grasp_tune.core.search import Step
 from grasp_tune.ray.tune_internals import TuneRun, TuneSearcher, drawn
-from grasp_tune.runtime.cell_sweep import cell_result
-from grasp_tune.runtime.driver import Ledger
+from grasp_tune.runtime.cell_sweep import BestCell, CellSweep, cell_result
 from grasp_tune.runtime.files import STATE_LIMIT, read_json, write_json_atomic
 from grasp_tune.runtime.result import Result
-from grasp_tune.schedules.cells import Cells, CellSearch, cell_id, cell_of, cell_outcome
+from grasp_tune.schedules.cells import Cells, cell_id, cell_of
 
 CELL = "cell"  # the config's key for the cell's index: work is known by it
-
-
-class BestCell(NamedTuple):
-    """The best cell so far."""
-
-    cell: int  # its index
-    trial: str
-    score: float  # the smaller the better
-    calls: int  # as the trainable counted them
 
 
 class PlanSearcher(TuneSearcher):
@@ -68,12 +58,9 @@ class PlanSearcher(TuneSearcher):
         if len({parameter, budget_key, CELL}) < 3:
             raise InputError(f"parameter, budget_key: {parameter!r}, {budget_key!r} are taken")
         self._parameter, self._budget_key, self._count = parameter, budget_key, count
-        self._window = whole("window", window)
         cells = Cells.of(plan, budget, resume, longer=True)
         self._resume, self.plan = resume and plan is None, cells.plan
-        self.ledger = Ledger(CellSearch(cells.spec()))
-        self._reports: dict[str, list[list[float]]] = {}  # by task: (iteration, metric), the last
-        self._trials: dict[str, str] = {}  # by task that has ended
+        self.ledger: CellSweep = CellSweep(cells, whole("window", window))
         super().__init__(metric=metric, mode=mode or ("min" if metric else None))
 
     @property
@@ -108,11 +95,10 @@ class PlanSearcher(TuneSearcher):
         task: Any = self.ledger.next(trial_id)
         if isinstance(task, Step):
             return task
-        cell, origin = cell_of(task), task.segments[0].origin
+        cell, parent = cell_of(task), self.ledger.parent(task)
         found: dict[str, Any] = {CELL: cell.index, self._parameter: cell.value}
         found[self._budget_key] = cell.budget
         if self._resume:
-            parent = self._trials[cell_id(origin.run)] if origin else ""
             kept = getattr(None if run is None else run.trial(parent), "checkpoint", None)
             if parent and kept is None:
                 raise InputError(
@@ -123,47 +109,27 @@ class PlanSearcher(TuneSearcher):
         return dict(unflatten_dict(found))
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        if (key := self._key(trial_id, result)) is None:
-            return
-        try:
+        key = self.ledger.task_for(trial_id, result.get(f"config/{CELL}"))
+        with contextlib.suppress(KeyError, TypeError, ValueError):
             value = float(result[self._metric or ""])  # also of NumPy or torch
-        except (KeyError, TypeError, ValueError):
-            return
-        step, before = result.get("training_iteration", 0), self._reports.get(key, [])
-        kept = [item for item in before if item[0] != step]  # the last report comes twice
-        self._reports[key] = [*kept, [step, value]][-self._window :]
+            if key is not None:
+                value = -value if self._mode == "max" else value
+                self.ledger.hear(key, result.get("training_iteration", 0), value)
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
         """Score the cell; one that failed is tried again, three times in all."""
-        if (key := self._key(trial_id, result or {})) is None:
-            return
         if error or result is None:
             self.ledger.gone(trial_id, "failed")
-            self._reports.pop(key, None)
-            return
-        self.on_trial_result(trial_id, result)
-        reports = [value for _, value in self._reports.get(key, [])] or [math.nan]
-        score = sum(reports) / len(reports) * (-1.0 if self._mode == "max" else 1.0)
-        self._trials[key], cell = trial_id, cell_of(self.ledger.search.tasks[key])
-        calls = int(result.get(self._count, 0))
-        self.ledger.ended(key, cell_outcome(cell.index, cell.budget, score, calls))
-
-    def _key(self, trial_id: str, result: Mapping[str, Any]) -> str | None:
-        """Return the task of a trial, None where that is unknown, or known to have ended."""
-        index, search = result.get(f"config/{CELL}"), self.ledger.search
-        key = cell_id(index) if isinstance(index, int) else self.ledger.task_of(trial_id)
-        return None if key not in search.tasks or search.settled(key) else key
+        elif key := self.ledger.task_for(trial_id, result.get(f"config/{CELL}")):
+            self.on_trial_result(trial_id, result)
+            self.ledger.over(key, trial_id, int(result.get(self._count, 0)))
 
     @property
     def best(self) -> BestCell:
         """The best cell so far: its index, its trial and its score; raises where there is none."""
-        row, ended = self.result.choice.chosen, self.ledger.search.outcomes
-        if not row.arm:
-            raise SearchError(f"none of the {len(ended)} cells that ended has a finite score")
-        key = cell_id(row.arm)
-        return BestCell(row.arm, self._trials[key], row.score, ended[key].calls)
+        return self.ledger.best
 
     @property
     def cell(self) -> Cell:
@@ -175,13 +141,8 @@ class PlanSearcher(TuneSearcher):
         return cell_result(self.ledger.search)
 
     def save(self, checkpoint_path: str) -> None:
-        own = {"reports": self._reports, "trials": self._trials}
-        write_json_atomic(Path(checkpoint_path), {**own, "cells": self.ledger.search.state()})
+        write_json_atomic(Path(checkpoint_path), self.ledger.state())
 
     def restore(self, checkpoint_path: str) -> None:
         """Go on from a state; which cells still run is asked of Tune."""
-        state, spec = read_json(checkpoint_path, STATE_LIMIT), self.ledger.search.spec
-        if spec.difference(state["cells"]["spec"]):
-            raise InputError("the saved sweep has another plan than this one")
-        self.ledger = Ledger(CellSearch.from_state(state["cells"], spec))
-        self._reports, self._trials = state["reports"], state["trials"]
+        self.ledger.load(read_json(checkpoint_path, STATE_LIMIT))
