@@ -318,7 +318,7 @@ class ArtifactCheckpoints(BlobStore):
         self._store = artifact_store
 
     def name(self, key: str) -> str:
-        return artifact_name(self._sweep, key)
+        return f"grasp-{self._sweep}-{file_name(key)}"
 
     def put_blob(self, name: str, content: Content) -> None:
         with spooled(content) as file:
@@ -340,8 +340,3 @@ class ArtifactCheckpoints(BlobStore):
     def remove_blob(self, name: str) -> None:
         with contextlib.suppress(*_MISSING):  # what stays costs room, nothing else
             self._store.remove(name)
-
-
-def artifact_name(sweep: str, key: str) -> str:
-    """Return the id of the artifact that holds a checkpoint of a sweep."""
-    return f"grasp-{sweep}-{file_name(key)}"

@@ -5,10 +5,11 @@ ended. Nothing is probed and nothing sampled again: whoever runs a cell says how
 """
 
 import math
+from collections.abc import Generator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from grasp_tune.core.checkpoint_keys import START, state_key
+from grasp_tune.core.checkpoint_keys import START
 from grasp_tune.core.choice import Candidate, Choice
 from grasp_tune.core.ensemble import best
 from grasp_tune.core.errors import InputError
@@ -18,7 +19,6 @@ from grasp_tune.core.rounds import Round, Rounds
 from grasp_tune.core.search import Search
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import (
-    Arm,
     Point,
     ProbeOutcome,
     Segment,
@@ -87,34 +87,26 @@ class Cells:
         """Yield the cells, as far as they are known; return the best of them."""
         tasks: list[TrainTask] = []
         known: dict[str, Any] = {}
-        last = False
+        rounds, last, scores = self._rounds(spec), False, None
         while not last:
-            runs = [(run.arm.index, item) for run, item in ended_runs(tasks, known)]
-            scores = {index: None if item is None else item.loss for index, item in runs}
-            segments, last = self._segments(spec, scores)
-            fresh = segments[len(tasks) :]
-            tasks += [TrainTask(cell_id(segment.arm.index), (segment,)) for segment in fresh]
-            known |= yield Round(tuple(tasks[-len(fresh) :]), plan=self.plan, last=last)
+            runs, last = rounds.send(scores)
+            fresh = tuple(TrainTask(cell_id(run.arm.index), (run,)) for run in runs)
+            known |= yield Round(fresh, plan=self.plan, last=last)
+            tasks += fresh
+            ended = ended_runs(fresh, known)
+            scores = {run.arm.index: None if item is None else item.loss for run, item in ended}
         start = Candidate(START, 0, "", math.nan, 0, False, math.nan)
         rows = [start, *train_candidates(tasks, known, "value")]
         won = rows[best([row.score for row in rows])].key
         notes = ("no run reported a finite metric, so x0 is returned",) if won == START else ()
         return Choice(won, "value", "window", tuple(rows), covered=False, notes=notes)
 
-    def _segments(
-        self, spec: SweepSpec, scores: dict[int, float | None]
-    ) -> tuple[list[Segment], bool]:
-        """Return the runs of all cells known by these scores, and whether there are no others."""
+    def _rounds(self, spec: SweepSpec) -> Generator[tuple[list[Segment], bool], Any, None]:
+        """Yield runs, and whether there are no others; receives how those ended."""
         if isinstance(source := self.source, Plan):
-            return paper_segments(spec, source, source.method.base or "own"), True
-        cells, last = source.trials(scores)
-        runs = []
-        for cell in cells:
-            arm, stop = Arm.of(cell.index, "own", cell.value), cell.start + cell.budget
-            origin = state_key(cell.parent, cell.start) if cell.parent else None
-            more: Any = {"keep": (stop,), "save": source.resume, "origin": origin}
-            runs.append(Segment(arm, cell.start, stop, **more))
-        return runs, last
+            yield paper_segments(spec, source, source.method.base or "own"), True
+        else:
+            yield from source.rounds()
 
 
 def cell_id(index: int) -> str:
