@@ -124,7 +124,7 @@ class PlanSearcher(TuneSearcher):
             self.ledger.gone(trial_id, "failed")
         elif key := self.ledger.task_for(trial_id, result.get(f"config/{CELL}")):
             self.on_trial_result(trial_id, result)
-            self.ledger.over(key, trial_id, int(result.get(self._count, 0)))
+            self.ledger.completed(key, trial_id, int(result.get(self._count, 0)))
 
     @property
     def best(self) -> BestCell:

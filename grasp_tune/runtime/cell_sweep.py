@@ -88,7 +88,7 @@ class CellSweep(Ledger):
         kept = [item for item in self._reports.get(key, []) if item[0] != step]
         self._reports[key] = [*kept, [step, score]][-self._window :]
 
-    def over(self, key: str, trial: str, calls: int) -> None:
+    def completed(self, key: str, trial: str, calls: int) -> None:
         """Learn that the trial of a cell has ended well."""
         scores = [score for _, score in self._reports.get(key, [])] or [math.nan]
         self._trials[key], cell = trial, cell_of(self.search.tasks[key])
