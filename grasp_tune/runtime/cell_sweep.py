@@ -4,20 +4,12 @@ import math
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from grasp_tune.core import tasks
 from grasp_tune.core.errors import CheckpointError, InputError, SearchError
 from grasp_tune.core.methods import Method
 from grasp_tune.core.records import Json
 from grasp_tune.core.search import Search, Step
 from grasp_tune.core.spec import SweepSpec
-from grasp_tune.core.tasks import (
-    Outcome,
-    ProbeTask,
-    SampleOutcome,
-    ScoreOutcome,
-    ScoreTask,
-    Task,
-    TrainTask,
-)
 from grasp_tune.engine.checkpoints import Store
 from grasp_tune.engine.problem import TorchProblem, checked_problem
 from grasp_tune.engine.worker import Worker
@@ -37,7 +29,7 @@ def probed_cells(
     """
     spec, _ = SweepSpec.assemble(method, budget, "paper", seed)
     search, worker = Search(spec), Worker(checked_problem(problem), seed, TemporaryStore())
-    while isinstance(task := search.ask(), ProbeTask):  # its parts, then their sum
+    while isinstance(task := search.ask(), tasks.ProbeTask):  # its parts, then their sum
         outcome: Any = worker.run(task)
         search.tell(task, outcome)
     if (plan := search.plan) is None or plan.stationary:
@@ -78,9 +70,9 @@ class CellSweep(Ledger):
         key = cell_id(index) if isinstance(index, int) else self.task_of(trial)
         return None if key not in self.search.tasks or self.search.settled(key) else key
 
-    def parent(self, task: Task) -> str:
+    def parent(self, task: tasks.Task) -> str:
         """Return the trial whose checkpoint a cell goes on from; empty where it begins at x0."""
-        origin = task.segments[0].origin if isinstance(task, TrainTask) else None
+        origin = task.segments[0].origin if isinstance(task, tasks.TrainTask) else None
         return "" if origin is None else self._trials[cell_id(origin.run)]
 
     def hear(self, key: str, step: float, score: float) -> None:
@@ -148,11 +140,11 @@ def choose_candidate(
     search = Search(replace(spec, schedule=Paper(by_loss=by_loss), probe_parts=1))
     worker = Worker(checked_problem(problem), seed, store)
     while not isinstance(task := search.ask(), Step):
-        outcome: Outcome | None
-        if isinstance(task, TrainTask):
+        outcome: tasks.Outcome | None
+        if isinstance(task, tasks.TrainTask):
             outcome = cells.outcomes.get(cell_id(task.segments[0].arm.index))
             outcome = None if outcome is None else replace(outcome, origin=worker.origin)
-        elif isinstance(task, ScoreTask):
+        elif isinstance(task, tasks.ScoreTask):
             outcome = _scored(task, worker)
         else:
             start: Any = probe or worker.run(task)
@@ -170,7 +162,7 @@ def choose_candidate(
     return Result.of(search, tensors, lambda: problem.build(seed))
 
 
-def _scored(task: ScoreTask, worker: Worker) -> ScoreOutcome:
+def _scored(task: tasks.ScoreTask, worker: Worker) -> tasks.ScoreOutcome:
     """Return the scores; an upload that was cut short, or never made, has none."""
     parts: list[Any] = []
     for sample in task.samples:
@@ -179,7 +171,7 @@ def _scored(task: ScoreTask, worker: Worker) -> ScoreOutcome:
         except CheckpointError as error:
             if error.key is None:
                 raise
-            lost = SampleOutcome(sample.key, 0, math.nan, math.nan)
-            parts.append(ScoreOutcome(0, worker.origin, (lost,)))
+            lost = tasks.SampleOutcome(sample.key, 0, math.nan, math.nan)
+            parts.append(tasks.ScoreOutcome(0, worker.origin, (lost,)))
     samples = tuple(part.samples[0] for part in parts)
-    return ScoreOutcome(sum(part.calls for part in parts), worker.origin, samples)
+    return tasks.ScoreOutcome(sum(part.calls for part in parts), worker.origin, samples)
