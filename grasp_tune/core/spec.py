@@ -133,7 +133,8 @@ def _complete(data: Json) -> dict[str, Json]:
     """Return a written spec with every key; InputError where it is none."""
     names = set(SweepSpec.__dataclass_fields__)
     if not isinstance(data, dict) or {*data, "extends"} != names:
-        raise InputError(f"a spec has exactly the keys {sorted(names)}")
+        words = f"a spec has exactly the keys {sorted(names)}"
+        raise InputError(f"{words}; perhaps another version of grasp_tune has written this one")
     values = {"extends": [], **data}
     kinds = (("method", dict), ("challengers", list), ("extends", list))
     if not all(isinstance(values[name], kind) for name, kind in kinds):

@@ -468,6 +468,13 @@ def test_the_first_plan_on_a_study_stays(plan: Plan) -> None:
     assert second.difference(first.to_dict()) == "parameter 'lr' became 'radius'"
 
 
+def test_a_plan_that_an_earlier_version_wrote_is_refused_with_a_sentence(plan: Plan) -> None:
+    study = optuna.create_study(sampler=GraspSampler(plan, "lr"))
+    log_module.set_study_json(study, log_module.PLAN, {"plan": plan.to_dict(), "parameter": "lr"})
+    with pytest.raises(gt.InputError, match="another version of grasp_tune has written"):
+        study.optimize(suggested)
+
+
 def test_a_value_depends_on_seed_trial_and_name_alone() -> None:
     study = optuna.create_study()
     trials = [study.ask() for _ in range(2)]
