@@ -6,10 +6,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from grasp_tune.core.errors import InputError, SearchError
+from grasp_tune.core.errors import InputError, SearchError, whole
 from grasp_tune.core.methods import Method
 from grasp_tune.core.spec import AnySchedule, EnsembleName, SweepSpec
-from grasp_tune.core.validation import whole
 from grasp_tune.engine.fused import fusion_width
 from grasp_tune.engine.problem import TorchProblem, checked_problem
 from grasp_tune.limits import Limits
@@ -114,7 +113,7 @@ def minimize(
             partial(ProcessPool, workers) if workers and workers > 1 else InProcess,
             out=folder,
             bases=bases,
-            reporter=reporter,
+            progress=reporter,
             # Timing and loading what the sweep needs belong to the minutes, too.
             minutes=None if minutes is None else minutes - (time.monotonic() - began) / 60,
             hard_cap=hard_cap,

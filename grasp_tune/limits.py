@@ -14,8 +14,7 @@ from pathlib import Path
 from torch import Tensor
 from torch.optim import Optimizer
 
-from grasp_tune.core.errors import InputError
-from grasp_tune.core.validation import whole
+from grasp_tune.core.errors import InputError, whole
 from grasp_tune.engine.fused import task_threads
 from grasp_tune.engine.oracle import Oracle
 from grasp_tune.engine.problem import TorchProblem

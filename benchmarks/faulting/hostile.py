@@ -26,7 +26,7 @@ from grasp_tune.config.loader import load_experiment
 from grasp_tune.config.yaml_text import parse_yaml
 from grasp_tune.core.errors import GraspError
 from grasp_tune.core.search import Search
-from grasp_tune.executors.optuna import artifact_checkpoints
+from grasp_tune.executors.optuna import ArtifactCheckpoints
 from grasp_tune.report.page import report_text
 from grasp_tune.runtime.files import STATE_LIMIT, read_json, read_sealed, write_json_atomic
 from grasp_tune.runtime.store import CheckpointStore
@@ -247,7 +247,7 @@ def hostile_artifact_ids(folder: Path) -> Row:
     before = outside.read_bytes()
     ids = ("../secret.safetensors", str(outside), "a/../../secret.safetensors", "..", "", "a\0b")
     for name in ids:
-        store = artifact_checkpoints(FileSystemArtifactStore(inside), "")
+        store = ArtifactCheckpoints(FileSystemArtifactStore(inside), "")
         actions: tuple[Callable[[], object], ...] = (
             partial(store.read, name),
             partial(store.write, name, {"x": torch.zeros(2)}, {}),

@@ -13,8 +13,7 @@ from decimal import Context, Decimal
 
 import numpy as np
 
-from grasp_tune.core.errors import InputError
-from grasp_tune.core.validation import number
+from grasp_tune.core.errors import InputError, number
 
 Rate = Callable[[float], float]
 LARGEST = sys.float_info.max

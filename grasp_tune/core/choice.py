@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Literal
 
 from grasp_tune.core.checkpoint_keys import Key
 from grasp_tune.core.ensemble import Tally
-from grasp_tune.core.errors import InputError
+from grasp_tune.core.errors import InputError, whole
 from grasp_tune.core.records import Json, encode, record
 from grasp_tune.core.tasks import Arm, Outcome, ProbeOutcome, Score, TrainOutcome
-from grasp_tune.core.validation import whole
 
 if TYPE_CHECKING:
     from grasp_tune.core.spec import SweepSpec

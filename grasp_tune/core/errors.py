@@ -1,4 +1,13 @@
-"""The errors of the package: one root, and each error is also the built-in that it resembles."""
+"""The errors of the package, and the checks of what a person gives.
+
+One root, and each error is also the built-in that it resembles. A check returns the value, or says
+what would be right.
+"""
+
+import math
+from collections.abc import Callable
+from numbers import Integral, Real
+from typing import Any
 
 
 class GraspError(Exception):
@@ -47,3 +56,30 @@ class LockedError(GraspError, RuntimeError):
 
 class MissingExtra(GraspError, ImportError):
     """An optional dependency that is not installed; the message names the extra to install."""
+
+
+Fits = Callable[[float], bool]
+
+
+def number(name: str, given: object, wanted: str = "", fits: Fits = math.isfinite) -> float:
+    """Return `given` as a finite float that `fits`; `wanted` says which ones do."""
+    if isinstance(given, bool) or not isinstance(given, Real):
+        raise InputError(f"{name}={given!r} must be a number")
+    try:
+        value = float(given)
+    except OverflowError:  # an int beyond the largest double
+        value = math.inf
+    if not math.isfinite(value) or not fits(value):
+        words = wanted if math.isfinite(value) else "a finite number"
+        raise InputError(f"{name}={given!r} must be {words}")
+    return value
+
+
+def whole(name: str, given: Any, low: int | None = 1, high: int | None = None) -> int:
+    """Return `given` as an int within limits; NumPy's integers will do, booleans will not."""
+    counts = isinstance(given, Integral) and not isinstance(given, bool)
+    if not counts or (low is not None and given < low) or (high is not None and given > high):
+        least = "" if low is None else f" >= {low}"
+        most = "" if high is None else f" and <= {high}"
+        raise InputError(f"{name}: got {given!r}, expected a whole number{least}{most}")
+    return int(given)

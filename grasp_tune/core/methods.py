@@ -6,18 +6,17 @@ measured into the paper's plan.
 
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from functools import partial
 from typing import Any, ClassVar
 
 from grasp_tune.core import bounds
-from grasp_tune.core.errors import BudgetTooSmall, InputError, PlanError
+from grasp_tune.core.errors import BudgetTooSmall, InputError, PlanError, number, whole
 from grasp_tune.core.plan import Cell, Plan, Quantity, Recipe
 from grasp_tune.core.records import Json
 from grasp_tune.core.tasks import Score
-from grasp_tune.core.validation import as_fraction, number, one_of, whole
 from grasp_tune.optimizers import registry
 from grasp_tune.optimizers.registry import Base, Factory
 from grasp_tune.schedules import find_schedule
@@ -354,3 +353,20 @@ def method_from_dict(data: Mapping[str, Json], base: Factory | None = None) -> M
             "method_from_dict(data, base=...)"
         )
     return kind(**values)
+
+
+def one_of(name: str, given: object, choices: Collection[str]) -> str:
+    """Return `given`, one of the words `choices`."""
+    if not isinstance(given, str) or given not in choices:
+        raise InputError(f"{name}={given!r} must be one of {', '.join(map(repr, choices))}")
+    return given
+
+
+def as_fraction(share: float) -> Fraction:
+    """Return the simplest fraction that is the same double as `share`.
+
+    Who writes 0.3 means 3/10: the double lies a hair beside it, and rounding down would then lose
+    an oracle call.
+    """
+    simple = Fraction(share).limit_denominator(10**6)
+    return simple if float(simple) == share else Fraction(repr(share))

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.random import Philox
 from numpy.typing import NDArray
 
-from grasp_tune.core.validation import whole
+from grasp_tune.core.errors import whole
 
 Rows = NDArray[np.int64]
 Words = NDArray[np.uint64]

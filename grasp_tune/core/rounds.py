@@ -36,6 +36,7 @@ class Round:
     plan: Plan | None = None  # known from the end of the probe
     leader: Key = START  # the checkpoint to return if everything stopped now
     discard: tuple[Key, ...] = ()  # checkpoints that nobody will read again
+    last: bool = False  # the schedule is known to yield no other
 
 
 Known = Mapping[str, Outcome | None]  # None: lost

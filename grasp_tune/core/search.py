@@ -11,10 +11,11 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Self
 
 from grasp_tune.core.checkpoint_keys import START
 from grasp_tune.core.choice import Candidate, Choice, best_seen
-from grasp_tune.core.errors import CheckpointError, GraspError, InputError, SearchError
+from grasp_tune.core.errors import CheckpointError, GraspError, InputError, SearchError, whole
 from grasp_tune.core.plan import Plan
 from grasp_tune.core.records import Json, decode, encode
 from grasp_tune.core.rounds import Round
@@ -30,7 +31,6 @@ from grasp_tune.core.tasks import (
     outcome_from_dict,
     outcome_to_dict,
 )
-from grasp_tune.core.validation import whole
 from grasp_tune.schedules.extension import all_rounds, prefix
 
 logger = logging.getLogger(__name__)
@@ -66,6 +66,16 @@ class Progress:
     best: float  # the best mean loss or score seen so far; NaN before any
 
 
+def check_origin(found: str, known: str | None) -> None:
+    """Raise `SearchError` where a worker starts from another point than the others, if known."""
+    if known not in (None, found):
+        raise SearchError(
+            f"a worker starts from another point (digest {found}) than the others ({known}): "
+            "`model` must build the same model in every process; seed whatever it draws, or load "
+            "its weights from a file"
+        )
+
+
 class Search:
     """One sweep as ask and tell; see the module."""
 
@@ -77,7 +87,7 @@ class Search:
         self.notes: list[str] = []  # what whoever runs the tasks has to say to the reader
         self.tasks: dict[str, Task] = {}  # every task issued in any round so far, by id
         self._outcomes: dict[str, Outcome] = {}
-        self._failures: dict[str, list[str]] = {}
+        self.failures: dict[str, list[str]] = {}  # task id -> why its attempts failed
         self._rounds: list[tuple[Task, ...]] = []
         self._queue = deque[Task]()
         self._missing = set[str]()  # checkpoints that were lost and are made again
@@ -90,7 +100,7 @@ class Search:
         self._advance()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Search.from_state, (self.state(), self.spec)  # a generator cannot be pickled
+        return type(self).from_state, (self.state(), self.spec)  # a generator cannot be pickled
 
     def ask(self) -> Task | Step:
         """Return the next task, or that others must end first, or that the search is done.
@@ -122,13 +132,8 @@ class Search:
             self._fail(known, reason)
             return True
         check_answer(known, outcome)
-        self._origin = self._origin or outcome.origin
-        if outcome.origin != self._origin:
-            raise SearchError(
-                f"a worker started from another point (digest {outcome.origin}) than the probe "
-                f"({self._origin}): `model` must build the same model in every process; seed "
-                "whatever it draws, or load its weights from a file"
-            )
+        check_origin(outcome.origin, self._origin)
+        self._origin = outcome.origin
         if known.id in self._outcomes:
             self._missing.difference_update(known.writes)
             self.repeated += outcome.calls
@@ -140,7 +145,7 @@ class Search:
                 logger.warning(self.notes[-1])
         else:
             self._outcomes[known.id] = outcome
-            self._failures.pop(known.id, None)  # they have passed; a repetition starts afresh
+            self.failures.pop(known.id, None)  # they have passed; a repetition starts afresh
             self._advance()
         return True
 
@@ -203,10 +208,15 @@ class Search:
         return sum(max(found, default=0) for found in steps)
 
     @property
+    def growing(self) -> bool:
+        """Whether further tasks follow when those of the current round have ended."""
+        return self.choice is None and not self._round.last
+
+    @property
     def round_tasks(self) -> tuple[Task, ...]:
         """The tasks of the current round that have not ended."""
         tasks = () if self.choice is not None else self._round.tasks
-        return tuple(task for task in tasks if not self._settled(task.id))
+        return tuple(task for task in tasks if not self.settled(task.id))
 
     @property
     def outcomes(self) -> Mapping[str, Outcome]:
@@ -243,7 +253,7 @@ class Search:
     @property
     def lost(self) -> dict[str, str]:
         """Tasks given up after too many failures, and why."""
-        return {key: why[-1] for key, why in self._failures.items() if self._given_up(key)}
+        return {key: why[-1] for key, why in self.failures.items() if self._given_up(key)}
 
     def discardable(self) -> tuple[str, ...]:
         """Return, once, the checkpoints that no task will read again."""
@@ -253,13 +263,13 @@ class Search:
     def state(self) -> dict[str, Json]:
         """Return everything needed to rebuild the search, as JSON values."""
         outcomes = {key: outcome_to_dict(item) for key, item in self.outcomes.items()}
-        spec, failures = self.spec.to_dict(), self._failures
+        spec, failures = self.spec.to_dict(), self.failures
         return {"format": 1, **encode(_State(spec, outcomes, failures, self.repeated, self.notes))}
 
     @classmethod
     def from_state(
         cls, state: Json, spec: SweepSpec | None = None, *, extend: bool = False
-    ) -> "Search":
+    ) -> Self:
         """Return the search that `state` describes; `spec` must agree with it if given.
 
         extend: where the search has ended and `spec` has more budget, return one that goes on.
@@ -286,22 +296,23 @@ class Search:
         self, outcomes: Mapping[str, Outcome], failures: Mapping[str, list[str]] | None = None
     ) -> None:
         """Learn many outcomes at once, in any order; ids that never come up are ignored."""
-        self._failures.update({key: list(reasons) for key, reasons in (failures or {}).items()})
+        self.failures.update({key: list(reasons) for key, reasons in (failures or {}).items()})
         self._advance()
         while fresh := [task for task in self.round_tasks if task.id in outcomes]:
             for task in fresh:
                 self.tell(task, outcomes[task.id])
 
     def _given_up(self, key: str) -> bool:
-        return len(self._failures.get(key, ())) >= ATTEMPTS
+        return len(self.failures.get(key, ())) >= ATTEMPTS
 
-    def _settled(self, key: str) -> bool:
+    def settled(self, key: str) -> bool:
+        """Return whether a task has ended, or has failed too often."""
         return key in self._outcomes or self._given_up(key)
 
     def _known(self, task: Task | str) -> Task | None:
         """Return the task of that id, None where there is none, or where its end is no news."""
         known = self.tasks.get(task if isinstance(task, str) else task.id)
-        if known and self._settled(known.id) and self._missing.isdisjoint(known.writes):
+        if known and self.settled(known.id) and self._missing.isdisjoint(known.writes):
             return None
         return known
 
@@ -321,10 +332,11 @@ class Search:
         return True
 
     def _fail(self, task: Task, reason: str) -> None:
-        self._failures.setdefault(task.id, []).append(reason)
+        self.failures.setdefault(task.id, []).append(reason)
         if not self._given_up(task.id):
             self.release(task)
         elif isinstance(task, ProbeTask):
+            del self.failures[task.id]  # whoever goes on tries it afresh
             message = f"the probe failed {ATTEMPTS} times, so nothing can be trained: {reason}"
             raise SearchError(message)
         else:
@@ -350,7 +362,7 @@ class Search:
 
     def _advance(self) -> None:
         while self.choice is None:
-            while self._open and self._settled(self._open[-1]):  # each is looked at once
+            while self._open and self.settled(self._open[-1]):  # each is looked at once
                 self._open.pop()
             if self._open:
                 return

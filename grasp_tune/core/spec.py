@@ -1,16 +1,15 @@
 """Everything that fixes a sweep before it starts: with the problem, the whole input."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
 
-from grasp_tune.core.errors import InputError
+from grasp_tune.core.errors import InputError, whole
 from grasp_tune.core.methods import Method, NonConvex, method_from_dict
 from grasp_tune.core.plan import Plan
 from grasp_tune.core.records import Json, encode
 from grasp_tune.core.rounds import Schedule
-from grasp_tune.core.validation import whole
 from grasp_tune.optimizers.registry import Factory, own_functions
 from grasp_tune.schedules import find_schedule, written_schedule
 
@@ -127,20 +126,30 @@ class SweepSpec:
         mine, stored = _complete(self.to_dict()), _complete(stored)
         if mine["budget"] != stored["budget"]:
             stored["extends"] = mine["extends"]
-        changed = (key for key in mine if mine[key] != stored[key])
-        return "; ".join(f"{key} {stored[key]!r} became {mine[key]!r}" for key in changed)
+        return "; ".join(dict.fromkeys(_changes("", stored, mine)))
 
 
 def _complete(data: Json) -> dict[str, Json]:
     """Return a written spec with every key; InputError where it is none."""
     names = set(SweepSpec.__dataclass_fields__)
     if not isinstance(data, dict) or {*data, "extends"} != names:
-        raise InputError(f"a spec has exactly the keys {sorted(names)}")
+        words = f"a spec has exactly the keys {sorted(names)}"
+        raise InputError(f"{words}; perhaps another version of grasp_tune has written this one")
     values = {"extends": [], **data}
     kinds = (("method", dict), ("challengers", list), ("extends", list))
     if not all(isinstance(values[name], kind) for name, kind in kinds):
         raise InputError("of a spec, challengers and extends are lists, method is an object")
     return values
+
+
+def _changes(name: str, old: Json, new: Json) -> Iterator[str]:
+    """Yield what differs between two JSON values, by its innermost key."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in {**old, **new}:
+            yield from _changes(key, old.get(key), new.get(key))
+    elif old != new:
+        words = f"{name} {old!r} became {new!r}"
+        yield words if len(words) < 200 else f"{name} changed"
 
 
 def _without_own_base(method: dict[str, Json]) -> dict[str, Json]:

@@ -11,9 +11,8 @@ from typing import Any, ClassVar, Literal, cast
 
 from grasp_tune.core import checkpoint_keys as keys
 from grasp_tune.core.checkpoint_keys import MOMENTS, START, Key
-from grasp_tune.core.errors import InputError
+from grasp_tune.core.errors import InputError, whole
 from grasp_tune.core.records import Json, decode, encode, record
-from grasp_tune.core.validation import whole
 from grasp_tune.optimizers.registry import described
 
 Score = Literal["gradient", "value"]  # what the ensemble compares: |mean gradient| or mean loss

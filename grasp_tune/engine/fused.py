@@ -15,9 +15,8 @@ import torch
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
-from grasp_tune.core.errors import InputError
+from grasp_tune.core.errors import InputError, whole
 from grasp_tune.core.methods import Method
-from grasp_tune.core.validation import whole
 from grasp_tune.engine.problem import TorchProblem
 
 WIDTH = 8  # runs of one task; more would leave other workers without any

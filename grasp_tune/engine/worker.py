@@ -82,6 +82,11 @@ class Worker:
         self.model.train()
         return saved
 
+    def tensors_at(self, key: str) -> checkpoints.Tensors:
+        """Put the model at x0 or at a checkpoint; returns its tensors there."""
+        self.place(key)
+        return checkpoints.model_tensors(self.model)
+
     def loss_repeats(self) -> bool:
         """Return whether a loss at x0 comes out the same twice; takes two oracle calls.
 

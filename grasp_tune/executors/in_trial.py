@@ -78,7 +78,7 @@ def train_in_trial(
     spare = min(-(-rows // size), budget // VALUE_SHARE)
     spec, bases = SweepSpec.assemble(method, budget - spare, schedule, seed, width=width, **how)
     heard = Reporter([_Parts(report)])
-    result = run_sweep(problem, spec, InProcess, bases=bases, reporter=heard)
+    result = run_sweep(problem, spec, InProcess, bases=bases, progress=heard)
     loss = math.inf if math.isnan(result.loss) else result.loss
     if spare and math.isfinite(loss):
         # Of more rows than it may cost, the same ones in every trial.

@@ -12,7 +12,7 @@ import math
 import random
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -24,26 +24,22 @@ from optuna.artifacts._protocol import ArtifactStore
 from optuna.storages import JournalStorage, journal
 from optuna.trial import TrialState
 
-from grasp_tune.core.errors import InputError, SearchError
+from grasp_tune.core.errors import InputError, SearchError, whole
 from grasp_tune.core.methods import Method
 from grasp_tune.core.records import encode
 from grasp_tune.core.spec import AnySchedule, SweepSpec
 from grasp_tune.core.tasks import TrainTask
-from grasp_tune.core.validation import whole
 from grasp_tune.engine.checkpoints import Store
 from grasp_tune.engine.fused import fusion_width
 from grasp_tune.engine.problem import TorchProblem, checked_problem
 from grasp_tune.engine.tensor_file import Content
-from grasp_tune.engine.worker import Worker
 from grasp_tune.executors import study as storage
 from grasp_tune.executors.local import InProcess
 from grasp_tune.executors.process_pool import ProcessPool
-from grasp_tune.executors.study import CALLS, CHOICE, SETTING, Timing, beat, beating, end_trial
-from grasp_tune.executors.study_log import RESULT, SPAN, StudyLog
-from grasp_tune.optimizers.registry import Factory
+from grasp_tune.executors.study import CALLS, CHOICE, Timing, beat, beating, end_trial
+from grasp_tune.executors.study_log import SPAN, StudyLog
 from grasp_tune.runtime.call_counter import CallCounter
-from grasp_tune.runtime.callbacks import reporter_for
-from grasp_tune.runtime.driver import MakeWorker, run_sweep
+from grasp_tune.runtime.driver import SELECT, MakeWorker, run_sweep
 from grasp_tune.runtime.executor import Died, Ended, Executor
 from grasp_tune.runtime.result import Result
 from grasp_tune.runtime.store import BlobStore, TemporaryStore, file_name, spooled
@@ -105,15 +101,12 @@ class OptunaBackend:
         whole("workers", self.workers)
 
     def run(
-        self,
-        problem: TorchProblem,
-        spec: SweepSpec,
-        *,
-        out: Path | None = None,
-        bases: Mapping[str, Factory] | None = None,
-        progress: bool = False,
+        self, problem: TorchProblem, spec: SweepSpec, *, out: Path | None = None, **how: Any
     ) -> Result:
-        """Return the result of the sweep; the same study again goes on where it was cut off."""
+        """Return the result of the sweep; the same study again goes on where it was cut off.
+
+        how: `bases` and `progress`, as `run_sweep` takes them.
+        """
         if out is None and self.storage is not None:
             raise InputError(
                 "out: got None, but a study in a storage needs a folder for its checkpoints, "
@@ -123,7 +116,7 @@ class OptunaBackend:
         if out is not None:
             (out / "artifacts").mkdir(parents=True, exist_ok=True)
             store = FileSystemArtifactStore(out / "artifacts")
-        how = {"hard_cap": self.hard_cap, "reporter": reporter_for(progress), "bases": bases}
+        how["hard_cap"] = self.hard_cap
         return _run(self.open(out), problem, spec, store, None, out, self.workers, **how)
 
     def open(self, out: Path | None = None) -> Study:
@@ -166,31 +159,21 @@ def _run(
     calls = StudyCalls(None if out is None else out / "calls" / log.sweep, log)
 
     def executor(folder: SweepFolder, make_worker: MakeWorker) -> Executor:
-        def checked_worker() -> Worker:
-            worker = make_worker()
-            if log.origin is not None and worker.origin != log.origin:
-                raise SearchError(
-                    f"this process starts from another point (digest {worker.origin}) than the "
-                    f"others ({log.origin}): `model` must build the same model in every process; "
-                    "seed whatever it draws, or load its weights from a file"
-                )
-            return worker
+        pool = workers > 1 and ProcessPool(workers, folder, make_worker)
+        return StudyExecutor(log, pool or InProcess(folder, make_worker), calls)
 
-        pool = workers > 1 and ProcessPool(workers, folder, checked_worker)
-        return StudyExecutor(log, pool or InProcess(folder, checked_worker), calls)
-
-    how["store"] = None if artifact_store is None else store
+    how |= {"store": None if artifact_store is None else store, "origin": log.origin}
     how["calls"] = calls if workers == 1 or out is not None else None
     result = run_sweep(problem, spec, executor, **how)
     write_choice(study, result)
     if math.isfinite(result.score):
-        log.want(RESULT)  # the one trial with a finite value: the study's best is the chosen run
+        log.want(SELECT)  # the one trial with a finite value: the study's best is the chosen run
         log.end_silent()
         log.news()
         chosen = result.choice.chosen
         shown = {"base": chosen.base, "value": chosen.value} if chosen.arm else {}
         # Else another process has said it, or is about to.
-        if RESULT in log.unclaimed() and (trial_id := log.claim(RESULT, shown)) is not None:
+        if SELECT in log.unclaimed() and (trial_id := log.claim(SELECT, shown)) is not None:
             end_trial(study, trial_id, TrialState.COMPLETE, result.score)
     if out is not None:
         result.save(out)
@@ -206,15 +189,7 @@ class StudyCalls(CallCounter):
 
     def __init__(self, folder: Path | None, log: StudyLog) -> None:
         super().__init__(folder)
-        self._log, self._before = log, 0
-
-    def begin(self) -> None:
-        """A task begins."""
-        self._before = self._own
-
-    def made(self) -> int:
-        """Return the calls of this process since then, as far as no file counts them."""
-        return self._own - self._before
+        self._log = log
 
     @property
     def total(self) -> int:
@@ -229,7 +204,8 @@ class StudyExecutor:
     """
 
     def __init__(self, log: StudyLog, inner: Executor, calls: StudyCalls | None = None) -> None:
-        self._log, self._inner, self._calls = log, inner, calls or StudyCalls(None, log)
+        self._log, self._inner = log, inner
+        self._calls, self._before = calls or StudyCalls(None, log), 0
         self._ours: dict[str, int] = {}  # task id -> its trial: what runs
         self._pause, self._beat = PAUSES[0], time.monotonic()
         self.submit = log.want
@@ -261,9 +237,13 @@ class StudyExecutor:
             value = task.segments[0].arm.value if one else math.nan
             shown = {"value": value} if SPAN.low <= value <= SPAN.high else {}
             if (trial_id := self._log.claim(task, shown)) is not None:
-                self._calls.begin()
+                self._before = self._calls.own
                 self._ours[task.id] = trial_id
                 self._inner.submit(task)
+
+    def _made(self) -> int:
+        """Return the calls since a task was last begun, as far as no file counts them."""
+        return self._calls.own - self._before
 
     def _run(self, timeout: float) -> None:
         """Let our tasks go on; without one, wait for the others and look who of them is gone."""
@@ -276,10 +256,10 @@ class StudyExecutor:
         self._pause, held = PAUSES[0], list(self._ours.values())
         study, every, living = self._log.study, self._log.timing.every, contextlib.ExitStack()
         if isinstance(self._inner, InProcess):
-            living.enter_context(beating(study, every, held, self._calls.made))
+            living.enter_context(beating(study, every, held, self._made))
         elif time.monotonic() - self._beat > every:  # a pool forks, and threads do not go with it
             self._beat = time.monotonic()
-            beat(study, held, self._calls.made())
+            beat(study, held, self._made())
         with living:
             for task, how in self._inner.poll(timeout):
                 self._write(task.id, how)
@@ -294,7 +274,7 @@ class StudyExecutor:
                 log.write_outcome(trial_id, how)
                 end_trial(log.study, trial_id, TrialState.COMPLETE, math.inf)
                 return
-            log.study._storage.set_trial_system_attr(trial_id, CALLS, self._calls.made())
+            log.study._storage.set_trial_system_attr(trial_id, CALLS, self._made())
             log.write_fault(trial_id, how)
             end_trial(log.study, trial_id, TrialState.FAIL)
         except RuntimeError:  # UpdateFinishedTrialError: it was thought dead
@@ -310,12 +290,8 @@ def sweep_on(
             "artifact_store: got None, but checkpoints must outlive this process; give the "
             "workers one, such as optuna.artifacts.FileSystemArtifactStore(folder)"
         )
-    if difference := spec.difference(storage.study_json(study, SETTING, spec.to_dict())):
-        raise InputError(
-            f"the sweep on study {study.study_name!r} differs from this one: {difference}"
-        )
-    sweep = storage.fingerprint(spec.to_dict(), study.study_name)
-    kept = artifact_store and artifact_checkpoints(artifact_store, sweep)
+    sweep = storage.agreed_sweep(study, spec)
+    kept = artifact_store and ArtifactCheckpoints(artifact_store, sweep)
     return StudyLog(study, sweep, timing), kept or TemporaryStore()
 
 
@@ -331,45 +307,36 @@ def write_choice(study: Study, result: Result, **more: object) -> None:
 _MISSING = (exceptions.ArtifactNotFound, OSError)
 
 
-class _Artifacts:
-    """The artifacts of a store by their ids.
+class ArtifactCheckpoints(BlobStore):
+    """The checkpoints of a sweep in an artifact store, which cannot list what it holds.
 
     A reader may meet a file half written: its checksum says so, and it is made again.
     """
 
-    def __init__(self, artifact_store: ArtifactStore) -> None:
+    def __init__(self, artifact_store: ArtifactStore, sweep: str) -> None:
+        super().__init__(sweep)
         self._store = artifact_store
 
-    def write(self, name: str, content: Content) -> None:
+    def name(self, key: str) -> str:
+        return f"grasp-{self._sweep}-{file_name(key)}"
+
+    def put_blob(self, name: str, content: Content) -> None:
         with spooled(content) as file:
             self._store.write(name, file)
 
-    def open(self, name: str) -> BinaryIO:
+    def open_blob(self, name: str) -> BinaryIO:
         try:
             with self._store.open_reader(name) as file:
                 return io.BytesIO(file.read())
         except exceptions.ArtifactNotFound:
             raise FileNotFoundError(name) from None
 
-    def exists(self, name: str) -> bool:
+    def has_blob(self, name: str) -> bool:
         with contextlib.suppress(*_MISSING):
             self._store.open_reader(name).close()
             return True
         return False
 
-    def remove(self, name: str) -> None:
+    def remove_blob(self, name: str) -> None:
         with contextlib.suppress(*_MISSING):  # what stays costs room, nothing else
             self._store.remove(name)
-
-    def names(self) -> tuple[str, ...]:
-        return ()  # an artifact store cannot list what it holds
-
-
-def artifact_name(sweep: str, key: str) -> str:
-    """Return the id of the artifact that holds a checkpoint of a sweep."""
-    return f"grasp-{sweep}-{file_name(key)}"
-
-
-def artifact_checkpoints(artifact_store: ArtifactStore, sweep: str) -> BlobStore:
-    """Return the checkpoints of a sweep."""
-    return BlobStore(_Artifacts(artifact_store), lambda key: artifact_name(sweep, key), sweep)

@@ -11,7 +11,7 @@ import threading
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -75,16 +75,12 @@ M = TypeVar("M", bound=Member)
 
 
 class WorkerPool(ABC, Generic[M]):
-    """Hands tasks to workers, and the lanes of a task to those that are left over.
+    """Hands tasks to workers, and the lanes of a task to those that are left over."""
 
-    again: how often a task whose worker died is started again before the search hears of it.
-    """
-
-    def __init__(self, usage: UsageMeter, again: int = 0) -> None:
+    def __init__(self, usage: UsageMeter) -> None:
         self.members: list[M] = []
         self.waiting: deque[Task] = deque()  # handed out when polled: lanes take who is left over
         self.sharing, self._usage = LaneSharing(usage), usage
-        self._deaths, self._again = Counter[str](), again
 
     @abstractmethod
     def send(self, member: M, job: Job) -> None:
@@ -130,20 +126,15 @@ class WorkerPool(ABC, Generic[M]):
                 job, member.job = member.job, None
                 job.answers[member.rank] = said
                 if len(job.answers) == job.size:
-                    yield from self._ended(job)
+                    yield job.task, self._ended(job)
         self._note()
 
-    def _ended(self, job: Job) -> Iterator[tuple[Task, Ended]]:
-        ended, seconds, key = job.ended(), time.monotonic() - job.since, job.task.id
+    def _ended(self, job: Job) -> Ended:
+        ended, seconds = job.ended(), time.monotonic() - job.since
         if isinstance(ended, TrainOutcome):
             self.sharing.learn(job.size, ended.calls, seconds)
-            logger.debug("%s: %d workers, %.1f s", key, job.size, seconds)
-        self._deaths[key] += isinstance(ended, Died)
-        if isinstance(ended, Died) and self._deaths[key] <= self._again:
-            self.waiting.appendleft(job.task)
-        else:
-            del self._deaths[key]
-            yield job.task, ended
+            logger.debug("%s: %d workers, %.1f s", job.task.id, job.size, seconds)
+        return ended
 
     def _note(self) -> None:
         self._usage.note(sum(bool(member.address) for member in self.members), self._busy)

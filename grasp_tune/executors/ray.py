@@ -20,19 +20,16 @@ from urllib.parse import urlsplit
 
 import torch
 
-from grasp_tune.core.errors import InputError, SearchError
+from grasp_tune.core.errors import InputError, SearchError, whole
 from grasp_tune.core.search import ATTEMPTS
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import Outcome, Task, TrainTask
-from grasp_tune.core.validation import whole
 from grasp_tune.engine.lane_group import GroupLost, Seat, meeting_place
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.worker import Worker
 from grasp_tune.executors.process_pool import Job, Member, WorkerPool
 from grasp_tune.extras import missing_extra
-from grasp_tune.optimizers.registry import Factory
 from grasp_tune.runtime.call_counter import CallCounter
-from grasp_tune.runtime.callbacks import reporter_for
 from grasp_tune.runtime.driver import MakeWorker, run_sweep
 from grasp_tune.runtime.executor import Died, Ended, portable
 from grasp_tune.runtime.lane_sharing import LaneSharing, UsageMeter, lanes_of
@@ -93,51 +90,40 @@ class RayBackend:
         return {"CPU": self.cpus_per_task, "GPU": self.gpus_per_task}
 
     def run(
-        self,
-        problem: TorchProblem,
-        spec: SweepSpec,
-        *,
-        out: Path | None = None,
-        bases: Mapping[str, Factory] | None = None,
-        progress: bool = False,
+        self, problem: TorchProblem, spec: SweepSpec, *, out: Path | None = None, **how: Any
     ) -> Result:
-        """Return the result of the sweep; the same `out` again goes on where it was cut off."""
+        """Return the result of the sweep; the same `out` again goes on where it was cut off.
+
+        how: `bases` and `progress`, as `run_sweep` takes them.
+        """
         out = None if out is None else out.absolute()  # workers may be in another folder
         store = None
         if self.storage is not None:
             from grasp_tune.runtime.shared_storage import sweep_store  # pyarrow, which Tune brings
 
             store = sweep_store(self.storage, spec, out)
-        result = run_sweep(
-            problem,
-            spec,
-            partial(RayExecutor, self),
-            out=out,
-            store=store,
-            bases=bases,
-            reporter=reporter_for(progress),
-            hard_cap=self.hard_cap,
-        )
+        how |= {"hard_cap": self.hard_cap, "again": self.max_failures}
+        result = run_sweep(problem, spec, partial(RayExecutor, self), out=out, store=store, **how)
         if store is not None and out is None:  # nobody can go on from them
             for key in list(store.keys()):
                 store.delete(key)
         return result
 
 
-MakeActor = Callable[[], tuple[Worker, Callable[[], int]]]
+MakeActor = Callable[[CallCounter], Worker]  # the counter is for calls that no file counts
 
 
 class WorkerActor:
     """A worker process somewhere in the cluster.
 
-    make: makes a worker, and a function that tells its calls so far which no file counts.
+    make: makes a worker.
     cpus: threads that it may use.
     """
 
     def __init__(self, make: MakeActor, cpus: float) -> None:
         self._make, self._cpus = make, cpus
         self._worker: Worker | None = None
-        self._uncounted: Callable[[], int] = int  # none
+        self._uncounted = CallCounter(None)
         load_compiler()
 
     def ready(self) -> str:
@@ -150,20 +136,25 @@ class WorkerActor:
 
         seat: the place among the actors that share the task's lanes; None: it is alone.
         """
-        before = self._uncounted()
+        before = self._uncounted.total
         try:
             if self._worker is None:
                 torch.set_num_threads(max(1, int(self._cpus)))
-                self._worker, self._uncounted = self._make()
+                self._worker = self._make(self._uncounted)
             ended: Ended = self._worker.run(task, seat)
         except Exception as error:
             ended = portable(error, task)
-        return ended, self._uncounted() - before
+        return ended, self._uncounted.total - before
 
 
 def _make_worker(
-    parcel: list[Any], token: str, lock: Path, text: str, hard_cap: bool
-) -> tuple[Worker, Callable[[], int]]:
+    parcel: list[Any],
+    token: str,
+    lock: Path,
+    text: str,
+    hard_cap: bool,
+    uncounted: CallCounter,
+) -> Worker:
     """Return a worker on this machine, which must see the driver's checkpoints.
 
     parcel: a reference; in a list, so that it is opened here, where it can be said what fails.
@@ -175,12 +166,12 @@ def _make_worker(
         raise SearchError(f"the problem cannot be loaded on {host}: {error}") from None
     if not make_worker.store.exists(token):
         raise SearchError(f"{host} does not see the checkpoints of the driver: {SHARED}")
-    if lock.is_file() and lock.read_text() == text:
-        return make_worker(), int
-    if hard_cap:
-        raise SearchError(f"hard_cap: {host} does not see the `out` of the driver, {lock.parent}")
-    calls = make_worker.calls = CallCounter(None)  # the driver's folder is out of reach
-    return make_worker(), lambda: calls.total
+    if not lock.is_file() or lock.read_text() != text:
+        if hard_cap:
+            words = f"{host} does not see the `out` of the driver, {lock.parent}"
+            raise SearchError(f"hard_cap: {words}")
+        make_worker.calls = uncounted
+    return make_worker()
 
 
 @dataclass(eq=False, kw_only=True)
@@ -193,7 +184,7 @@ class RayExecutor(WorkerPool[_Actor]):
     """An executor whose workers are Ray actors, which see the folder; one that dies is replaced."""
 
     def __init__(self, backend: RayBackend, folder: SweepFolder, make_worker: MakeWorker) -> None:
-        super().__init__(folder.usage, 0 if backend.hard_cap else backend.max_failures)
+        super().__init__(folder.usage)
         self._backend, self._store, self._count = backend, folder.store, folder.calls.counter()
         self._session = contextlib.ExitStack()
         self._session.enter_context(_session(backend))

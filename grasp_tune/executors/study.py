@@ -1,20 +1,16 @@
-"""What is written on a study and on its trials, under which names, and whether a worker lives.
+"""What is written on a study and on its trials, under which names, and that a worker lives.
 
 Goes past Optuna's public interface to its storage: system attributes, and trials that are born
 with attributes, have no other door.
 """
 
 import contextlib
-import hashlib
 import json
 import logging
-import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import optuna
@@ -22,15 +18,15 @@ from optuna import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from grasp_tune.core.errors import InputError
-from grasp_tune.core.records import Json
-from grasp_tune.runtime.files import alive
+from grasp_tune.core.records import Json, fingerprint
+from grasp_tune.core.spec import SweepSpec
 
 logger = logging.getLogger(__name__)
 
 TASK = "grasp:task"  # trial, user attribute: the task that it holds, or that none was left
 CALLS = "grasp:calls"  # trial: the oracle calls that it used
 BEAT = "grasp:beat"  # trial: changes while its worker lives
-PLAN = "grasp:plan"  # study: the plan of a sampler
+PLAN = "grasp:plan"  # study: the cells that a sampler gives to trials, as a sweep
 SETTING = "grasp:spec"  # study: the sweep that runs on it
 CHOICE = "grasp:choice"  # study: the chosen candidate and its certificate
 
@@ -115,10 +111,14 @@ def study_json(study: Study, key: str, wanted: Json = None) -> Json:
     return found
 
 
-def fingerprint(*values: Json) -> str:
-    """Return a short digest of JSON values, the same in every process."""
-    text = json.dumps(values, sort_keys=True, separators=(",", ":"))
-    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+def agreed_sweep(study: Study, spec: SweepSpec, key: str = SETTING) -> str:
+    """Return the name of the sweep on a study that all processes agree on; `InputError` if none."""
+    if difference := spec.difference(study_json(study, key, spec.to_dict())):
+        advice = "use a new study" + (", or GraspSampler.from_study(study)" if key == PLAN else "")
+        raise InputError(
+            f"the sweep on study {study.study_name!r} differs from this one: {difference}; {advice}"
+        )
+    return fingerprint(spec.to_dict(), study.study_name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,21 +176,3 @@ def beating(
     finally:
         done.set()
         thread.join()
-
-
-try:  # a name for this machine and the space of its process numbers
-    _boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
-    _MACHINE = fingerprint(_boot, os.stat("/proc/self/ns/pid").st_ino)
-except OSError:  # not Linux
-    _MACHINE = fingerprint(socket.gethostname())
-
-
-def process_name() -> str:
-    """Return a name for this process that says whether it lives to others on its machine."""
-    return f"{_MACHINE}:{os.getpid()}"
-
-
-def is_dead(worker: str) -> bool:
-    """Return whether a process of this machine is known to be gone."""
-    machine, _, process = worker.partition(":")
-    return machine == _MACHINE and process.isdigit() and not alive(int(process))

@@ -24,6 +24,8 @@ from grasp_tune.core.records import Json
 from grasp_tune.core.tasks import Outcome, TrainOutcome, outcome_from_dict, outcome_to_dict
 from grasp_tune.executors import study as storage
 from grasp_tune.executors.study import CALLS, TASK, Timing, end_trial, label_of
+from grasp_tune.runtime import files
+from grasp_tune.runtime.driver import SELECT
 from grasp_tune.runtime.executor import Died
 
 logger = logging.getLogger(__name__)
@@ -32,7 +34,6 @@ OUTCOME = "grasp:outcome"
 FAULT = "grasp:fault"  # why a task has no outcome: one of these, and its words
 LOST, ERROR, DIED = "lost checkpoint", "error", "died"
 NOTHING = SimpleNamespace(id="")  # the task of a trial for which none was left
-RESULT = SimpleNamespace(id="result", phase="result", calls=0)  # whose trial holds the chosen run
 SPAN = FloatDistribution(1e-300, 1e300, log=True)  # of a step size, radius or distance
 MARKS = 8  # points of a training curve that are reported: each costs a write
 
@@ -44,7 +45,7 @@ class StudyLog:
     """
 
     def __init__(self, study: Study, sweep: str, timing: Timing | None = None) -> None:
-        self.study, self.sweep, self._worker = study, sweep, storage.process_name()
+        self.study, self.sweep, self._worker = study, sweep, files.process_name()
         self.timing = timing or Timing.of(study)
         self.recent: list[FrozenTrial] = []  # all but the first ones that have ended
         self._settled = 0  # so many of the first trials have ended: they never change
@@ -75,7 +76,8 @@ class StudyLog:
     def calls(self) -> int:
         """Oracle calls of all tasks that have ended, well or not, as far as their trials say."""
         over = [trial for trial in self._holders.values() if trial.state.is_finished()]
-        known = ((self.outcome(trial), trial.system_attrs.get(CALLS, 0)) for trial in over)
+        said = ({**trial.system_attrs, **trial.user_attrs}.get(CALLS, 0) for trial in over)
+        known = zip(map(self.outcome, over), said, strict=True)
         return sum(int(calls) if found is None else found.calls for found, calls in known)
 
     @property
@@ -106,7 +108,7 @@ class StudyLog:
         if kind == LOST:
             return CheckpointError(f"checkpoint {words} cannot be read", words)
         found = None if trial.state == TrialState.FAIL else self.outcome(trial)
-        return found or (RESULT if trial.state == TrialState.COMPLETE else Died(words))
+        return found or (SELECT if trial.state == TrialState.COMPLETE else Died(words))
 
     def want(self, task: Any) -> None:
         """Remember the task: some process on the study will run it."""
@@ -140,6 +142,10 @@ class StudyLog:
                 return trial
             self._turns[key] += 1
 
+    def last_trial(self, key: str) -> FrozenTrial:
+        """Return the trial of a task that has ended well."""
+        return self._holders[key, self._turns[key] - 1]
+
     def end_silent(self) -> bool:
         """End a trial whose worker is gone, by our own clock; return whether there was one."""
         now = time.monotonic()
@@ -149,7 +155,7 @@ class StudyLog:
             since = since if before == beat else now
             self._beats[trial.number] = beat, since
             worker = label["worker"]  # nobody can tell of a trial that was asked for by hand
-            if worker and (now - since > self.timing.grace or storage.is_dead(worker)):
+            if worker and (now - since > self.timing.grace or files.is_dead(worker)):
                 if end_trial(self.study, trial._trial_id, TrialState.FAIL):
                     logger.warning("the worker of %s is gone: it is run again", label["task"])
                 return True

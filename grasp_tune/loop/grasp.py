@@ -18,12 +18,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from grasp_tune.core.checkpoint_keys import START
-from grasp_tune.core.errors import InputError, SearchError
+from grasp_tune.core.errors import InputError, SearchError, whole
 from grasp_tune.core.methods import Method, NonConvex
 from grasp_tune.core.search import Search, Step
 from grasp_tune.core.spec import AnySchedule, SweepSpec
 from grasp_tune.core.tasks import Task
-from grasp_tune.core.validation import whole
 from grasp_tune.engine.checkpoints import Tensors
 from grasp_tune.limits import usual_optimizer
 from grasp_tune.loop.loop_optimizer import LoopOptimizer, check_spec

@@ -3,33 +3,26 @@
 For studies whose objective is the user's own.
 """
 
-import math
 import warnings
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Literal
 
 from optuna import Study, Trial
 from optuna.artifacts._protocol import ArtifactStore
-from optuna.trial import FrozenTrial, TrialState
 from torch import nn
 
-from grasp_tune.core import tasks
 from grasp_tune.core.checkpoint_keys import iterate_key
-from grasp_tune.core.errors import CheckpointError, InputError
+from grasp_tune.core.errors import InputError, whole
 from grasp_tune.core.methods import Method
-from grasp_tune.core.search import Search, Step
-from grasp_tune.core.spec import SweepSpec
-from grasp_tune.core.validation import whole
 from grasp_tune.engine.checkpoints import model_tensors
-from grasp_tune.engine.problem import TorchProblem, checked_problem
-from grasp_tune.engine.worker import Worker
-from grasp_tune.executors.optuna import artifact_checkpoints, artifact_name, write_choice
-from grasp_tune.executors.study import CALLS, fingerprint, label_of, trials_of
-from grasp_tune.optuna.sampler import StoredPlan
+from grasp_tune.engine.problem import TorchProblem
+from grasp_tune.executors.optuna import ArtifactCheckpoints, write_choice
+from grasp_tune.executors.study import CALLS, label_of
+from grasp_tune.optuna.sampler import GraspSampler
 from grasp_tune.optuna.study_sampler import prune_surplus
+from grasp_tune.runtime.cell_sweep import choose_candidate
 from grasp_tune.runtime.result import Result
-from grasp_tune.schedules.paper import Paper
+from grasp_tune.schedules.cells import cell_id
 
 
 class Budget:
@@ -69,9 +62,9 @@ class Budget:
         at_end = self.done + self._step > self.total
         due = {call for call in self.keep if call <= self.done or at_end} - self._kept
         for call in due:
-            sweep = fingerprint(self._trial.study.study_name, self._label["sweep"])
-            key = str(iterate_key(self._label["index"], call))
-            artifact_checkpoints(artifact_store, sweep).write(key, model_tensors(model), {})
+            key = iterate_key(self._label["index"], call)
+            store = ArtifactCheckpoints(artifact_store, self._label["sweep"])
+            store.write(key, model_tensors(model), {})
         self._kept |= due
         return bool(due)
 
@@ -118,83 +111,26 @@ def select(
     """
     if by not in ("loss", "gradient"):
         raise InputError(f"by: got {by!r}, expected 'loss' or 'gradient'")
-    name, stored = study.study_name, StoredPlan.on(study)
-    if stored is None:
-        raise InputError(f"study {name!r} has no plan of a GraspSampler")
-    if (plan := stored.plan) is None:
+    sampler, name = GraspSampler.from_study(study), study.study_name
+    if sampler.cells.plan is None:
         raise InputError(
             f"study {name!r} searched a step without a plan, which leaves no calls for fresh "
             "samples: its longest trial, study.best_trial as a rule, is the choice"
         )
-    sweep = fingerprint(name, stored.mark)  # as `Budget.offer` calls it
-    store = artifact_checkpoints(artifact_store, sweep)
-    wanted = [iterate_key(index, call) for index, calls in stored.kept().items() for call in calls]
-    if not any(store.exists(str(key)) for key in wanted):
+    trained = sampler.assignments(study)
+    trained.learn()
+    trained.settle(trained.log.calls)
+    cells, store = trained.search, ArtifactCheckpoints(artifact_store, trained.log.sweep)
+    if not any(store.exists(key) for task in cells.tasks.values() for key in task.writes):
         raise InputError(
             f"study {name!r} has no candidates: let the objective call "
             "budget.offer(model, artifact_store) in each step of grasp_budget and after the last"
         )
-    own = [trial for trial in trials_of(study) if label_of(trial).get("sweep") == stored.mark]
-    done = [trial for trial in own if trial.state == TrialState.COMPLETE]
-    ended = {label_of(t)["index"]: t for t in done if "void" not in label_of(t)}
-    spec = SweepSpec.of_plan(plan, stored.seed, method=method)
-    search = Search(replace(spec, schedule=Paper(by_loss=by == "loss"), probe_parts=1))
-    worker = Worker(checked_problem(problem), stored.seed, store)
-    while not isinstance(task := search.ask(), Step):
-        outcome: tasks.Outcome | None
-        if isinstance(task, tasks.TrainTask):
-            trial = ended.get(task.segments[0].arm.index)
-            outcome = None if trial is None else _trained(task, trial, worker.origin)
-        elif isinstance(task, tasks.ScoreTask):
-            outcome = _scored(task, worker)
-        else:
-            start = stored.probe or worker.run(task)
-            assert isinstance(start, tasks.ProbeOutcome)
-            given = {"gradient_norm": plan.grad_norm, "value": plan.value}  # the cells follow
-            known = {name: value for name, value in given.items() if value is not None}
-            outcome = replace(start, **known)  # type: ignore[arg-type]
-        search.tell(task, outcome, "none of its trials has ended well")
-    if lost := sum(not row.note and math.isnan(row.score) for row in search.partial().candidates):
-        why = "their artifacts cannot be read, or their loss is not finite"
-        search.notes.append(f"{lost} candidates are lost: {why}")
-    failed = [trial for trial in own if trial.state == TrialState.FAIL]
-    search.repeated = sum(int(trial.user_attrs.get(CALLS, 0)) for trial in failed)
-    # Whether the objective ran the paper's base optimizer is known to the user alone.
-    search.choice = replace(search.partial(), covered=False)
-    worker.place(search.choice.key)
-    result = Result.of(search, model_tensors(worker.model), lambda: problem.build(stored.seed))
+    result = choose_candidate(problem, cells, store, method, by_loss=by == "loss")
     for note in result.notes:
         if "dead network" in note:
             warnings.warn(f"{note}; here: by='loss'", stacklevel=2)
     chosen = result.choice.chosen
-    number = ended[chosen.arm].number if chosen.arm else None
-    write_choice(study, result, trial=number, artifact=artifact_name(sweep, chosen.key))
+    number = trained.log.last_trial(cell_id(chosen.arm)).number if chosen.arm else None
+    write_choice(study, result, trial=number, artifact=store.name(chosen.key))
     return result
-
-
-def _trained(task: tasks.TrainTask, trial: FrozenTrial, origin: str) -> tasks.TrainOutcome:
-    """Return how the trial of a cell went, as if it had been a run of ours."""
-    (segment,) = task.segments
-    calls = min(int(trial.user_attrs.get(CALLS, segment.calls)), segment.calls)
-    value = math.nan if trial.value is None else float(trial.value)
-    marks = sorted(trial.intermediate_values.items())
-    curve = tuple(tasks.Point(int(call), float(loss), math.nan) for call, loss in marks)
-    finite = math.isfinite(value)
-    run = tasks.SegmentOutcome(segment.arm.index, calls, finite, value, value, value, curve)
-    return tasks.TrainOutcome(calls, origin, (run,))
-
-
-def _scored(task: tasks.ScoreTask, worker: Worker) -> tasks.ScoreOutcome:
-    """Return the scores; an upload that was cut short, or never made, has none."""
-    found, calls = [], 0
-    for sample in task.samples:
-        try:
-            outcome = worker.run(replace(task, samples=(sample,)))
-        except CheckpointError as error:
-            if error.key is None:
-                raise
-            found.append(tasks.SampleOutcome(sample.key, 0, math.nan, math.nan))
-            continue
-        assert isinstance(outcome, tasks.ScoreOutcome)
-        found, calls = [*found, *outcome.samples], calls + outcome.calls
-    return tasks.ScoreOutcome(calls, worker.origin, tuple(found))

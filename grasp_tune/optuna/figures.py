@@ -10,14 +10,17 @@ from typing import Any
 import optuna
 
 from grasp_tune.core.errors import InputError
+from grasp_tune.core.plan import Plan
+from grasp_tune.core.records import fingerprint
 from grasp_tune.core.search import Search
 from grasp_tune.core.spec import SweepSpec
-from grasp_tune.executors.study import CHOICE, SETTING, fingerprint, study_json
+from grasp_tune.executors.study import CHOICE, PLAN, SETTING, study_json
 from grasp_tune.executors.study_log import StudyLog
 from grasp_tune.extras import need
-from grasp_tune.optuna.sampler import GraspSampler, StoredPlan
+from grasp_tune.optuna.sampler import CellLog
 from grasp_tune.optuna.study_sampler import Assignments
 from grasp_tune.runtime.result import Result, Run
+from grasp_tune.schedules.cells import CellSearch
 
 LOSS_ID, RUNGS_ID = "grasp-loss", "grasp-rungs"
 
@@ -26,9 +29,8 @@ def loss_figure(study: optuna.Study) -> Any:
     """Return the last loss of each run against its step size, sized by its oracle calls."""
     from grasp_tune.report.figures import run_scatter
 
-    runs, chosen = _runs(study)
+    runs, chosen, plan = _runs(study)
     heights = {run.arm: run.last_loss for run in runs}
-    plan = getattr(StoredPlan.on(study), "plan", None)
     words = "step size, radius or distance" if plan is None else plan.quantity
     return run_scatter(runs, heights, chosen, words, "mean loss at the end of the run")
 
@@ -37,7 +39,7 @@ def rung_figure(study: optuna.Study) -> Any:
     """Return the loss of each run after each of its parts: who went on, and who won."""
     from grasp_tune.report.figures import line_figure
 
-    runs, chosen = _runs(study)
+    runs, chosen, _ = _runs(study)
     lines = []
     for run in runs:
         points = zip(run.stretches, run.losses, strict=True)
@@ -55,21 +57,17 @@ def save_figures(study: optuna.Study) -> tuple[str, str]:
     return LOSS_ID, RUNGS_ID
 
 
-def _runs(study: optuna.Study) -> tuple[Sequence[Run], int]:
-    """Return the runs on a study, and which of them was chosen: 0 where none was, or x0."""
-    runs: Sequence[Run] = ()
-    if (spec := study_json(study, SETTING)) is not None:
+def _runs(study: optuna.Study) -> tuple[Sequence[Run], int, Plan | None]:
+    """Return the runs on a study, which of them was chosen (0: none or x0), and a plan of cells."""
+    for key, log, kind in ((SETTING, StudyLog, Search), (PLAN, CellLog, CellSearch)):
+        if (spec := study_json(study, key)) is None:
+            continue
         # Of an optimizer of the user's own the name will do.
         module, _, name = (base := str(spec["method"].get("base"))).partition(":")
-        search = Search(SweepSpec.from_dict(spec, {base: type(name, (), {"__module__": module})}))
-        log = StudyLog(study, fingerprint(spec, study.study_name))
-        Assignments(log, search).learn()
-        runs = Result.of(search, {}).runs
-    elif StoredPlan.on(study) is not None:
-        known = GraspSampler.from_study(study).assignments(study)
-        known.learn()
-        runs = known.search.result().runs if known.search.outcomes else ()
-    if not runs:
-        raise InputError(f"study {study.study_name!r} has no run of grasp_tune that has ended")
-    note = study_json(study, CHOICE)
-    return runs, 0 if note is None else int(note["candidate"]["arm"])
+        search = kind(SweepSpec.from_dict(spec, {base: type(name, (), {"__module__": module})}))
+        Assignments(log(study, fingerprint(spec, study.study_name)), search).learn()
+        if runs := Result.of(search, {}).runs:
+            note = study_json(study, CHOICE)
+            chosen = 0 if note is None else int(note["candidate"]["arm"])
+            return runs, chosen, search.plan if key == PLAN else None
+    raise InputError(f"study {study.study_name!r} has no run of grasp_tune that has ended")

@@ -24,11 +24,11 @@ from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.executors.in_trial import train_in_trial
 from grasp_tune.executors.optuna import sweep_on, write_choice
 from grasp_tune.executors.study import Timing, label_of
-from grasp_tune.executors.study_log import RESULT
 from grasp_tune.loop.loop_optimizer import check_spec
 from grasp_tune.loop.model_point import Groups
 from grasp_tune.loop.task_optimizer import TaskOptimizer
 from grasp_tune.optuna.study_sampler import Addressed, Assignments, StudySampler, prune_surplus
+from grasp_tune.runtime.driver import SELECT
 from grasp_tune.runtime.result import Result
 
 
@@ -127,12 +127,12 @@ class TaskSampler(StudySampler):
         found.learn()
         key = found.search.partial().key
         tensors = found.store.read(key).tensors if place is None else place(key)
-        found.ledger.settle(found.log.calls)
+        found.settle(found.log.calls)
         return Result.of(found.search, tensors)
 
     def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Any) -> None:
         task = label_of(trial).get("task")
-        if task and task != RESULT.id and state == TrialState.COMPLETE:
+        if task and task != SELECT.id and state == TrialState.COMPLETE:
             error = InputError(
                 f"the objective ended in the middle of {task} (trial {trial.number}): make its "
                 "optimizer with grasp_tune.optuna.optimizer(trial, model), and loop until opt.done"

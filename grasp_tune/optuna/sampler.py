@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from optuna import Study, Trial
@@ -11,90 +11,40 @@ from optuna.samplers import BaseSampler
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from grasp_tune.core.errors import InputError, SearchError
+from grasp_tune.core.errors import InputError
 from grasp_tune.core.methods import Method
 from grasp_tune.core.plan import Cell, Plan
-from grasp_tune.core.records import Json, decode, encode
-from grasp_tune.core.search import Search
+from grasp_tune.core.records import Json, encode
 from grasp_tune.core.spec import SweepSpec
-from grasp_tune.core.tasks import ProbeOutcome, ProbeTask
-from grasp_tune.engine.problem import TorchProblem, checked_problem
-from grasp_tune.engine.worker import Worker
-from grasp_tune.executors.study import (
-    CALLS,
-    PLAN,
-    TASK,
-    fingerprint,
-    label_of,
-    show_trial,
-    study_json,
-)
+from grasp_tune.core.tasks import Point
+from grasp_tune.engine.problem import TorchProblem
+from grasp_tune.executors import study as storage
+from grasp_tune.executors.study import CALLS, PLAN, TASK, label_of
 from grasp_tune.executors.study_log import NOTHING, StudyLog
 from grasp_tune.optuna.study_sampler import Addressed, Assignments, StudySampler
-from grasp_tune.runtime.cell_search import CellOutcome, CellSearch
+from grasp_tune.runtime.cell_sweep import probed_cells
 from grasp_tune.runtime.executor import Died
-from grasp_tune.runtime.store import TemporaryStore
-from grasp_tune.schedules.paper import paper_segments
-from grasp_tune.schedules.step_search import StepSearch
+from grasp_tune.schedules.cells import Cells, CellSearch, cell_id, cell_of, cell_outcome
 
 
-@dataclass(frozen=True, slots=True)
-class StoredPlan:
-    """What the trials of a study are to run: written there once, read by every process."""
-
-    plan: Plan | None  # the paper's, or
-    search: StepSearch | None  # one that goes on by how earlier cells ended
-    parameter: str
-    seed: int
-    probe: ProbeOutcome | None = None  # what the plan was made from, where we probed
-
-    @classmethod
-    def on(cls, study: Study, wanted: "StoredPlan | None" = None) -> "StoredPlan | None":
-        """Return the one on the study, None where there is none; `wanted` is written there then."""
-        data = study_json(study, PLAN, None if wanted is None else encode(wanted))
-        return None if data is None else decode(cls, data)
-
-    @property
-    def source(self) -> Any:
-        """Whichever of the two it is."""
-        return self.plan or self.search
-
-    @property
-    def mark(self) -> str:
-        """A name by which the trials of this plan are known."""
-        return fingerprint(encode(self))
-
-    def kept(self) -> dict[int, tuple[int, ...]]:
-        """Return after which calls of a cell the iterate is a candidate, as the paper has it."""
-        if self.plan is None:
-            return {}
-        runs = paper_segments(SweepSpec.of_plan(self.plan, self.seed), self.plan, "sgd")
-        return {run.arm.index: run.keep for run in runs}
-
-    def difference(self, other: "StoredPlan") -> str:
-        """Return in what two differ, with both values; empty where they do not."""
-        one, two = ({**encode(item), **encode(item.source)} for item in (self, other))
-        plain = [name for name in one if name not in ("plan", "search", "probe", "cells")]
-        pairs = [(name, one[name], two.get(name)) for name in plain]
-        found = [f"{name} {a!r} there, {b!r} here" for name, a, b in pairs if a != b]
-        return "; ".join(found) or ("" if one == two else "its cells differ")
+def cells_on(study: Study, wanted: SweepSpec | None = None) -> SweepSpec | None:
+    """Return the sweep of a `GraspSampler` on a study, None without; `wanted` is written then."""
+    data = storage.study_json(study, PLAN, None if wanted is None else wanted.to_dict())
+    return None if data is None else SweepSpec.from_dict(data)
 
 
 class CellLog(StudyLog):
     """The cells of a plan on a study: a trial's value says how its cell went."""
 
-    def __init__(self, study: Study, stored: StoredPlan) -> None:
-        super().__init__(study, stored.mark)
-        self._kept = stored.kept()
-
     def shown(self, task: Any) -> dict[str, Json]:
         label = self.label(task)
         if task is NOTHING:
             return {TASK: {**label, "index": 0}}
-        cell = encode(task.cell)  # its value and its budget, and where it begins
-        keep = self._kept.get(task.cell.index, (task.cell.budget,))
-        own = {"attempt": label["turn"] + 1, "parent": int(task.parent) if task.parent else None}
-        return {TASK: {**label, **cell, "keep": keep, **own}}
+        (part,) = task.segments
+        keep = [call - part.start for call in part.keep]  # in the trial's own calls
+        parent = self.last_trial(cell_id(part.origin.run)).number if part.origin else None
+        own = {"keep": keep, "attempt": label["turn"] + 1, "start": part.start, "parent": parent}
+        return {TASK: {**label, **encode(cell_of(task)), **own}}
 
     def ended(self, trial: FrozenTrial) -> Any:
         label, value = label_of(trial), math.nan
@@ -106,7 +56,9 @@ class CellLog(StudyLog):
             maximize = self.study.direction == StudyDirection.MAXIMIZE
             value = -trial.value if maximize else trial.value
         calls = int(trial.user_attrs.get(CALLS, label["budget"]))
-        return CellOutcome(label["index"], str(trial.number), value, calls)
+        marks = sorted(trial.intermediate_values.items())
+        curve = tuple(Point(call, float(loss), math.nan) for call, loss in marks)
+        return cell_outcome(label["index"], label["budget"], value, calls, curve)
 
 
 class GraspSampler(StudySampler):
@@ -129,7 +81,7 @@ class GraspSampler(StudySampler):
 
     def __init__(
         self,
-        plan: Plan | StoredPlan | None = None,
+        plan: Plan | SweepSpec | None = None,
         parameter: str = "lr",
         *,
         budget: int | None = None,
@@ -137,19 +89,14 @@ class GraspSampler(StudySampler):
         seed: int = 0,
         independent_sampler: BaseSampler | None = None,
     ) -> None:
-        if (plan is None) == (budget is None):
-            raise InputError("give either a plan or a budget: GraspSampler(budget=10_000)")
-        if plan is not None and not isinstance(plan, Plan | StoredPlan):
-            raise InputError(f"plan: got {type(plan).__name__}, expected that of NonConvex().plan")
-        if isinstance(plan, Plan) and not plan.cells:
-            raise InputError("plan: it has no cells to run: x0 is the answer already")
         if not isinstance(parameter, str) or not parameter:
             raise InputError(f"parameter: got {parameter!r}, expected a name such as 'lr'")
-        if not isinstance(plan, StoredPlan):
-            search = None if budget is None else StepSearch(budget, resume)
-            plan = StoredPlan(plan, search, parameter, seed)
+        if not isinstance(plan, SweepSpec):  # which is that of a study
+            plan = replace(Cells.of(plan, budget, resume), parameter=parameter).spec(seed)
+        assert isinstance(plan.schedule, Cells)
         super().__init__(independent_sampler or Addressed(plan.seed, each=True))
-        self.parameter, self.seed, self._stored = plan.parameter, plan.seed, plan
+        self._spec, self.cells = plan, plan.schedule
+        self.parameter, self.seed = plan.schedule.parameter, plan.seed
 
     @classmethod
     def for_problem(
@@ -169,46 +116,30 @@ class GraspSampler(StudySampler):
             is how further processes join, or a study goes on, without a second probe.
         options: `independent_sampler`.
         """
-        found = None if study is None else StoredPlan.on(study)
+        found = None if study is None else cells_on(study)
         if found is None:
-            spec, _ = SweepSpec.assemble(method, budget, "paper", seed)
-            search, worker = Search(spec), Worker(checked_problem(problem), seed, TemporaryStore())
-            while isinstance(task := search.ask(), ProbeTask):  # its parts, then their sum
-                outcome = worker.run(task)
-                search.tell(task, outcome)
-            if (plan := search.plan) is None or plan.stationary:
-                raise SearchError(
-                    "the mean gradient at x0 is zero: as far as the probe can see, x0 is "
-                    "stationary and there is nothing to search"
-                )
-            assert isinstance(outcome, ProbeOutcome)
-            probe = replace(outcome, calls=search.calls["probe"])
-            name = parameter or ("lr" if plan.quantity == "step size" else "radius")
-            found = StoredPlan(plan, None, name, seed, probe)
-            found = found if study is None else StoredPlan.on(study, found)
+            found = probed_cells(problem, budget, method, parameter, seed)
+            found = found if study is None else cells_on(study, found)
         return cls(found, **options)
 
     @classmethod
     def from_study(cls, study: Study, **options: Any) -> "GraspSampler":
         """Return the sampler whose plan is written on the study, for a process that joins it."""
-        if (found := StoredPlan.on(study)) is None:
+        if (found := cells_on(study)) is None:
             raise InputError(f"study {study.study_name!r} has no plan of a GraspSampler yet")
         return cls(found, **options)
 
     @property
     def plan(self) -> Plan:
         """The paper's plan; `InputError` where the sampler searches without one."""
-        if self._stored.plan is None:
+        if self.cells.plan is None:
             raise InputError("plan: this sampler was made with a budget, and searches without one")
-        return self._stored.plan
+        return self.cells.plan
 
     @property
     def distribution(self) -> FloatDistribution:
         """The range that holds every cell's value, for `suggest_float` or `study.ask`."""
-        low, high = self._stored.source.range
-        if (plan := self._stored.plan) is not None:
-            low, high = plan.cells[0].value, plan.cells[-1].value
-        return FloatDistribution(low, high, log=True)
+        return FloatDistribution(*self.cells.values, log=True)
 
     def suggest(self, trial: Trial) -> float:
         """Return the trial's step size or radius; `suggest_float` with the right range."""
@@ -226,7 +157,7 @@ class GraspSampler(StudySampler):
         """Return the cells whose trials failed too often; they are not issued again."""
         found = self.assignments(study)
         found.learn()
-        return tuple(found.search.lost)
+        return tuple(cell_of(found.search.tasks[key]) for key in found.search.lost)
 
     def sample_independent(self, study: Study, trial: FrozenTrial, name: str, kind: Any) -> Any:
         """Return the cell's value for our parameter, the other sampler's for any other."""
@@ -249,18 +180,12 @@ class GraspSampler(StudySampler):
 
     def _open(self, study: Study) -> Assignments:
         self._raise_error_if_multi_objective(study)
-        found = StoredPlan.on(study, self._stored)
-        if found is not None and (words := found.difference(self._stored)):
-            raise InputError(
-                f"study {study.study_name!r} has another plan: {words}; use a new study, or "
-                "GraspSampler.from_study(study)"
-            )
-        log = CellLog(study, self._stored)
-        return Assignments(log, CellSearch(self._stored.source), self.parameter)
+        log = CellLog(study, storage.agreed_sweep(study, self._spec, PLAN))
+        return Assignments(log, CellSearch(self._spec), self.parameter)
 
     def _void(self, study: Study, trial: FrozenTrial, why: str) -> None:
         """Take the cell from a trial that does not run it: it is issued again."""
-        show_trial(study, trial, {TASK: {**trial.user_attrs[TASK], "void": True}})
+        storage.show_trial(study, trial, {TASK: {**trial.user_attrs[TASK], "void": True}})
         warnings.warn(f"trial {trial.number}: {why}", stacklevel=3)
 
     def _fitting(self, kind: BaseDistribution, value: float) -> float | None:
@@ -268,7 +193,7 @@ class GraspSampler(StudySampler):
         if not isinstance(kind, FloatDistribution) or kind.step is not None:
             return None
         # The last cell stands at or above the end of the plan's own range: it runs at that end.
-        low, high = self._stored.source.range
+        low, high = self.cells.source.range
         if kind.low <= low and high <= kind.high < value:
             return float(kind.high)
         return value if kind.low <= value <= kind.high else None

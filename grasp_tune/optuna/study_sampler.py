@@ -19,12 +19,13 @@ from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler, RandomSampler
 from optuna.trial import FrozenTrial, TrialState
 
-from grasp_tune.core.errors import CheckpointError
 from grasp_tune.core.random_streams import words
-from grasp_tune.core.search import ATTEMPTS, Step
+from grasp_tune.core.search import ATTEMPTS, Search, Step
 from grasp_tune.executors.study import beating, end_trial, in_memory, in_optimize, label_of
-from grasp_tune.executors.study_log import NOTHING, RESULT, StudyLog
+from grasp_tune.executors.study_log import NOTHING, StudyLog
 from grasp_tune.runtime.driver import Ledger
+from grasp_tune.runtime.executor import Ended
+from grasp_tune.runtime.store import discard
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ class _Held:
     living: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
 
-class Assignments:
+class Assignments(Ledger):
     """The tasks of one search on one study, as this process knows them.
 
     parameter: trials that have a value of their own for it take no task.
@@ -54,16 +55,14 @@ class Assignments:
     """
 
     def __init__(
-        self, log: StudyLog, search: Any, parameter: str | None = None, store: Any = None
+        self, log: StudyLog, search: Search, parameter: str | None = None, store: Any = None
     ) -> None:
-        self.study, self.log, self.search, self.ledger = log.study, log, search, Ledger(search)
-        self.store, self._parameter, self._selected = store, parameter, store is None
+        super().__init__(search, select=store is not None)
+        self.study, self.log, self.store, self._parameter = log.study, log, store, parameter
         self.held: dict[int, _Held] = {}  # by trial number
         self._lock = threading.RLock()
-        self._growing = True  # whether further tasks follow when those that run have ended
         self._idle: float | None = None  # since when this process has found nothing to run
         self._warned = False
-        self._fallen = 0  # trials that failed although they had the chosen weights
 
     def take(self, trial: FrozenTrial) -> None:
         """Give a trial its task, once all trials before it have theirs."""
@@ -84,11 +83,11 @@ class Assignments:
                 self.log.end_silent()
                 self.learn()
                 mute, free = self._undecided(trial, strangers), self.log.unclaimed()
-                fitting = (task for task in free if given is None or task.cell.value == given)
-                found = None if mute else next(fitting, None)
+                fits = [t for t in free if given is None or t.segments[0].arm.value == given]
+                found = None if mute or not fits else fits[0]
                 # Others may lead to further tasks, or die: one that was asked for by hand cannot.
                 running = self.log.running()
-                hope = any(self._growing or label_of(item)["worker"] for item in running)
+                hope = any(self.growing or label_of(item)["worker"] for item in running)
                 late = time.monotonic() - begun > patience
                 if found or (not mute and (late or not hope)):
                     self.log.take(trial, found or NOTHING)
@@ -130,7 +129,7 @@ class Assignments:
             if how is not None:
                 with self._lock:
                     self.log.heard(held.task)
-                    self._ended(held.task, how)
+                    self.ended(held.task, how)
 
     def learn(self) -> None:
         """Hear what has ended on the study."""
@@ -138,40 +137,31 @@ class Assignments:
             self._submit()
             while news := self.log.news():
                 for task, how in news:
-                    self._ended(task.id, how)
+                    self.ended(task.id, how)
                 self._submit()
 
     def _submit(self) -> None:
-        while not isinstance(step := self.ledger.next(), Step):
+        while not isinstance(step := self.next(), Step):
             self.log.want(step)
-        self._growing = step is not Step.DONE and getattr(self.search, "grows", True)
-        if step is Step.DONE and not self._selected:
-            self.log.want(RESULT)
 
-    def _ended(self, key: str, how: Any) -> None:
-        if key != RESULT.id:
-            self.ledger.ended(key, how)
-        elif isinstance(how, CheckpointError):
-            self.search.make_again(how.key)
-        else:
-            self._selected = how is RESULT
-            self._fallen += how is not RESULT
-        for garbage in () if self.store is None else self.search.discardable():
-            self.store.delete(garbage)
+    def ended(self, key: str, how: Ended) -> None:
+        super().ended(key, how)
+        if self.store is not None:
+            discard(self.store, self.search.discardable())
 
     def exhausted(self) -> bool:
         """Return whether no task waits for a trial, now or later, unless one that runs fails."""
         with self._lock:
             self.log.end_silent()
             self.learn()
-            return not (self.log.unclaimed() or self._growing)
+            return not (self.log.unclaimed() or self.growing)
 
     def over(self, number: int) -> bool:
         """Return whether nothing is left for this process after one of its trials."""
         with self._lock:
             self._submit()
-            if self._fallen >= ATTEMPTS:
-                self._fallen = 0  # another `study.optimize` tries again
+            if self.select_failures >= ATTEMPTS:
+                self.select_failures = 0  # another `study.optimize` tries again
                 logger.warning(
                     "the last trial, which has the chosen weights, failed %d times; mend the "
                     "objective and call study.optimize again, or use sampler.result(study)",

@@ -11,8 +11,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from grasp_tune.core.errors import SearchError
-from grasp_tune.core.validation import whole
+from grasp_tune.core.errors import SearchError, whole
 from grasp_tune.engine.checkpoints import Tensors, finite, model_tensors
 from grasp_tune.engine.oracle import Oracle
 from grasp_tune.engine.problem import TorchProblem

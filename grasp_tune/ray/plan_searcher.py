@@ -5,7 +5,7 @@ trainable is given a value and a budget, trains in its own way and reports a met
 sampled again. A cell's score is the mean of its last reports (the paper's window).
 """
 
-import math
+import contextlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,16 +13,14 @@ from typing import Any
 from ray.tune.utils import unflattened_lookup
 from ray.tune.utils.util import unflatten_dict  # type: ignore[attr-defined]
 
-from grasp_tune.core.errors import InputError
+from grasp_tune.core.errors import InputError, whole
 from grasp_tune.core.plan import Cell, Plan
 from grasp_tune.core.search import Step
-from grasp_tune.core.validation import whole
 from grasp_tune.ray.tune_internals import TuneRun, TuneSearcher, drawn
-from grasp_tune.runtime.cell_search import CellOutcome, CellSearch, cell_id, training_only
-from grasp_tune.runtime.driver import Ledger
+from grasp_tune.runtime.cell_sweep import BestCell, CellSweep, cell_result
 from grasp_tune.runtime.files import STATE_LIMIT, read_json, write_json_atomic
 from grasp_tune.runtime.result import Result
-from grasp_tune.schedules.step_search import StepSearch
+from grasp_tune.schedules.cells import Cells, cell_id, cell_of
 
 CELL = "cell"  # the config's key for the cell's index: work is known by it
 
@@ -55,21 +53,15 @@ class PlanSearcher(TuneSearcher):
         count: str = "training_iteration",
         window: int = 1,
     ) -> None:
-        if (plan is None) == (budget is None):
-            raise InputError("give either a plan or a budget: GraspSearcher.for_step(10_000)")
         if mode not in ("min", "max", None):
             raise InputError(f"mode: got {mode!r}, expected 'min' or 'max'")
         if len({parameter, budget_key, CELL}) < 3:
             raise InputError(f"parameter, budget_key: {parameter!r}, {budget_key!r} are taken")
         self._parameter, self._budget_key, self._count = parameter, budget_key, count
-        self._window = whole("window", window)
-        source = StepSearch(budget or 0, resume) if plan is None else training_only(plan)
-        self._begin(CellSearch(source))
+        cells = Cells.of(plan, budget, resume, longer=True)
+        self._resume, self.plan = resume and plan is None, cells.plan
+        self.ledger: CellSweep = CellSweep(cells, whole("window", window))
         super().__init__(metric=metric, mode=mode or ("min" if metric else None))
-
-    def _begin(self, cells: CellSearch) -> None:
-        self._cells, self.ledger = cells, Ledger(cells)  # type: ignore[arg-type]
-        self._reports: dict[str, list[list[float]]] = {}  # by cell: (iteration, metric), the last
 
     @property
     def stopper(self) -> Callable[[str, Mapping[str, Any]], bool]:
@@ -103,77 +95,54 @@ class PlanSearcher(TuneSearcher):
         task: Any = self.ledger.next(trial_id)
         if isinstance(task, Step):
             return task
-        cell = task.cell
-        found = {CELL: cell.index, self._parameter: cell.value, self._budget_key: cell.budget}
-        if getattr(self._cells.source, "resume", False):
-            trial = None if run is None else run.trial(task.parent)
-            kept = getattr(trial, "checkpoint", None)
-            if task.parent and kept is None:
+        cell, parent = cell_of(task), self.ledger.parent(task)
+        found: dict[str, Any] = {CELL: cell.index, self._parameter: cell.value}
+        found[self._budget_key] = cell.budget
+        if self._resume:
+            kept = getattr(None if run is None else run.trial(parent), "checkpoint", None)
+            if parent and kept is None:
                 raise InputError(
-                    f"resume: trial {task.parent} left no checkpoint to go on from; report one at "
-                    "its end: tune.report(metrics, checkpoint=...)"
+                    f"resume: trial {parent} left no checkpoint to go on from; report one at its "
+                    "end: tune.report(metrics, checkpoint=...)"
                 )
             found["".join(self._budget_key.rpartition("/")[:2]) + "checkpoint"] = kept
         return dict(unflatten_dict(found))
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        if (key := self._key(trial_id, result)) is None:
-            return
-        try:
+        key = self.ledger.task_for(trial_id, result.get(f"config/{CELL}"))
+        with contextlib.suppress(KeyError, TypeError, ValueError):
             value = float(result[self._metric or ""])  # also of NumPy or torch
-        except (KeyError, TypeError, ValueError):
-            return
-        step, before = result.get("training_iteration", 0), self._reports.get(key, [])
-        kept = [item for item in before if item[0] != step]  # the last report comes twice
-        self._reports[key] = [*kept, [step, value]][-self._window :]
+            if key is not None:
+                value = -value if self._mode == "max" else value
+                self.ledger.hear(key, result.get("training_iteration", 0), value)
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
         """Score the cell; one that failed is tried again, three times in all."""
-        if (key := self._key(trial_id, result or {})) is None:
-            return
         if error or result is None:
             self.ledger.gone(trial_id, "failed")
-            self._reports.pop(key, None)
-            return
-        self.on_trial_result(trial_id, result)
-        reports = [value for _, value in self._reports.get(key, [])] or [math.nan]
-        score = sum(reports) / len(reports) * (-1.0 if self._mode == "max" else 1.0)
-        calls, index = int(result.get(self._count, 0)), self._cells.cells[key].index
-        self.ledger.ended(key, CellOutcome(index, trial_id, score, calls))  # type: ignore[arg-type]
-
-    def _key(self, trial_id: str, result: Mapping[str, Any]) -> str | None:
-        """Return the cell of a trial, None where that is unknown, or known to have ended."""
-        index = result.get(f"config/{CELL}")
-        key = cell_id(index) if isinstance(index, int) else self.ledger.task_of(trial_id)
-        return None if key not in self._cells.cells or self._cells.settled(key) else key
+        elif key := self.ledger.task_for(trial_id, result.get(f"config/{CELL}")):
+            self.on_trial_result(trial_id, result)
+            self.ledger.completed(key, trial_id, int(result.get(self._count, 0)))
 
     @property
-    def plan(self) -> Plan | None:
-        """The given plan, with its whole budget for training; None where there is none."""
-        return self._cells.source if isinstance(self._cells.source, Plan) else None
-
-    @property
-    def best(self) -> CellOutcome:
+    def best(self) -> BestCell:
         """The best cell so far: its index, its trial and its score; raises where there is none."""
-        return self._cells.best
+        return self.ledger.best
 
     @property
     def cell(self) -> Cell:
-        return self._cells.cells[cell_id(self.best.cell)]
+        return cell_of(self.ledger.search.tasks[cell_id(self.best.cell)])
 
     @property
     def result(self) -> Result:
         """The result without a model: that is in the trial called `best.trial`."""
-        return self._cells.result()
+        return cell_result(self.ledger.search)
 
     def save(self, checkpoint_path: str) -> None:
-        state = {"format": 4, "reports": self._reports, **self._cells.state()}
-        write_json_atomic(Path(checkpoint_path), state)
+        write_json_atomic(Path(checkpoint_path), self.ledger.state())
 
     def restore(self, checkpoint_path: str) -> None:
         """Go on from a state; which cells still run is asked of Tune."""
-        state = read_json(checkpoint_path, STATE_LIMIT)
-        self._begin(CellSearch.from_state(state, self._cells.source))
-        self._reports = state["reports"]
+        self.ledger.load(read_json(checkpoint_path, STATE_LIMIT))

@@ -25,11 +25,13 @@ from grasp_tune.ray.plan_searcher import PlanSearcher
 from grasp_tune.ray.trial import KEY, GraspTrainable, to_config, trial_name, work_in
 from grasp_tune.ray.tune_internals import FOLDER, TuneRun, TuneSearcher, drawn, storage_of
 from grasp_tune.runtime.callbacks import Reporter, reporter_for
-from grasp_tune.runtime.cell_search import CellSearch
+from grasp_tune.runtime.cell_sweep import cell_result
+from grasp_tune.runtime.driver import SELECT
 from grasp_tune.runtime.files import STATE_LIMIT, read_json, write_json_atomic
 from grasp_tune.runtime.result import Result
 from grasp_tune.runtime.shared_storage import SharedStorage
-from grasp_tune.runtime.shared_sweep import SELECT, SharedSweep
+from grasp_tune.runtime.shared_sweep import SharedSweep
+from grasp_tune.schedules.cells import CellSearch
 
 FUNCTION_ENDED = (
     "the function ended in the middle of {task} (trial {trial}): make its optimizer with "
@@ -237,7 +239,7 @@ def load_result(experiment: Any) -> Result:
     """
     rows: Any = experiment if isinstance(experiment, tune.ResultGrid) else None
     for item in rows or getattr(experiment, "trials", None) or ():
-        if item.checkpoint and (item.config or {}).get(KEY, {}).get("task") == SELECT:
+        if item.checkpoint and (item.config or {}).get(KEY, {}).get("task") == SELECT.id:
             with item.checkpoint.as_directory() as folder:
                 return Result.load(folder)
     path = Path(str(getattr(experiment, "experiment_path", experiment)))
@@ -245,6 +247,6 @@ def load_result(experiment: Any) -> Result:
         return Result.load(last[-1].parent)
     states = sorted(path.glob("searcher-state-*"), key=os.path.getmtime)
     saved = read_json(states[-1], STATE_LIMIT) if states else {}
-    if "plan" not in saved:
+    if "cells" not in saved:
         raise SearchError(f"{path}: there is no result in it; was it stopped before its end?")
-    return CellSearch.from_state(saved).result()  # of cells for the user's own trainable
+    return cell_result(CellSearch.from_state(saved["cells"]))  # of the user's own trainable

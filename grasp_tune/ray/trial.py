@@ -9,8 +9,7 @@ import inspect
 import math
 import re
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar, NoReturn
 
@@ -20,9 +19,8 @@ from ray.tune.experiment import Trial
 from ray.tune.trainable import FunctionTrainable
 
 from grasp_tune.core.checkpoint_keys import START
-from grasp_tune.core.errors import GraspError, InputError
-from grasp_tune.core.tasks import Outcome, ProbeTask, TrainTask
-from grasp_tune.engine.checkpoints import Tensors, model_tensors
+from grasp_tune.core.errors import InputError
+from grasp_tune.core.tasks import ProbeTask, TrainTask
 from grasp_tune.engine.fused import fusion_width
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.worker import Worker
@@ -32,10 +30,9 @@ from grasp_tune.loop.model_point import Groups
 from grasp_tune.loop.task_optimizer import TaskOptimizer
 from grasp_tune.ray.tune_internals import config_around, sweep_storage
 from grasp_tune.runtime.result import Result
-from grasp_tune.runtime.shared_sweep import Work, ended_row, fault_row, select_model
+from grasp_tune.runtime.shared_sweep import SharedTrial, Work
 
 KEY = "grasp"  # the one key in a trial's config that is ours
-HEARTBEAT = 30.0  # seconds between two reports of a task under way
 
 
 def to_config(work: Work, metric: str | None = None) -> dict[str, Any]:
@@ -81,60 +78,25 @@ def report(row: dict[str, Any], result: Result | None = None) -> None:
         tune.report(row, checkpoint=kept)
 
 
-class TuneTrial:
-    """The trial of Tune in which this process works; see `loop.task_optimizer.TaskTrial`."""
+class TuneTrial(SharedTrial):
+    """The trial of Tune in which this process works."""
 
     def __init__(self, config: Mapping[str, Any], silence: float = 0.0) -> None:
-        self.work, words = work_in(config), config[KEY]
+        work, words = work_in(config), config[KEY]
         # Every row has every column. `score` and `loss` are numbers in the last trial only, so that
         # Tune's best trial by either of them is the chosen model, never a training run.
         columns = ("score", "loss", "train_loss", "gradient_norm", words["metric"] or "score")
         names = {name: words[name] for name in ("task", "phase", "run")}
         self._blank = {**names, "oracle_calls": 0, **dict.fromkeys(columns, math.nan)}
-        self._calls, self._reported = 0, time.monotonic() - silence
-        with self.faults():
-            self.storage = sweep_storage(tune.get_context().get_storage(), self.work.run)
-        self.task, self.seed, self.store = self.work.task, self.work.spec.seed, self.storage.store
-        known = None if self.task is None else self.storage.read_outcome(self.task)
-        if known is not None:  # a trial that was cut off had done it
-            self._last(ended_row(self.storage, known[0]))
-        self._add = self.storage.calls.counter()
+        context = tune.get_context().get_storage()
+        super().__init__(work, lambda: sweep_storage(context, work.run), silence)
 
-    def select(self, place: Callable[[str], Tensors], **more: Any) -> Result:
-        """Leave the chosen model as a checkpoint of Tune; the function goes on."""
-        assert self.work.search is not None
-        result, row = select_model(self.storage, self.work.search, place)
-        report({**self._blank, **row, **more}, result)
-        return result
+    def report(self, row: dict[str, Any], result: Result | None = None) -> None:
+        report({**self._blank, **row}, result)
 
-    def called(self, calls: int) -> None:
-        self.count(1)
-
-    def count(self, calls: int) -> None:
-        """Count oracle calls, and report now and then how many were made."""
-        self._add(calls)
-        self._calls += calls
-        if time.monotonic() - self._reported > HEARTBEAT:
-            self._reported = time.monotonic()
-            report({**self._blank, "status": "running", "oracle_calls": self._calls})
-
-    def end(self, outcome: Outcome, width: int = 0) -> NoReturn:
-        """Put the outcome into the storage, then report it; see `SharedStorage.write_outcome`."""
-        assert self.task is not None
-        self.storage.write_outcome(self.task, outcome, width)
-        self._last(ended_row(self.storage, outcome))
-
-    @contextlib.contextmanager
-    def faults(self) -> Iterator[None]:
-        """Report what the driver is to know, in place of an error of the trial."""
-        try:
-            yield
-        except GraspError as error:
-            self._last(fault_row(error, self.work))
-
-    def _last(self, row: Mapping[str, Any]) -> NoReturn:
+    def last(self, row: dict[str, Any]) -> NoReturn:
         """Report, and end the function the way Tune does: it leaves `report` by SystemExit."""
-        report({**self._blank, **row, "done": True})
+        self.report({**row, "done": True})
         raise SystemExit(0)
 
 
@@ -164,12 +126,12 @@ class GraspTrainable(FunctionTrainable):
 
     @classmethod
     def worker(
-        cls, constants: Mapping[str, Any], given: Mapping[str, Any], context: Any, work: Work
-    ) -> tuple[Worker, Callable[[], int]]:
+        cls, work: Work, context: Any, constants: Any, given: Any, uncounted: object = None
+    ) -> Worker:
         """Return a worker in this process, which may be one beside the trial's."""
         storage, problem = sweep_storage(context, work.run), cls.problem(constants, given)
         count = storage.calls.counter()
-        return Worker(problem, work.spec.seed, storage.store, work.bases, count), int
+        return Worker(problem, work.spec.seed, storage.store, work.bases, count)
 
     def setup(self, config: dict[str, Any], **given: Any) -> None:
         self._given = given  # by `tune.with_parameters`
@@ -183,14 +145,14 @@ class GraspTrainable(FunctionTrainable):
         torch.set_num_threads(max(1, int(needs.get("CPU", 1))))
         work, key = trial.work, (constants, trial.storage.path, trial.seed)
         context = tune.get_context().get_storage()
-        make = partial(self.worker, constants, self._given, context, work)
+        make = partial(self.worker, work, context, constants, self._given)
         known, worker = self.kept
         type(self).kept = None, None  # a worker that is cut off may have its model anywhere
         with trial.faults():
-            worker = worker if worker is not None and known == key else make()[0]
+            worker = worker if worker is not None and known == key else make()
             worker.oracle.count = trial.count
             if trial.task is None:
-                trial.select(partial(_tensors_at, worker), done=True)
+                trial.select(worker.tensors_at, done=True)
                 return
             outcome = _COMPANIONS.run(worker, trial.task, needs, make)
         type(self).kept = key, worker
@@ -200,11 +162,6 @@ class GraspTrainable(FunctionTrainable):
             if not trial.store.exists(START):  # whoever stops the sweep early may be given x0
                 trial.store.write(START, worker.start, {})
         trial.end(outcome, width)
-
-
-def _tensors_at(worker: Worker, key: str) -> Tensors:
-    worker.place(key)
-    return model_tensors(worker.model)
 
 
 def grasp_trainable(

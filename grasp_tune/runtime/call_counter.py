@@ -28,7 +28,8 @@ class CallCounter:
     """
 
     def __init__(self, folder: Path | None, check: Callable[[], None] = lambda: None) -> None:
-        self._folder, self._check, self._own = folder, check, 0
+        self._folder, self._check = folder, check
+        self.own = 0  # calls of this process that no file counts
 
     def counter(self) -> Callable[[int], None]:
         """Return a function that adds to a count of its own."""
@@ -48,7 +49,7 @@ class CallCounter:
         return add
 
     def _add(self, calls: int) -> None:
-        self._own += calls
+        self.own += calls
 
     @property
     def total(self) -> int:
@@ -56,7 +57,7 @@ class CallCounter:
         files = [] if self._folder is None else self._folder.glob(NAMES)
         counts = [read_bytes(path, _COUNT.size) for path in files]
         # One that is shorter is just being made.
-        return self._own + sum(_COUNT.unpack(item)[0] for item in counts if len(item) == 8)
+        return self.own + sum(_COUNT.unpack(item)[0] for item in counts if len(item) == 8)
 
 
 def _new_count(folder: Path) -> mmap.mmap:

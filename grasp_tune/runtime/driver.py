@@ -13,23 +13,27 @@ import os
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 from grasp_tune.core.errors import CheckpointError, InputError, SearchError
-from grasp_tune.core.search import Search, Step
+from grasp_tune.core.search import Search, Step, check_origin
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import Task, TrainOutcome
-from grasp_tune.engine.checkpoints import Store, model_tensors
+from grasp_tune.engine.checkpoints import Store, Tensors
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.worker import Worker
 from grasp_tune.optimizers.registry import Factory
 from grasp_tune.runtime.call_counter import CallCounter
-from grasp_tune.runtime.callbacks import Reporter
+from grasp_tune.runtime.callbacks import Reporter, reporter_for
 from grasp_tune.runtime.executor import Died, Ended, Executor
 from grasp_tune.runtime.result import RESUMED, Result
+from grasp_tune.runtime.store import discard
 from grasp_tune.runtime.sweep_folder import SweepFolder, open_folder
 
 logger = logging.getLogger(__name__)
@@ -53,6 +57,7 @@ class WorkerFactory:
     bases: Mapping[str, Factory] | None
     calls: CallCounter  # where the oracle calls are counted
     watch: Callable[[], None] | None  # called after each call in this process
+    origin: str | None  # where all workers must start, if that is known
     made: list[Worker] = field(default_factory=list)
 
     def __call__(self) -> Worker:
@@ -63,8 +68,10 @@ class WorkerFactory:
             if self.watch is not None:
                 self.watch()
 
-        self.made.append(Worker(self.problem, self.seed, self.store, self.bases, count))
-        return self.made[-1]
+        worker = Worker(self.problem, self.seed, self.store, self.bases, count)
+        check_origin(worker.origin, self.origin)
+        self.made.append(worker)
+        return worker
 
     def own(self) -> Worker:
         """Return a worker of this process."""
@@ -82,12 +89,23 @@ class TimeUp(BaseException):
     """The deadline or the hard cap is reached; no error, so that nothing takes it for one."""
 
 
-class Ledger:
-    """A search, and who runs which of its tasks: what every body shares."""
+# The last task of a sweep whose workers are others': leave the chosen model where users find it.
+SELECT: Any = SimpleNamespace(id="select", phase="select", calls=0)
 
-    def __init__(self, search: Search) -> None:
+
+class Ledger:
+    """A search, and who runs which of its tasks: what every body shares.
+
+    select: whether the sweep has a last task, `SELECT`, when the search is done.
+    again: how often a task whose worker died is started again before the search hears of it.
+    """
+
+    def __init__(self, search: Search, *, select: bool = False, again: int = 0) -> None:
         self.search = search
         self.running: dict[str, str] = {}  # task id -> its owner
+        self.selected = not select  # whether there is no last task, or it has ended well
+        self.select_failures = 0
+        self._again, self._deaths = again, Counter[str]()
 
     def next(self, owner: str = "") -> Task | Step:
         """Return a task that is now the owner's, or that others must end first, or the end."""
@@ -97,7 +115,17 @@ class Ledger:
                 return step
         if step is Step.WAIT and not self.running:
             raise SearchError("the search waits although nothing runs")
-        return step
+        if step is Step.WAIT or self.selected:
+            return step
+        if self.running:
+            return Step.WAIT
+        self.running[SELECT.id] = owner
+        return cast(Task, SELECT)
+
+    @property
+    def growing(self) -> bool:
+        """Whether further tasks follow when those that run have ended."""
+        return self.search.growing or not (self.selected or SELECT.id in self.running)
 
     def give_back(self, key: str) -> None:
         """A task was not run after all: it is issued again."""
@@ -108,13 +136,23 @@ class Ledger:
         """Learn how a task ended; raises what would happen again wherever it ran."""
         self.running.pop(key, None)
         if isinstance(how, CheckpointError) and how.key is not None:
-            self.search.lost_checkpoint(key, how.key)
+            if key == SELECT.id:
+                self.search.make_again(how.key)
+            else:
+                self.search.lost_checkpoint(key, how.key)
         elif isinstance(how, Exception):
             raise how
-        elif isinstance(how, Died):
-            self.search.tell(key, None, how.reason)
-        else:
+        elif key == SELECT.id:
+            self.selected = not isinstance(how, Died)
+            self.select_failures += not self.selected
+        elif not isinstance(how, Died):
             self.search.tell(key, how)
+        elif self._deaths[key] < self._again:
+            self._deaths[key] += 1
+            self.search.release(key)
+        else:
+            self._deaths.pop(key, None)
+            self.search.tell(key, None, how.reason)
 
     def gone(self, owner: str, reason: str) -> None:
         """An owner is no more: whatever it had not ended has failed."""
@@ -139,10 +177,11 @@ class Driver:
     reporter: Reporter
     deadline: float  # of `time.monotonic`
     hard_cap: bool
+    again: int
 
     def __post_init__(self) -> None:
         self.search = self.folder.search(self.spec)
-        self._ledger = Ledger(self.search)
+        self._ledger = Ledger(self.search, again=self.again)
         known = self.search.progress.calls
         self._lost = max(0, self.folder.calls.total - known)  # what a crash undid
         self._saved, self._pause, self._shown = time.monotonic(), SAVE_EVERY, 0.0
@@ -168,7 +207,7 @@ class Driver:
                     garbage = self.search.discardable()
                     if garbage or time.monotonic() - self._saved > self._pause:
                         self._save()
-                    self.folder.discard(garbage)
+                    discard(self.folder.store, garbage)
                 self.show()
         except BaseException:
             try:  # the fault that ended the run matters more than one in saving
@@ -181,22 +220,20 @@ class Driver:
     def result(self, worker: Worker, problem: TorchProblem) -> Result:
         """Return the result at the search's choice, with the work done twice told apart."""
         self.deadline = math.inf  # what the choice still needs is done, whatever the time
-        self._place(worker)
+        tensors = self._place(worker)
         self._ledger.settle(self.folder.calls.total)
         self.show(every=0.0)
-        build = partial(problem.build, self.spec.seed)
-        found = Result.of(self.search, model_tensors(worker.model), build)
+        found = Result.of(self.search, tensors, partial(problem.build, self.spec.seed))
         found = replace(found, usage=self.folder.usage.reading())
         if found.partial:  # its scores are training losses
             return found
         return replace(found, validation=problem.validation_rows, metric=problem.choice_metric)
 
-    def _place(self, worker: Worker) -> None:
+    def _place(self, worker: Worker) -> Tensors:
         """Put the worker's model at the choice, made again here where it cannot be read."""
         while True:
             try:
-                worker.place(self.search.partial().key)
-                return
+                return worker.tensors_at(self.search.partial().key)
             except CheckpointError as error:
                 if error.key is None:
                     raise
@@ -273,20 +310,26 @@ def run_sweep(
     store: Store | None = None,
     calls: CallCounter | None = None,
     bases: Mapping[str, Factory] | None = None,
-    reporter: Reporter | None = None,
+    progress: bool | Reporter = False,
     minutes: float | None = None,
     hard_cap: bool = False,
+    again: int = 0,
+    origin: str | None = None,
 ) -> Result:
     """Run a whole sweep with an executor and return its result; with `out`, go on from there.
 
     executor: makes the executor from the sweep's folder and a function that makes workers.
     store: where checkpoints go, if not into `out`.
     calls: counts oracle calls, if not in `out`.
+    bases: the user's own optimizers by name.
+    progress: whether to show it, or who shows it.
     minutes: of the clock, after which the sweep ends with its best point so far.
     hard_cap: the budget also holds for work that a fault has undone: where what is left of it does
         not allow the next task, the sweep ends with its best point so far.
+    again: how often a task whose worker died is started again before the search hears of it.
+    origin: the digest of the start point that workers elsewhere have, if any are known.
     """
-    reporter = reporter or Reporter()
+    reporter = reporter_for(progress)
     with (
         contextlib.closing(reporter),
         open_folder(out, store, calls) as folder,
@@ -295,9 +338,9 @@ def run_sweep(
     ):
         if hard_cap and folder.lock.crashed:
             time.sleep(ORPHANS)
-        driver = Driver(spec, folder, reporter, deadline, hard_cap)
+        driver = Driver(spec, folder, reporter, deadline, hard_cap, again)
         make_worker = WorkerFactory(
-            problem, spec.seed, folder.store, bases, folder.calls, driver.watch
+            problem, spec.seed, folder.store, bases, folder.calls, driver.watch, origin
         )
         try:
             runner = executor(folder, make_worker)

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from grasp_tune.core.errors import CheckpointError, DamagedState
+from grasp_tune.core.records import fingerprint
 
 logger = logging.getLogger(__name__)
 
@@ -35,8 +36,12 @@ STATE_LIMIT = 64 * 2**20  # bytes; a state or result file larger than this is no
 _BYTES_A_VALUE = 8  # our files have more than this for each of their values
 _FEW = 1000  # values that no limit forbids
 _DAY = 86_400.0  # seconds
-_HOST = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:40] or "-"
-_TEMPORARY = re.compile(r"\..+\.(?P<host>[A-Za-z0-9-]+)\.(?P<owner>[0-9]+)\.[0-9a-f]{16}\.tmp")
+_TEMPORARY = re.compile(r"\..+\.(?P<owner>[A-Za-z0-9-]+\.[0-9]+)\.[0-9a-f]{16}\.tmp")
+try:  # a name for this machine and the space of its process numbers
+    _boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+    _MACHINE = fingerprint(_boot, os.stat("/proc/self/ns/pid").st_ino)
+except OSError:  # not Linux
+    _MACHINE = fingerprint(socket.gethostname())
 
 
 def retried(action: Callable[[], T], sleep: Callable[[float], None] = time.sleep) -> T:
@@ -77,7 +82,7 @@ def replace_atomically(
     """
     check_place(path)
     token = os.urandom(8).hex()  # two threads may write the same path
-    temporary = path.with_name(f".{path.name}.{_HOST}.{os.getpid()}.{token}.tmp")
+    temporary = path.with_name(f".{path.name}.{process_name()}.{token}.tmp")
     try:
         with open(temporary, "xb") as file:
             write(file)
@@ -110,8 +115,7 @@ def remove_stale(folder: Path, *, alone: bool = False) -> None:
     for path in folder.glob(".*.tmp"):
         if match := _TEMPORARY.fullmatch(path.name):
             with suppress(OSError):  # another process may remove it first
-                gone = match["host"] == _HOST and not alive(int(match["owner"]))
-                if alone or gone or time.time() - path.lstat().st_mtime > _DAY:
+                if alone or is_dead(match["owner"]) or time.time() - path.lstat().st_mtime > _DAY:
                     path.unlink()
 
 
@@ -232,12 +236,19 @@ def read_bytes(path: Path, limit: int) -> bytes:
     return content
 
 
-def alive(process: int) -> bool:
-    """Return whether the process lives on this machine; yes where that cannot be known."""
+def process_name() -> str:
+    """Return a name for this process that says whether it lives to others on its machine."""
+    return f"{_MACHINE}.{os.getpid()}"
+
+
+def is_dead(process: str) -> bool:
+    """Return whether the process of this name is known to be gone; of other machines nothing is."""
+    machine, _, number = process.partition(".")
     try:
-        os.kill(process, 0)
+        if machine == _MACHINE:
+            os.kill(int(number), 0)
     except ProcessLookupError:
-        return False
-    except (OSError, OverflowError):
+        return True
+    except (OSError, OverflowError, ValueError):
         pass
-    return True
+    return False

@@ -11,7 +11,6 @@ An outcome is in its file before anybody hears of it: a driver that dies forgets
 that is started again finds that it has already been done.
 """
 
-import hashlib
 import io
 import json
 import shutil
@@ -23,6 +22,7 @@ from typing import BinaryIO
 from pyarrow import fs as arrow
 
 from grasp_tune.core.errors import CheckpointError, InputError
+from grasp_tune.core.records import fingerprint
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import Outcome, Task, outcome_from_dict, outcome_to_dict, task_to_dict
 from grasp_tune.engine.checkpoints import Store
@@ -33,13 +33,14 @@ from grasp_tune.runtime.store import BlobStore, CheckpointStore, spooled
 CHOSEN = "chosen"  # the checkpoint of the chosen model
 
 
-class ArrowBlobs:
-    """Blobs in a folder of a pyarrow file system."""
+class ArrowStore(BlobStore):
+    """A store in a folder of a pyarrow file system."""
 
-    def __init__(self, filesystem: arrow.FileSystem, folder: str) -> None:
+    def __init__(self, filesystem: arrow.FileSystem, folder: str, sweep: str) -> None:
+        super().__init__(sweep)
         self._filesystem, self._folder = filesystem, folder.rstrip("/")
 
-    def write(self, name: str, content: Content) -> None:
+    def put_blob(self, name: str, content: Content) -> None:
         self._filesystem.create_dir(self._folder, recursive=True)
         with (
             spooled(content) as file,
@@ -47,19 +48,19 @@ class ArrowBlobs:
         ):
             shutil.copyfileobj(file, stream)
 
-    def open(self, name: str) -> BinaryIO:
+    def open_blob(self, name: str) -> BinaryIO:
         with self._filesystem.open_input_stream(f"{self._folder}/{name}") as stream:
             return io.BytesIO(stream.read())  # it has no size: all of it is read at once
 
-    def exists(self, name: str) -> bool:
+    def has_blob(self, name: str) -> bool:
         found = self._filesystem.get_file_info(f"{self._folder}/{name}")
         return bool(found.type == arrow.FileType.File)
 
-    def remove(self, name: str) -> None:
-        if self.exists(name):
+    def remove_blob(self, name: str) -> None:
+        if self.has_blob(name):
             self._filesystem.delete_file(f"{self._folder}/{name}")
 
-    def names(self) -> Iterable[str]:
+    def blobs(self) -> Iterable[str]:
         where = arrow.FileSelector(self._folder, allow_not_found=True)
         return (item.base_name for item in self._filesystem.get_file_info(where))
 
@@ -68,17 +69,14 @@ def store_on(filesystem: arrow.FileSystem, folder: str, sweep: str) -> Store:
     """Return a sweep's store in a folder of a file system, which may be this machine's."""
     if isinstance(filesystem, arrow.LocalFileSystem):
         return CheckpointStore(Path(folder), sweep=sweep)
-    return BlobStore(ArrowBlobs(filesystem, folder), sweep=sweep)
+    return ArrowStore(filesystem, folder, sweep)
 
 
 def sweep_store(storage: str, spec: SweepSpec, out: Path | None) -> Store:
     """Return a sweep's own store in a folder or bucket; the same `out` and spec find it again."""
-    name = uuid.uuid4().hex
-    if out is not None:
-        values = {**spec.to_dict(), "budget": 0}  # which may be extended
-        text = json.dumps([str(out.resolve()), values], sort_keys=True)
-        name = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-    name = f"grasp-{name[:16]}"
+    values = {**spec.to_dict(), "budget": 0}  # which may be extended
+    name = uuid.uuid4().hex[:16] if out is None else fingerprint(str(out.resolve()), values)
+    name = f"grasp-{name}"
     if "://" not in storage:
         return CheckpointStore(Path(storage).resolve() / name, sweep=name)
     try:

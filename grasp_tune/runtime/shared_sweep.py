@@ -6,34 +6,36 @@ twice, late, from unknown workers, or not at all. The last piece of work, `selec
 chosen model in the storage.
 """
 
-import hashlib
-import json
+import contextlib
 import logging
 import math
+import time
 import uuid
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NoReturn
 
 from pyarrow import fs as arrow
 from torch import nn
 
 from grasp_tune.core.checkpoint_keys import START
 from grasp_tune.core.errors import CheckpointError, GraspError, InputError, SearchError
-from grasp_tune.core.records import Json
+from grasp_tune.core.records import Json, fingerprint
 from grasp_tune.core.search import ATTEMPTS, Progress, Search, Step
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import Outcome, ProbeOutcome, Task, TrainOutcome
 from grasp_tune.engine.checkpoints import Tensors, model_tensors
 from grasp_tune.optimizers.registry import Factory
-from grasp_tune.runtime.driver import Ledger
+from grasp_tune.runtime.driver import SELECT, Ledger
 from grasp_tune.runtime.executor import Died, Ended
 from grasp_tune.runtime.result import Result
 from grasp_tune.runtime.shared_storage import CHOSEN, SharedStorage
+from grasp_tune.runtime.store import discard
 
 logger = logging.getLogger(__name__)
 
-SELECT = "select"  # id of the last piece of work
+HEARTBEAT = 30.0  # seconds between two reports of a task under way
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -48,7 +50,7 @@ class Work:
 
     @property
     def id(self) -> str:
-        return SELECT if self.task is None else self.task.id
+        return str(SELECT.id) if self.task is None else self.task.id
 
     def __repr__(self) -> str:
         return f"<{self.id}>"  # frameworks write it into files and tables
@@ -63,13 +65,12 @@ class SharedSweep(Ledger):
     """
 
     def __init__(self, spec: SweepSpec, bases: Mapping[str, Factory], *, width_known: bool) -> None:
-        super().__init__(Search(spec))
+        super().__init__(Search(spec), select=True)
         self._given, self.bases, self._width_known = spec, bases, width_known
         # Names the sweep's folder in the storage: what fixes the sweep, and which time it is run.
-        self._kind = hashlib.blake2b(json.dumps(spec.to_dict()).encode(), digest_size=6).hexdigest()
+        self._kind = fingerprint(spec.to_dict())
         self.run = self._kind + uuid.uuid4().hex[:8]
         self.storage: SharedStorage | None = None
-        self.selected, self._select_failures = False, 0
         self._under_way: dict[str, int] = {}  # oracle calls of running tasks, as last reported
 
     def begin_again(self, **changes: Any) -> None:
@@ -77,6 +78,7 @@ class SharedSweep(Ledger):
         before = self.search
         self.search = Search(replace(before.spec, **changes))
         self.search.repeated, self.search.notes = before.repeated, before.notes
+        self.search.replay({}, before.failures)
 
     @property
     def progress(self) -> Progress:
@@ -87,6 +89,8 @@ class SharedSweep(Ledger):
     def next(self, owner: str = "") -> Any:
         """Return the owner's `Work`, or that others must end first, or that all is done."""
         while not isinstance(step := super().next(owner), Step):
+            if step is SELECT:
+                return Work(self.run, None, self.search.spec, self.bases, self.search)
             if self.storage is not None:
                 if step.id in self.search.outcomes:
                     self.storage.forget(step)  # what it left is lost
@@ -94,15 +98,10 @@ class SharedSweep(Ledger):
                     self._tell(step.id, *known)  # a run that was cut off had done it
                     continue
             return Work(self.run, step, self.search.spec, self.bases)
-        if step is Step.WAIT or self.selected:
-            return step
-        if self.running:
-            return Step.WAIT
-        self.running[SELECT] = owner
-        return Work(self.run, None, self.search.spec, self.bases, self.search)
+        return step
 
     def hear(self, owner: str, row: Mapping[str, Any]) -> None:
-        """Learn from what an owner reports: `ended_row`, `fault_row`, or a sign of life."""
+        """Learn from what an owner reports: what `SharedTrial` says."""
         key, status, lost = str(row.get("task")), row.get("status"), row.get("checkpoint")
         if row.get("run") != self.run:
             return
@@ -118,15 +117,13 @@ class SharedSweep(Ledger):
             self.ended(key, CheckpointError(f"checkpoint {lost} cannot be read", str(lost)))
 
     def _end(self, key: str, storage: SharedStorage) -> None:
-        self.selected = self.selected or key == SELECT
         task, known = self.search.tasks.get(key), key in self.search.outcomes
-        if known and key not in self.running:
+        if key == SELECT.id:
+            self.ended(key, SELECT)
+        if task is None or (known and key not in self.running):
             return  # heard before
-        record = None if task is None else storage.read_outcome(task)
-        if record is not None:
+        if (record := storage.read_outcome(task)) is not None:
             self._tell(key, *record)
-        elif task is None:
-            self.running.pop(key, None)
         elif not known:  # else it comes late, and the task is being done again
             raise SearchError(
                 f"{key} ended, but its outcome is not in the storage that the driver sees: with "
@@ -140,20 +137,15 @@ class SharedSweep(Ledger):
             self.begin_again(width=width)
         self.ended(key, outcome)
 
-    def ended(self, task: Task | str, how: Ended) -> None:
-        key = task if isinstance(task, str) else task.id
+    def ended(self, key: str, how: Ended) -> None:
         self._under_way.pop(key, None)
         if isinstance(how, Died):
             logger.warning("%s failed in trial %s: %s", key, self.running.get(key), how.reason)
-            self._select_failures += key == SELECT
-            if self._select_failures > ATTEMPTS:
-                raise SearchError(f"the chosen model cannot be written: {how.reason}")
-        if key == SELECT and isinstance(how, CheckpointError) and how.key is not None:
-            self.search.make_again(how.key)
         super().ended(key, how)
+        if isinstance(how, Died) and self.select_failures >= ATTEMPTS:
+            raise SearchError(f"the chosen model cannot be written: {how.reason}")
         if self.storage is not None:
-            for garbage in self.search.discardable():
-                self.storage.store.delete(garbage)
+            discard(self.storage.store, self.search.discardable())
 
     def result(self, build: Callable[[], nn.Module] | None) -> Result:
         """Return the result; the best so far, marked partial, where the sweep has not ended."""
@@ -168,7 +160,7 @@ class SharedSweep(Ledger):
 
     def state(self) -> dict[str, Json]:
         """Return as JSON values what is needed to go on besides the outcomes in the storage."""
-        search = {"repeated": self.search.repeated, "notes": list(self.search.notes)}
+        search = {name: getattr(self.search, name) for name in ("repeated", "notes", "failures")}
         own = {"spec": self._given.to_dict(), "run": self.run, "selected": self.selected}
         return {"format": 3, **search, **own}
 
@@ -179,6 +171,7 @@ class SharedSweep(Ledger):
         if difference := self._given.difference(state["spec"]):
             raise InputError(f"the saved search differs from this one: {difference}")
         self.search.repeated, self.search.notes = state["repeated"], state["notes"]
+        self.search.replay({}, state.get("failures"))
         self.run, self.selected = state["run"], state["selected"]
 
     def adopt(self, filesystem: arrow.FileSystem, folder: str) -> bool:
@@ -188,22 +181,6 @@ class SharedSweep(Ledger):
         if mine:
             self.run = max(mine, key=lambda run: run.mtime_ns or 0).base_name
         return bool(mine)
-
-
-# -- what a worker does and reports --------------------------------------------------------------
-
-
-def ended_row(storage: SharedStorage, outcome: Outcome) -> dict[str, Any]:
-    """Return the report of a task whose outcome is in the storage."""
-    row = {"status": "ended", "folder": storage.path, "oracle_calls": outcome.calls}
-    if isinstance(outcome, ProbeOutcome):
-        row |= {"train_loss": outcome.value, "gradient_norm": outcome.gradient_norm}
-    elif isinstance(outcome, TrainOutcome):
-        finite = [item for item in outcome.segments if item.finite and math.isfinite(item.loss)]
-        if finite:
-            best = min(finite, key=lambda item: item.loss)
-            row |= {"train_loss": best.loss, "gradient_norm": best.window_norm}
-    return row
 
 
 def fault_row(error: GraspError, work: Work) -> dict[str, Any]:
@@ -220,21 +197,87 @@ def fault_row(error: GraspError, work: Work) -> dict[str, Any]:
     return {"status": "fault", "checkpoint": error.key}
 
 
-def select_model(
-    storage: SharedStorage, search: Search, place: Callable[[str], Tensors]
-) -> tuple[Result, dict[str, Any]]:
-    """Leave the chosen model and the result in the storage; return the latter and the report.
+class SharedTrial(ABC):
+    """What a worker does around its work, and what it reports; see `loop.task_optimizer.TaskTrial`.
 
-    place: puts a model at a checkpoint, and returns its tensors.
+    open_storage: gives the sweep's storage, as this machine sees it.
+    silence: seconds since the driver last heard of the worker.
     """
-    tensors = place(search.partial().key)
-    storage.store.write(CHOSEN, tensors, {})
-    Ledger(search).settle(storage.calls.total)
-    result = Result.of(search, tensors)
-    if storage.folder is not None:
-        result.save(storage.folder)
-    loss, outcomes = result.loss, search.outcomes.values()
-    if math.isnan(loss):  # x0 was chosen, by its gradient
-        probes = [x.value for x in outcomes if isinstance(x, ProbeOutcome) and x.values]
-        loss = (probes or [loss])[-1]
-    return result, {"status": "ended", "folder": storage.path, "score": result.score, "loss": loss}
+
+    def __init__(
+        self, work: Work, open_storage: Callable[[], SharedStorage], silence: float = 0.0
+    ) -> None:
+        self.work, self.task, self.seed = work, work.task, work.spec.seed
+        self._calls, self._reported = 0, time.monotonic() - silence
+        with self.faults():
+            self.storage = open_storage()
+        self.store = self.storage.store
+        known = None if self.task is None else self.storage.read_outcome(self.task)
+        if known is not None:  # a worker that was cut off had done it
+            self._ended(known[0])
+        self._add = self.storage.calls.counter()
+
+    @abstractmethod
+    def report(self, row: dict[str, Any], result: Result | None = None) -> None:
+        """Report to the driver, with the chosen model where there is a result."""
+
+    @abstractmethod
+    def last(self, row: dict[str, Any]) -> NoReturn:
+        """Report to the driver, and end."""
+
+    def called(self, calls: int) -> None:
+        self.count(1)
+
+    def count(self, calls: int) -> None:
+        """Count oracle calls, and report now and then how many were made."""
+        self._add(calls)
+        self._calls += calls
+        if time.monotonic() - self._reported > HEARTBEAT:
+            self._reported = time.monotonic()
+            self.report({"status": "running", "oracle_calls": self._calls})
+
+    def end(self, outcome: Outcome, width: int = 0) -> NoReturn:
+        """Put the outcome into the storage, then report it; see `SharedStorage.write_outcome`."""
+        assert self.task is not None
+        self.storage.write_outcome(self.task, outcome, width)
+        self._ended(outcome)
+
+    def _ended(self, outcome: Outcome) -> NoReturn:
+        row = {"status": "ended", "folder": self.storage.path, "oracle_calls": outcome.calls}
+        if isinstance(outcome, ProbeOutcome):
+            row |= {"train_loss": outcome.value, "gradient_norm": outcome.gradient_norm}
+        elif isinstance(outcome, TrainOutcome):
+            finite = [item for item in outcome.segments if item.finite and math.isfinite(item.loss)]
+            if finite:
+                best = min(finite, key=lambda item: item.loss)
+                row |= {"train_loss": best.loss, "gradient_norm": best.window_norm}
+        self.last(row)
+
+    @contextlib.contextmanager
+    def faults(self) -> Iterator[None]:
+        """Report what the driver is to know, in place of an error of the worker."""
+        try:
+            yield
+        except GraspError as error:
+            self.last(fault_row(error, self.work))
+
+    def select(self, place: Callable[[str], Tensors], **more: Any) -> Result:
+        """Leave the chosen model and the result in the storage, and report them; the work goes on.
+
+        place: puts a model at a checkpoint, and returns its tensors.
+        """
+        search, storage = self.work.search, self.storage
+        assert search is not None
+        tensors = place(search.partial().key)
+        storage.store.write(CHOSEN, tensors, {})
+        Ledger(search).settle(storage.calls.total)
+        result = Result.of(search, tensors)
+        if storage.folder is not None:
+            result.save(storage.folder)
+        loss, outcomes = result.loss, search.outcomes.values()
+        if math.isnan(loss):  # x0 was chosen, by its gradient
+            probes = [x.value for x in outcomes if isinstance(x, ProbeOutcome) and x.values]
+            loss = (probes or [loss])[-1]
+        row = {"status": "ended", "folder": storage.path, "score": result.score, "loss": loss}
+        self.report({**row, **more}, result)
+        return result

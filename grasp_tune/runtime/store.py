@@ -5,19 +5,21 @@ code. Which checkpoints are written and how long they stay is decided elsewhere.
 """
 
 import contextlib
+import logging
 import os
 import re
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 from torch import Tensor
 
 from grasp_tune.core.errors import CheckpointError, InputError
-from grasp_tune.engine.checkpoints import Checkpoint
+from grasp_tune.engine.checkpoints import Checkpoint, Store
 from grasp_tune.engine.tensor_file import Content, DamagedFile, Meta, read_tensors
 from grasp_tune.runtime.files import (
     in_words,
@@ -28,25 +30,13 @@ from grasp_tune.runtime.files import (
 )
 from grasp_tune.runtime.lock import FolderLock
 
+logger = logging.getLogger(__name__)
+
 SUFFIX = ".safetensors"
 SPOOL = 64 * 2**20  # bytes of a checkpoint that are kept in memory on their way to a blob
 
 # No separator and no leading dot: a key cannot leave the folder, nor meet a temporary file.
 _KEY = re.compile(r"[a-z0-9_-][a-z0-9._-]{0,119}")
-
-
-class Blobs(Protocol):
-    """Whoever keeps bytes by name and shows what is written when it is complete.
-
-    What fails is an `OSError`, and a `FileNotFoundError` where `open` finds nothing; to `remove`
-    what is not there is no fault. `names` are those that can be listed.
-    """
-
-    def write(self, name: str, content: Content) -> None: ...
-    def open(self, name: str) -> BinaryIO: ...
-    def exists(self, name: str) -> bool: ...
-    def remove(self, name: str) -> None: ...
-    def names(self) -> Iterable[str]: ...
 
 
 def file_name(key: str) -> str:
@@ -59,34 +49,51 @@ def file_name(key: str) -> str:
     return f"{key}{SUFFIX}"
 
 
-class BlobStore:
+class BlobStore(ABC):
     """Checkpoints as blobs, one for each key, in the format of `engine.tensor_file`.
 
-    Faults that pass are tried again; the others raise `CheckpointError`.
+    Subclasses keep bytes by name, and show what is written when it is complete. What fails there is
+    an `OSError`; faults that pass are tried again, the others raise `CheckpointError`.
 
-    blobs: where they are.
-    name: the name of a key's blob; by default that of a file.
     sweep: whose checkpoints these are; those of another sweep are refused.
     where: the place in words, in front of the name.
     """
 
-    def __init__(
-        self, blobs: Blobs, name: Callable[[str], str] = file_name, sweep: str = "", where: str = ""
-    ) -> None:
-        self._blobs, self._name, self._sweep, self._where = blobs, name, sweep, where
+    def __init__(self, sweep: str = "", where: str = "") -> None:
+        self._sweep, self._where = sweep, where
+
+    @abstractmethod
+    def put_blob(self, name: str, content: Content) -> None: ...
+    @abstractmethod
+    def open_blob(self, name: str) -> BinaryIO:
+        """Return it, to be read from its beginning; `FileNotFoundError` where there is none."""
+
+    @abstractmethod
+    def has_blob(self, name: str) -> bool: ...
+    @abstractmethod
+    def remove_blob(self, name: str) -> None:
+        """Remove it; one that is not there is no fault."""
+
+    def blobs(self) -> Iterable[str]:
+        """Return the names of those that can be listed."""
+        return ()
+
+    def name(self, key: str) -> str:
+        """Return the name of a key's blob."""
+        return file_name(key)
 
     def write(self, key: str, tensors: Mapping[str, Tensor], meta: Meta) -> None:
         """Replace the blob of the key; kept for good when this returns."""
         (name, what), content = self._blob(key), Content.of(tensors, meta, key, self._sweep)
         # The error is without the key: there is nothing to make again.
-        in_words(lambda: self._blobs.write(name, content), what, needed=content.size)
+        in_words(lambda: self.put_blob(name, content), what, needed=content.size)
 
     def read(self, key: str) -> Checkpoint:
         name, what = self._blob(key)
 
         def load() -> Checkpoint:
             try:
-                with self._blobs.open(name) as file:
+                with self.open_blob(name) as file:
                     size = file.seek(0, os.SEEK_END)
                     file.seek(0)
                     return Checkpoint(*read_tensors(file, size, key, self._sweep))
@@ -99,20 +106,29 @@ class BlobStore:
         return in_words(load, what, "read", key=key)
 
     def exists(self, key: str) -> bool:
-        return self._blobs.exists(self._name(key))
+        return self.has_blob(self.name(key))
 
     def delete(self, key: str) -> None:
         name, what = self._blob(key)
-        in_words(lambda: self._blobs.remove(name), what, "removed")
+        in_words(lambda: self.remove_blob(name), what, "removed")
 
     def keys(self) -> tuple[str, ...]:
-        found = (name.removesuffix(SUFFIX) for name in self._blobs.names() if name.endswith(SUFFIX))
+        found = (name.removesuffix(SUFFIX) for name in self.blobs() if name.endswith(SUFFIX))
         return tuple(sorted(key for key in found if _KEY.fullmatch(key)))
 
     def _blob(self, key: str) -> tuple[str, str]:
         """Return the name of the key's blob, and how it is called in errors."""
-        name = self._name(key)
+        name = self.name(key)
         return name, f"checkpoint {key}: {self._where}{name}"
+
+
+def discard(store: Store, keys: Iterable[str]) -> None:
+    """Remove checkpoints that nobody will read again."""
+    for key in keys:
+        try:
+            store.delete(key)
+        except CheckpointError as error:  # it takes room and does no other harm
+            logger.warning("%s", error)
 
 
 @contextlib.contextmanager
@@ -122,35 +138,6 @@ def spooled(content: Content) -> Iterator[BinaryIO]:
         content.write(file)  # type: ignore[arg-type]
         file.seek(0)
         yield file  # type: ignore[misc]
-
-
-class FolderBlobs:
-    """Files of a folder, which is made with the first of them; see `CheckpointStore`."""
-
-    def __init__(self, folder: Path, lock: FolderLock | None, durable: bool) -> None:
-        self._folder, self._lock, self._durable = folder, lock, durable
-        self._cleaned = False  # of what killed writers left: not by those who only read
-
-    def write(self, name: str, content: Content) -> None:
-        if self._lock is not None:
-            self._lock.check()
-        self._folder.mkdir(parents=True, exist_ok=True)
-        if not self._cleaned:
-            remove_stale(self._folder)
-            self._cleaned = True
-        replace_atomically(self._folder / name, content.write, durable=self._durable)
-
-    def open(self, name: str) -> BinaryIO:
-        return open(open_regular(self._folder / name), "rb")
-
-    def exists(self, name: str) -> bool:
-        return (self._folder / name).is_file()
-
-    def remove(self, name: str) -> None:
-        remove(self._folder / name)
-
-    def names(self) -> Iterable[str]:
-        return (path.name for path in self._folder.glob(f"*{SUFFIX}"))
 
 
 class CheckpointStore(BlobStore):
@@ -171,13 +158,34 @@ class CheckpointStore(BlobStore):
         sweep: str = "",
         durable: bool = True,
     ) -> None:
-        self.folder, sweep = Path(folder), sweep if lock is None else lock.sweep
-        blobs = FolderBlobs(self.folder, lock, durable)
-        super().__init__(blobs, sweep=sweep, where=f"{self.folder}/")
+        self.folder, self._lock, self._durable = Path(folder), lock, durable
+        self._cleaned = False  # of what killed writers left: not by those who only read
+        super().__init__(sweep if lock is None else lock.sweep, f"{self.folder}/")
 
     def path(self, key: str) -> Path:
         """Return the file of the key, there or not."""
         return self.folder / file_name(key)
+
+    def put_blob(self, name: str, content: Content) -> None:
+        if self._lock is not None:
+            self._lock.check()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if not self._cleaned:
+            remove_stale(self.folder)
+            self._cleaned = True
+        replace_atomically(self.folder / name, content.write, durable=self._durable)
+
+    def open_blob(self, name: str) -> BinaryIO:
+        return open(open_regular(self.folder / name), "rb")
+
+    def has_blob(self, name: str) -> bool:
+        return (self.folder / name).is_file()
+
+    def remove_blob(self, name: str) -> None:
+        remove(self.folder / name)
+
+    def blobs(self) -> Iterable[str]:
+        return (path.name for path in self.folder.glob(f"*{SUFFIX}"))
 
 
 class TemporaryStore(CheckpointStore):

@@ -22,11 +22,10 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 
-from grasp_tune.core.errors import CheckpointError, DamagedState
+from grasp_tune.core.errors import CheckpointError, DamagedState, number
 from grasp_tune.core.search import Search
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import ProbeOutcome
-from grasp_tune.core.validation import number
 from grasp_tune.engine.checkpoints import Store
 from grasp_tune.runtime import files
 from grasp_tune.runtime.call_counter import NAMES, CallCounter
@@ -116,14 +115,6 @@ class SweepFolder:
             with suppress(CheckpointError):
                 self.lock.check()
                 files.write_json_atomic(file, {"seconds": spent + time.monotonic() - begun})
-
-    def discard(self, keys: tuple[str, ...]) -> None:
-        """Remove checkpoints that nobody will read again."""
-        for key in keys:
-            try:
-                self.store.delete(key)
-            except CheckpointError as error:  # it takes room and does no other harm
-                logger.warning("%s", error)
 
     def check_room(self, search: Search) -> None:
         """Look, once a round, whether the disk can hold what the round will leave."""

@@ -18,6 +18,7 @@ Kind = TypeVar("Kind", bound="type[Schedule]")
 
 # Classes, or where they are: `module:name` is loaded when it is first used.
 _KINDS: dict[str, "str | type[Schedule]"] = {
+    "cells": "grasp_tune.schedules.cells:Cells",
     "paper": "grasp_tune.schedules.paper:Paper",
     "promote": "grasp_tune.schedules.promote:Promote",
 }
@@ -33,8 +34,8 @@ def register(kind: Kind) -> Kind:
 
 
 def schedule_names() -> tuple[str, ...]:
-    """Return the names of all registered schedules."""
-    return tuple(sorted(_KINDS))
+    """Return the names of all registered schedules that can be had by name alone."""
+    return tuple(sorted(_KINDS.keys() - {"cells"}))  # they belong to samplers and searchers
 
 
 def find_schedule(given: object) -> "Schedule":

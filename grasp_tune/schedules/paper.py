@@ -5,6 +5,7 @@ only in their plans, so they share this schedule. The plan decides every number;
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -15,7 +16,7 @@ from grasp_tune.core.plan import Plan
 from grasp_tune.core.random_streams import trajectory_indices
 from grasp_tune.core.rounds import Known, Round, Rounds, score_tasks, scores, train_tasks
 from grasp_tune.core.spec import SweepSpec
-from grasp_tune.core.tasks import Arm, ProbeOutcome, Score, Segment, TrainTask, ended_runs
+from grasp_tune.core.tasks import Arm, ProbeOutcome, Score, Segment, Task, ended_runs
 from grasp_tune.schedules.probe import parts_of, plan_after, probing
 
 
@@ -123,7 +124,7 @@ def start_candidate(start: ProbeOutcome, by: Score) -> Candidate:
     return Candidate(START, 0, "", math.nan, 0, False, *found)
 
 
-def train_candidates(tasks: tuple[TrainTask, ...], known: Known, by: Score) -> list[Candidate]:
+def train_candidates(tasks: Iterable[Task], known: Known, by: Score) -> list[Candidate]:
     """Return every point that the runs were told to keep, with its window as the score."""
     rows = []
     for segment, item in ended_runs(tasks, known):

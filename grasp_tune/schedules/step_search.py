@@ -9,21 +9,13 @@ whoever runs the trials feeds their values in.
 import math
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from grasp_tune.core.errors import InputError
-from grasp_tune.core.plan import Cell
-from grasp_tune.core.validation import whole
+from grasp_tune.core.checkpoint_keys import state_key
+from grasp_tune.core.errors import InputError, whole
+from grasp_tune.core.tasks import Arm, Segment
 
 MOVE = 4  # decades that are tried at once beyond an end of the range
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class StepCell(Cell):
-    """One trial: its step, its oracle calls, and where it begins."""
-
-    start: int = 0  # oracle calls of the trial that it goes on from
-    parent: int = 0  # the index of that trial; 0: it begins at x0
 
 
 class _Mark(NamedTuple):
@@ -31,16 +23,17 @@ class _Mark(NamedTuple):
 
     loss: float
     less: float  # the power of ten of the step, negative
-    cell: StepCell
+    run: Segment
 
 
 T = TypeVar("T")
+Scores = Mapping[int, float | None]  # by number of the trial; None: it failed for good
 Rounds = Generator[list[tuple[float, int, _Mark | None]], list[_Mark], T]
 
 
 @dataclass(frozen=True, slots=True)
 class StepSearch:
-    """The trials of a search with a budget, as a function of how the earlier ones ended.
+    """The trials of a search with a budget, which go on by how the earlier ones ended.
 
     How the calls are spent was measured by benchmarks/bench_optuna_step.py.
     """
@@ -68,30 +61,27 @@ class StepSearch:
         """A range that holds every step that may come up: ten decades beyond both ends."""
         return self.low * 1e-10, self.high * 1e10
 
-    def trials(self, losses: Mapping[int, float | None]) -> tuple[tuple[StepCell, ...], bool]:
-        """Return all trials known so far, and whether no round follows.
+    def rounds(self) -> Generator[tuple[list[Segment], bool], Scores, None]:
+        """Yield the trials of a round, and whether it is the last; receives how they ended.
 
-        They are numbered from 1, round after round. The next round is known when all trials of the
-        one before have ended.
-
-        losses: how trials ended, by number; None or not finite where one failed for good.
+        Trials are numbered from 1, round after round.
         """
-        cells: list[StepCell] = []
-        rounds = self._rounds()
+        rounds, count, left = self._rounds(), 0, self.budget
         asked = next(rounds)
-        while True:
-            marks: list[_Mark] = []
+        while left:
+            runs = []
             for power, calls, parent in asked:
-                calls = min(calls, self.budget - sum(cell.budget for cell in cells))
-                begin = _length(parent), 0 if parent is None else parent.cell.index
-                cells.append(StepCell(len(cells) + 1, 10.0**power, calls, *begin))
-                loss = losses.get(cells[-1].index)
-                loss = math.inf if loss is None or math.isnan(loss) else loss
-                marks.append(_Mark(loss, -power, cells[-1]))
-            last = sum(cell.budget for cell in cells) == self.budget
-            if last or any(mark.cell.index not in losses for mark in marks):
-                return tuple(cells), last
-            asked = rounds.send(marks)
+                count, calls, start = count + 1, min(calls, left), _length(parent)
+                arm, stop, left = Arm.of(count, "own", 10.0**power), start + calls, left - calls
+                origin = None if parent is None else state_key(parent.run.arm.index, start)
+                more: Any = {"keep": (stop,), "save": self.resume, "origin": origin}
+                runs.append(Segment(arm, start, stop, **more))
+            scores = yield runs, not left
+            losses = [scores.get(run.arm.index) for run in runs]
+            known = [math.inf if loss is None or math.isnan(loss) else loss for loss in losses]
+            if left:
+                powers = [-power for power, _, _ in asked]
+                asked = rounds.send(list(map(_Mark, known, powers, runs)))
 
     def _rounds(self) -> "Rounds[None]":
         """Yield the trials of a round as (power of ten, calls, what to go on from)."""
@@ -151,8 +141,8 @@ def _without_flat_top(marks: list[_Mark]) -> list[_Mark]:
 
 def _length(mark: _Mark | None) -> int:
     """Return the oracle calls since x0."""
-    return 0 if mark is None else mark.cell.start + mark.cell.budget
+    return 0 if mark is None else mark.run.stop
 
 
 def _spent(marks: list[_Mark]) -> int:
-    return sum(mark.cell.budget for mark in marks)
+    return sum(mark.run.calls for mark in marks)

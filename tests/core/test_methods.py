@@ -18,10 +18,10 @@ from grasp_tune.core.methods import (
     Deterministic,
     Method,
     NonConvex,
+    as_fraction,
     method_from_dict,
 )
 from grasp_tune.core.plan import Cell, Plan
-from grasp_tune.core.validation import as_fraction
 
 inputs = st.floats(-12.0, 12.0).map(lambda power: 10.0**power)
 norms = st.one_of(inputs, st.floats(-200.0, 12.0).map(lambda power: 10.0**power), st.just(0.0))

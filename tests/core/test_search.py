@@ -407,13 +407,13 @@ def test_restoring_looks_at_each_task_a_few_times_however_many_there_are(
 ) -> None:
     search, tasks = run(SweepSpec(NonConvex(L_eps=1e-90), 20_000, "paper"))
     assert len(tasks) > 300
-    looks, settled = 0, Search._settled
+    looks, settled = 0, Search.settled
 
     def counted(self: Search, key: str) -> bool:
         nonlocal looks
         looks += 1
         return settled(self, key)
 
-    monkeypatch.setattr(Search, "_settled", counted)
+    monkeypatch.setattr(Search, "settled", counted)
     assert Search.from_state(search.state()).state() == search.state()
     assert looks < 10 * len(tasks)

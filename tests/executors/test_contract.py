@@ -156,7 +156,7 @@ def test_an_interrupted_run_lets_go_of_everything_and_goes_on(case: Case, tmp_pa
 
     before = left()
     with pytest.raises(KeyboardInterrupt):
-        case.run(problem(), spec(), tmp_path, reporter=Interrupting())
+        case.run(problem(), spec(), tmp_path, progress=Interrupting())
     assert left() == before
     with folder_lock(tmp_path):
         pass  # nobody holds it any more

@@ -8,12 +8,12 @@ import torch
 from optuna.artifacts import FileSystemArtifactStore
 
 import grasp_tune as gt
-from grasp_tune.executors.optuna import artifact_checkpoints, artifact_name
+from grasp_tune.executors.optuna import ArtifactCheckpoints
 
 
 def test_an_artifact_of_another_sweep_or_key_is_refused(tmp_path: Path) -> None:
     artifacts = FileSystemArtifactStore(tmp_path)
-    ours, theirs = (artifact_checkpoints(artifacts, sweep) for sweep in ("a", "b"))
+    ours, theirs = (ArtifactCheckpoints(artifacts, sweep) for sweep in ("a", "b"))
     assert not ours.exists("point")
     with pytest.raises(
         gt.CheckpointError, match="checkpoint point is missing: there is no grasp-a"
@@ -21,8 +21,8 @@ def test_an_artifact_of_another_sweep_or_key_is_refused(tmp_path: Path) -> None:
         ours.read("point")
     theirs.write("point", {"x": torch.ones(3)}, {"n": 1})
     assert theirs.read("point").tensors["x"].tolist() == [1.0] * 3
-    name = artifact_name("b", "point")
-    for copy in (artifact_name("a", "point"), artifact_name("b", "other")):
+    name = theirs.name("point")
+    for copy in (ours.name("point"), theirs.name("other")):
         shutil.copy(tmp_path / name, tmp_path / copy)
     with pytest.raises(gt.CheckpointError, match="its sweep is 'b', expected 'a'") as caught:
         ours.read("point")

@@ -4,7 +4,8 @@ import optuna
 import pytest
 
 from grasp_tune.core.errors import InputError
-from grasp_tune.executors.study import PIECE, fingerprint, set_study_json, study_json
+from grasp_tune.core.records import fingerprint
+from grasp_tune.executors.study import PIECE, set_study_json, study_json
 
 
 def test_long_values_are_cut_and_joined() -> None:

@@ -20,6 +20,7 @@ from grasp_tune.core.plan import Plan
 from grasp_tune.executors import study as log_module
 from grasp_tune.executors.study import TASK, Timing, trials_of
 from grasp_tune.optuna import GraspSampler, study_sampler
+from grasp_tune.runtime import files
 from tests.optuna.conftest import Place
 
 pytestmark = pytest.mark.xdist_group("postgres")
@@ -211,7 +212,7 @@ def test_a_worker_that_is_silent_elsewhere_loses_its_cell(
     study = optuna.create_study(storage=journal.open(), sampler=GraspSampler(plan, "lr"))
     with monkeypatch.context() as patch:
         patch.setattr(log_module, "in_optimize", lambda study: True)
-        patch.setattr(log_module, "process_name", lambda: "another-machine:1")
+        patch.setattr(files, "process_name", lambda: "another-machine.1")
         study.sampler = GraspSampler(plan, "lr")
         gone = [study.ask().number for _ in range(2)]
     study.sampler = GraspSampler(plan, "lr")

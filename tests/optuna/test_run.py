@@ -404,7 +404,7 @@ def test_the_best_trial_is_the_chosen_run(problem: gt.TorchProblem) -> None:
     finite = [trial for trial in study.trials if trial.value is not None and trial.value < 1e300]
     assert [trial.number for trial in finite] == [study.best_trial.number]
     run(study, problem, BUDGET, SEARCH, seed=4, fused=False)  # says it once
-    assert [t.user_attrs["task"] for t in study.trials].count("result") == 1
+    assert [t.user_attrs["task"] for t in study.trials].count("select") == 1
 
 
 def test_a_study_keeps_its_setting(problem: gt.TorchProblem) -> None:

@@ -16,7 +16,8 @@ from grasp_tune.core.plan import Plan
 from grasp_tune.executors import study as log_module
 from grasp_tune.executors.study import CALLS, TASK
 from grasp_tune.optuna import GraspSampler, grasp_budget
-from grasp_tune.optuna.sampler import StoredPlan
+from grasp_tune.optuna.sampler import cells_on
+from grasp_tune.schedules.cells import Cells
 from tests.optuna.conftest import Place
 
 
@@ -388,11 +389,11 @@ def test_a_study_keeps_its_plan(plan: Plan) -> None:
     study, _ = new_study(plan)
     study.optimize(suggested, n_trials=2)
     study.sampler = GraspSampler(gt.NonConvex().plan(budget=7000, grad_norm=1.3), "lr", seed=3)
-    with pytest.raises(gt.InputError, match="budget 6000 there, 7000 here"):
+    with pytest.raises(gt.InputError, match="budget 6000 became 7000"):
         study.optimize(suggested, n_trials=1)
     assert all(trial.state.is_finished() for trial in study.trials)  # nothing is left running
     study.sampler = GraspSampler(plan, "radius", seed=3)
-    with pytest.raises(gt.InputError, match="parameter 'lr' there, 'radius' here"):
+    with pytest.raises(gt.InputError, match=r"parameter 'lr' became 'radius'.*from_study"):
         study.optimize(suggested, n_trials=1)
 
 
@@ -460,11 +461,18 @@ def test_for_problem_probes_once_and_others_join(problem: gt.TorchProblem, tmp_p
 
 def test_the_first_plan_on_a_study_stays(plan: Plan) -> None:
     study = optuna.create_study()
-    assert StoredPlan.on(study) is None
-    first, second = StoredPlan(plan, None, "lr", 1), StoredPlan(plan, None, "radius", 1)
-    assert StoredPlan.on(study, first) == first
-    assert StoredPlan.on(study, second) == first
-    assert first.difference(second) == "parameter 'lr' there, 'radius' here"
+    assert cells_on(study) is None
+    first, second = (Cells(plan, parameter=name).spec(1) for name in ("lr", "radius"))
+    assert cells_on(study, first) == first
+    assert cells_on(study, second) == first
+    assert second.difference(first.to_dict()) == "parameter 'lr' became 'radius'"
+
+
+def test_a_plan_that_an_earlier_version_wrote_is_refused_with_a_sentence(plan: Plan) -> None:
+    study = optuna.create_study(sampler=GraspSampler(plan, "lr"))
+    log_module.set_study_json(study, log_module.PLAN, {"plan": plan.to_dict(), "parameter": "lr"})
+    with pytest.raises(gt.InputError, match="another version of grasp_tune has written"):
+        study.optimize(suggested)
 
 
 def test_a_value_depends_on_seed_trial_and_name_alone() -> None:

@@ -24,7 +24,7 @@ def test_a_task_with_companions_has_the_bits_of_one_without(
 ) -> None:
     trial = os.getpid()
 
-    def make(name: str, deadly: bool = False) -> tuple[Worker, type[int]]:
+    def make(name: str, deadly: bool = False) -> Worker:
         calls = [0]
 
         def die() -> None:
@@ -32,11 +32,11 @@ def test_a_task_with_companions_has_the_bits_of_one_without(
             if deadly and os.getpid() != trial and calls[0] == 20:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        return Worker(linear_problem(die)(), 0, CheckpointStore(tmp_path / name)), int
+        return Worker(linear_problem(die)(), 0, CheckpointStore(tmp_path / name))
 
     def done(name: str, **how: Any) -> tuple[Any, bytes]:
         caplog.clear()
-        outcome = group.run(make(name)[0], TASK, {"CPU": 1.0}, lambda: make(name, **how))
+        outcome = group.run(make(name), TASK, {"CPU": 1.0}, lambda counter: make(name, **how))
         assert ("2 workers a step" in caplog.text) == (name != "alone")
         return outcome, next((tmp_path / name).glob("run001*")).read_bytes()
 

@@ -14,7 +14,7 @@ from ray.tune.search import ConcurrencyLimiter, Searcher
 import grasp_tune as gt
 from grasp_tune.ray import GraspSearcher, PlanSearcher, load_result
 from grasp_tune.ray.tune_internals import TuneRun
-from grasp_tune.runtime.cell_search import training_only
+from grasp_tune.schedules.cells import training_only
 
 GIVEN = gt.NonConvex(L_eps=3.0, F_eps=3.0).plan(budget=2000, grad_norm=2.0)
 PLAN = training_only(GIVEN)

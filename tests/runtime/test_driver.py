@@ -8,12 +8,15 @@ from pathlib import Path
 import pytest
 
 import grasp_tune as gt
+from grasp_tune.core.errors import CheckpointError
+from grasp_tune.core.search import Search, Step
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import Task, TrainTask
 from grasp_tune.executors.local import InProcess
 from grasp_tune.optimizers.registry import Factory
-from grasp_tune.runtime.driver import run_sweep
+from grasp_tune.runtime.driver import SELECT, Ledger, run_sweep
 from grasp_tune.runtime.executor import Died, Ended
+from tests.core.simulation import answer
 from tests.executors.sweeps import BUDGET, problem
 
 METHOD = gt.NonConvex(L_eps=1.0, F_eps=1.0, delta=0.3, base="adam")
@@ -82,3 +85,33 @@ def test_the_first_ctrl_c_stops_a_sweep_after_ray_tune_has_run_in_the_process(ow
     with pytest.raises(Own if own else KeyboardInterrupt):
         gt.minimize(pressed, BUDGET, METHOD, progress=False, fused=False)
     assert signal.getsignal(signal.SIGINT) is left
+
+
+def test_a_task_whose_worker_died_is_started_again_before_the_search_hears_of_it() -> None:
+    ledger = Ledger(Search(SweepSpec(gt.NonConvex(), 300)), again=2)
+    for death in range(1, 7):
+        task = ledger.next("worker")
+        assert not isinstance(task, Step)
+        ledger.gone("worker", "it vanished")
+        # Of three deaths the third is told, and then it counts anew.
+        assert len(ledger.search.failures.get(task.id, ())) == death // 3
+
+
+def test_a_last_task_follows_the_search_until_it_has_ended_well() -> None:
+    ledger = Ledger(Search(SweepSpec(gt.Convex(), 4000, "paper")), select=True)
+    while (task := ledger.next("worker")) is not SELECT:
+        assert not isinstance(task, Step) and ledger.growing
+        ledger.ended(task.id, answer(task))
+    assert ledger.next("other") is Step.WAIT and not ledger.growing
+    ledger.gone("worker", "it vanished")
+    assert ledger.select_failures == 1 and ledger.growing
+    assert ledger.next() is SELECT
+    one = next(row for row in ledger.search.partial().candidates if row.arm)
+    lost = CheckpointError("it is lost", one.key)
+    ledger.ended(SELECT.id, lost)  # it is made again, and the last task follows
+    task = ledger.next()
+    assert not isinstance(task, Step) and lost.key in task.writes
+    ledger.ended(task.id, answer(task))
+    assert ledger.next() is SELECT
+    ledger.ended(SELECT.id, SELECT)
+    assert ledger.next() is Step.DONE and not ledger.growing

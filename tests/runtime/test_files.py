@@ -108,8 +108,7 @@ def test_a_killed_writer_leaves_the_old_content_and_the_next_run_cleans_up(tmp_p
 
 def test_only_what_nobody_is_writing_is_removed(tmp_path: Path) -> None:
     token = "0123456789abcdef"
-    host = files._HOST
-    mine = tmp_path / f".a.json.{host}.{os.getpid()}.{token}.tmp"
+    mine = tmp_path / f".a.json.{files.process_name()}.{token}.tmp"
     elsewhere = tmp_path / f".a.json.another-host.1.{token}.tmp"
     old_elsewhere = tmp_path / f".b.json.another-host.1.{token}.tmp"
     foreign = tmp_path / ".editor.tmp"

@@ -116,7 +116,7 @@ def test_calls_under_way_count_and_those_that_a_crash_undid_do_not(tmp_path: Pat
         seed=3,
         width=0,
     )
-    result = run_sweep(problem(), spec, InProcess, out=tmp_path, reporter=seen)
+    result = run_sweep(problem(), spec, InProcess, out=tmp_path, progress=seen)
     assert seen.closed
     assert seen.calls == sorted(seen.calls)
     spent = sum(result.calls.values()) - result.calls["repeated"]
@@ -130,5 +130,5 @@ def test_a_reporter_is_closed_where_the_run_fails() -> None:
     spec = SweepSpec(method=gt.NonConvex(), budget=500)
     bad = workbench.problem(loss=lambda *_: 1.0)  # type: ignore[arg-type]
     with pytest.raises(gt.ProblemError):
-        run_sweep(bad, spec, InProcess, reporter=seen)
+        run_sweep(bad, spec, InProcess, progress=seen)
     assert seen.closed

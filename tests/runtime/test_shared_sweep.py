@@ -1,5 +1,7 @@
 """A sweep whose workers are started by others: what a saved state brings back."""
 
+import json
+
 import pytest
 
 import grasp_tune as gt
@@ -23,6 +25,20 @@ def test_a_probe_that_was_given_up_is_asked_for_again_after_a_restore() -> None:
     again.load(sweep.state())
     work = again.next("fresh")
     assert isinstance(work, Work) and work.id.startswith("probe")
+
+
+def test_failures_outlive_the_driver() -> None:
+    spec = SweepSpec(gt.NonConvex(), 300)
+    sweep = SharedSweep(spec, {}, width_known=False)
+    for number in range(ATTEMPTS - 1):
+        sweep.next(f"trial{number}")
+        sweep.gone(f"trial{number}", "the network is down")
+    again = SharedSweep(spec, {}, width_known=False)
+    again.load(json.loads(json.dumps(sweep.state())))
+    again.begin_again(probe_parts=1)
+    again.next("last")
+    with pytest.raises(gt.SearchError, match="probe failed 3 times"):
+        again.gone("last", "the network is down")
 
 
 def test_only_a_checkpoint_that_the_work_reads_is_made_again() -> None:

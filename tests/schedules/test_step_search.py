@@ -1,28 +1,50 @@
 """The search of a step size by trials of growing length."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from grasp_tune.core.errors import InputError
-from grasp_tune.core.plan import Cell
 from grasp_tune.schedules.step_search import StepSearch
 
 Loss = Callable[[float, int], float]
 
 
-def run(search: StepSearch, loss: Loss) -> list[tuple[Cell, float]]:
+@dataclass(frozen=True)
+class Trial:
+    index: int
+    value: float
+    budget: int
+    start: int  # calls of the trial that it goes on from
+    parent: int  # its index; 0: it begins at x0
+
+
+def trials(search: StepSearch, losses: Mapping[int, float | None]) -> tuple[list[Trial], bool]:
+    """All trials known so far, and whether no round follows."""
+    rounds, found = search.rounds(), list[Trial]()
+    runs, last = next(rounds)
+    while True:
+        for run in runs:
+            parent = 0 if run.origin is None else run.origin.run
+            found.append(Trial(run.arm.index, run.arm.value, run.calls, run.start, parent))
+        if last or any(run.arm.index not in losses for run in runs):
+            return found, last
+        runs, last = rounds.send(losses)
+
+
+def run(search: StepSearch, loss: Loss) -> list[tuple[Trial, float]]:
     """All trials in order, with what they came to."""
     losses: dict[int, float | None] = {}
-    ended: list[tuple[Cell, float]] = []
-    while waiting := [cell for cell in search.trials(losses)[0] if cell.index not in losses]:
+    ended: list[tuple[Trial, float]] = []
+    while waiting := [cell for cell in trials(search, losses)[0] if cell.index not in losses]:
         cell = waiting[0]
         losses[cell.index] = loss(cell.value, cell.budget)
         ended.append((cell, loss(cell.value, cell.budget)))
-    assert [cell for cell, _ in ended] == list(search.trials(losses)[0])
+    assert [cell for cell, _ in ended] == trials(search, losses)[0]
     return ended
 
 
@@ -46,27 +68,27 @@ def test_models_that_are_dead_win_nothing_whatever_their_accuracy() -> None:
 
 def test_the_rounds_by_hand() -> None:
     search = StepSearch(4000)
-    first, last = search.trials({})
+    first, last = trials(search, {})
     assert not last
     # T/400 = 10 calls each, every decade from 1e-6 to 1e2.
     assert [(cell.index, cell.budget) for cell in first] == [(at, 10) for at in range(1, 10)]
     assert [cell.value for cell in first] == pytest.approx([10.0**at for at in range(-6, 3)])
-    assert search.trials({1: 0.5}) == (first, False)  # the round has not ended
+    assert trials(search, {1: 0.5}) == (first, False)  # the round has not ended
     # 1e-2 is best, then 1e-1: half a decade around the best, and the second, with 40 calls.
     losses: dict[int, float | None] = {**dict.fromkeys(range(1, 10), 1.0), 5: 0.2, 6: 0.5}
-    second = search.trials(losses)[0][9:]
+    second = trials(search, losses)[0][9:]
     assert [cell.value for cell in second] == pytest.approx([10**-2.5, 1e-2, 10**-1.5, 1e-1])
     assert {cell.budget for cell in second} == {40}
     # 10^-1.5 is best: from half a decade below it to a quarter above it, with 160 calls.
     losses |= {10: 0.3, 11: 0.1, 12: 0.05, 13: 0.4}
-    third = search.trials(losses)[0][13:]
+    third = trials(search, losses)[0][13:]
     assert [cell.value for cell in third] == pytest.approx(
         [10**p for p in (-2, -1.75, -1.5, -1.25)]
     )
     assert {cell.budget for cell in third} == {160}
     # All the rest for a quarter of a decade below the best: 4000 - 9 * 10 - 4 * 40 - 4 * 160.
     losses |= {14: 0.03, 15: 0.02, 16: 0.01, 17: 0.04}
-    (final,), last = search.trials(losses)[0][17:], search.trials(losses)[1]
+    (final,), last = trials(search, losses)[0][17:], trials(search, losses)[1]
     assert last and final.value == pytest.approx(10**-1.75)
     assert (final.budget, final.start, final.parent) == (3110, 0, 0)
 
@@ -74,13 +96,13 @@ def test_the_rounds_by_hand() -> None:
 def test_with_checkpoints_trials_go_on_from_earlier_ones() -> None:
     search = StepSearch(4000, resume=True)
     losses: dict[int, float | None] = {**dict.fromkeys(range(1, 10), 1.0), 5: 0.2, 6: 0.5}
-    second = search.trials(losses)[0][9:]
+    second = trials(search, losses)[0][9:]
     # 1e-2 and 1e-1 have made 10 of the 40 calls in trials 5 and 6.
     assert [(c.budget, c.start, c.parent) for c in second] == [
         (40, 0, 0), (30, 10, 5), (40, 0, 0), (30, 10, 6),
     ]  # fmt: skip
     losses |= {10: 0.3, 11: 0.1, 12: 0.05, 13: 0.4} | {14: 0.03, 15: 0.02, 16: 0.01, 17: 0.04}
-    cells, last = search.trials(losses)
+    cells, last = trials(search, losses)
     assert [(c.budget, c.start, c.parent) for c in cells[13:17]] == [
         (120, 40, 11), (160, 0, 0), (120, 40, 12), (160, 0, 0),
     ]  # fmt: skip
@@ -115,7 +137,7 @@ def test_whatever_comes_out_the_budget_holds_and_steps_stay_in_range(
     losses: dict[int, float | None] = {}
     last = False
     while not last:
-        cells, last = search.trials(losses)
+        cells, last = trials(search, losses)
         for cell in cells:
             losses.setdefault(cell.index, noise(cell.value, cell.budget))
     low, high = search.range
