@@ -97,6 +97,9 @@ class Oracle:
                 f"loss: it returned a tensor of shape {tuple(loss.shape)}, expected a scalar; "
                 "reduce it with .mean()"
             )
+        if loss.is_complex() or loss.is_meta:
+            kind = "complex" if loss.is_complex() else "meta"
+            raise ProblemError(f"loss: it returned a {kind} tensor, expected a real number")
         return loss.reshape(())
 
     @staticmethod

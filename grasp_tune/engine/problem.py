@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, Subset, default_collate
 
 from grasp_tune.core.errors import InputError, ProblemError
+from grasp_tune.engine.checkpoints import check_tensors
 from grasp_tune.engine.metrics import Metric, find_metric
 
 Batch = Any  # whatever the data gives: a tuple of tensors as a rule
@@ -29,14 +30,9 @@ Data = (
 
 _ASIDE = 7003  # the seed of the validation rows: the same ones whatever a sweep's seed
 _BUILDER = "a function without arguments that builds the model, such as `lambda: nn.Linear(64, 10)`"
-_UNTRAINABLE = (
-    "not initialised yet (a lazy module); run the model once on an example inside `model` before "
-    "returning it",
-    "complex; keep its real and imaginary parts as a real parameter and join them with "
-    "torch.view_as_complex",
-    "on the meta device, without numbers; build the model on a real one",
+_NARROW = (
     "float16, too narrow for steps of unknown size; keep the parameters in float32 or bfloat16, "
-    "and use torch.autocast",
+    "and use torch.autocast"
 )
 
 
@@ -131,11 +127,10 @@ class TorchProblem:
             raise ProblemError(f"model: it returned {kind}, expected a torch.nn.Module")
         if not any(parameter.requires_grad for parameter in model.parameters()):
             raise ProblemError("model: it has no trainable parameter, so there is nothing to train")
+        check_tensors(model)
         for name, item in model.named_parameters():
-            narrow = item.dtype == torch.float16 and item.requires_grad
-            found = (nn.parameter.is_lazy(item), item.is_complex(), item.is_meta, narrow)
-            for wrong in (text for is_so, text in zip(found, _UNTRAINABLE, strict=True) if is_so):
-                raise ProblemError(f"model: parameter {name} is {wrong}")
+            if item.requires_grad and item.dtype == torch.float16:
+                raise ProblemError(f"model: parameter {name} is {_NARROW}")
         for name, part in model.named_modules():
             trained = any(item.requires_grad for item in part.parameters(recurse=False))
             if trained and getattr(part, "sparse", False) is True:

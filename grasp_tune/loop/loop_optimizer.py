@@ -120,7 +120,7 @@ class LoopOptimizer(Optimizer):
         self._spare = 0  # steps after the last one that are no mistake
         self._heard: list[Tensor] = []  # losses that the model's own output has told
         super().__init__(point.groups, {"lr": NO_RATE, "shown": NO_RATE, **DEFAULTS})
-        if point.model is not None:
+        if not isinstance(point.model, torch.jit.ScriptModule | None):  # it takes no hooks
             # The hook knows the list alone, and so does that of a copy of the model.
             point.model.register_forward_hook(partial(_hear, self._heard))
 

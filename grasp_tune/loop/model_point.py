@@ -16,6 +16,7 @@ from grasp_tune.engine.checkpoints import (
     Checkpoint,
     Store,
     Tensors,
+    check_tensors,
     load_model,
     model_tensors,
 )
@@ -79,6 +80,8 @@ class ModelPoint:
         self.store = store
         self.model = given if isinstance(given, nn.Module) else None
         self.groups = _groups(given, weight_decay)
+        if self.model is not None:
+            check_tensors(self.model)
         self.rules = StepRules(self.groups, clip)
         self.trained: list[Tensor] = [p for group in self.groups for p in group["params"]]
         if not self.trained:
