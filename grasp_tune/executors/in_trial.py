@@ -19,6 +19,7 @@ from grasp_tune.executors.local import InProcess
 from grasp_tune.runtime.callbacks import Callback, Reporter
 from grasp_tune.runtime.driver import run_sweep
 from grasp_tune.runtime.result import Result
+from grasp_tune.schedules.paper import for_a_loss
 
 VALUE_SHARE = 8  # at most this part of a trial's budget goes to the loss that it returns
 
@@ -76,6 +77,7 @@ def train_in_trial(
     data = problem.data if problem.validation is None else problem.validation
     rows, size = row_count(data) or 0, problem.batch_size
     spare = min(-(-rows // size), budget // VALUE_SHARE)
+    schedule = for_a_loss(schedule)
     spec, bases = SweepSpec.assemble(method, budget - spare, schedule, seed, width=width, **how)
     heard = Reporter([_Parts(report)])
     result = run_sweep(problem, spec, InProcess, bases=bases, reporter=heard)

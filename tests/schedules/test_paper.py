@@ -168,9 +168,13 @@ def test_a_dead_network_wins_by_gradient_with_a_note_and_loses_by_loss(held_out:
 
     held = data if held_out else None
     found = gt.TorchProblem(model=model, loss=loss, data=data, batch_size=8, validation=held)
-    by_norm = gt.minimize(found, 800, gt.NonConvex(), "paper", progress=False)
+    letter = gt.Paper(by_loss=False)
+    by_norm = gt.minimize(found, 800, gt.NonConvex(), letter, progress=False)
     assert float(by_norm.tensors["param.weight"]) < 0.0
     assert any("above that of x0: a small gradient" in note for note in by_norm.notes)
+    usual = gt.minimize(found, 800, gt.NonConvex(), "paper", progress=False)
+    assert usual.choice.by == ("value" if held_out else "gradient")
+    assert (float(usual.tensors["param.weight"]) < 0.0) != held_out
     by_loss = gt.minimize(found, 800, gt.NonConvex(), gt.Paper(by_loss=True), progress=False)
     assert abs(float(by_loss.tensors["param.weight"]) - 3.0) < 0.5
     assert by_loss.choice.by == "value" and sum(by_loss.calls.values()) <= 800
