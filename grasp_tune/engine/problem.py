@@ -223,7 +223,10 @@ def _has_rows(data: object) -> bool:
 
 
 def _column(item: Tensor | np.ndarray[Any, Any]) -> Tensor:
-    found = torch.as_tensor(item)
+    try:
+        found = torch.as_tensor(item)
+    except TypeError:
+        raise ProblemError(f"data: got an array of {item.dtype}, expected numbers") from None
     wide = isinstance(item, np.ndarray) and found.dtype == torch.float64
     return found.to(torch.get_default_dtype()) if wide else found
 

@@ -12,7 +12,7 @@ from torch import nn
 from grasp_tune.core.methods import Method
 from grasp_tune.core.spec import AnySchedule, SweepSpec
 from grasp_tune.engine.fused import fusion_width
-from grasp_tune.engine.metrics import find_metric
+from grasp_tune.engine.metrics import measured
 from grasp_tune.engine.problem import TorchProblem, checked_problem, row_count
 from grasp_tune.engine.streams import full_batches
 from grasp_tune.executors.local import InProcess
@@ -51,7 +51,7 @@ def _value(problem: TorchProblem, model: nn.Module, data: Any, drawn: list[int] 
     parts = list(full_batches(data, device))
     if metric is not None and problem.choose_by == "metric":
         outputs = torch.cat([model(batch[0]) for batch, _ in parts])
-        return 1.0 - float(find_metric(metric)[1](outputs, torch.cat([b[1] for b, _ in parts])))
+        return 1.0 - measured(metric, outputs, torch.cat([batch[1] for batch, _ in parts]))
     total = sum(float(problem.loss(model, batch)) * count for batch, count in parts)
     return total / sum(count for _, count in parts)
 

@@ -67,7 +67,8 @@ class Paper:
         alive = [row.key for row in rows if not row.note]
         count = 1 if exact else plan.samples_per_candidate
         shared = count * len(alive) // (len(alive) + 1)
-        if by != plan.score and shared and not exact:  # x0's samples come out of the others'
+        apart = by == "value" and (held_out or plan.score != by)  # x0's probe is something else
+        if apart and shared and not exact:  # its samples come out of the others'
             alive, count = [START, *alive], shared
         tallies: dict[str, Tally] = {}
         if alive:

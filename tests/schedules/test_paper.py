@@ -9,6 +9,7 @@ from torch import Tensor, nn
 import grasp_tune as gt
 from grasp_tune.core.random_streams import trajectory_indices
 from grasp_tune.engine.streams import Stream
+from tests.engine import workbench
 
 CPU = torch.device("cpu")
 BATCH = 8
@@ -180,3 +181,16 @@ def test_a_dead_network_wins_by_gradient_with_a_note_and_loses_by_loss(held_out:
     assert by_loss.choice.by == "value" and sum(by_loss.calls.values()) <= 800
     assert by_loss.certificate is None or not by_loss.certificate.covered
     assert not any("dead network" in note for note in by_loss.notes)
+
+
+def test_x0_is_scored_on_the_validation_rows_too() -> None:
+    x, y = workbench.rows()
+    held = (x[:40], y[torch.arange(39, -1, -1)])
+    for method in (gt.Convex(d_eps=1.0, L_eps=1.0), gt.NonConvex(L_eps=1.0, F_eps=1.0)):
+        given = workbench.problem(
+            workbench.linear, data=(x, y), validation=held, choose_by="metric", metric="accuracy"
+        )
+        result = gt.minimize(given, 800, method, "paper", progress=False)
+        assert 0.0 <= result.candidates[0].score <= 1.0  # 1 - accuracy, and no loss
+        assert result.candidates[0].samples == result.candidates[1].samples
+        assert sum(result.calls.values()) <= 800
