@@ -64,7 +64,8 @@ def minimize(
     problem: the model, the loss and the data; see `TorchProblem`.
     budget: T, the oracle calls (minibatch gradients or losses) allowed in all.
     method: `NonConvex()` by default; `Convex`, `ConvexFree` or `Deterministic`.
-    schedule: `promote` spends most calls on the leaders; `paper` is the paper's to the letter.
+    schedule: `promote` spends most calls on the leaders; `paper` is the paper's to the letter, save
+        that validation data, where given, decide by their loss; see `Paper`.
     seed: fixes everything: start point, minibatches, candidates.
     backend: `local`, `ray`, `optuna`, or an object with a `run` method.
     fused: let short runs of a small model share a task, with the same result; `auto` decides by

@@ -103,6 +103,8 @@ def ray_session() -> Iterator[None]:
     """A Ray session of two logical CPUs on this machine, shared by all tests that ask for it."""
     # Read when Ray starts: tests report nothing to anyone.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Ray's own is 15: beside other busy processes, starting a worker would take minutes.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     import ray
 
     ray.init(

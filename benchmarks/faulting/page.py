@@ -67,7 +67,8 @@ _TAIL = """
 - `tests/faults/test_every_point.py` fails every single write, renaming, link, removal and call of
   the loss of a small sweep, one at a time, and leaves after every renaming what a power cut may
   leave (nothing, zeros, half a file, an empty file), and likewise for every artifact of an Optuna
-  study in SQLite: each ends with the same bits and exact counts.
+  study in SQLite: each ends with the same bits and exact counts; and so it is with the storage
+  of Ray Tune's trials (`tests/ray/test_every_point.py`).
 - The lock of a folder belongs to the driver alone: no process that it started keeps it, so a killed
   run can be resumed at once. Its workers end within half a second; what they may still write is the
   same sweep's, with the same bits, and what they call is counted.

@@ -86,7 +86,8 @@ class Experiment(s.Section):
     """Minutes of the clock. Without `budget`, `steps` and `epochs` they are turned into calls by
     timing a few gradients. The backend local stops when they are over, with the best so far."""
     schedule: Literal["promote", "paper"] = "promote"
-    """`promote` gives most to the best of a short list; `paper` is the paper's to the letter."""
+    """`promote` gives most to the best of a short list; `paper` is the paper's to the letter,
+    but for the choice where there are validation rows: their loss decides."""
     patience: Annotated[s.Whole, Field(ge=0)] | None = None
     """End the final run after so many of its eight parts in a row that got no better on validation
     rows (or fresh minibatches), by what the choice goes by; 0: never. Empty: 3 with validation data

@@ -175,7 +175,9 @@ class Certificate:
                 f"{bound.additive:.4g}. The last number takes measured noise for its unknown bound."
             )
         if not self.covered:
-            scope = "The base optimizer is not the paper's; its theorem does not cover the search."
+            scope = (
+                "The base optimizer or the choice is not the paper's: its theorem does not apply."
+            )
         elif not self.share:
             scope = "No part of the budget follows the paper's plan, so its theorem does not apply."
         elif self.share < 1.0:

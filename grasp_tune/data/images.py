@@ -73,7 +73,7 @@ def image_folder(options: ImageFolder) -> Data:
     try:
         folders = named if root / "train" in named else [root]
         sources = [reader(folder, loader=read) for folder in folders]
-    except FileNotFoundError as error:
+    except OSError as error:
         raise MissingDataError(
             f"{KEY}.path: {error}; expected {root}/train/<class>/<picture> and, for test "
             f"pictures, {root}/test/<class>/<picture>"

@@ -7,7 +7,7 @@ metadata. Nothing else exists, so loading a checkpoint cannot run code.
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from grasp_tune.core.errors import CheckpointError
-from grasp_tune.engine.tensor_file import Meta
+from grasp_tune.core.errors import CheckpointError, ProblemError
+from grasp_tune.engine.tensor_file import NAMES, Meta
 from grasp_tune.optimizers.coordinatewise import OwnState
 
 Tensors = dict[str, Tensor]
@@ -55,6 +55,39 @@ def model_tensors(model: nn.Module) -> Tensors:
     return found | {f"buffer.{name}": item.detach() for name, item in model.named_buffers()}
 
 
+def check_tensors(
+    parameters: Iterable[tuple[str, Tensor]], buffers: Iterable[tuple[str, Tensor]] = ()
+) -> None:
+    """Raise `ProblemError` where a parameter or buffer cannot be trained, copied or saved."""
+    for kind, found in (("parameter", parameters), ("buffer", buffers)):
+        for name, item in found:
+            if wrong := next(_faults(item), None):
+                raise ProblemError(f"model: {kind} {name} is {wrong}")
+
+
+def _faults(item: Tensor) -> Iterator[str]:
+    if nn.parameter.is_lazy(item):
+        yield "not initialised yet (a lazy module); run the model once on an example first"
+    if item.is_meta:
+        yield "on the meta device, without numbers; build the model on a real one"
+    if item.is_nested or item.layout is not torch.strided:
+        yield "sparse or nested; make it dense"
+    if any(size > 1 and not step for size, step in zip(item.shape, item.stride(), strict=True)):
+        yield "expanded: several of its numbers are one in memory; clone() it"
+    if item.requires_grad and item.is_complex():
+        yield (
+            "complex; keep its real and imaginary parts as a real parameter and join them with "
+            "torch.view_as_complex"
+        )
+    if item.requires_grad and item.dtype == torch.float16:
+        yield (
+            "float16, too narrow for steps of unknown size; keep the parameters in float32 or "
+            "bfloat16, and use torch.autocast"
+        )
+    if item.dtype not in NAMES or (item.requires_grad and item.dtype.itemsize < 2):
+        yield f"{str(item.dtype).removeprefix('torch.')}, which cannot be saved or trained here"
+
+
 def load_model(model: nn.Module, tensors: Mapping[str, Tensor], key: str) -> None:
     """Copy a checkpoint's parameters and buffers into the model."""
     for name, own in model_tensors(model).items():
@@ -70,9 +103,9 @@ def load_model(model: nn.Module, tensors: Mapping[str, Tensor], key: str) -> Non
 def finite(model: nn.Module) -> bool:
     """Return whether every trainable parameter is finite."""
     for item in model.parameters():
-        real = torch.view_as_real(item) if item.is_complex() else item
         # Its ends tell, NaN among them; `isfinite` of all of it takes twice its memory.
-        if item.numel() and not torch.stack(torch.aminmax(real.detach())).isfinite().all():
+        taken = item.requires_grad and item.numel()
+        if taken and not torch.stack(torch.aminmax(item.detach())).isfinite().all():
             return False
     return True
 

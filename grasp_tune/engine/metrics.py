@@ -30,14 +30,22 @@ def _named(outputs: Tensor) -> Tensor:
     return found
 
 
+def _right(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The class of each row; a column of them would be compared with every row."""
+    if targets.numel() != len(outputs):
+        shape = tuple(targets.shape)
+        raise ProblemError(f"metric: targets of shape {shape} are not one class for each row")
+    return targets.reshape(-1)
+
+
 def accuracy(outputs: Tensor, targets: Tensor) -> float:
     """The share of rows whose largest score names the right class."""
-    return float((_named(outputs) == targets).double().mean())
+    return float((_named(outputs) == _right(outputs, targets)).double().mean())
 
 
 def f1(outputs: Tensor, targets: Tensor) -> float:
     """The mean over classes of the harmonic mean of precision and recall; of class 1 for two."""
-    named, found = _named(outputs), []
+    named, targets, found = _named(outputs), _right(outputs, targets), []
     kinds = torch.unique(torch.cat([targets, named])).tolist()
     for kind in [1] if set(kinds) <= {0, 1} else kinds:
         ours, right = named == kind, targets == kind
@@ -51,6 +59,7 @@ def auc(outputs: Tensor, targets: Tensor) -> float:
 
     For more than two classes, the mean over the classes that occur, each against all others.
     """
+    targets = _right(outputs, targets)
     if outputs.ndim == 1 or outputs.shape[-1] == 1:
         return _area(outputs.reshape(-1), targets == 1)
     if outputs.shape[-1] == 2:
@@ -90,3 +99,14 @@ def find_metric(metric: str | Metric) -> tuple[str, Metric]:
             "(outputs, targets)"
         )
     return metric, METRICS[metric]
+
+
+def measured(metric: str | Metric, outputs: Tensor, targets: Tensor) -> float:
+    """Return the metric of these outputs; `ProblemError` where it gives no number."""
+    name, function = find_metric(metric)
+    found = function(outputs, targets)
+    try:
+        return float(found)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        kind = type(found).__name__
+        raise ProblemError(f"metric: {name} returned {kind}, expected a number") from None

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from grasp_tune.core.errors import ProblemError
 from grasp_tune.core.random_streams import address
-from grasp_tune.engine.metrics import find_metric
+from grasp_tune.engine.metrics import measured
 from grasp_tune.engine.problem import Batch, TorchProblem
 from grasp_tune.engine.streams import PURPOSES, Stream, full_batches, seed_globally
 
@@ -57,7 +57,7 @@ class Oracle:
         if purpose == "validation" and self.problem.choose_by == "metric" and metric is not None:
             inputs, targets = batch
             with torch.no_grad():
-                return 1.0 - float(find_metric(metric)[1](self.model(inputs), targets))
+                return 1.0 - measured(metric, self.model(inputs), targets)
         return float(self._loss(batch).detach())
 
     def exact(self, *, gradient: bool, counted: bool = False) -> float:
@@ -97,6 +97,9 @@ class Oracle:
                 f"loss: it returned a tensor of shape {tuple(loss.shape)}, expected a scalar; "
                 "reduce it with .mean()"
             )
+        if loss.is_complex() or loss.is_meta:
+            kind = "complex" if loss.is_complex() else "meta"
+            raise ProblemError(f"loss: it returned a {kind} tensor, expected a real number")
         return loss.reshape(())
 
     @staticmethod

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, Subset, default_collate
 
 from grasp_tune.core.errors import InputError, ProblemError
+from grasp_tune.engine.checkpoints import check_tensors
 from grasp_tune.engine.metrics import Metric, find_metric
 
 Batch = Any  # whatever the data gives: a tuple of tensors as a rule
@@ -29,23 +30,6 @@ Data = (
 
 _ASIDE = 7003  # the seed of the validation rows: the same ones whatever a sweep's seed
 _BUILDER = "a function without arguments that builds the model, such as `lambda: nn.Linear(64, 10)`"
-_UNTRAINABLE = (
-    "not initialised yet (a lazy module); run the model once on an example first",
-    "complex; keep its real and imaginary parts as a real parameter and join them with "
-    "torch.view_as_complex",
-    "on the meta device, without numbers; build the model on a real one",
-    "float16, too narrow for steps of unknown size; keep the parameters in float32 or bfloat16, "
-    "and use torch.autocast",
-)
-
-
-def check_parameters(named: Iterable[tuple[str, Tensor]]) -> None:
-    """Raise `ProblemError` where a parameter cannot be trained."""
-    for name, item in named:
-        narrow = item.dtype == torch.float16 and item.requires_grad
-        found = (nn.parameter.is_lazy(item), item.is_complex(), item.is_meta, narrow)
-        for wrong in (text for is_so, text in zip(found, _UNTRAINABLE, strict=True) if is_so):
-            raise ProblemError(f"model: parameter {name} is {wrong}")
 
 
 def _need(fine: bool, name: str, got: str, expected: str) -> None:
@@ -139,7 +123,7 @@ class TorchProblem:
             raise ProblemError(f"model: it returned {kind}, expected a torch.nn.Module")
         if not any(parameter.requires_grad for parameter in model.parameters()):
             raise ProblemError("model: it has no trainable parameter, so there is nothing to train")
-        check_parameters(model.named_parameters())
+        check_tensors(model.named_parameters(), model.named_buffers())
         for name, part in model.named_modules():
             trained = any(item.requires_grad for item in part.parameters(recurse=False))
             if trained and getattr(part, "sparse", False) is True:
@@ -232,7 +216,10 @@ def _has_rows(data: object) -> bool:
 
 
 def _column(item: Tensor | np.ndarray[Any, Any]) -> Tensor:
-    found = torch.as_tensor(item)
+    try:
+        found = torch.as_tensor(item)
+    except TypeError:
+        raise ProblemError(f"data: got an array of {item.dtype}, expected numbers") from None
     wide = isinstance(item, np.ndarray) and found.dtype == torch.float64
     return found.to(torch.get_default_dtype()) if wide else found
 

@@ -98,7 +98,13 @@ class Averages:
         # Not detached: whoever moves a parameter to other memory moves it here too.
         everything: Tensors = {f"param.{name}": item for name, item in model.named_parameters()}
         everything |= {f"buffer.{name}": item for name, item in model.named_buffers()}
-        self._live = {name: x for name, x in everything.items() if x.is_floating_point()}
+        # What never moves is not averaged, nor what is too narrow for sums (float8).
+        frozen = {f"param.{name}" for name, x in model.named_parameters() if not x.requires_grad}
+        self._live = {
+            name: x
+            for name, x in everything.items()
+            if x.is_floating_point() and x.dtype.itemsize > 1 and name not in frozen
+        }
         self._rest = {name: x for name, x in everything.items() if name not in self._live}
         self._means: dict[float, list[Tensor]] = {float(gamma): [] for gamma in gammas}
         self._steps = dict.fromkeys(self._means, 0)
@@ -115,10 +121,16 @@ class Averages:
             torch._foreach_lerp_(means, now, (1.0 + gamma) / (self._steps[gamma] + gamma))
 
     def candidate(self, gamma: float) -> Tensors:
-        """Return the average as a model's tensors; whole numbers are those of the last iterate."""
+        """Return the average as a model's tensors; whole numbers are those of the last iterate.
+
+        So are numbers of buffers that have no average, such as the infinite ones of a mask.
+        """
         means = self._means[gamma] or self._live.values()
         pairs = zip(self._live.items(), means, strict=True)
         found = {name: mean.detach().to(live.dtype) for (name, live), mean in pairs}
+        for name, mean in found.items():
+            if name.startswith("buffer.") and mean.isnan().any():
+                found[name] = torch.where(mean.isnan(), self._live[name], mean)
         return found | {name: item.detach() for name, item in self._rest.items()}
 
     def save(self, tensors: Tensors, meta: Meta) -> None:

@@ -30,7 +30,7 @@ _DTYPES: dict[str, torch.dtype] = {
 }
 _DTYPES |= {"BF16": torch.bfloat16, "BOOL": torch.bool, "C64": torch.complex64}
 _DTYPES |= {"F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2}
-_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 # The checksum comes first in the header, at a place that is known before anything is parsed.
 _LEAD, _NO_CHECKSUM = b'{"__metadata__":{"blake2b":"', b"0" * 64
@@ -66,12 +66,12 @@ class Content:
         names, end = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name)), 0
         for name in names:
             item, start = tensors[name], end
-            if item.dtype not in _NAMES:
+            if item.dtype not in NAMES:
                 raise InputError(f"tensor {name!r} has dtype {item.dtype}, which the format lacks")
             if item.layout is not torch.strided or item.device.type == "meta":
                 raise InputError(f"tensor {name!r} is sparse or has no data; make it dense first")
             end += item.numel() * item.element_size()
-            entry = {"dtype": _NAMES[item.dtype], "shape": list(item.shape)}
+            entry = {"dtype": NAMES[item.dtype], "shape": list(item.shape)}
             header[name] = {**entry, "data_offsets": [start, end]}
         text = json.dumps(header, separators=(",", ":")).encode()
         return cls(text + b" " * (-len(text) % 8), tuple(tensors[name] for name in names))

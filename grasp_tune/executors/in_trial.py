@@ -12,13 +12,14 @@ from torch import nn
 from grasp_tune.core.methods import Method
 from grasp_tune.core.spec import AnySchedule, SweepSpec
 from grasp_tune.engine.fused import fusion_width
-from grasp_tune.engine.metrics import find_metric
+from grasp_tune.engine.metrics import measured
 from grasp_tune.engine.problem import TorchProblem, checked_problem, row_count
 from grasp_tune.engine.streams import full_batches
 from grasp_tune.executors.local import InProcess
 from grasp_tune.runtime.callbacks import Callback, Reporter
 from grasp_tune.runtime.driver import run_sweep
 from grasp_tune.runtime.result import Result
+from grasp_tune.schedules.paper import for_a_loss
 
 VALUE_SHARE = 8  # at most this part of a trial's budget goes to the loss that it returns
 
@@ -50,7 +51,7 @@ def _value(problem: TorchProblem, model: nn.Module, data: Any, drawn: list[int] 
     parts = list(full_batches(data, device))
     if metric is not None and problem.choose_by == "metric":
         outputs = torch.cat([model(batch[0]) for batch, _ in parts])
-        return 1.0 - float(find_metric(metric)[1](outputs, torch.cat([b[1] for b, _ in parts])))
+        return 1.0 - measured(metric, outputs, torch.cat([batch[1] for batch, _ in parts]))
     total = sum(float(problem.loss(model, batch)) * count for batch, count in parts)
     return total / sum(count for _, count in parts)
 
@@ -76,6 +77,7 @@ def train_in_trial(
     data = problem.data if problem.validation is None else problem.validation
     rows, size = row_count(data) or 0, problem.batch_size
     spare = min(-(-rows // size), budget // VALUE_SHARE)
+    schedule = for_a_loss(schedule)
     spec, bases = SweepSpec.assemble(method, budget - spare, schedule, seed, width=width, **how)
     heard = Reporter([_Parts(report)])
     result = run_sweep(problem, spec, InProcess, bases=bases, progress=heard)

@@ -132,7 +132,7 @@ class LoopOptimizer(Optimizer):
         self._heard, self._noted = (deque[Tensor](maxlen=LOSSES) for _ in range(2))
         super().__init__(point.groups, {"lr": NO_RATE, "shown": NO_RATE, **DEFAULTS})
         self.defaults["momentum"] = 0.0  # for schedulers that insist on one; it is ignored
-        if point.model is not None:
+        if not isinstance(point.model, torch.jit.ScriptModule | None):  # it takes no hooks
             self.listen_to(point.model)
 
     def listen_to(self, model: nn.Module) -> None:

@@ -16,10 +16,10 @@ from grasp_tune.engine.checkpoints import (
     Checkpoint,
     Store,
     Tensors,
+    check_tensors,
     load_model,
     model_tensors,
 )
-from grasp_tune.engine.problem import check_parameters
 from grasp_tune.engine.step_rules import StepRules
 from grasp_tune.engine.tensor_file import Meta
 from grasp_tune.optimizers.muon import hidden_matrices
@@ -80,7 +80,6 @@ class ModelPoint:
         self.store = store
         self.model = given if isinstance(given, nn.Module) else None
         self.groups = _groups(given, weight_decay)
-        self.rules = StepRules(self.groups, clip)
         self.trained: list[Tensor] = [p for group in self.groups for p in group["params"]]
         if not self.trained:
             raise InputError("there is no trainable parameter, so there is nothing to train")
@@ -89,7 +88,9 @@ class ModelPoint:
         named = () if self.model is None else self.model.named_parameters()
         names = {id(item): name for name, item in named}
         self._names = [names.get(id(item), str(at)) for at, item in enumerate(self.trained)]
-        check_parameters(self.named_parameters())
+        owner = self if self.model is None else self.model
+        check_tensors(owner.named_parameters(), owner.named_buffers())
+        self.rules = StepRules(self.groups, clip)
         self._seen: list[int] | None = None  # their versions when we last put them
         self._marks, self._norms = 0, list[Tensor]()
         self.buffers = Buffers(self.model)

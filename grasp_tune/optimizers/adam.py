@@ -65,7 +65,7 @@ class CoordinateAdam(OwnState):
         roots = torch._foreach_sqrt(square)
         torch._foreach_add_(roots, TINY)
         torch._foreach_mul_(roots, 1.0 - FIRST ** group["steps"])
-        moves = torch._foreach_div(mean, roots)
+        moves = [torch.div(x, root, out=root) for x, root in zip(mean, roots, strict=True)]
         torch._foreach_clamp_min_(moves, -1.0)
         torch._foreach_clamp_max_(moves, 1.0)
         if power := group["power"]:

@@ -32,7 +32,7 @@ def multiplier(peak: Tensor, typical: float, power: float) -> Tensor:
     Without the floor a feature that is nearly always dark gets a huge weight from the few
     minibatches that show a trace of it, and ruins the rows in which it is bright.
     """
-    return (peak / typical).clamp_min(FLOOR).pow(-power)
+    return (peak / typical).clamp_min_(FLOOR).pow_(-power)
 
 
 def typical_peak(peaks: list[Tensor]) -> float:

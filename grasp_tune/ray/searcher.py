@@ -32,6 +32,7 @@ from grasp_tune.runtime.result import Result
 from grasp_tune.runtime.shared_storage import SharedStorage
 from grasp_tune.runtime.shared_sweep import SharedSweep
 from grasp_tune.schedules.cells import CellSearch
+from grasp_tune.schedules.paper import for_a_loss
 
 FUNCTION_ENDED = (
     "the function ended in the middle of {task} (trial {trial}): make its optimizer with "
@@ -58,7 +59,8 @@ class GraspSearcher(TuneSearcher):
     probe_parts: tasks that share the probe; by default as many as its length makes worthwhile with
         `paper`, and one with `promote`.
     challengers: further base optimizers that join the race, by name or as functions.
-    metric, mode: `score` or `loss`, and `min`; a function of your own reports what it likes.
+    metric, mode: `score` or `loss`, and `min`; a function of your own reports what it likes. With
+        `loss`, `paper` compares losses, too, where the paper compares norms of gradients.
     """
 
     def __init__(
@@ -116,6 +118,8 @@ class GraspSearcher(TuneSearcher):
                     f"metric, mode: got {self._metric!r}, {self._mode!r}, expected 'score' or "
                     "'loss' and 'min', which the last trial, with the chosen model, reports"
                 )
+            if self._metric == "loss":
+                self.ledger.begin_again(schedule=for_a_loss(self.spec.schedule))
             # One with parameters needs them: its model can be built in its own processes only.
             if "setup" not in vars(trainable):
                 make, constants, seed = trainable.problem, {**config, **self._drawn}, self.spec.seed

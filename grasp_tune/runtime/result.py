@@ -214,6 +214,10 @@ class Result(_Saved):
                     f"{folder} holds {' and '.join(names)}, which may be somebody else's: save to "
                     "another folder, or remove them"
                 ) from None
+        self.write(folder)
+
+    def write(self, folder: Path) -> None:
+        """Write as `save` does, to a folder that is known to be ours, whatever a crash left."""
         CheckpointStore(folder).write(MODEL, self.tensors, {})
         write_json_atomic(folder / RESULT, self.to_dict(), seal=True)
 

@@ -273,7 +273,7 @@ class SharedTrial(ABC):
         Ledger(search).settle(storage.calls.total)
         result = Result.of(search, tensors)
         if storage.folder is not None:
-            result.save(storage.folder)
+            result.write(storage.folder)
         loss, outcomes = result.loss, search.outcomes.values()
         if math.isnan(loss):  # x0 was chosen, by its gradient
             probes = [x.value for x in outcomes if isinstance(x, ProbeOutcome) and x.values]

@@ -14,9 +14,10 @@ from grasp_tune.core.choice import Candidate, Choice, start_won, stationary_star
 from grasp_tune.core.ensemble import Tally, best, tallied, uniform_samples
 from grasp_tune.core.plan import Plan
 from grasp_tune.core.random_streams import trajectory_indices
-from grasp_tune.core.rounds import Known, Round, Rounds, score_tasks, scores, train_tasks
+from grasp_tune.core.rounds import Known, Round, Rounds, Schedule, score_tasks, scores, train_tasks
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import Arm, ProbeOutcome, Score, Segment, Task, ended_runs
+from grasp_tune.schedules import find_schedule
 from grasp_tune.schedules.probe import parts_of, plan_after, probing
 
 
@@ -25,10 +26,11 @@ class Paper:
     """The paper's algorithm to the letter.
 
     by_loss: compare losses at the end also where the paper compares the norms of mean gradients,
-        which are small at a dead network, too. No theorem is about that choice.
+        which are small at a dead network, too. No theorem is about that choice. None: where there
+        is validation data, or whoever runs the sweep wants a loss (see `for_a_loss`).
     """
 
-    by_loss: bool = False
+    by_loss: bool | None = None
 
     name: ClassVar[str] = "paper"
     default_base: ClassVar[str | None] = None  # the optimizer that the method's theorem is about
@@ -45,7 +47,8 @@ class Paper:
         start = yield from probing(gradients, values, parts=parts, exact=exact)
         norm = start.gradient_norm if start.gradients else None
         plan = plan_after(spec, norm, start.value if start.values else None, spec.ensemble)
-        by: Score = "value" if self.by_loss else plan.score
+        held_out = start.held_out and spec.ensemble == "resample"
+        by: Score = "value" if self.by_loss or (self.by_loss is None and held_out) else plan.score
         first = start_candidate(start, by)
         if plan.stationary:
             return stationary_start(first, by)
@@ -65,7 +68,8 @@ class Paper:
         alive = [row.key for row in rows if not row.note]
         count = 1 if exact else plan.samples_per_candidate
         shared = count * len(alive) // (len(alive) + 1)
-        if by != plan.score and shared and not exact:  # x0's samples come out of the others'
+        apart = by == "value" and (held_out or plan.score != by)  # x0's probe is something else
+        if apart and shared and not exact:  # its samples come out of the others'
             alive, count = [START, *alive], shared
         tallies: dict[str, Tally] = {}
         if alive:
@@ -95,8 +99,15 @@ class Paper:
                 f"the chosen run ended with a loss of {above[chosen.arm]:.4g}, above that of x0: a "
                 "small gradient may be that of a dead network; Paper(by_loss=True) compares losses"
             )
-        covered = spec.method.covered(self) and not self.by_loss
+        covered = spec.method.covered(self) and by == spec.method.score
         return Choice(chosen.key, by, way, tuple(rows), covered=covered, notes=tuple(notes))
+
+
+def for_a_loss(schedule: str | Schedule) -> Schedule:
+    """Return the schedule for somebody who wants a small loss: the paper's then compares losses."""
+    found = find_schedule(schedule)
+    undecided = isinstance(found, Paper) and found.by_loss is None
+    return Paper(by_loss=True) if undecided else found
 
 
 def paper_segments(spec: SweepSpec, plan: Plan, base: str, first_arm: int = 1) -> list[Segment]:

@@ -148,8 +148,11 @@ def test_class_folders_may_stand_at_the_top(tmp_path: Path) -> None:
 
 
 def test_folders_that_make_no_sense_are_told(tmp_path: Path) -> None:
-    with pytest.raises(MissingDataError, match=r"path: .*; expected .*/train/<class>/<pict"):
-        load(name="image_folder", path=str(tmp_path / "gone"))
+    (tmp_path / "file").touch()
+    for path in ("gone", "file"):
+        with pytest.raises(MissingDataError, match=r"path: .*; expected .*/train/<class>/<pict"):
+            load(name="image_folder", path=str(tmp_path / path))
+    (tmp_path / "file").unlink()
     (tmp_path / "train" / "a").mkdir(parents=True)
     with pytest.raises(MissingDataError, match=r"Found no valid file for the classes a"):
         load(name="image_folder", path=str(tmp_path))

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from grasp_tune.core.errors import ProblemError
-from grasp_tune.engine.metrics import accuracy, auc, f1, find_metric, r2
+from grasp_tune.engine.metrics import accuracy, auc, f1, find_metric, measured, r2
 from grasp_tune.engine.problem import TorchProblem
 
 
@@ -21,6 +21,20 @@ def test_metrics_by_hand() -> None:
     # Around the mean 2 the targets have 1 + 0 + 1, the residuals 0.25 + 0 + 0.25.
     assert r2(torch.tensor([[1.5], [2.0], [2.5]]), torch.tensor([1.0, 2.0, 3.0])) == 0.75
     assert math.isnan(r2(torch.ones(2), torch.ones(2)))
+
+
+def test_a_column_of_targets_is_a_class_for_each_row() -> None:
+    scores, right = torch.tensor([[2.0], [-1.0], [3.0]]), torch.tensor([1.0, 1.0, 0.0])
+    for metric in (accuracy, f1, auc):
+        assert metric(scores, right.unsqueeze(1)) == metric(scores, right)
+        with pytest.raises(ProblemError, match=r"targets of shape \(3, 2\) are not one class"):
+            metric(scores, torch.zeros(3, 2))
+
+
+@pytest.mark.parametrize("found", [None, "much", torch.ones(2), 1j, 10**400])
+def test_a_metric_that_is_no_number_is_one_line(found: object) -> None:
+    with pytest.raises(ProblemError, match=r"metric: <lambda> returned .*, expected a number"):
+        measured(lambda outputs, targets: found, torch.ones(2), torch.ones(2))  # type: ignore[arg-type, return-value]
 
 
 def test_metrics_are_scikit_learns() -> None:

@@ -54,6 +54,8 @@ def test_dropout_is_addressed_by_purpose_and_call() -> None:
             lambda model, batch: workbench.cross_entropy(model, batch).detach(),
             "does not depend on the model's parameters",
         ),
+        (lambda model, batch: model(batch[0]).sum() * 1j, "a complex tensor, expected a real"),
+        (lambda model, batch: model(batch[0]).sum().to("meta"), "a meta tensor, expected a real"),
     ],
 )
 def test_a_wrong_loss_is_described(loss: object, words: str) -> None:

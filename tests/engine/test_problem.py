@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -128,6 +129,7 @@ def test_a_module_as_the_loss_needs_pairs() -> None:
         ({"data": (torch.zeros(9, 2), torch.zeros(8))}, r"different numbers of rows: \[9, 8\]"),
         ({"data": ()}, "data: a tuple must hold tensors"),
         ({"data": (torch.tensor(1.0),)}, "data: a tuple must hold tensors with at least one dim"),
+        ({"data": np.array(["a"] * 9)}, "data: got an array of <U1, expected numbers"),
         ({"data": 5}, "data: got int, expected a tuple of tensors or arrays, a Dataset"),
         ({"data": iter([torch.zeros(8)])}, "can be read only once; give a function that makes one"),
         ({"validation": (torch.zeros(0, 2),)}, "validation: there are no rows"),

@@ -59,3 +59,12 @@ def test_a_metric_that_chooses_is_the_value() -> None:
     with torch.no_grad():
         right = float((result.model(ROWS[80:]).argmax(1) == LABELS[80:]).float().mean())
     assert found["loss"] == pytest.approx(1.0 - right)
+
+
+def test_the_paper_s_sweep_compares_losses_as_the_trials_are() -> None:
+    for schedule in ("paper", gt.Paper(by_loss=False)):
+        method = gt.NonConvex(L_eps=1.0, F_eps=1.0, delta=0.3)
+        found, _ = train_in_trial(
+            problem()[0], 200, lambda part, best: None, method, schedule=schedule
+        )
+        assert found.choice.by == ("value" if schedule == "paper" else "gradient")

@@ -174,8 +174,8 @@ def test_a_killed_driver_of_a_user_s_own_function_is_resumed(tmp_path: Path) -> 
     assert spent(result) <= BUDGET
 
 
-# Every trial that fails costs a new process, six in all: minutes on a machine with a load of 15.
-@pytest.mark.timeout(900)
+# Every trial that fails costs a new process, half a minute each on a machine with a load of 15.
+@pytest.mark.timeout(400)
 def test_an_experiment_that_ended_in_errors_is_restarted(tmp_path: Path, wanted: gt.Result) -> None:
     down = tmp_path / "down"
     down.touch()

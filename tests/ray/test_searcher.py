@@ -4,6 +4,7 @@ import math
 import random
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -315,6 +316,14 @@ def test_constants_and_known_metrics_are_taken() -> None:
     assert found.metric == "score"
     assert found.set_search_properties("loss", "min", {"rows": 3}, num_samples=1)
     assert found.metric == "loss"
+
+
+@pytest.mark.parametrize("metric", ["loss", "score"])
+def test_the_paper_s_sweep_compares_losses_where_the_loss_is_the_metric(metric: str) -> None:
+    found = GraspSearcher(schedule="paper")
+    told: dict[str, Any] = {"metric": metric, "mode": "min", "trainable": None, "spec": {}}
+    found.meet(SimpleNamespace(set_up=lambda name: None, **told))  # type: ignore[arg-type]
+    assert found.spec.schedule == gt.Paper(by_loss=True if metric == "loss" else None)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 import grasp_tune as gt
 from grasp_tune.core.random_streams import trajectory_indices
 from grasp_tune.engine.streams import Stream
+from tests.engine import workbench
 
 CPU = torch.device("cpu")
 BATCH = 8
@@ -168,11 +169,28 @@ def test_a_dead_network_wins_by_gradient_with_a_note_and_loses_by_loss(held_out:
 
     held = data if held_out else None
     found = gt.TorchProblem(model=model, loss=loss, data=data, batch_size=8, validation=held)
-    by_norm = gt.minimize(found, 800, gt.NonConvex(), "paper", progress=False)
+    letter = gt.Paper(by_loss=False)
+    by_norm = gt.minimize(found, 800, gt.NonConvex(), letter, progress=False)
     assert float(by_norm.tensors["param.weight"]) < 0.0
     assert any("above that of x0: a small gradient" in note for note in by_norm.notes)
+    usual = gt.minimize(found, 800, gt.NonConvex(), "paper", progress=False)
+    assert usual.choice.by == ("value" if held_out else "gradient")
+    assert (float(usual.tensors["param.weight"]) < 0.0) != held_out
     by_loss = gt.minimize(found, 800, gt.NonConvex(), gt.Paper(by_loss=True), progress=False)
     assert abs(float(by_loss.tensors["param.weight"]) - 3.0) < 0.5
     assert by_loss.choice.by == "value" and sum(by_loss.calls.values()) <= 800
     assert by_loss.certificate is None or not by_loss.certificate.covered
     assert not any("dead network" in note for note in by_loss.notes)
+
+
+def test_x0_is_scored_on_the_validation_rows_too() -> None:
+    x, y = workbench.rows()
+    held = (x[:40], y[torch.arange(39, -1, -1)])
+    for method in (gt.Convex(d_eps=1.0, L_eps=1.0), gt.NonConvex(L_eps=1.0, F_eps=1.0)):
+        given = workbench.problem(
+            workbench.linear, data=(x, y), validation=held, choose_by="metric", metric="accuracy"
+        )
+        result = gt.minimize(given, 800, method, "paper", progress=False)
+        assert 0.0 <= result.candidates[0].score <= 1.0  # 1 - accuracy, and no loss
+        assert result.candidates[0].samples == result.candidates[1].samples
+        assert sum(result.calls.values()) <= 800
