@@ -24,6 +24,11 @@ class Key(str):
         return cls(text)
 
     @property
+    def run(self) -> int:
+        """The number of its run; 0 where it is of none."""
+        return int(self[3:].split("-")[0]) if self.startswith("run") else 0
+
+    @property
     def call(self) -> int:
         """The oracle calls of its run; 0 where it is of none."""
         return int(self.split("-")[1]) if self.startswith("run") else 0

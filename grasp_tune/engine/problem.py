@@ -144,11 +144,14 @@ class TorchProblem:
         return model.to(self.chosen_device).train()
 
     @property
+    def metric_name(self) -> str | None:
+        """The name of the metric, None without one."""
+        return None if self.metric is None else find_metric(self.metric)[0]
+
+    @property
     def choice_metric(self) -> str | None:
         """The name of the metric by which the ensemble chooses, None where losses decide."""
-        if self.metric is None or self.choose_by == "loss":
-            return None
-        return find_metric(self.metric)[0]
+        return None if self.choose_by == "loss" else self.metric_name
 
     @property
     def chosen_device(self) -> torch.device:

@@ -24,7 +24,6 @@ from grasp_tune.config.yaml_text import yaml_text
 from grasp_tune.core.errors import BudgetTooSmall
 from grasp_tune.core.records import decode, encode
 from grasp_tune.engine.checkpoints import load_model
-from grasp_tune.engine.metrics import find_metric
 from grasp_tune.extras import missing_extra
 from grasp_tune.limits import Limits
 from grasp_tune.peers.registry import PEERS, installed_peers
@@ -190,7 +189,7 @@ def compare(
     summaries = [MethodSummary(name, TITLES[name], tuple(items)) for name, items in found.items()]
     ordered = tuple(sorted(summaries, key=lambda item: item.rank(sort)))
     absent = tuple(peer.title for peer in PEERS.values() if not methods and not peer.installed)
-    metric = "accuracy" if (asked := built.problem.metric) is None else find_metric(asked)[0]
+    metric = built.problem.metric_name or "accuracy"
     comparison = Comparison(experiment, folder, ordered, absent, metric, sort)
     write_json_atomic(folder / "comparison.json", comparison.to_dict())
     return comparison

@@ -91,7 +91,7 @@ def evaluate(model: nn.Module, built: Built) -> Quality:
     return Quality(
         **{name: _scores(model, built, *rows) for name, rows in parts.items()},
         baseline=_scores(_constant(built), built, *last) if named else None,
-        metric=None if problem.metric is None else find_metric(problem.metric)[0],
+        metric=problem.metric_name,
     )
 
 

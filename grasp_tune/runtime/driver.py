@@ -186,7 +186,8 @@ class Driver:
         self.show(every=0.0)
         build = partial(problem.build, self.spec.seed)
         found = Result.of(self.search, model_tensors(worker.model), build)
-        found = replace(found, usage=self.folder.usage.reading())
+        usage = self.folder.usage.reading()
+        found = replace(found, usage=usage, measured=problem.metric_name)
         if found.partial:  # its scores are training losses
             return found
         return replace(found, validation=problem.validation_rows, metric=problem.choice_metric)
