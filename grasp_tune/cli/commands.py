@@ -18,6 +18,7 @@ import typer
 if TYPE_CHECKING:
     from grasp_tune.config.schema import Experiment
 
+_BEGUN = time.monotonic()  # nothing heavy is loaded yet
 Format = Literal["table", "json"]
 _CONFIG = "The experiment, a YAML file; `grasp-tune init` writes a first one."
 Config = Annotated[Path, typer.Argument(metavar="CONFIG", help=_CONFIG)]
@@ -191,7 +192,9 @@ def run(
     flag = " --allow-outside" * allow_outside
     tell = (lambda text: None) if quiet else (lambda text: say(f"note: {text}"))
     with _resumable(f"grasp-tune resume {shlex.quote(str(folder))}{flag}"):
-        finished = run_experiment(experiment, out, progress=not quiet, fresh=fresh, tell=tell)
+        finished = run_experiment(
+            experiment, out, progress=not quiet, fresh=fresh, tell=tell, began=_BEGUN
+        )
     _output(finished, shown, run_page)
 
 
