@@ -276,6 +276,7 @@ def watch(
     from grasp_tune.config.loader import CONFIG
     from grasp_tune.report.formatting import number
     from grasp_tune.report.page import write_folder_report
+    from grasp_tune.runtime.callbacks import WORDS
     from grasp_tune.runtime.sweep_folder import load_search
 
     before, ended = "", False
@@ -285,7 +286,7 @@ def watch(
             path = write_folder_report(folder.absolute())
             at = load_search(folder / "state.json").progress
             best = f", best loss {number(at.best)}" if math.isfinite(at.best) else ""
-            line = f"{at.phase}: {at.calls:,} of {at.budget:,} calls{best}"
+            line = f"{WORDS[at.phase]}: {at.calls:,} of {at.budget:,} calls{best}"
             if line != before:
                 typer.echo(line)
             if not before and show:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +85,7 @@ def run_experiment(
     new = claim(folder, experiment, fresh=fresh)
     for note in (*experiment.notes(), *built.data.notes):
         tell(note)
-    started, clock = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S"), time.monotonic()
+    started, clock = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S"), time.monotonic()
     if (minutes := experiment.minutes) is not None:  # what comes before and after is part of them
         around = time.monotonic() - began + evaluation.evaluation_seconds(model, built)
         minutes = max(_LEAST, minutes - around / 60)

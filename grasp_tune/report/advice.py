@@ -146,7 +146,7 @@ def memorizes(result: Result, quality: Quality | None) -> str | None:
     return None
 
 
-def next_steps(result: Result, metadata: RunMetadata | None) -> list[str]:
+def next_steps(result: Result, metadata: RunMetadata | None, folder: str = "DIR") -> list[str]:
     """What to do next, the most important first."""
     if result.partial:
         return ["Go on with it: the same call, or grasp-tune resume, continues where it stopped."]
@@ -188,7 +188,7 @@ def next_steps(result: Result, metadata: RunMetadata | None) -> list[str]:
         more += f"loss by {much}."
         if metadata is not None and result.spec.get("schedule") == "promote":
             budget = 2 * int(result.spec["budget"])
-            more += f" grasp-tune resume DIR --budget {budget} goes on from here."
+            more += f" grasp-tune resume {folder} --budget {budget} goes on from here."
     elif gain is not None:
         more = "would change little: the curve is flat. A larger model, other features or a larger "
         more += "minibatch may."

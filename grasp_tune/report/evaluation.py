@@ -89,10 +89,10 @@ def _parts(built: Built) -> dict[str, Any]:
 
 def evaluation_seconds(model: nn.Module, built: Built) -> float:
     """About how long `evaluate` takes, by timing a part of it."""
-    rows, (x, y) = [len(part[0]) for part in _parts(built).values()], built.problem.data
-    begun = time.perf_counter()
-    found = _scores(model.eval(), built, x[:_CHUNK], y[:_CHUNK])
-    return (time.perf_counter() - begun) * sum(rows) / found.rows
+    parts, begun = _parts(built), time.perf_counter()
+    found = _scores(model.eval(), built, *(item[:_CHUNK] for item in parts["train"]))
+    rows = sum(len(part[0]) for part in parts.values())
+    return (time.perf_counter() - begun) * rows / found.rows
 
 
 def evaluate(model: nn.Module, built: Built) -> Quality:
