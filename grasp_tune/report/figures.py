@@ -120,7 +120,12 @@ def _add_metric(figure: Any, looks: Sequence[Look], name: str) -> None:
     """Add the metric of the chosen run on validation data, in a panel below the losses."""
     points = [(max(1, look.call), look.metric) for look in looks if math.isfinite(look.metric)]
     if points:
-        below = {"domain": [0.0, 0.24], "title": {"text": escape(name)}}
+        # The start may be far off, as the R2 of an untrained model: it does not set the scale.
+        known = [value for call, value in points if call > 1] or [value for _, value in points]
+        room = max(max(known) - min(known), 0.1 * abs(max(known)), 1e-3)
+        low = max(min(known) - room, min(value for _, value in points) - 0.1 * room)
+        ends = [low, max(value for _, value in points) + 0.1 * room]
+        below = {"domain": [0.0, 0.24], "title": {"text": escape(name)}, "range": ends}
         figure.update_layout(yaxis_domain=[0.34, 1.0], yaxis2=below, xaxis_anchor="y2", height=480)
         how: dict[str, Any] = {"line": {"width": 2, "color": LOST}, "yaxis": "y2"}
         add_trace(figure, f"validation {escape(name)}", points, mode="lines+markers", **how)

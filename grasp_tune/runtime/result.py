@@ -330,12 +330,13 @@ def _runs(search: Search) -> tuple[Run, ...]:
 
 def _looks(search: Search) -> tuple[Look, ...]:
     """Return what validation data said of every point, the samples of all rounds put together."""
-    outcomes = search.outcomes.values()
-    if not any(isinstance(item, ProbeOutcome) and item.held_out for item in outcomes):
+    outcomes = search.outcomes
+    if not any(isinstance(item, ProbeOutcome) and item.held_out for item in outcomes.values()):
         return ()
     found: dict[tuple[int, int, bool], list[SampleOutcome]] = {}
-    for item in outcomes:
-        for sample in item.samples if isinstance(item, ScoreOutcome) else ():
+    for task, item in outcomes.items():
+        value = getattr(search.tasks[task], "by", "") == "value"
+        for sample in item.samples if isinstance(item, ScoreOutcome) and value else ():
             key = Key.parse(sample.key)  # a state is the same point as the iterate
             place = (key.run, key.call, key.what == "average")
             found.setdefault(place, []).append(replace(sample, key=""))

@@ -218,6 +218,10 @@ def test_training_loss_validation_loss_and_metric_are_drawn_together() -> None:
     assert list(held_out.y) == [2.0, 1.0, 1.5] and list(held_out.error_y.array) == [0.25, 0.0, 0.0]
     assert metric.name == "validation f1" and list(metric.y) == [0.3, 0.8, 0.7]
     assert metric.yaxis == "y2" and figure.layout.yaxis2.title.text == "f1"
+    # An untrained model far below does not set the scale: 0.7 - 0.1 at the lower end.
+    far = tuple(replace(look, metric=-9.0) if not look.call else look for look in looks)
+    figure = curve_figure(replace(result, looks=far, measured="r2"))
+    assert figure.layout.yaxis2.range[0] == pytest.approx(0.6)
     without = tuple(replace(look, metric=math.nan) for look in looks)
     names = [trace.name for trace in curve_figure(replace(result, looks=without)).data]
     assert "validation loss" in names and "validation f1" not in names
