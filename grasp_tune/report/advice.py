@@ -30,7 +30,9 @@ def headline(result: Result, metadata: RunMetadata | None) -> str:
         start = result.candidates[0].score
         start = start if result.metric is None else 1.0 - start
         before = f"; it was {number(start)} at the start" if math.isfinite(start) else ""
-        return f"The model's {score_label(result)} is {score_words(result)}{before}."
+        whose = "The best point so far has a" if result.partial else "The model's"
+        link = "of" if result.partial else "is"
+        return f"{whose} {score_label(result)} {link} {score_words(result)}{before}."
     where, held = quality.held_out
     parts = held, quality.baseline or held, quality.adamw or held
     constant = "a constant prediction gets"

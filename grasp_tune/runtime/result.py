@@ -113,6 +113,9 @@ class Result(_Saved):
         notes += (item.note for item in outcomes if isinstance(item, TrainOutcome) and item.note)
         choice = replace(choice, notes=(*choice.notes, *dict.fromkeys([*notes, *search.notes])))
         own = {name: x for name, x in tensors.items() if name.startswith(("param.", "buffer."))}
+        looks, scored = _looks(search), (x for x in outcomes if isinstance(x, ScoreOutcome))
+        # Who knows the problem knows more: how many rows, and the metric's name.
+        by_metric = any(not math.isnan(sample.loss) for item in scored for sample in item.samples)
         return cls(
             spec=search.spec.to_dict(),
             choice=choice,
@@ -123,7 +126,9 @@ class Result(_Saved):
             tensors={name: item.detach().cpu().clone() for name, item in own.items()},
             build=build,
             depth=search.depth,
-            looks=_looks(search),
+            looks=looks,
+            validation=0 if looks and not choice.partial else None,
+            metric="metric" if by_metric and not choice.partial else None,
         )
 
     @cached_property
