@@ -60,8 +60,9 @@ def _runs(study: optuna.Study) -> tuple[Sequence[Run], int]:
     runs: Sequence[Run] = ()
     if (spec := study_json(study, SETTING)) is not None:
         # Of an optimizer of the user's own the name will do.
-        module, _, name = (base := str(spec["method"].get("base"))).partition(":")
-        search = Search(SweepSpec.from_dict(spec, {base: type(name, (), {"__module__": module})}))
+        module, own, name = (base := spec["method"].get("base") or "").partition(":")
+        bases = {base: type(name, (), {"__module__": module})} if own else {}
+        search = Search(SweepSpec.from_dict(spec, bases))
         log = StudyLog(study, fingerprint(spec, study.study_name))
         Assignments(log, search).learn()
         runs = Result.of(search, {}).runs
