@@ -144,7 +144,8 @@ def test_what_cannot_be_right_is_refused(changes: dict[str, Any], words: str) ->
 @pytest.mark.parametrize("name", ["data", "validation"])
 def test_a_list_of_batches_is_told_what_to_give(name: str) -> None:
     named = [{"x": x, "y": y} for x, y in batches()]
-    for given in (batches(), [(x.numpy(), y.numpy()) for x, y in batches()], named):
+    lists: list[Any] = [batches(), [(x.numpy(), y.numpy()) for x, y in batches()], named]
+    for given in lists:
         words = f"{name}: a list of .* items, each with 8 rows; .* `lambda: batches`"
         with pytest.raises(ProblemError, match=words):
             workbench.problem(**{name: given})
