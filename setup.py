@@ -1,13 +1,13 @@
 """The README for a package index: its relative links become addresses in the repository."""
 
 import re
-import tomllib
 from pathlib import Path
 
 from setuptools import setup
 
 HERE = Path(__file__).parent
-SOURCE = tomllib.loads((HERE / "pyproject.toml").read_text("utf-8"))["project"]["urls"]["Source"]
+# Not tomllib, which Python 3.10 lacks.
+(SOURCE,) = re.findall(r'^Source = "(.+)"$', (HERE / "pyproject.toml").read_text("utf-8"), re.M)
 
 setup(
     long_description=re.sub(

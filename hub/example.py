@@ -6,6 +6,7 @@ import random
 import optuna
 import optunahub
 
+
 module = optunahub.load_module("samplers/grasp")
 
 

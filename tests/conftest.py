@@ -23,7 +23,14 @@ from hypothesis import HealthCheck, settings
 from grasp_tune.core.errors import MissingExtra
 
 RAY_TESTS = Path(__file__).parent / "ray"
-EXTRAS = ("optuna", "pyarrow", "ray", "torchvision")  # a test of one that is missing is skipped
+EXTRAS = (
+    "optuna",
+    "plotly",
+    "pyarrow",
+    "ray",
+    "sklearn",
+    "torchvision",
+)  # a test of one that is missing is skipped
 WHOLE = {  # files that need a package from their first lines on
     "ray": ["ray", "loop/test_examples.py", "runtime/test_shared_s*.py", "executors/test_*.py"],
     "optuna": [

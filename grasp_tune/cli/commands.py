@@ -18,6 +18,7 @@ import typer
 if TYPE_CHECKING:
     from grasp_tune.config.schema import Experiment
 
+_BEGUN = time.monotonic()  # nothing heavy is loaded yet
 Format = Literal["table", "json"]
 _CONFIG = "The experiment, a YAML file; `grasp-tune init` writes a first one."
 Config = Annotated[Path, typer.Argument(metavar="CONFIG", help=_CONFIG)]
@@ -191,7 +192,9 @@ def run(
     flag = " --allow-outside" * allow_outside
     tell = (lambda text: None) if quiet else (lambda text: say(f"note: {text}"))
     with _resumable(f"grasp-tune resume {shlex.quote(str(folder))}{flag}"):
-        finished = run_experiment(experiment, out, progress=not quiet, fresh=fresh, tell=tell)
+        finished = run_experiment(
+            experiment, out, progress=not quiet, fresh=fresh, tell=tell, began=_BEGUN
+        )
     _output(finished, shown, run_page)
 
 
@@ -273,6 +276,7 @@ def watch(
     from grasp_tune.config.loader import CONFIG
     from grasp_tune.report.formatting import number
     from grasp_tune.report.page import write_folder_report
+    from grasp_tune.runtime.callbacks import WORDS
     from grasp_tune.runtime.sweep_folder import load_search
 
     before, ended = "", False
@@ -282,7 +286,7 @@ def watch(
             path = write_folder_report(folder.absolute())
             at = load_search(folder / "state.json").progress
             best = f", best loss {number(at.best)}" if math.isfinite(at.best) else ""
-            line = f"{at.phase}: {at.calls:,} of {at.budget:,} calls{best}"
+            line = f"{WORDS[at.phase]}: {at.calls:,} of {at.budget:,} calls{best}"
             if line != before:
                 typer.echo(line)
             if not before and show:

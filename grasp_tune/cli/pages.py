@@ -1,5 +1,6 @@
 """What the commands print on a terminal; imported when there is something to print."""
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,7 +60,7 @@ def run_page(finished: "Finished") -> Group:
     table.add_row("time", duration(metadata.seconds))
     for note in result.notes:
         table.add_row("note", note)
-    for step in next_steps(result, metadata):
+    for step in next_steps(result, metadata, shlex.quote(str(finished.folder))):
         table.add_row("next", step)
     table.add_row("report", str(finished.report))
     return Group(Text(headline(result, metadata)), Text(effort(result, metadata)), table)

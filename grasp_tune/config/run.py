@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from grasp_tune.engine.fused import pays
 from grasp_tune.report import evaluation
 from grasp_tune.report.page import LiveReport, write_folder_report
 from grasp_tune.runtime.result import Result
+
+_LEAST = 0.01  # minutes that are left for training, whatever else takes
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +59,7 @@ def run_experiment(
     progress: bool = True,
     fresh: bool = False,
     tell: Callable[[str], object] = lambda note: None,
+    began: float | None = None,
 ) -> Finished:
     """Run an experiment into a folder and return what came out; the same folder again goes on.
 
@@ -65,7 +68,9 @@ def run_experiment(
     out: the folder; None: the experiment's own. progress: whether to show it.
     fresh: remove an earlier run from the folder first.
     tell: is given what a person should know of the config and the data, sentence by sentence.
+    began: from when on the experiment's minutes count, by `time.monotonic`; None: from now on.
     """
+    began = time.monotonic() if began is None else began
     if (place := out or experiment.out) is None:
         raise ConfigError("--out", "", "nothing", "a folder for the results, such as runs/first")
     folder = Path(place).expanduser().absolute()
@@ -80,11 +85,14 @@ def run_experiment(
     new = claim(folder, experiment, fresh=fresh)
     for note in (*experiment.notes(), *built.data.notes):
         tell(note)
-    started, clock = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S"), time.monotonic()
+    started, clock = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S"), time.monotonic()
+    if (minutes := experiment.minutes) is not None:  # what comes before and after is part of them
+        around = time.monotonic() - began + evaluation.evaluation_seconds(model, built)
+        minutes = max(_LEAST, minutes - around / 60)
     try:
         found = minimize(
             built.problem,
-            minutes=experiment.minutes,
+            minutes=minutes,
             progress=progress,
             out=folder,
             callbacks=[LiveReport(folder)],

@@ -4,7 +4,6 @@ A key is its own text, as stores and JSON hold it; a repeated task writes the sa
 """
 
 import re
-from typing import Self
 
 from grasp_tune.core.errors import InputError
 
@@ -17,7 +16,7 @@ class Key(str):
     __slots__ = ()
 
     @classmethod
-    def parse(cls, text: str) -> Self:
+    def parse(cls, text: str) -> "Key":
         """Return the key of that text; InputError where it is none."""
         if _TEXT.fullmatch(text) is None:
             raise InputError(f"{text[:80]!r} is no key of a checkpoint")

@@ -8,6 +8,7 @@ for which JSON has no word: they are written as the strings `nan`, `inf`, `-inf`
 import hashlib
 import json
 import math
+import sys
 import types
 import typing
 from dataclasses import dataclass, fields, is_dataclass
@@ -16,6 +17,14 @@ from typing import Any, TypeVar
 
 from grasp_tune.core.checkpoint_keys import Key
 from grasp_tune.core.errors import InputError
+
+if sys.version_info >= (3, 11):
+    from typing import dataclass_transform
+else:
+
+    def dataclass_transform(**_: bool) -> Any:  # type checkers alone read it
+        return lambda function: function
+
 
 Json = Any  # what json.loads gives
 Record = TypeVar("Record")
@@ -49,7 +58,7 @@ def _same(one: object, other: object) -> bool:
     return type(one) is type(other) and bool(encode(one) == encode(other))
 
 
-@typing.dataclass_transform(frozen_default=True)
+@dataclass_transform(frozen_default=True)
 def record(kind: type[Record]) -> type[Record]:
     """Make a frozen dataclass of which two are equal where their values are; NaN equals NaN.
 

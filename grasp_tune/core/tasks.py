@@ -268,6 +268,9 @@ class SampleOutcome:
     count: int
     mean: float  # mean loss, or norm of the mean gradient
     square: float  # mean of the squared losses, or mean of |g|^2
+    # Of validation data, for curves; NaN where it was not measured:
+    loss: float = math.nan  # the mean loss, where the score is 1 - metric
+    metric: float = math.nan  # over all rows of the samples at once
 
 
 @record

@@ -1,6 +1,7 @@
 """From the options of a config to the data: of functions, packages and tables in files."""
 
 import math
+import re
 import zipfile
 from collections.abc import Iterator
 from csv import reader as csv_rows
@@ -20,6 +21,7 @@ from grasp_tune.data.table import KEY, Array, check_memory, existing_file, readi
 from grasp_tune.extras import need
 
 _BLANKS = frozenset({"", "NA", "N/A", "?", "null", "NULL"})
+_WITH_COMMA = re.compile(r"[-+]?(\d+|\d{1,3}(\.\d{3})+),\d+")  # 1234,5 or 1.234,5
 _MAX_WORDS = 100  # different words of one column; more are names or dates, not categories
 
 Columns = dict[str, list[str]]
@@ -145,15 +147,17 @@ def csv(options: Csv) -> Data:
         require(name in columns, f"{file}: {fault}; set {KEY}.{key}")
     features = [name for name in columns if name not in (target, *options.drop)]
     require(features, f"{file}: has no column but the label, expected features")
+    for name in (*features, target):
+        _check_commas(file, name, columns[name])
     words = {name: _words(file, name, columns[name]) if options.encode else [] for name in features}
     words = dict(sorted(words.items(), key=lambda item: bool(item[1])))  # numbers first
     check_memory(file.name, 8.0 * len(columns[target]) * len(features), options.max_gib)
-    arrays = [_encoded(file, columns, words, options), _labels(file, columns[target])]
+    arrays = [_encoded(file, columns, words, options), _labels(file, target, columns[target])]
     if options.test_path is not None:
         test, more = _read_csv(options.test_path, "test_path", options)
         same = [name for name in more if name not in (target, *options.drop)] == features
         require(same, f"{test}: its columns differ from those of the training rows")
-        arrays += [_encoded(test, more, words, options), _labels(test, more[target])]
+        arrays += [_encoded(test, more, words, options), _labels(test, target, more[target])]
     numbers = [name for name, found in words.items() if not found]
     notes = tuple(_notes(columns, numbers, words))
     return table_data(file.stem, arrays, options, options.task, numbers=len(numbers), notes=notes)
@@ -183,7 +187,22 @@ def _read_csv(path: str, key: str, options: Csv) -> tuple[Path, Columns]:
         if len(fields) not in (0, width):
             raise DataError(f"{file}: row {row}: got {len(fields)} columns, expected {width}")
     require(any(rows), f"{file}: has no rows, expected a header line and rows below it")
+    if options.decimal == ",":
+        rows = [[_with_point(field) for field in fields] for fields in rows]
     return file, dict(zip(header, map(list, zip(*filter(None, rows), strict=True)), strict=True))
+
+
+def _with_point(text: str) -> str:
+    """A number with a decimal comma as Python writes it; other text as it is."""
+    return text.replace(".", "").replace(",", ".") if _WITH_COMMA.fullmatch(text) else text
+
+
+def _check_commas(file: Path, name: str, values: list[str]) -> None:
+    """Raise DataError where a column of numbers has decimal commas, before they count as words."""
+    commas = [text for text in values if _WITH_COMMA.fullmatch(text)]
+    if commas and None not in (_number(_with_point(text)) for text in set(values) - _BLANKS):
+        got = f"{file}: column {shown(name)}: got {shown(commas[0])}, a number with a comma"
+        raise DataError(f'{got}; set {KEY}.decimal: "," or write decimal points')
 
 
 def _number(text: str) -> float | None:
@@ -231,12 +250,18 @@ def _cell(file: Path, name: str, row: int, text: str, options: Csv) -> float:
     raise DataError(f"{where}: got {what}, expected a number; {remedy}")
 
 
-def _labels(file: Path, values: list[str]) -> Array:
-    """Numbers where all are; else text."""
+def _labels(file: Path, name: str, values: list[str]) -> Array:
+    """Numbers where all are; else text, if it can be classes."""
     row = values.index("") + 2 if "" in values else 0
     require(not row, f"{file}: row {row}: the label is blank")
-    numbers = [_number(value) for value in values]
-    return np.array(values if None in numbers else numbers)
+    numbers, different = [_number(value) for value in values], len(set(values))
+    if None not in numbers:
+        return np.array(numbers)
+    fault = f"{file}: column {shown(name)}: got {different} different labels such as "
+    fault += f"{shown(values[0])} in {len(values)} rows, expected classes, or numbers such as "
+    fault += "1234.5, without currency, unit or marks between thousands"
+    require(different <= _MAX_WORDS or 2 * different <= len(values), fault)
+    return np.array(values)
 
 
 def _notes(columns: Columns, numbers: list[str], words: dict[str, list[str]]) -> Iterator[str]:

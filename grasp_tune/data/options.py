@@ -108,6 +108,8 @@ class Csv(TextFile):
     """Column with the label; empty: the last one."""
     delimiter: Annotated[s.Text, Field(max_length=1)] | None = None
     """The character between two columns; empty: comma, semicolon or tab, as the header line has."""
+    decimal: Literal[".", ","] = "."
+    """The character before the decimals of a number; with a comma, points divide thousands."""
     drop: tuple[s.Text, ...] = ()
     """Columns to leave out, such as names and row numbers."""
     encode: s.Flag = True

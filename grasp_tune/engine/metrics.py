@@ -4,6 +4,7 @@ A metric is a function of the model's outputs over all rows and of what is right
 `metric(outputs, targets) -> float`.
 """
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from grasp_tune.core.errors import ProblemError
 
 Metric = Callable[[Tensor, Tensor], float]
+_HELD = 2**24  # numbers of outputs that are held for a metric: 64 MiB
 
 
 def classes_of(outputs: object) -> Tensor | None:
@@ -110,3 +112,32 @@ def measured(metric: str | Metric, outputs: Tensor, targets: Tensor) -> float:
     except (TypeError, ValueError, OverflowError, RuntimeError):
         kind = type(found).__name__
         raise ProblemError(f"metric: {name} returned {kind}, expected a number") from None
+
+
+class Validated:
+    """What a model gave for validation rows at one point, minibatch by minibatch."""
+
+    def __init__(self) -> None:
+        self._losses: list[float] = []
+        self._pairs: list[tuple[Tensor, Tensor]] = []
+        self._size = 0  # numbers that are held
+
+    def add(self, loss: float, outputs: object, targets: object) -> None:
+        """Take in a minibatch; of outputs only so many that they fit into memory."""
+        self._losses.append(loss)
+        if isinstance(outputs, Tensor) and isinstance(targets, Tensor) and self._size < _HELD:
+            self._size += outputs.numel()
+            self._pairs.append((outputs.cpu(), targets.cpu()))
+
+    @property
+    def loss(self) -> float:
+        """The mean loss; infinite where it is not finite, NaN without any."""
+        mean = sum(self._losses) / len(self._losses) if self._losses else math.nan
+        return mean if math.isfinite(mean) or not self._losses else math.inf
+
+    def metric(self, metric: str | Metric | None) -> float:
+        """The metric over all rows at once, which is not the mean over minibatches; else NaN."""
+        if metric is None or len({(x.shape[1:], y.shape[1:]) for x, y in self._pairs}) != 1:
+            return math.nan
+        outputs, targets = zip(*self._pairs, strict=True)
+        return measured(metric, torch.cat(outputs), torch.cat(targets))

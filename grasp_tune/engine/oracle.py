@@ -5,6 +5,7 @@ Every call of the user's loss happens here, and is counted here. Random numbers 
 a function of (point, seed, purpose, call).
 """
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from grasp_tune.core.errors import ProblemError
 from grasp_tune.core.random_streams import address
-from grasp_tune.engine.metrics import measured
+from grasp_tune.engine.metrics import Validated, measured
 from grasp_tune.engine.problem import Batch, TorchProblem
 from grasp_tune.engine.streams import PURPOSES, Stream, full_batches, seed_globally
 
@@ -28,6 +29,8 @@ class Oracle:
         self.model = problem.build(seed)
         self.parameters = [item for item in self.model.parameters() if item.requires_grad]
         self._streams: dict[str, Stream] = {}
+        self._metric = problem.metric
+        self.validated = Validated()  # at the point where the model is
         self._noise = address(seed, "noise") % 2**62
 
     def stream(self, purpose: str) -> Stream:
@@ -53,12 +56,25 @@ class Oracle:
         Gradients are on: a loss may take derivatives itself (a penalty on gradients, the residual
         of a differential equation).
         """
-        batch, metric = self._begin(purpose, call), self.problem.metric
-        if purpose == "validation" and self.problem.choose_by == "metric" and metric is not None:
-            inputs, targets = batch
-            with torch.no_grad():
-                return 1.0 - measured(metric, self.model(inputs), targets)
-        return float(self._loss(batch).detach())
+        batch = self._begin(purpose, call)
+        loss = float(self._loss(batch).detach())
+        if self._metric is None or purpose != "validation":
+            return loss
+        if not isinstance(batch, tuple | list) or len(batch) != 2:
+            raise ProblemError("metric: it needs batches of two parts, inputs and targets")
+        with torch.no_grad():
+            outputs, targets = self.model(batch[0]), batch[1]
+        self.validated.add(loss, outputs, targets)
+        by_loss = self.problem.choose_by == "loss"
+        return loss if by_loss else 1.0 - measured(self._metric, outputs, targets)
+
+    def measured(self) -> tuple[float, float]:
+        """Return loss and metric of the validation rows seen at this point.
+
+        The loss is NaN where it is the score itself.
+        """
+        by_loss = self.problem.choose_by == "loss"
+        return math.nan if by_loss else self.validated.loss, self.validated.metric(self._metric)
 
     def exact(self, *, gradient: bool, counted: bool = False) -> float:
         """Return the loss over all data, and leave its gradient where asked; one oracle call.

@@ -106,7 +106,7 @@ class TorchProblem:
             own["data"], own["validation"] = _parted(data, self.validation)
         own["rows"] = _checked_rows(self.data, "data", self.batch_size)
         if self.validation is not None:
-            own["validation"] = _as_data(self.validation, self.batch_size)
+            own["validation"] = _as_data(self.validation, self.batch_size, "validation")
             own["validation_rows"] = _checked_rows(self.validation, "validation", 1) or 0
 
     def build(self, seed: int) -> nn.Module:
@@ -132,11 +132,14 @@ class TorchProblem:
         return model.to(self.chosen_device).train()
 
     @property
+    def metric_name(self) -> str | None:
+        """The name of the metric, None without one."""
+        return None if self.metric is None else find_metric(self.metric)[0]
+
+    @property
     def choice_metric(self) -> str | None:
         """The name of the metric by which the ensemble chooses, None where losses decide."""
-        if self.metric is None or self.choose_by == "loss":
-            return None
-        return find_metric(self.metric)[0]
+        return None if self.choose_by == "loss" else self.metric_name
 
     @property
     def chosen_device(self) -> torch.device:
@@ -186,7 +189,7 @@ class Rows:
         return len(self.items)
 
 
-def _as_data(data: Any, batch_size: int) -> Any:
+def _as_data(data: Any, batch_size: int, name: str = "data") -> Any:
     """Return the data as a tuple of tensors, as `Rows`, or as batches to be read in order."""
     columns = Tensor | np.ndarray
     if isinstance(data, columns):
@@ -201,11 +204,16 @@ def _as_data(data: Any, batch_size: int) -> Any:
     if isinstance(data, IterableDataset):
         return DataLoader(data, batch_size=batch_size)
     if _has_rows(data):
+        if size := _batch_like(data):
+            raise ProblemError(
+                f"{name}: a list of {len(data)} items, each with {size} rows; for batches give a "
+                "function that returns them, such as `lambda: batches`, for rows a Dataset"
+            )
         return Rows(data)
     if isinstance(data, Iterator):
         raise ProblemError(
-            f"data: a {type(data).__name__} can be read only once; give a function that makes one, "
-            "such as `lambda: itertools.cycle(batches)`"
+            f"{name}: a {type(data).__name__} can be read only once; give a function that makes "
+            "one, such as `lambda: itertools.cycle(batches)`"
         )
     return data
 
@@ -213,6 +221,22 @@ def _as_data(data: Any, batch_size: int) -> Any:
 def _has_rows(data: object) -> bool:
     found = hasattr(data, "__getitem__") and hasattr(data, "__len__")
     return found and not isinstance(data, IterableDataset | type)
+
+
+def _batch_like(data: Any) -> int:
+    """Return the rows of a list's first item where that looks like a batch, else 0."""
+    first = data[0] if isinstance(data, list) and data else ()
+    parts = list(
+        first.values()
+        if isinstance(first, dict)
+        else first
+        if isinstance(first, tuple | list)
+        else ()
+    )
+    shapes = [tuple(getattr(part, "shape", ())) for part in parts]
+    sizes = {shape[:1] for shape in shapes}
+    wide = len(sizes) == 1 and max(map(len, shapes)) > 1  # a row's parts are rarely so
+    return int(shapes[0][0]) if wide else 0
 
 
 def _column(item: Tensor | np.ndarray[Any, Any]) -> Tensor:

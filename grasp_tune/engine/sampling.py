@@ -7,7 +7,7 @@ middle and gone on from.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -109,8 +109,15 @@ class Samples:
 class SamplingRun:
     """The samples of a task, point by point: the probe's at x0, or a score's at its candidates."""
 
-    def __init__(self, task: ProbeTask | ScoreTask, bench: Bench) -> None:
-        self._task, self._bench = task, bench
+    def __init__(
+        self,
+        task: ProbeTask | ScoreTask,
+        bench: Bench,
+        measured: Callable[[], tuple[float, float]] = lambda: (math.nan, math.nan),
+    ) -> None:
+        """measured: gives loss and metric of the validation data seen since the last `place`."""
+        self._task, self._bench, self._measure = task, bench, measured
+        self._measured: dict[str, tuple[float, float]] = {}  # by candidate
         # Key, purpose, first call, the one behind the last, and whether gradients are wanted.
         self._stages: list[tuple[str, str, int, int, bool]] = []
         self._seen: list[Samples] = []  # of the stages so far
@@ -151,6 +158,7 @@ class SamplingRun:
         if self.wants is None:
             if isinstance(self._task, ScoreTask):
                 self._seen[-1].close()
+                self._measured[self._stages[len(self._seen) - 1][0]] = self._measure()
             self._go_on()
 
     def state(self) -> State:
@@ -173,7 +181,8 @@ class SamplingRun:
             found = []
             for sample, seen in zip(task.samples, self._seen, strict=True):
                 means = seen.gradients if task.by == "gradient" else seen.losses
-                found.append(SampleOutcome(sample.key, seen.count, *means))
+                known = self._measured.get(sample.key, ())  # of the middle of a task nothing is
+                found.append(SampleOutcome(sample.key, seen.count, *means, *known))
             return ScoreOutcome(task.calls, origin, tuple(found))
         first, second = self._seen
         if task.part is not None:

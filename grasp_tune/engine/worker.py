@@ -18,6 +18,7 @@ from grasp_tune.engine import checkpoints
 from grasp_tune.engine.checkpoints import Checkpoint, Store
 from grasp_tune.engine.fused import task_threads
 from grasp_tune.engine.lane_group import LaneGroup, LaneSum, Seat
+from grasp_tune.engine.metrics import Validated
 from grasp_tune.engine.oracle import Oracle
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.sampling import SamplingRun
@@ -68,7 +69,7 @@ class Worker:
                 for segment in task.segments:
                     runs.append(self._train(task, segment, group))
                 return TrainOutcome(sum(item.calls for item in runs), self.origin, tuple(runs))
-            run = SamplingRun(task, self)
+            run = SamplingRun(task, self, self.oracle.measured)
             while (call := run.wants) is not None:
                 run.feed(self._sample(*call))
             self.model.train()
@@ -76,6 +77,7 @@ class Worker:
 
     def place(self, key: str) -> Checkpoint | None:
         """Put the model at x0 or at a checkpoint; returns the latter."""
+        self.oracle.validated = Validated()
         self.model.zero_grad()  # makes room for what is read
         saved = None if key == START else self.store.read(key)
         checkpoints.load_model(self.model, self.start if saved is None else saved.tensors, key)

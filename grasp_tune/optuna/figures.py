@@ -63,8 +63,9 @@ def _runs(study: optuna.Study) -> tuple[Sequence[Run], int, Plan | None]:
         if (spec := study_json(study, key)) is None:
             continue
         # Of an optimizer of the user's own the name will do.
-        module, _, name = (base := str(spec["method"].get("base"))).partition(":")
-        search = kind(SweepSpec.from_dict(spec, {base: type(name, (), {"__module__": module})}))
+        module, own, name = (base := spec["method"].get("base") or "").partition(":")
+        bases = {base: type(name, (), {"__module__": module})} if own else {}
+        search = kind(SweepSpec.from_dict(spec, bases))
         Assignments(log(study, fingerprint(spec, study.study_name)), search).learn()
         if runs := Result.of(search, {}).runs:
             note = study_json(study, CHOICE)

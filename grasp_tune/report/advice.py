@@ -30,7 +30,9 @@ def headline(result: Result, metadata: RunMetadata | None) -> str:
         start = result.candidates[0].score
         start = start if result.metric is None else 1.0 - start
         before = f"; it was {number(start)} at the start" if math.isfinite(start) else ""
-        return f"The model's {score_label(result)} is {score_words(result)}{before}."
+        whose = "The best point so far has a" if result.partial else "The model's"
+        link = "of" if result.partial else "is"
+        return f"{whose} {score_label(result)} {link} {score_words(result)}{before}."
     where, held = quality.held_out
     parts = held, quality.baseline or held, quality.adamw or held
     constant = "a constant prediction gets"
@@ -74,9 +76,9 @@ def score_label(result: Result) -> str:
     if result.choice.way == "exact":
         return "exact loss"
     if result.metric is not None:
-        return f"{result.metric} on validation minibatches"
+        return f"validation {result.metric}"
     if result.validation is not None:
-        return "validation loss" + (f" ({result.validation:,} rows)" if result.validation else "")
+        return "validation loss"
     fresh = result.choice.way in ("race", "resample")
     return "loss on fresh training minibatches" if fresh else "training loss"
 
@@ -86,7 +88,8 @@ def score_words(result: Result) -> str:
     row = result.choice.chosen
     score, error = number(row.score if result.metric is None else 1.0 - row.score), error_bar(row)
     bar = "" if error is None else f" ± {number(error, 2)}"
-    few = f"{bar} (mean of {plural(row.samples, 'minibatch', 'es')})"
+    rows = f" of the {result.validation:,} validation rows" if result.validation else ""
+    few = f"{bar} (mean of {plural(row.samples, 'minibatch', 'es')}{rows})"
     return score + few if row.samples else score
 
 
@@ -127,10 +130,14 @@ def memorizes(result: Result, quality: Quality | None) -> str | None:
     # Where a point on the way was chosen, the others went on, and got no better.
     ends = [stop for run in result.runs for _, stop in run.stretches]
     early = 2 * row.call < max(ends, default=0)
-    scored = result.choice.by == "value" and result.metric is None and row.samples
-    if scored and (quality is None or (result.validation is not None and early)):
+    if (quality is None or (result.validation is not None and early)) and row.samples:
         kind = "held-back minibatches" if result.validation is None else "validation data"
-        found.append((kind, row.score, lowest, error_bar(row) or math.inf))
+        if result.metric is not None:
+            at = (row.arm, row.call, row.average)
+            looks = (x for x in result.looks or () if at == (x.arm, x.call, x.average))
+            found += ((kind, look.loss, lowest, 0.0) for look in looks)
+        elif result.choice.by == "value":
+            found.append((kind, row.score, lowest, error_bar(row) or math.inf))
     for where, loss, train, error in found:
         if loss > MEMORIZES * train and loss > train + _SURE * error:
             best = "the lowest" if train == lowest else "that"
@@ -141,7 +148,7 @@ def memorizes(result: Result, quality: Quality | None) -> str | None:
     return None
 
 
-def next_steps(result: Result, metadata: RunMetadata | None) -> list[str]:
+def next_steps(result: Result, metadata: RunMetadata | None, folder: str = "DIR") -> list[str]:
     """What to do next, the most important first."""
     if result.partial:
         return ["Go on with it: the same call, or grasp-tune resume, continues where it stopped."]
@@ -156,8 +163,8 @@ def next_steps(result: Result, metadata: RunMetadata | None) -> list[str]:
         remedy = f"To let the choice go by other rows, {_VALIDATE}"
         if result.validation is not None:
             remedy = (
-                "More data, augmentation (problem.augment), weight decay (problem.weight_decay), "
-                "or a smaller model would help"
+                "More data, augmentation (problem.augment in a config), weight decay (the "
+                "problem's weight_decay) or a smaller model would help"
             )
         return [*steps, f"{words} {remedy}. More budget would not help."]
     gain, base, train = (
@@ -171,8 +178,8 @@ def next_steps(result: Result, metadata: RunMetadata | None) -> list[str]:
     more = ""
     if ENDED_EARLY in result.notes:
         more = (
-            "would not help: the run ended when it got no better. More data, problem.augment or "
-            "problem.weight_decay may."
+            "would not help: the run ended when it got no better. More data, augmentation "
+            "(problem.augment in a config) or the problem's weight_decay may."
         )
     elif fits:
         more = "would change little: the model fits its training rows already"
@@ -183,7 +190,7 @@ def next_steps(result: Result, metadata: RunMetadata | None) -> list[str]:
         more += f"loss by {much}."
         if metadata is not None and result.spec.get("schedule") == "promote":
             budget = 2 * int(result.spec["budget"])
-            more += f" grasp-tune resume DIR --budget {budget} goes on from here."
+            more += f" grasp-tune resume {folder} --budget {budget} goes on from here."
     elif gain is not None:
         more = "would change little: the curve is flat. A larger model, other features or a larger "
         more += "minibatch may."

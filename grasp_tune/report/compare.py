@@ -24,7 +24,6 @@ from grasp_tune.config.yaml_text import yaml_text
 from grasp_tune.core.errors import BudgetTooSmall
 from grasp_tune.core.records import decode, encode
 from grasp_tune.engine.checkpoints import load_model
-from grasp_tune.engine.metrics import find_metric
 from grasp_tune.extras import missing_extra
 from grasp_tune.limits import Limits
 from grasp_tune.peers.registry import PEERS, installed_peers
@@ -59,7 +58,8 @@ class Record:
         """A number that methods are sorted by, NaN where there is none."""
         if key == "seconds" or (found := self.quality) is None:
             return self.seconds if key == "seconds" else math.nan
-        if (part := found.train if key == "train_loss" else found.test) is None:
+        held_out = found.test or found.validation
+        if (part := found.train if key == "train_loss" else held_out) is None:
             return math.nan
         right = part.accuracy if found.metric is None else part.metric
         return part.loss if key != "metric" else math.nan if right is None else right
@@ -103,10 +103,11 @@ class Comparison:
     left_out: tuple[str, ...]  # peers that are not installed
     metric: str  # the name of what `metric` sorts by
     sort: str  # one of `SORTS`
+    held_out: str = "test"  # or `validation`, where there are no test rows
 
     @property
     def labels(self) -> dict[str, str]:
-        names = ("training loss", "test loss", f"test {self.metric}", "time")
+        names = ("training loss", *(f"{self.held_out} {x}" for x in ("loss", self.metric)), "time")
         return dict(zip(SORTS, names, strict=True))
 
     def show(self, key: str, value: float | None) -> str:
@@ -153,7 +154,7 @@ def compare(
     out: the folder of the comparison; the same folder again goes on with it, unless `fresh`.
     methods: names as `chosen_methods` knows them; none means all that are installed.
     sort: what comes first: the smallest `train_loss`, `test_loss` or `seconds`, or the largest
-        `metric` on the test rows.
+        `metric` on the test rows; on the validation rows where there are no test rows.
     tell: gets a line with the time that this will take, and one for each record.
     """
     names = chosen_methods(methods)
@@ -165,6 +166,11 @@ def compare(
     folder = Path(out).expanduser().absolute()
     experiment = experiment.model_copy(update={"out": str(folder)})
     built = build_parts(experiment)
+    held_out = "test" if built.data.x_test is not None else "validation"
+    lacking = built.data.x_test is None and not built.problem.validation_rows
+    if lacking and sort in ("test_loss", "metric"):
+        wanted = "train_loss or seconds; or test rows, such as problem.dataset.test_share: 0.2"
+        raise ConfigError("--sort", "", f"{sort} without test or validation rows", wanted)
     experiment = settled(experiment, built.problem)
     claim(folder, experiment, fresh=fresh)
     # Seed by seed, so that a comparison that is stopped has something to say of every method.
@@ -190,8 +196,8 @@ def compare(
     summaries = [MethodSummary(name, TITLES[name], tuple(items)) for name, items in found.items()]
     ordered = tuple(sorted(summaries, key=lambda item: item.rank(sort)))
     absent = tuple(peer.title for peer in PEERS.values() if not methods and not peer.installed)
-    metric = "accuracy" if (asked := built.problem.metric) is None else find_metric(asked)[0]
-    comparison = Comparison(experiment, folder, ordered, absent, metric, sort)
+    metric = built.problem.metric_name or "accuracy"
+    comparison = Comparison(experiment, folder, ordered, absent, metric, sort, held_out)
     write_json_atomic(folder / "comparison.json", comparison.to_dict())
     return comparison
 

@@ -12,7 +12,7 @@ from grasp_tune.core.choice import Candidate
 from grasp_tune.core.ensemble import Tally
 from grasp_tune.extras import need
 from grasp_tune.report.formatting import number, quantities
-from grasp_tune.runtime.result import Result, Run
+from grasp_tune.runtime.result import Look, Result, Run
 
 TOP = 8  # curves in one figure of a notebook; more cannot be told apart
 SMALL, LARGE = 7.0, 26.0  # pixels: the markers of the shortest and the longest run
@@ -85,7 +85,8 @@ def curve_figure(result: Result, top: int = TOP) -> Any:
     """Return the losses of the `top` runs with the lowest last loss, by their oracle calls.
 
     The chosen run is drawn from the start point on, whatever its number was at first. Where it was
-    looked at on validation data, these points are drawn, too, with their standard errors.
+    looked at on validation data, the losses there are drawn, too, with their standard errors, and
+    the metric below them.
     """
     winner = result.choice.chosen.arm
     ended = [run for run in result.runs if run.curve and math.isfinite(run.last_loss)]
@@ -94,19 +95,40 @@ def curve_figure(result: Result, top: int = TOP) -> Any:
         curve = winning_curve(result) if run.arm == winner else run.curve
         lines.append((run, [(call, loss) for call, loss, _ in curve]))
     figure = line_figure(lines, winner, "oracle calls of the run", "mean loss")
-    rows, named = validation_looks(result), "validation loss"
-    named = named if result.metric is None else f"validation: 1 − {result.metric}"
-    held: dict[str, Any] = {"showlegend": True, "line": {"width": 2, "color": LOST, "dash": "dot"}}
-    others = [row for row in result.candidates if rows and row.samples and row not in rows]
-    for name, mode, seen in (named, "lines+markers", rows), (f"{named}, others", "markers", others):
-        points = [(max(1, row.call), row.score) for row in seen]  # a log axis has no zero
-        bars = {"type": "data", "array": [error_bar(row) or 0.0 for row in seen]}
-        add_trace(figure, name, points, mode=mode, error_y=bars, **held)
-    ends = [math.log10(row.score) for row in rows if 0 < row.score < math.inf]
+    if looks := validation_looks(result):
+        _add_validation(figure, looks, [look for look in result.looks or () if look not in looks])
+        _add_metric(figure, looks, result.measured or "metric")
+    return figure
+
+
+def _add_validation(figure: Any, looks: Sequence[Look], others: Sequence[Look]) -> None:
+    """Add the validation loss of the chosen run, and that of other candidates."""
+    figure.for_each_trace(lambda trace: trace.update(name="training loss"), {"showlegend": True})
+    held = {"showlegend": True, "line": {"width": 2, "color": LOST, "dash": "dot"}}
+    for name, mode, seen in ("", "lines+markers", looks), (", others", "markers", others):
+        points = [(max(1, look.call), look.loss) for look in seen]  # a log axis has no zero
+        bars = [look.error if math.isfinite(look.error) else 0.0 for look in seen]
+        how: dict[str, Any] = {"mode": mode, "error_y": {"type": "data", "array": bars}, **held}
+        add_trace(figure, f"validation loss{name}", points, **how)
+    ends = [math.log10(look.loss) for look in looks if 0 < look.loss < math.inf]
     if (shown := figure.layout.yaxis.range) and ends:
         low = max(shown[0], min(ends) + math.log10(_DEEP))
         figure.update_yaxes(range=[min(low, *ends), max(shown[1], *ends)])
-    return figure
+
+
+def _add_metric(figure: Any, looks: Sequence[Look], name: str) -> None:
+    """Add the metric of the chosen run on validation data, in a panel below the losses."""
+    points = [(max(1, look.call), look.metric) for look in looks if math.isfinite(look.metric)]
+    if points:
+        # The start may be far off, as the R2 of an untrained model: it does not set the scale.
+        known = [value for call, value in points if call > 1] or [value for _, value in points]
+        room = max(max(known) - min(known), 0.1 * abs(max(known)), 1e-3)
+        low = max(min(known) - room, min(value for _, value in points) - 0.1 * room)
+        ends = [low, max(value for _, value in points) + 0.1 * room]
+        below = {"domain": [0.0, 0.24], "title": {"text": escape(name)}, "range": ends}
+        figure.update_layout(yaxis_domain=[0.34, 1.0], yaxis2=below, xaxis_anchor="y2", height=480)
+        how: dict[str, Any] = {"line": {"width": 2, "color": LOST}, "yaxis": "y2"}
+        add_trace(figure, f"validation {escape(name)}", points, mode="lines+markers", **how)
 
 
 def line_figure(
@@ -169,22 +191,28 @@ def winning_curve(result: Result) -> list[tuple[int, float, float]]:
 
     Where its step changed it went on from another run's state, with a number of its own.
     """
-    parts = reversed(lineage(result))
+    parts = reversed(lineage(result, result.choice.chosen.arm))
     return [point for run, stop in parts for point in run.curve if point[0] <= stop]
 
 
-def validation_looks(result: Result) -> list[Candidate]:
-    """The chosen run on validation data along its calls, the start point first; [] without such."""
-    line = {0, *(run.arm for run, _ in lineage(result))}
-    rows = [row for row in result.candidates if row.samples and not row.average]
-    seen = [] if result.validation is None else [row for row in rows if row.arm in line]
-    return sorted(seen, key=lambda row: row.call)
+def validation_looks(result: Result) -> list[Look]:
+    """The chosen run on validation data along its calls, the start point first; [] without such.
+
+    Where a run went on from it and lost, that one, too: it shows what the choice rests on.
+    """
+    looks, chosen = result.looks or (), result.choice.chosen.arm
+    last = max(looks, key=lambda look: look.call, default=None)
+    longest = [run.arm for run, _ in lineage(result, last.arm if last else 0)]
+    own = [run.arm for run, _ in lineage(result, chosen)]
+    line = {0, *(longest if chosen in longest else own)}
+    seen = [look for look in looks if look.arm in line and not look.average]
+    return sorted(seen, key=lambda look: look.call)
 
 
-def lineage(result: Result) -> list[tuple[Run, float]]:
-    """The chosen run and those that it went on from, each with the call up to which it counts."""
+def lineage(result: Result, arm: int) -> list[tuple[Run, float]]:
+    """A run and those that it went on from, each with the call up to which it counts."""
     runs = {run.arm: run for run in result.runs}
-    run, stop = runs.get(result.choice.chosen.arm), math.inf
+    run, stop = runs.get(arm), math.inf
     found = []
     while run is not None:
         found.append((run, stop))

@@ -31,9 +31,10 @@ class _Logger(Callback):
             self._number(f"run_{run}/loss", loss, call)
 
     def on_end(self, result: Result) -> None:
-        for row in validation_looks(result):  # scores by a metric are 1 - metric
-            value = row.score if result.metric is None else 1.0 - row.score
-            self._number(f"validation/{result.metric or 'loss'}", value, row.call)
+        for look in validation_looks(result):
+            seen = {"loss": look.loss, result.measured or "metric": look.metric}
+            for name in (name for name in seen if math.isfinite(seen[name])):
+                self._number(f"validation/{name}", seen[name], look.call)
         if math.isfinite(result.score):
             self._number("score", result.score, spent_calls(result))
         settings = {key: result.spec[key] for key in ("budget", "schedule", "seed")}

@@ -9,6 +9,7 @@ import base64
 import math
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache, partial
 from hashlib import sha256
 from importlib.resources import files
@@ -100,16 +101,18 @@ def write_folder_report(folder: Path) -> Path:
     if not (folder / CONFIG).exists():
         got = f"a folder without {CONFIG}" if folder.is_dir() else "no such folder"
         raise ConfigError(str(folder), "", got, "the folder of a run, as given to --out")
-    refresh = None
+    refresh, config = None, saved_config(folder)
     if (folder / "result.json").exists():
         result, metadata = Result.load(folder), read_metadata(folder)
     elif (folder / "state.json").exists():
         result, metadata = Result.of(load_search(folder / "state.json"), {}), None
+        metric = config["problem"]["metric"] or ""
+        result = replace(result, measured=metric.rpartition(":")[2] or None)
         refresh = REFRESH if is_held(folder) else None
     else:
         wanted = "one that has done its first task"
         raise ConfigError(str(folder), "", "a run without any outcome yet", wanted)
-    text = report_text(folder, result, metadata, saved_config(folder), refresh)
+    text = report_text(folder, result, metadata, config, refresh)
     return write_page(folder / REPORT, text)
 
 
@@ -142,6 +145,7 @@ def report_text(
     refresh: seconds after which the page loads itself again, for a run that is under way.
     """
     curves, scores = partial(figures.curve_figure, result, _CURVES), figures.score_figure
+    chosen = result.choice.chosen
     return render(
         "report.html",
         {"curves": curves, "scores": partial(scores, result)} if result.runs else {},
@@ -153,9 +157,10 @@ def report_text(
         advice=advice,
         quantity=formatting.quantities(run.base for run in result.runs),
         parts=figures.call_parts(result),
-        # Those that were looked at longest first: few samples are no match for many.
+        # The chosen one, then by samples: few of them are no match for many.
         candidates=sorted(
-            result.candidates, key=lambda row: (-row.samples, math.isnan(row.score), row.score)
+            result.candidates,
+            key=lambda row: (row is not chosen, -row.samples, math.isnan(row.score), row.score),
         ),
         runs=sorted(result.runs, key=lambda run: (-run.calls, run.value)),
         shown=_SHOWN,

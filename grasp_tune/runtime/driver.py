@@ -223,8 +223,10 @@ class Driver:
         tensors = self._place(worker)
         self._ledger.settle(self.folder.calls.total)
         self.show(every=0.0)
-        found = Result.of(self.search, tensors, partial(problem.build, self.spec.seed))
-        found = replace(found, usage=self.folder.usage.reading())
+        build = partial(problem.build, self.spec.seed)
+        found = Result.of(self.search, tensors, build)
+        usage = self.folder.usage.reading()
+        found = replace(found, usage=usage, measured=problem.metric_name)
         if found.partial:  # its scores are training losses
             return found
         return replace(found, validation=problem.validation_rows, metric=problem.choice_metric)

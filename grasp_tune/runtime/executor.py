@@ -53,7 +53,8 @@ def portable(error: Exception, task: Task) -> Exception:
     where = "".join(traceback.format_exception(error))
     try:
         if type(pickle.loads(pickle.dumps(error))) is type(error):
-            error.add_note(f"raised in the worker that ran {task.id}:\n{where}")
+            if hasattr(error, "add_note"):  # from Python 3.11 on
+                error.add_note(f"raised in the worker that ran {task.id}:\n{where}")
             return error
     except Exception:  # whatever its class does when it is rebuilt
         pass

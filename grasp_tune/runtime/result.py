@@ -12,12 +12,21 @@ from torch import nn
 
 from grasp_tune.core.checkpoint_keys import Key
 from grasp_tune.core.choice import Candidate, Certificate, Choice, certify
+from grasp_tune.core.ensemble import tallied
 from grasp_tune.core.errors import CheckpointError, InputError
 from grasp_tune.core.plan import Cell, Plan
 from grasp_tune.core.records import Json, decode, encode, record
 from grasp_tune.core.search import Search
 from grasp_tune.core.spec import SweepSpec
-from grasp_tune.core.tasks import Segment, SegmentOutcome, TrainOutcome, ended_runs
+from grasp_tune.core.tasks import (
+    ProbeOutcome,
+    SampleOutcome,
+    ScoreOutcome,
+    Segment,
+    SegmentOutcome,
+    TrainOutcome,
+    ended_runs,
+)
 from grasp_tune.engine.checkpoints import Tensors, digest, load_model
 from grasp_tune.runtime.files import STATE_LIMIT, read_json, write_json_atomic
 from grasp_tune.runtime.lane_sharing import Usage
@@ -54,6 +63,19 @@ class Run:
         return self.losses[-1] if self.losses and self.finite else math.nan
 
 
+@record
+class Look:
+    """A point of a run on validation data, for figures and loggers."""
+
+    arm: int  # 0 for x0
+    call: int
+    average: bool
+    samples: int  # minibatches
+    loss: float
+    error: float  # the loss's standard error, NaN where it is not known
+    metric: float  # over all of its rows at once, NaN where none was asked for
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _Saved:
     """What `result.json` holds of a result."""
@@ -68,6 +90,8 @@ class _Saved:
     validation: int | None = None  # rows of the data that scored the candidates, 0 where unknown;
     # None where these were training minibatches
     metric: str | None = None  # the metric that chose: scores are 1 - metric; None: losses
+    looks: tuple[Look, ...] | None = None  # in the order of the sweep; None: of an older version
+    measured: str | None = None  # the metric of the looks
     usage: Usage | None = None  # of several workers, in the process that ended the sweep
 
 
@@ -89,6 +113,9 @@ class Result(_Saved):
         notes += (item.note for item in outcomes if isinstance(item, TrainOutcome) and item.note)
         choice = replace(choice, notes=(*choice.notes, *dict.fromkeys([*notes, *search.notes])))
         own = {name: x for name, x in tensors.items() if name.startswith(("param.", "buffer."))}
+        looks, scored = _looks(search), (x for x in outcomes if isinstance(x, ScoreOutcome))
+        # Who knows the problem knows more: how many rows, and the metric's name.
+        by_metric = any(not math.isnan(sample.loss) for item in scored for sample in item.samples)
         return cls(
             spec=search.spec.to_dict(),
             choice=choice,
@@ -99,6 +126,9 @@ class Result(_Saved):
             tensors={name: item.detach().cpu().clone() for name, item in own.items()},
             build=build,
             depth=search.depth,
+            looks=looks,
+            validation=0 if looks and not choice.partial else None,
+            metric="metric" if by_metric and not choice.partial else None,
         )
 
     @cached_property
@@ -305,3 +335,29 @@ def _runs(search: Search) -> tuple[Run, ...]:
             )
         )
     return tuple(runs)
+
+
+def _looks(search: Search) -> tuple[Look, ...]:
+    """Return what validation data said of every point, the samples of all rounds put together."""
+    outcomes = search.outcomes
+    if not any(isinstance(item, ProbeOutcome) and item.held_out for item in outcomes.values()):
+        return ()
+    found: dict[tuple[int, int, bool], list[SampleOutcome]] = {}
+    for task, item in outcomes.items():
+        value = getattr(search.tasks[task], "by", "") == "value"
+        for sample in item.samples if isinstance(item, ScoreOutcome) and value else ():
+            key = Key.parse(sample.key)  # a state is the same point as the iterate
+            place = (key.run, key.call, key.what == "average")
+            found.setdefault(place, []).append(replace(sample, key=""))
+    looks = []
+    for place, samples in found.items():
+        score = tallied(samples)[""]
+        total = score.count or math.nan
+        loss = sum(item.count * item.loss for item in samples) / total
+        metric = sum(item.count * item.metric for item in samples) / total
+        error = math.sqrt(score.variance / total)
+        if math.isnan(loss):  # it is the score
+            looks.append(Look(*place, score.count, score.mean, error, metric))
+        else:
+            looks.append(Look(*place, score.count, loss, math.nan, metric))
+    return tuple(looks)

@@ -1,20 +1,17 @@
 """Optuna's contract suite against the sampler as this entry exports it."""
 
-import importlib.util
-import sys
 from collections.abc import Callable
+import importlib.util
 from pathlib import Path
+import sys
 from types import ModuleType
 
-import optuna
-import pytest
-from optuna.samplers import BaseSampler
-from optuna.testing.pytest_samplers import (
-    BasicSamplerTestCase,
-    SingleOnlySamplerTestCase,
-)
-
 import grasp_tune as gt
+import optuna
+from optuna.samplers import BaseSampler
+from optuna.testing.pytest_samplers import BasicSamplerTestCase
+from optuna.testing.pytest_samplers import SingleOnlySamplerTestCase
+import pytest
 
 
 def load_entry() -> ModuleType:
@@ -43,5 +40,7 @@ class TestGraspSampler(BasicSamplerTestCase, SingleOnlySamplerTestCase):
 def test_a_study_runs_the_plan_and_ends() -> None:
     sampler = ENTRY.GraspSampler(PLAN, "lr")
     study = optuna.create_study(sampler=sampler)
-    study.optimize(lambda trial: sum(1 for _ in ENTRY.grasp_budget(trial)) + sampler.suggest(trial))
+    study.optimize(
+        lambda trial: sum(1 for _ in ENTRY.grasp_budget(trial)) + sampler.suggest(trial)
+    )
     assert [trial.params["lr"] for trial in study.trials] == [cell.value for cell in PLAN.cells]

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -131,7 +132,9 @@ def test_init_writes_a_config_that_loads_and_replaces_nothing(
     ended = command("init", "mine.yaml")
     assert (ended.code, ended.out) == (0, "mine.yaml\n")
     assert "grasp-tune plan mine.yaml" in ended.err
-    assert load_experiment("mine.yaml", environment={}).problem.dataset.name == "digits"
+    assert load_experiment("mine.yaml", environment={}).problem.dataset.name == (
+        "digits" if find_spec("sklearn") else "spirals"
+    )
     again = command("init", "mine.yaml")
     assert (again.code, again.out) == (2, "")
     assert "mine.yaml: got a file that exists, expected a new name, or --force" in again.err

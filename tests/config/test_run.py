@@ -1,11 +1,13 @@
 """An experiment from config to report, on each backend, and back from its folder."""
 
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import grasp_tune as gt
 from grasp_tune.config import ConfigError, experiment_from, load_run, run_experiment
 from grasp_tune.config.build import build_parts
 from grasp_tune.config.models import ModelFactory
@@ -88,6 +90,25 @@ def test_challengers_of_either_kind_take_part(
         digits(challengers=["momentum", "own_base:make"], budget=1500), "o", progress=False
     )
     assert finished.result.spec["challengers"] == ["momentum", "own_base:make"]
+
+
+def test_minutes_hold_for_the_whole_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[float] = []
+
+    def minimize(*args: Any, minutes: float, **keys: Any) -> gt.Result:
+        given.append(minutes)
+        return gt.minimize(*args, minutes=minutes, **keys)
+
+    monkeypatch.setattr("grasp_tune.config.run.minimize", minimize)
+    # Judging the model at the end takes 12 s, and 30 s have passed since the command was typed.
+    monkeypatch.setattr("grasp_tune.report.evaluation.evaluation_seconds", lambda *_: 12.0)
+    experiment, typed = digits(minutes=1.0, budget=200), time.monotonic() - 30.0
+    run_experiment(experiment, tmp_path / "o", progress=False, began=typed)
+    assert 0.01 <= given[0] < (60 - 30 - 12) / 60
+    run_experiment(experiment, tmp_path / "late", progress=False, began=typed - 60.0)
+    assert given[1] == 0.01  # it has something to show, at least the start point
 
 
 def test_a_folder_is_needed() -> None:

@@ -126,6 +126,26 @@ def test_csv_prices_are_numbers_to_predict_and_grades_are_classes(tmp_path: Path
     assert data.labels == tuple("0123456") and "Labels" not in str(data.notes)
 
 
+def test_csv_decimal_commas_are_numbers_when_asked_and_named_when_not(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("size;day;price\n1,5;12.05.2020;1.200,50\n-22,25;13.05.2020;900\n;x;1,0\n")
+    words = r"column 'size': got '1,5', a number with a comma; set problem.dataset.decimal"
+    with pytest.raises(DataError, match=words):
+        load(name="csv", path=str(file))
+    data = load(name="csv", path=str(file), decimal=",", standardize=False, drop=["day"])
+    # A blank becomes the mean: (1.5 - 22.25) / 2.
+    assert data.x.flatten().tolist() == [1.5, -22.25, -10.375]
+    assert data.y.tolist() == [1200.5, 900.0, 1.0] and data.labels is None
+
+
+def test_csv_labels_that_are_no_classes_are_told(tmp_path: Path) -> None:
+    rows = "".join(f"{k},€{k + 1000:,}.50\n" for k in range(150))
+    (tmp_path / "a.csv").write_text("a,price\n" + rows.replace("€1,", "€1 "))
+    words = r"column 'price': got 150 different labels such as '€1 000.50' in 150 rows, .*currency"
+    with pytest.raises(DataError, match=words):
+        load(name="csv", path=str(tmp_path / "a.csv"))
+
+
 def test_csv_row_numbers_are_told(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(
         "id,a,y\n" + "".join(f"{k},{k % 3},{k % 2}\n" for k in range(1, 9))

@@ -143,6 +143,19 @@ def test_what_cannot_be_right_is_refused(changes: dict[str, Any], words: str) ->
     assert isinstance(caught.value, ValueError)
 
 
+@pytest.mark.parametrize("name", ["data", "validation"])
+def test_a_list_of_batches_is_told_what_to_give(name: str) -> None:
+    named = [{"x": x, "y": y} for x, y in batches()]
+    lists: list[Any] = [batches(), [(x.numpy(), y.numpy()) for x, y in batches()], named]
+    for given in lists:
+        words = f"{name}: a list of .* items, each with 8 rows; .* `lambda: batches`"
+        with pytest.raises(ProblemError, match=words):
+            workbench.problem(**{name: given})
+    rows = list(zip(X, Y, strict=True))  # a list of rows is one
+    tokens = [{"ids": torch.arange(9), "labels": torch.arange(9)} for _ in range(8)]
+    assert workbench.problem(data=rows).rows == len(rows) and workbench.problem(data=tokens).rows
+
+
 def test_a_single_tensor_or_a_list_stands_for_a_tuple() -> None:
     x, y = workbench.rows()
     assert isinstance(workbench.problem(data=x).data, tuple)

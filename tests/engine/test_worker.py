@@ -369,3 +369,31 @@ def test_the_choice_may_go_by_a_metric_of_the_validation_rows() -> None:
     assert shares == pytest.approx(round(shares), abs=1e-6)
     with pytest.raises(ProblemError, match="choose_by: got 'metric', which needs a metric and val"):
         replace(workbench.problem(), choose_by="metric")
+
+
+def test_validation_loss_and_metric_are_both_known_whichever_chooses() -> None:
+    x, y = workbench.rows()
+    seen: list[int] = []
+
+    def right(outputs: Tensor, targets: Tensor) -> float:
+        seen.append(len(targets))
+        return float((outputs.argmax(dim=1) == targets).double().mean())
+
+    keys: dict[str, Any] = {"validation": (x[:24], y[:24]), "metric": right}
+    for by in ("loss", "metric"):
+        given = workbench.problem(**keys, choose_by=by)
+        result = gt.minimize(given, 600, progress=False)
+        assert result.measured == "right" and result.looks
+        (look,) = [
+            look
+            for look in result.looks
+            if (look.arm, look.call, look.average)
+            == (result.choice.chosen.arm, result.choice.chosen.call, result.choice.chosen.average)
+        ]
+        model = result.model
+        with torch.no_grad():
+            whole = float(nn.functional.cross_entropy(model(x[:24]), y[:24]))
+        # Three minibatches of eight rows are all rows; the race takes six or more.
+        assert look.samples % 3 == 0 and look.loss == pytest.approx(whole, rel=1e-5)
+        assert look.metric == pytest.approx(right(model(x[:24]), y[:24]))
+    assert 24 in seen  # over all rows of a look at once

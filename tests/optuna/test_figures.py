@@ -38,6 +38,16 @@ def test_every_run_is_a_point_at_its_step_size(sweep: tuple[optuna.Study, gt.Res
     assert list(traces["chosen"].x) == [winner.value]
 
 
+def test_a_sweep_whose_optimizers_nobody_named_is_drawn_whole(problem: gt.TorchProblem) -> None:
+    study = optuna.create_study()
+    result = run(study, problem, 600, gt.NonConvex(), "promote", seed=1)
+    ends = {(item.value, item.losses[-1]) for item in result.runs if item.finite}
+    figure = loss_figure(study)
+    seen = {pair for t in figure.data if t.name == "runs" for pair in zip(t.x, t.y, strict=True)}
+    assert len(ends) > 3 and len(seen) >= len(ends) - 2  # some are off the scale
+    assert seen <= ends
+
+
 def test_rungs_show_each_stretch_and_the_winner_on_top(
     sweep: tuple[optuna.Study, gt.Result],
 ) -> None:

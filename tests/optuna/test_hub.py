@@ -63,7 +63,8 @@ def test_the_examples_run() -> None:
 def test_the_entry_says_what_it_needs_and_passes_the_registry_s_linter() -> None:
     needed = (HUB / "requirements.txt").read_text(encoding="utf-8").split()
     assert needed == ["grasp_tune[optuna]"]
-    run_python("-m", "ruff", "check", "--isolated", "hub")
+    for words in (["check"], ["format", "--check"]):  # with its settings, in hub/ruff.toml
+        run_python("-m", "ruff", *words, "--no-cache", "hub")
 
 
 def test_its_own_tests_pass() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 from pyarrow import fs as arrow
@@ -17,10 +18,9 @@ from pyarrow import fs as arrow
 import grasp_tune as gt
 from grasp_tune.core.search import Step
 from grasp_tune.core.spec import SweepSpec
-from grasp_tune.engine.checkpoints import Tensors, model_tensors
 from grasp_tune.engine.worker import Worker
 from grasp_tune.runtime.shared_storage import SharedStorage
-from grasp_tune.runtime.shared_sweep import SharedSweep, Work, ended_row, fault_row, select_model
+from grasp_tune.runtime.shared_sweep import SharedSweep, SharedTrial, Work
 from tests.engine import workbench
 from tests.executors.contract import CountedCalls
 from tests.executors.sweeps import fingerprint, forked
@@ -33,31 +33,43 @@ DISK = arrow.LocalFileSystem()
 Before = Callable[[], None]
 
 
+class Reported(Exception):
+    """A trial's last report."""
+
+    row: dict[str, object]
+
+
+class Trial(SharedTrial):
+    """A trial that ends with its last report as an exception."""
+
+    def report(self, row: dict[str, Any], result: gt.Result | None = None) -> None:
+        self.row = row
+
+    def last(self, row: dict[str, Any]) -> NoReturn:
+        error = Reported()
+        error.row = row
+        raise error
+
+
 def trial(work: Work, folder: Path, before: Before) -> dict[str, object]:
     """What `GraspTrainable` does with a piece of work, and what it reports."""
-    storage = SharedStorage(DISK, str(folder / work.run))
 
     def loss(model: object, batch: object) -> object:
         before()
         return workbench.cross_entropy(model, batch)  # type: ignore[arg-type]
 
     given = workbench.problem(workbench.linear, loss)  # type: ignore[arg-type]
-    worker = Worker(given, work.spec.seed, storage.store, work.bases, storage.calls.counter())
-
-    def place(key: str) -> Tensors:
-        worker.place(key)
-        return model_tensors(worker.model)
-
     try:
-        if work.task is None:
-            assert work.search is not None
-            return select_model(storage, work.search, place)[1]
-        known = storage.read_outcome(work.task)
-        outcome = worker.run(work.task) if known is None else known[0]
-        storage.write_outcome(work.task, outcome, 0)
-        return ended_row(storage, outcome)
-    except gt.GraspError as error:
-        return fault_row(error, work)
+        mine = Trial(work, lambda: SharedStorage(DISK, str(folder / work.run)))
+        with mine.faults():
+            worker = Worker(given, mine.seed, mine.store, work.bases, mine.count)
+            if work.task is None:
+                mine.select(worker.tensors_at)
+                return mine.row
+            outcome = worker.run(work.task)
+        mine.end(outcome)
+    except Reported as reported:
+        return reported.row
 
 
 def sweep(folder: Path, before: Before = lambda: None) -> gt.Result:

@@ -23,7 +23,7 @@ from grasp_tune.report.advice import (
 from grasp_tune.report.evaluation import Quality, RunMetadata, Scores
 from grasp_tune.report.figures import error_bar
 from grasp_tune.runtime.lane_sharing import Usage
-from grasp_tune.runtime.result import Result, Run
+from grasp_tune.runtime.result import Look, Result, Run
 from tests.report.test_figures import result_of
 
 
@@ -83,11 +83,19 @@ def test_a_score_is_named_and_has_an_error_bar() -> None:
     assert score_words(found) == "0.25 ± 0.1 (mean of 2 minibatches)"
     by_metric = replace(found, metric="f1", validation=9)  # scores are then 1 - metric
     assert headline(by_metric, None) == (
-        "The model's f1 on validation minibatches is 0.75 ± 0.1 (mean of 2 minibatches); it was -1 "
-        "at the start."
+        "The model's validation f1 is 0.75 ± 0.1 (mean of 2 minibatches of the 9 validation rows); "
+        "it was -1 at the start."
     )
-    assert score_label(result(validation=120)) == "validation loss (120 rows)"
-    assert score_label(result(validation=0)) == "validation loss"
+    assert score_label(result(validation=120)) == "validation loss"
+    assert score_words(result(validation=0)).endswith("(mean of 2 minibatches)")  # an iterable
+
+
+def test_a_model_chosen_by_a_metric_that_memorizes_is_told() -> None:
+    row = result().choice.chosen
+    look = Look(row.arm, row.call, row.average, 2, 0.5, math.nan, 0.7)  # training loss 0.032
+    found = replace(result(), metric="f1", validation=9, looks=(look,))
+    (words,) = next_steps(found, None)
+    assert "loss on validation data (0.5) is far above" in words
 
 
 def test_a_certificate_is_shown_where_it_says_something() -> None:
@@ -206,5 +214,5 @@ def test_labels_without_a_pattern_are_seen_to_be_memorized() -> None:
     )
     found = gt.minimize(problem, 800, progress=False)
     assert found.validation == 32
-    assert score_label(found) == "validation loss (32 rows)"
+    assert score_words(found).endswith("of the 32 validation rows)")
     assert any("the model memorizes" in step for step in next_steps(found, None))

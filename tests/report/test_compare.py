@@ -141,6 +141,20 @@ def test_a_metric_of_the_config_is_shown_and_sorted_by(tmp_path: Path) -> None:
     assert "test f1" in write_comparison(found).read_text("utf-8")
 
 
+def test_without_test_rows_the_validation_rows_are_shown_and_sorted_by(tmp_path: Path) -> None:
+    rows = "".join(f"{k % 7},{k % 5},{int(k % 7 > 3)}\n" for k in range(80))
+    (tmp_path / "a.csv").write_text("a,b,y\n" + rows)
+    problem = {"dataset": {"name": "csv", "path": str(tmp_path / "a.csv")}, "batch_size": 8}
+    given: dict[str, Any] = {"methods": ("sgd", "adamw"), "seeds": 1, "sort": "metric"}
+    with pytest.raises(ConfigError, match="metric without test or validation rows, expected train"):
+        compare(experiment(problem=problem, budget=60), tmp_path / "none", **given)
+    held = experiment(problem={**problem, "validation": 0.25}, budget=60)
+    found = compare(held, tmp_path / "c", **given)
+    assert all(item.values("metric") and item.values("test_loss") for item in found.methods)
+    text = write_comparison(found).read_text("utf-8")
+    assert "Best validation accuracy of 2 methods" in text and "There are no test rows" in text
+
+
 def test_all_methods_get_the_same_number_of_threads(tmp_path: Path) -> None:
     seen: list[int] = []
 

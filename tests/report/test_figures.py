@@ -20,9 +20,10 @@ from grasp_tune.report.figures import (
     call_parts,
     curve_figure,
     score_figure,
+    validation_looks,
     winning_curve,
 )
-from grasp_tune.runtime.result import Result, Run
+from grasp_tune.runtime.result import Look, Result, Run
 from tests.engine import workbench
 
 
@@ -188,33 +189,53 @@ def test_a_run_that_ends_at_zero_is_drawn_at_the_edge() -> None:
     assert list(star.y) == [pytest.approx(0.5 / 1.05)] and figure.layout.yaxis.type == "log"
 
 
-def test_the_chosen_run_is_drawn_on_validation_data() -> None:
-    rows = [
-        Candidate("x0", 0, "", math.nan, 0, False, 2.0, 9, 4.5),
-        Candidate("a", 1, "adam", 0.1, 10, False, 1.0, 4, 1.16),
-        Candidate("b", 1, "adam", 0.1, 20, False, 1.5, 4, 2.25),
-        Candidate("c", 2, "adam", 0.2, 20, False, 3.0, 4, 9.0),
-    ]
+def test_training_loss_validation_loss_and_metric_are_drawn_together() -> None:
+    row = Candidate("a", 1, "adam", 0.1, 10, False, 1.0, 4, 1.16)
     curve = ((5, 1.5, 1.0), (20, 0.5, 1.0))
     runs = tuple(
         Run(arm, "adam", arm / 10, 0.0, 20, True, ((0, 20),), curve, (0.5,)) for arm in (1, 2)
     )
     spec: dict[str, Any] = {"budget": 99}
-    choice = Choice("a", "value", "race", tuple(rows))
+    choice = Choice("a", "value", "race", (row,))
     result = Result(
         spec=spec, choice=choice, plan=None, certificate=None, calls={}, runs=runs, tensors={}
     )
     names = ["run 2: adam 0.2", "run 1: adam 0.1 (chosen)"]
     assert [trace.name for trace in curve_figure(result).data] == names  # no validation data
-    *_, training, held_out, others = curve_figure(replace(result, validation=50)).data
-    assert others.name == "validation loss, others" and list(others.y) == [3.0]
-    assert list(training.y) == [1.5, 0.5] and held_out.name == "validation loss"
+    looks = (
+        Look(1, 20, False, 4, 1.5, 0.0, 0.7),
+        Look(0, 0, False, 9, 2.0, 0.25, 0.3),
+        Look(1, 10, False, 4, 1.0, math.nan, 0.8),
+        Look(2, 20, False, 4, 3.0, 0.0, 0.1),
+        Look(1, 20, True, 4, 9.0, 0.0, 0.1),  # an average is no point of the curve
+    )
+    figure = curve_figure(replace(result, validation=50, looks=looks, measured="f1"))
+    *_, training, held_out, others, metric = figure.data
+    assert others.name == "validation loss, others" and list(others.y) == [3.0, 9.0]
+    assert training.name == "training loss" and list(training.y) == [1.5, 0.5]
     # From the start point on, at call 1: a logarithmic axis has no zero.
-    assert list(held_out.x) == [1, 10, 20] and list(held_out.y) == [2.0, 1.0, 1.5]
-    # Four samples: 4/3 (1.16 - 1) / 4 is 0.0533; nine: 9/8 (4.5 - 4) / 9 is 0.0625.
-    assert list(held_out.error_y.array) == pytest.approx([0.25, math.sqrt(0.16 / 3), 0.0])
-    *_, by_metric, _ = curve_figure(replace(result, validation=50, metric="f1")).data
-    assert by_metric.name == "validation: 1 − f1"
+    assert held_out.name == "validation loss" and list(held_out.x) == [1, 10, 20]
+    assert list(held_out.y) == [2.0, 1.0, 1.5] and list(held_out.error_y.array) == [0.25, 0.0, 0.0]
+    assert metric.name == "validation f1" and list(metric.y) == [0.3, 0.8, 0.7]
+    assert metric.yaxis == "y2" and figure.layout.yaxis2.title.text == "f1"
+    # An untrained model far below does not set the scale: 0.7 - 0.1 at the lower end.
+    far = tuple(replace(look, metric=-9.0) if not look.call else look for look in looks)
+    figure = curve_figure(replace(result, looks=far, measured="r2"))
+    assert figure.layout.yaxis2.range[0] == pytest.approx(0.6)
+    without = tuple(replace(look, metric=math.nan) for look in looks)
+    names = [trace.name for trace in curve_figure(replace(result, looks=without)).data]
+    assert "validation loss" in names and "validation f1" not in names
+
+
+def test_a_run_that_went_on_from_the_choice_and_lost_is_drawn_on_validation_data() -> None:
+    first = run_of(1, 0, 50, first_loss=2.0)
+    second = replace(run_of(2, 50, 90, first_loss=1.0), parent=1)
+    looks = tuple(Look(*at, False, 4, 1.0, 0.1, 0.5) for at in ((0, 0), (1, 50), (2, 70), (2, 90)))
+    result = replace(result_of(first, second, chosen=1), looks=looks)
+    assert [look.call for look in validation_looks(result)] == [0, 50, 70, 90]
+    other = replace(second, parent=0)  # not from the choice
+    result = replace(result, runs=(first, other))
+    assert [look.call for look in validation_looks(result)] == [0, 50]
 
 
 def test_runs_that_validation_data_scored_are_compared_by_training_loss() -> None:

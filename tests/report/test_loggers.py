@@ -121,7 +121,7 @@ def test_all_loggers_are_told_the_same(
     module = SimpleNamespace(MlflowClient=lambda place: seen, init=lambda **options: seen)
     monkeypatch.setitem(sys.modules, package, module)
     logger = MLflow("digits") if package == "mlflow" else WandB(project="digits")
-    result = sweep(logger, validation=workbench.problem().data)
+    result = sweep(logger, validation=workbench.problem().data, metric="accuracy")
     for run in result.runs:
         known = {call: loss for call, loss, _ in run.curve if math.isfinite(loss)}
         assert seen.numbers.get(f"run_{run.arm}/loss", {}) == known
@@ -130,6 +130,7 @@ def test_all_loggers_are_told_the_same(
     assert min(seen.numbers["best_loss"].values()) >= 0.0
     looks = seen.numbers["validation/loss"]
     assert looks[0] == result.candidates[0].score and len(looks) > 1
+    assert seen.numbers["validation/accuracy"].keys() == looks.keys()
     assert seen.settings["budget"] == 300 and seen.settings["seed"] == 0
     assert "<!doctype html>" in seen.report and seen.ended == 1
 

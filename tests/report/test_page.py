@@ -273,7 +273,7 @@ def test_candidates_scored_on_validation_rows_are_said_to_be(
     assert stopped.partial and stopped.validation is None and stopped.metric is None
     assert "validation" not in repr(stopped) and "accuracy" not in repr(stopped)
     text = text_of(stopped.report(tmp_path / "stopped.html").read_text("utf-8"))
-    assert f"The model's training loss is {number(stopped.score)}" in text
+    assert f"best point so far has a training loss of {number(stopped.score)}" in text
     assert re.search(r"start point – – 0 [\d.]+ 0\.\d+ \d+ ", text)  # with its standard error
 
 

@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from grasp_tune.engine.checkpoints import model_tensors
 from grasp_tune.engine.worker import Worker
 from grasp_tune.runtime.result import Result
 from grasp_tune.runtime.store import TemporaryStore
+from grasp_tune.runtime.sweep_folder import load_search
 from tests.engine import workbench
 
 METHOD = gt.NonConvex(L_eps=1.0, F_eps=1.0, delta=0.3, base="adam")  # a search, many runs
@@ -161,3 +163,16 @@ class _Still(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.ones(len(x), workbench.CLASSES) * self.weight
+
+
+@pytest.mark.parametrize("by", ["loss", "metric"])
+def test_a_result_of_outcomes_alone_knows_what_scored_it(by: str, tmp_path: Path) -> None:
+    held: dict[str, Any] = {"validation": workbench.rows(seed=8), "metric": "accuracy"}
+    full = gt.minimize(
+        workbench.problem(**held, choose_by=by), 400, progress=False, out=tmp_path / "o"
+    )
+    found = Result.of(load_search(tmp_path / "o" / "state.json"), full.tensors)  # as in Ray Tune
+    assert (found.validation, found.metric) == (0, None if by == "loss" else "metric")
+    assert found.looks == full.looks and found.looks
+    assert Result.load(tmp_path / "o").looks == full.looks
+    assert ("validation loss" in repr(found)) == (by == "loss")

@@ -29,7 +29,7 @@
           });
           if (narrow && key[0] === "x" && layout[key].dtick === "D1") layout[key].dtick = "D2";
           // Names beside the rows leave room for half as many marks, which are powers of ten.
-          if (narrow && key[0] === "x" && layout.height && layout[key].dtick > 0) layout[key].dtick *= 2;
+          if (narrow && key[0] === "x" && !layout.yaxis2 && layout.height && layout[key].dtick > 0) layout[key].dtick *= 2;
         }
       }
       Plotly.react(plot, figure.data, layout,
