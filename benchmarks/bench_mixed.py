@@ -165,7 +165,7 @@ class _Unpruned:
     """A trial that takes reports and goes on."""
 
     def __init__(self, trial: optuna.Trial) -> None:
-        self.set_user_attr, self.report = trial.set_user_attr, trial.report
+        self.set_user_attr, self.report, self.study = trial.set_user_attr, trial.report, trial.study
 
     def should_prune(self) -> bool:
         return False

@@ -79,16 +79,13 @@ class StepList:
         gained = start - loss > near * (start - self.lowest)
         return math.isfinite(loss) and (gained or place > self.best)
 
-    def beyond(self, most: int, high: float) -> int | None:
-        """Return the next place beyond an end of the list, where the best one is there.
-
-        Where all losses are high, smaller steps are next.
-        """
+    def beyond(self, most: int) -> int | None:
+        """Return the next place beyond an end of the list, where the best one is there."""
         if not self.losses or len(self.losses) >= most:
             return None
         if not described(self.kind.base).changes_step:
             return None  # the list covers the whole range
-        if self.lowest > high or self.best == max(self.losses):
+        if math.isinf(self.lowest) or self.best == max(self.losses):
             return max(self.losses) + 1
         return self.best - 1 if self.best == min(self.losses) else None
 
@@ -148,7 +145,7 @@ def find_step(
         for item, place in wanted:
             item.losses[place] = finite_loss(found.get(item.arms[place].index))
         number += 1
-        more = [(item, item.beyond(options.most_places, state.height(1.0))) for item in lists]
+        more = [(item, item.beyond(options.most_places)) for item in lists]
         affordable = [(item, place) for item, place in more if length <= state.left // 4]
         wanted = [(item, at) for item, at in affordable if at is not None and item.add(state, at)]
     lists = [item for item in lists if item.losses and math.isfinite(item.lowest)]

@@ -85,12 +85,11 @@ def of(losses: dict[int, float]) -> StepList:
 
 
 def test_a_list_grows_beyond_the_end_where_its_best_run_is() -> None:
-    assert of({2: 1.0, 3: 0.7, 4: 0.9}).beyond(7, 2.0) is None
-    assert of({2: 1.0, 3: 0.9, 4: 0.7}).beyond(7, 2.0) == 5
-    assert of({2: 0.5, 3: 0.9, 4: 1.2}).beyond(7, 2.0) == 1
-    assert of({2: math.inf, 3: math.inf, 4: math.inf}).beyond(7, 2.0) == 5
-    assert of({2: 0.5, 3: 0.9, 4: 1.2}).beyond(7, 0.4) == 5  # all are worse than the start
-    assert of({2: 0.5, 3: 0.9, 4: 1.2}).beyond(3, 2.0) is None
+    assert of({2: 1.0, 3: 0.7, 4: 0.9}).beyond(7) is None
+    assert of({2: 1.0, 3: 0.9, 4: 0.7}).beyond(7) == 5
+    assert of({2: 0.5, 3: 0.9, 4: 1.2}).beyond(7) == 1
+    assert of({2: math.inf, 3: math.inf, 4: math.inf}).beyond(7) == 5
+    assert of({2: 0.5, 3: 0.9, 4: 1.2}).beyond(3) is None
 
 
 def test_a_smaller_step_is_always_looked_at_again_a_larger_one_where_it_gained_as_much() -> None:
