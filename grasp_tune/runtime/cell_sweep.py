@@ -108,6 +108,8 @@ class CellSweep(Ledger):
     def load(self, state: Json) -> None:
         """Go on from `state`; raise where it belongs to other cells."""
         spec = self.search.spec
+        if not isinstance(state, dict) or not isinstance(state.get("cells"), dict):
+            raise InputError("not a state of cells; where an earlier version wrote it, begin anew")
         if spec.difference(state["cells"]["spec"]):
             raise InputError("the saved sweep has another plan than this one")
         self.search = CellSearch.from_state(state["cells"], spec)

@@ -46,3 +46,9 @@ def test_a_state_brings_reports_and_trials_back_and_other_cells_are_refused() ->
     assert (again.best.trial, again.best.score) == ("second", 3.0)  # (4 + 2) / 2
     with pytest.raises(gt.InputError, match="another plan"):
         CellSweep(Cells.of(None, 500, resume=False), window=2).load(state)
+
+
+@pytest.mark.parametrize("state", [{"outcomes": {}}, [], {"cells": 3}])
+def test_a_state_of_another_kind_is_one_line(state: object) -> None:
+    with pytest.raises(gt.InputError, match=r"not a state of cells; where an earlier version"):
+        CellSweep(Cells(PLAN), window=1).load(state)
