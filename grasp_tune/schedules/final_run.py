@@ -52,7 +52,7 @@ class _FinalRun:
         self._good, self._owner = start.state, start.owner  # the last state that stands, its run
         self._window = math.nan  # mean loss of that run's last minibatches
         self._winner: Arm | None = None  # once the last part stands
-        self._losses: list[float] = []  # of the parts that stand
+        self._losses: list[float] = []  # of the parts so far
 
     def ends(self, parts: int) -> list[int]:
         """Return the calls at which so many parts end that are to come."""
@@ -70,6 +70,7 @@ class _FinalRun:
         segment = self._segment(arm, first, stop, self._good, points, last=last)
         item = yield from self._train(f"final{number}", segment)
         self._call, loss = stop, _usual_loss(item, options.curve_points)
+        self._losses.append(loss)
         if not self._step.accepts(loss):
             if not last:
                 unseen = [iterate_key(arm.index, at) for at in points]
@@ -78,7 +79,6 @@ class _FinalRun:
             return False
         assert item is not None
         self._window, self._winner = item.window_loss, arm if last else None
-        self._losses.append(loss)
         if not last:
             self._stand(arm, stop)
         if points:
@@ -92,7 +92,7 @@ class _FinalRun:
         return False
 
     def second_chance(self) -> Generator[Round, Known, bool]:
-        """Yield a part of the next smaller step, where the run has stalled; return whether it has.
+        """Yield a part of the next smaller step, where the run stalls or dies; return whether.
 
         It goes on in place of the run where its loss is about as low as the run's first part's.
         """

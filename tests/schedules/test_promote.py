@@ -134,6 +134,18 @@ def test_a_run_that_stalls_is_measured_against_the_next_smaller_step() -> None:
     assert {run.arm for run in later} == {first.arm} and len(later) == 5
 
 
+def test_a_run_that_dies_at_once_is_measured_against_the_next_smaller_step_too() -> None:
+    dead = {"final": 1.2, "final0": 1.5, "final1": 2.25, "other": 1.4}
+    spec = SweepSpec(NonConvex(base="adam"), 20_000)
+    _, tasks = checked_run(spec, final_losses(dead))
+    (other,), first = segments(tasks, "other"), segments(tasks, "final0")[0]
+    assert {run.arm for run in segments(tasks, "final")[2:]} == {other.arm}
+    # Where that is no better, the run goes on from its first part with a smaller step.
+    _, tasks = checked_run(spec, final_losses(dead | {"other": 1.6}))
+    later = segments(tasks, "final")[2:]
+    assert later[0].state == first.writes[-1] and later[0].arm.value == first.arm.value / 4
+
+
 @pytest.mark.parametrize("losses", [(1.5, 1.4), (1.1, 1.1)])
 def test_a_run_that_learns_or_has_learned_needs_no_second_chance(
     losses: tuple[float, float],
