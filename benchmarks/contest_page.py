@@ -82,9 +82,11 @@ def _hindsight_line(rows: Sequence[Row], line: Hindsight) -> list[str]:
     """Return hindsight as one more line of a table of totals, where all of its rows have it."""
     if not rows or any(row.workload not in line for row in rows):
         return []
-    behind = [100.0 * (line[row.workload][0] - row.best) / row.best for row in rows]
+    losses = [(line[row.workload][0], row.best) for row in rows]
+    behind = [100.0 * (loss / best - 1.0) if best else CAP * (loss > 0.0) for loss, best in losses]
     close = sum(value <= CLOSE for value in behind)
-    figures = [percent(value) for value in (fmean(behind), median(behind), max(behind))]
+    means = fmean(min(CAP, value) for value in behind), median(behind), max(behind)
+    figures = [percent(value) for value in means]
     cells = ["*hindsight*", *figures, "", "", f"{close} of {len(rows)}", ""]
     return ["| " + " | ".join(cells) + " |"]
 
