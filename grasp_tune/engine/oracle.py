@@ -29,7 +29,6 @@ class Oracle:
         self.model = problem.build(seed)
         self.parameters = [item for item in self.model.parameters() if item.requires_grad]
         self._streams: dict[str, Stream] = {}
-        self._metric = problem.metric
         self.validated = Validated()  # at the point where the model is
         self._noise = address(seed, "noise") % 2**62
 
@@ -58,7 +57,8 @@ class Oracle:
         """
         batch = self._begin(purpose, call)
         loss = float(self._loss(batch).detach())
-        if self._metric is None or purpose != "validation":
+        metric = self.problem.metric
+        if metric is None or purpose != "validation":
             return loss
         if not isinstance(batch, tuple | list) or len(batch) != 2:
             raise ProblemError("metric: it needs batches of two parts, inputs and targets")
@@ -66,15 +66,15 @@ class Oracle:
             outputs, targets = self.model(batch[0]), batch[1]
         self.validated.add(loss, outputs, targets)
         by_loss = self.problem.choose_by == "loss"
-        return loss if by_loss else 1.0 - measured(self._metric, outputs, targets)
+        return loss if by_loss else 1.0 - measured(metric, outputs, targets)
 
     def measured(self) -> tuple[float, float]:
         """Return loss and metric of the validation rows seen at this point.
 
         The loss is NaN where it is the score itself.
         """
-        by_loss = self.problem.choose_by == "loss"
-        return math.nan if by_loss else self.validated.loss, self.validated.metric(self._metric)
+        loss = math.nan if self.problem.choose_by == "loss" else self.validated.loss
+        return loss, self.validated.metric(self.problem.metric)
 
     def exact(self, *, gradient: bool, counted: bool = False) -> float:
         """Return the loss over all data, and leave its gradient where asked; one oracle call.

@@ -56,7 +56,7 @@ class PromoteOptions:
     average_power: float = 8.0  # exponent of the running average
     jump: float = 2.0  # a part whose loss is so many times the part before's is undone
     gained: float = (
-        0.8  # of the start's loss: below it, a part that loses a quarter of the gain is, too
+        0.8  # of the start's loss: below it a part that loses a quarter of the gain, too
     )
     backoff: float = 4.0  # and the step divided by this
     # A run whose second part ends above so much of the first's loss, and above so much of the

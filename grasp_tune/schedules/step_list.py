@@ -314,11 +314,7 @@ def _second_rung(
         alive += [further] if math.isfinite(losses[further]) else []
         winner, tried = _leading(lists, alive, losses)
     state.leader = state_key(winner.index, end)
-    smaller = [
-        arm
-        for arm in alive
-        if arm.base == winner.base and arm.power == winner.power and arm.value < winner.value
-    ]
+    smaller = [arm for arm in tried.arms.values() if arm in alive and arm.value < winner.value]
     other = max(smaller, key=lambda arm: arm.value, default=None)
     leftover = (state_key(arm.index, end) for arm in alive if arm not in (winner, other))
     state.discard = (*kept, *leftover)
