@@ -210,7 +210,9 @@ def _first_step(state: PromoteState, kind: Arm) -> float | None:
 
 
 def last_doubling(losses: Sequence[float], usual: float, risen: float) -> tuple[int, bool]:
-    """Return which doubling first made the loss rise for good; the last one, False where none did.
+    """Return after which doubling the loss rose for good; where it never did, False, too.
+
+    Where it never did, the last doubling that pays: the one that reached nine tenths of the gain.
 
     A loss has risen where it is above the first ones, whose steps are tiny, above what is `usual`
     at x0 and above `risen` times the lowest so far. It has to do so twice in a row, or at the very
@@ -232,6 +234,8 @@ def last_doubling(losses: Sequence[float], usual: float, risen: float) -> tuple[
         last = max(at for at, loss in enumerate(losses) if loss <= bound)
         if last < len(losses) - 2:
             return last, True
+        nearly = lowest + (begun - lowest) / 10
+        return max(0, next(at for at, loss in enumerate(losses) if loss <= nearly) - 1), False
     return max(0, len(losses) - 2), False
 
 
