@@ -249,6 +249,7 @@ class SegmentOutcome:
     window_loss: float  # mean over the last 100 minibatches, or as many as there were
     window_norm: float
     curve: tuple[Point, ...] = ()
+    silent: float = 0.0  # largest share of a layer's units that gradients do not reach any more
 
 
 @record

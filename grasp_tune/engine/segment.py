@@ -6,6 +6,7 @@ Weighted averages of the iterates are candidates that cost no oracle call.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -26,6 +27,8 @@ from grasp_tune.optimizers.registry import find_optimizer
 
 WINDOW = 100  # minibatches, as in the paper's experiments
 MARKS = 24  # points of the curve that one segment leaves for reports
+# A unit is silent where its mean gradient is below this share of its layer's: for 66 steps or more.
+SILENT = 1e-3
 LAG = 16  # losses that may be under way on a GPU: looking at each would make it wait
 
 
@@ -195,6 +198,7 @@ class TrainingRun:
                 key, numbers = str(segment.state), str(saved.meta["optimizer"])
                 checkpoints.load_optimizer(self.optimizer, saved.tensors, numbers, key)
                 self.averages.load(saved.tensors, saved.meta, key)
+        self._loudest = [item.max() for item in self._unit_sizes()]
         self._set_step(1.0)  # the saved one may have been annealed, or another run's
 
     @property
@@ -301,7 +305,17 @@ class TrainingRun:
             meta: Meta = {"optimizer": numbers}
             self.averages.save(tensors, meta)
             self.write(str(state_key(index, segment.stop)), tensors, meta)
-        return self.curve.outcome()
+        return replace(self.curve.outcome(), silent=self._silent())
+
+    def _unit_sizes(self) -> list[Tensor]:
+        sizes = getattr(self.optimizer, "unit_sizes", None)
+        return [] if sizes is None else sizes()
+
+    def _silent(self) -> float:
+        """Return the largest share of a layer's units that were loud in it and are silent now."""
+        sizes = zip(self._unit_sizes(), self._loudest, strict=True)
+        quiet = [item <= SILENT * torch.maximum(item.max(), loudest) for item, loudest in sizes]
+        return max((float(item.float().mean()) for item in quiet), default=0.0)
 
     def _keep_due(self, call: int | None = None) -> None:
         while self._waiting and self._waiting[0] <= (self.call if call is None else call):

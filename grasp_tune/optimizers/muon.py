@@ -116,6 +116,11 @@ class MatrixAdam(CoordinateAdam):
         every = [point for group in self.param_groups for point in group["params"]]
         self._matrices = {every[at] for at in matrices}
 
+    def unit_sizes(self) -> list[Tensor]:
+        """Return the largest mean gradient of each unit, a row of a matrix, layer by layer."""
+        means = self.entries([x for x in self.points if x in self._matrices], "mean")
+        return [torch.linalg.vector_norm(mean.flatten(1), math.inf, dim=1) for mean in means]
+
     def _move(self, group: dict[str, Any], points: list[Tensor]) -> None:
         if rest := [point for point in points if point not in self._matrices]:
             super()._move(group, rest)

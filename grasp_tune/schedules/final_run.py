@@ -53,6 +53,9 @@ class _FinalRun:
         self._window = math.nan  # mean loss of that run's last minibatches
         self._winner: Arm | None = None  # once the last part stands
         self._losses: list[float] = []  # of the parts so far
+        # The share of a layer's units that are silent in the last state that stands, and whether
+        # the last part has silenced many more.
+        self._silent, self._died = start.silent, False
 
     def ends(self, parts: int) -> list[int]:
         """Return the calls at which so many parts end that are to come."""
@@ -71,7 +74,8 @@ class _FinalRun:
         item = yield from self._train(f"final{number}", segment)
         self._call, loss = stop, _usual_loss(item, options.curve_points)
         self._losses.append(loss)
-        if not self._step.accepts(loss):
+        self._died = self._dies(item, loss)
+        if self._died or not self._step.accepts(loss):
             if not last:
                 unseen = [iterate_key(arm.index, at) for at in points]
                 state.discard = (state_key(arm.index, stop), *unseen)
@@ -79,6 +83,7 @@ class _FinalRun:
             return False
         assert item is not None
         self._window, self._winner = item.window_loss, arm if last else None
+        self._silent = item.silent
         if not last:
             self._stand(arm, stop)
         if points:
@@ -91,17 +96,24 @@ class _FinalRun:
         self._step.go_on(loss)
         return False
 
+    def _dies(self, item: SegmentOutcome | None, loss: float) -> bool:
+        """Return whether a part has silenced many units; where the loss is low, they rest."""
+        least = max(self._state.options.dying, self._silent + self._state.options.dying / 2)
+        return item is not None and item.silent > least and loss > self._state.start.value / 10
+
     def second_chance(self) -> Generator[Round, Known, bool]:
         """Yield a part of the next smaller step, where the run stalls or dies; return whether.
 
-        It goes on in place of the run where its loss is about as low as the run's first part's.
+        It goes on in place of a run that dies, for units die slowly, and the state before is no
+        good either; else where its loss is about as low as the run's first part's.
         """
         state, options, other = self._state, self._state.options, self._start.other
         if other is None:
             return False
         origin, length = state_key(other.index, self._begin), (self._call - self._begin) // 2
         length = length // self._lanes * self._lanes
-        if length == 0 or len(self._losses) < 2 or not self._step.stalls(*self._losses):
+        stalls = self._died or (len(self._losses) == 2 and self._step.stalls(*self._losses))
+        if length == 0 or not stalls:
             state.discard = (*state.discard, origin)
             return False
         stop = self._begin + length
@@ -109,7 +121,8 @@ class _FinalRun:
         item = yield from self._train("other", segment)
         loss = _usual_loss(item, options.curve_points)
         self._end -= length
-        if item is not None and loss < options.alike * self._losses[0]:
+        lives = self._died and math.isfinite(loss) and not self._dies(item, loss)
+        if item is not None and (lives or loss < options.alike * self._losses[0]):
             self._window, self._end = item.window_loss, self._end - (self._call - stop)
             self._call = stop
             self._stand(other, stop)

@@ -58,6 +58,8 @@ class PromoteOptions:
     gained: float = (
         0.8  # of the start's loss: below it a part that loses a quarter of the gain, too
     )
+    # So is a part after which gradients do not reach this share of a layer's units any more.
+    dying: float = 0.5
     backoff: float = 4.0  # and the step divided by this
     # A run whose second part ends above so much of the first's loss, and above so much of the
     # start's, learns nothing. The next smaller step of the list then gets a part, too, and goes on
@@ -112,7 +114,7 @@ class PromoteOptions:
                 raise InputError(f"{name}: got {value!r}, expected {low} to {high}")
 
 
-_LIMITS = ("risen", "diverged", "near", "jump", "stalled")  # inf: never reached
+_LIMITS = ("risen", "diverged", "near", "jump", "dying", "stalled")  # inf: never reached
 
 
 def _within(low: float, value: object, high: float) -> bool:

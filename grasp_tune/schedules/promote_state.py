@@ -39,6 +39,10 @@ class PromoteState:
         found = self.start.value + deviations * math.sqrt(max(0.0, variance))
         return found if math.isfinite(found) else self.start.value
 
+    def noise(self, count: int) -> float:
+        """Return two standard deviations of the mean loss of so many minibatches."""
+        return (self.height(2.0) - self.start.value) / math.sqrt(max(1, count))
+
     def ceiling(self, times: float) -> float | None:
         """Return the loss that is so many times the start's, None where that gives no scale."""
         height = self.height(times) + (times - 1.0) * abs(self.start.value)

@@ -39,6 +39,7 @@ class FinalStart:
     state: Key | None = None  # None: x0
     loss: float = math.inf  # there, as far as it is known
     other: Arm | None = None  # the next smaller step, where its run has come as far
+    silent: float = 0.0  # share of a layer's units that gradients do not reach there
 
 
 @dataclass
@@ -51,6 +52,8 @@ class StepList:
     places: tuple[int, ...]
     arms: dict[int, Arm] = field(default_factory=dict)
     losses: dict[int, float] = field(default_factory=dict)
+    gain: float = 0.0  # what counts as learning: a loss so far below `start`
+    start: float = math.inf
 
     def add(self, state: PromoteState, place: int) -> Arm | None:
         """Return the run at a place, None where its value is no number to work with."""
@@ -61,8 +64,18 @@ class StepList:
         return self.arms[place]
 
     @property
+    def flat(self) -> list[int]:
+        """The places whose losses say nothing: several alike, where no run has learned anything."""
+        low = min(self.losses.values(), default=math.inf)
+        alike = [place for place, loss in self.losses.items() if loss < low + self.gain]
+        return alike if low > self.start - self.gain and len(alike) > 1 else []
+
+    @property
     def best(self) -> int:
-        """The place of the lowest loss; of equal ones, that of the smallest step."""
+        """The place of the lowest loss; of those that say nothing, the one that is usual."""
+        usual = self.places[len(self.places) // 2]
+        if flat := self.flat:
+            return min(flat, key=lambda place: abs(place - usual))
         return min(self.losses, key=lambda place: (self.losses[place], -place))
 
     @property
@@ -83,8 +96,8 @@ class StepList:
         """Return the next place beyond an end of the list, where the best one is there."""
         if not self.losses or len(self.losses) >= most:
             return None
-        if not described(self.kind.base).changes_step:
-            return None  # the list covers the whole range
+        if not described(self.kind.base).changes_step or self.flat:
+            return None  # the list covers the whole range, or more of it would say nothing either
         if math.isinf(self.lowest) or self.best == max(self.losses):
             return max(self.losses) + 1
         return self.best - 1 if self.best == min(self.losses) else None
@@ -139,6 +152,8 @@ def find_step(
         return None if arm is None else FinalStart(arm, arm), known
     wanted = [(item, place) for item in lists for place in item.places if item.add(state, place)]
     number = 0
+    for item in lists:
+        item.start, item.gain = state.start.value, state.noise(length // 2)
     while wanted:
         runs = [_run(state, item.arms[place], 0, length) for item, place in wanted]
         found, _ = yield from state.train(f"list{number}", runs)
@@ -326,7 +341,8 @@ def _second_rung(
     if options.interpolate and described(winner.base).changes_step:
         moved = tried.vertex({place: losses.get(arm) for place, arm in tried.arms.items()})
         arm = state.new_arm(winner, winner.value * tried.spacing**-moved)
-    return FinalStart(arm, winner, state.leader, losses[winner], other)
+    silent = found[winner.index].silent if winner.index in found else 0.0
+    return FinalStart(arm, winner, state.leader, losses[winner], other, silent)
 
 
 def _leading(

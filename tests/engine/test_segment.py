@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 import grasp_tune as gt
 from grasp_tune.core.errors import InputError, ProblemError
@@ -50,6 +51,35 @@ def test_a_step_of_lanes_is_a_step_with_their_mean_gradient(lanes: int) -> None:
     assert same_bits({key: found[key] for key in wanted}, wanted)
     assert outcome.calls == bench.calls == 2 * lanes
     assert outcome.window_loss == pytest.approx(sum(losses) / len(losses))
+
+
+def test_units_that_gradients_do_not_reach_any_more_are_silent() -> None:
+    def network(off: float) -> nn.Module:
+        hidden, last = nn.Linear(2, 4), nn.Linear(4, 1)
+        nn.init.constant_(hidden.bias, 9.0)
+        with torch.no_grad():
+            hidden.bias[:3] += off
+        return nn.Sequential(hidden, nn.ReLU(), last)
+
+    def silent(off: float, calls: int = 10**6) -> float:
+        asked = []
+
+        def loss(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+            asked.append(1)
+            return (model(batch[0]) - batch[1]).square().mean() * (len(asked) <= calls)
+
+        x = torch.randn(64, 2, generator=torch.Generator().manual_seed(0))
+        bench = Bench(gt.TorchProblem(model=lambda: network(off), loss=loss, data=(x, x[:, :1])))
+        run = Segment(Arm.of(1, "muon", 1e-4), 0, 5, save=True)
+        bench.train(run)
+        (outcome,) = bench.train(replace(run, start=5, stop=105))
+        assert isinstance(outcome, SegmentOutcome)
+        return outcome.silent
+
+    assert silent(0.0) == 0.0
+    assert silent(-99.0) == 0.75  # the ReLU of three of four units is off
+    assert silent(0.0, calls=20) == 1.0  # nothing for 85 steps: compared with where it began
+    assert silent(0.0, calls=80) == 0.0  # 25 steps are too few to say
 
 
 def test_a_step_that_does_not_fit_is_not_made() -> None:

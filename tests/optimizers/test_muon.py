@@ -83,6 +83,15 @@ def test_a_layer_that_is_not_reached_rests_and_stays_finite() -> None:
     assert torch.isfinite(equalized(1e-21 * torch.randn(6, 9))).all()
 
 
+def test_unit_sizes_are_those_of_the_rows_of_matrices() -> None:
+    points = [nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.ones(2))]
+    optimizer = MatrixAdam(points, lr=0.1, matrices=[0])
+    points[0].grad, points[1].grad = torch.tensor([[3.0, -4.0], [0.0, 0.0]]), torch.ones(2)
+    optimizer.step()
+    (sizes,) = optimizer.unit_sizes()
+    torch.testing.assert_close(sizes, torch.tensor([0.4, 0.0]))  # a tenth of the gradient
+
+
 def test_without_matrices_it_is_adam() -> None:
     points = [nn.Parameter(torch.ones(4, 3)) for _ in range(2)]
     optimizers = [MatrixAdam(points[:1], lr=0.1), CoordinateAdam(points[1:], lr=0.1)]

@@ -85,10 +85,12 @@ def test_a_jump_of_the_loss_is_undone_with_a_smaller_step_on_fresh_minibatches()
     assert all(row.value == values[row.arm] for row in search.choice.candidates if row.arm)
 
 
-def final_losses(losses: dict[str, float]) -> Callable[[Task], Outcome]:
+def final_losses(
+    losses: dict[str, float], silent: dict[str, float] | None = None
+) -> Callable[[Task], Outcome]:
     """Replies whose parts end at these losses, by how their names begin; the start's is 2.3.
 
-    The runs before them end above 1.3.
+    The runs before them end above 1.3. A part has so many silent units, and none unless told.
     """
 
     def reply(task: Task) -> Outcome:
@@ -96,8 +98,10 @@ def final_losses(losses: dict[str, float]) -> Callable[[Task], Outcome]:
         if not isinstance(outcome, TrainOutcome) or task.id.startswith(("ramp", "paper")):
             return outcome
         told = [loss for name, loss in losses.items() if task.id.startswith(name)]
+        quiet = [0.0, *(x for name, x in (silent or {}).items() if task.id.startswith(name))]
         ended = (
-            replace(run, loss=(told or [1.3 + run.loss])[-1], curve=()) for run in outcome.segments
+            replace(run, loss=(told or [1.3 + run.loss])[-1], curve=(), silent=quiet[-1])
+            for run in outcome.segments
         )
         return replace(outcome, segments=tuple(ended))
 
@@ -143,6 +147,35 @@ def test_a_run_that_dies_at_once_is_measured_against_the_next_smaller_step_too()
     # Where that is no better, the run goes on from its first part with a smaller step.
     _, tasks = checked_run(spec, final_losses(dead | {"other": 1.6}))
     later = segments(tasks, "final")[2:]
+    assert later[0].state == first.writes[-1] and later[0].arm.value == first.arm.value / 4
+
+
+def test_a_part_that_silences_half_of_a_layer_is_undone() -> None:
+    losses, spec = {"final": 1.1}, SweepSpec(NonConvex(), 20_000)
+    _, tasks = checked_run(spec, final_losses(losses, {"final3": 0.6}))
+    third, fourth, fifth = (segments(tasks, f"final{part}")[0] for part in (2, 3, 4))
+    assert fifth.arm.value == fourth.arm.value / 4 and fifth.state == third.writes[-1]
+    # Neither where few are silent, nor where they were before, nor where little loss is left.
+    always = {"second": 0.5} | {f"final{part}": 0.5 + part / 100 for part in range(8)}
+    for reply in (
+        final_losses(losses, {"final3": 0.4}),
+        final_losses(losses, always),
+        final_losses({"final": 0.2}, {"final3": 0.6}),
+    ):
+        _, tasks = checked_run(spec, reply)
+        assert len({segment.arm for segment in segments(tasks, "final")}) == 1
+
+
+def test_a_run_whose_units_die_early_gives_way_to_the_next_smaller_step() -> None:
+    # Its loss is lower, and falls; but the state before the part has dying units, too.
+    losses = {"final": 1.2, "final0": 1.5, "final1": 1.3, "other": 1.9}
+    spec = SweepSpec(NonConvex(base="adam"), 20_000)
+    _, tasks = checked_run(spec, final_losses(losses, {"final1": 0.6}))
+    (other,) = segments(tasks, "other")
+    assert {run.arm for run in segments(tasks, "final")[2:]} == {other.arm}
+    # Where its units die as well, the run goes on from its first part with a smaller step.
+    _, tasks = checked_run(spec, final_losses(losses, {"final1": 0.6, "other": 0.7}))
+    first, later = segments(tasks, "final0")[0], segments(tasks, "final")[2:]
     assert later[0].state == first.writes[-1] and later[0].arm.value == first.arm.value / 4
 
 

@@ -100,6 +100,19 @@ def test_a_list_grows_beyond_the_end_where_its_best_run_is() -> None:
     assert of({2: 0.5, 3: 0.9, 4: 1.2}).beyond(3) is None
 
 
+def test_where_nothing_was_learned_the_usual_place_stands_for_those_alike() -> None:
+    losses = {2: 2.52, 3: 2.312, 4: 2.309, 5: 2.31}
+    kind = Arm.of(0, "adam", 1.0)
+    tried = StepList(kind, 1.0, 4.0, (2, 3, 4), losses=losses, gain=0.01, start=2.311)
+    # 3, 4 and 5 are within 0.01 of the lowest, which is not 0.01 below the start.
+    assert tried.best == 3 and tried.beyond(7) is None
+    assert replace(tried, gain=0.002).best == 4  # then 3 is worse
+    assert replace(tried, start=2.4).best == 4  # then something was learned
+    # A single run that did not blow up says that smaller steps are wanted.
+    alone = replace(tried, losses={2: math.inf, 3: math.inf, 4: 2.4})
+    assert alone.best == 4 and alone.beyond(7) == 5
+
+
 def test_a_smaller_step_is_always_looked_at_again_a_larger_one_where_it_gained_as_much() -> None:
     # From 2.0 the best gained 1.3; 0.7 * 1.3 = 0.91 is what a larger step must have gained.
     item = of({2: 1.05, 3: 0.7, 4: 1.9})
