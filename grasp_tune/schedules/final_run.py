@@ -207,9 +207,6 @@ class _StepSize:
         # A loss that may be negative has no zero to be a multiple of: it then jumps where it loses
         # all that was gained since the start.
         rise = (options.jump - 1.0) * before if before > 0.0 else max(-before, start - before)
-        # A dead network's loss is no multiple of what it was, but what was gained is lost.
-        if 0.0 < before < options.gained * start:
-            rise = min(rise, (start - before) / 4)
         return math.isfinite(loss) and loss < before + rise
 
     def stalls(self, before: float, loss: float) -> bool:

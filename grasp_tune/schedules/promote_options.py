@@ -55,9 +55,6 @@ class PromoteOptions:
     lane_calls: int = 1_000  # of T, for each lane; lanes are a power of two
     average_power: float = 8.0  # exponent of the running average
     jump: float = 2.0  # a part whose loss is so many times the part before's is undone
-    gained: float = (
-        0.8  # of the start's loss: below it a part that loses a quarter of the gain, too
-    )
     # So is a part after which gradients do not reach this share of a layer's units any more.
     dying: float = 0.5
     backoff: float = 4.0  # and the step divided by this
