@@ -123,7 +123,7 @@ class TorchProblem:
             raise ProblemError(f"model: it returned {kind}, expected a torch.nn.Module")
         if not any(parameter.requires_grad for parameter in model.parameters()):
             raise ProblemError("model: it has no trainable parameter, so there is nothing to train")
-        check_tensors(model.named_parameters(), model.named_buffers())
+        check_tensors(model)
         for name, part in model.named_modules():
             trained = any(item.requires_grad for item in part.parameters(recurse=False))
             if trained and getattr(part, "sparse", False) is True:

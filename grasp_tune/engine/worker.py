@@ -44,6 +44,7 @@ class Worker:
         self.bases: Mapping[str, Factory] = dict(bases or {})
         self.oracle = Oracle(problem, seed, count)
         self.model: nn.Module = self.oracle.model
+        self.named: checkpoints.Named = self.model
         self.trained: list[Tensor] = list(self.oracle.parameters)
         self.matrices = hidden_matrices(self.model, self.trained)
         self.held_out = problem.validation is not None
@@ -65,11 +66,9 @@ class Worker:
         seated = nullcontext() if seat is None else LaneGroup(seat)
         with seated as group, untouched_randomness(), task_threads(self.model):
             if isinstance(task, TrainTask):
-                runs = list[SegmentOutcome]()
-                for segment in task.segments:
-                    runs.append(self._train(task, segment, group))
+                runs = [self._train(task, segment, group) for segment in task.segments]
                 return TrainOutcome(sum(item.calls for item in runs), self.origin, tuple(runs))
-            run = SamplingRun(task, self, self.oracle.measured)
+            run = SamplingRun(self, task, self.oracle.measured)
             while (call := run.wants) is not None:
                 run.feed(self._sample(*call))
             self.model.train()
@@ -116,8 +115,7 @@ class Worker:
         return oracle.value(purpose, call)
 
     def _train(self, task: TrainTask, segment: Segment, group: LaneGroup | None) -> SegmentOutcome:
-        saved = self.place(str(segment.state or START))
-        run = TrainingRun(task, segment, self, self.model, self.trained, saved)
+        run = TrainingRun(self, task, segment)
         if group is not None and group.seat.rank:
             run.write = lambda key, tensors, meta: None  # the first worker's are the same
         run.advance(partial(self._gradients, run, task.exact, group))

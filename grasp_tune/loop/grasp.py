@@ -265,7 +265,8 @@ class Grasp(LoopOptimizer):
             self._task = task
             self._begin(task)
             assert self._run is not None
-            self._run.load(*grasp["run"])
+            tensors, numbers = grasp["run"]
+            self._run.load(clones(tensors), numbers)
             self._point.buffers.kept = [item.clone() for item in grasp["buffers"]]
         self._point.put(grasp["point"])
         self._loaded = grasp["point"]

@@ -5,7 +5,7 @@ is tuned and nothing else.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from grasp_tune.core.errors import CheckpointError, InputError
 from grasp_tune.engine.checkpoints import (
     Buffers,
     Checkpoint,
+    Named,
     Store,
     Tensors,
     check_tensors,
@@ -65,7 +66,7 @@ class ParkedStore:
 
 
 class ModelPoint:
-    """The point at which a model stands; speaks as much of `nn.Module` as checkpoints need.
+    """The point at which a model stands; `engine.sampling.Bench`, and `Named` for checkpoints.
 
     weight_decay: of the weights in groups that do not say their own.
     clip: the largest norm of a step's gradient over all parameters.
@@ -73,6 +74,7 @@ class ModelPoint:
 
     origin = "loop"  # the start point of a loop is the model's own, not a digest
     bases: Mapping[str, Factory] = {}  # a loop runs the named optimizers only
+    held_out = False
 
     def __init__(
         self, given: Groups, store: Store, weight_decay: float = 0.0, clip: float | None = None
@@ -88,19 +90,13 @@ class ModelPoint:
         named = () if self.model is None else self.model.named_parameters()
         names = {id(item): name for name, item in named}
         self._names = [names.get(id(item), str(at)) for at, item in enumerate(self.trained)]
-        owner = self if self.model is None else self.model
-        check_tensors(owner.named_parameters(), owner.named_buffers())
+        self.named: Named = self
+        check_tensors(self if self.model is None else self.model)
         self.rules = StepRules(self.groups, clip)
         self._seen: list[int] | None = None  # their versions when we last put them
         self._marks, self._norms = 0, list[Tensor]()
         self.buffers = Buffers(self.model)
         self.matrices = hidden_matrices(self.model, self.trained)
-        self.held_out = False
-
-    # What checkpoints ask of a module:
-
-    def parameters(self) -> Iterator[Tensor]:
-        return iter(self.trained)
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
         return zip(self._names, self.trained, strict=True)
@@ -110,16 +106,19 @@ class ModelPoint:
 
     def tensors(self) -> Tensors:
         """Return the point as named tensors, not copied."""
-        return model_tensors(cast(nn.Module, self))
+        return model_tensors(self)
 
     @torch.no_grad()
     def put(self, tensors: Mapping[str, Tensor], key: str = "the saved loop") -> None:
         """Put the model at a point that `tensors` once gave."""
-        load_model(cast(nn.Module, self), tensors, key)
+        load_model(self, tensors, key)
         self.mark()
 
-    def place(self, key: str) -> None:
-        self.put(self.store.read(key).tensors, key)
+    def place(self, key: str) -> Checkpoint:
+        """Put the model at a checkpoint, which is returned."""
+        saved = self.store.read(key)
+        self.put(saved.tensors, key)
+        return saved
 
     @torch.no_grad()
     def mark(self, look: bool = False) -> None:
