@@ -78,13 +78,12 @@ class UniXGrad(OwnState):
         if closure is None:
             raise InputError("UniXGrad.step needs a closure: a step takes gradients at two points")
         self.begin()
-        with torch.enable_grad():
-            loss = closure()
-        self.feed()
-        with torch.enable_grad():
-            closure()
-        self.feed()
-        return loss
+        losses = []
+        for _ in range(2):
+            with torch.enable_grad():
+                losses.append(closure())
+            self.feed()
+        return losses[0]
 
     @torch.no_grad()
     def begin(self) -> None:
@@ -109,8 +108,7 @@ class UniXGrad(OwnState):
         root, weight = group["root"], group["iteration"] + 1
         reach = 2.0 * weight / root  # (1), times alpha_t, in units of the radius
         origin, lead, mean = (self.entries(points, name) for name in ("origin", "lead", "mean"))
-        found = [(point, self.dense_gradient(point)) for point in points]
-        here = [torch.zeros_like(point) if item is None else item for point, item in found]
+        here = [self.dense_gradient(point) for point in points]
         if "ahead" not in self.state[points[0]]:
             for point, gradient in zip(points, here, strict=True):
                 self.state[point]["ahead"] = gradient.clone()
