@@ -1,8 +1,4 @@
-"""The errors of the package, and the checks of what a person gives.
-
-One root, and each error is also the built-in that it resembles. A check returns the value, or says
-what would be right.
-"""
+"""The errors of the package, each also the built-in that it resembles, and checks of inputs."""
 
 import math
 from collections.abc import Callable

@@ -1,8 +1,7 @@
-"""Random numbers by address instead of by order.
+"""Random numbers by address instead of by order: the same, whoever draws them.
 
-The minibatch of the t-th oracle call is a function of (seed, purpose, t), whoever draws it. An
-address is a 128-bit hash; the numbers behind it are Philox words, which NumPy keeps the same across
-versions and platforms. Its own way of drawing integers may change, so rows are made here.
+An address is a 128-bit hash; the numbers behind it are Philox words, which NumPy keeps the same
+across versions and platforms. Its own way of drawing integers may change, so rows are made here.
 """
 
 import hashlib
@@ -62,10 +61,7 @@ def trajectory_indices(seed: int, cell: int, count: int, length: int) -> tuple[i
 
 @dataclass(frozen=True, slots=True)
 class IndexStream:
-    """The row numbers of all minibatches of one purpose: `size` rows out of `high`, by call number.
-
-    Rows are drawn with replacement. The address covers the shape, too.
-    """
+    """The row numbers of all minibatches of one purpose, drawn with replacement, by call number."""
 
     seed: int
     path: tuple[str | int, ...]

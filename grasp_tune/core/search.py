@@ -1,8 +1,8 @@
 """The brain: says what to run next and learns what came out.
 
-A schedule is a generator that yields rounds of independent tasks and receives their outcomes;
-this module turns it into ask and tell. The state is the outcomes by task id: feeding them to a
-fresh generator gives the same search again, so nothing can depend on the order in which tasks end.
+A schedule's generator of rounds becomes ask and tell. The state is the outcomes by task id: feeding
+them to a fresh generator gives the same search again, so nothing can depend on the order in which
+tasks end.
 """
 
 import logging
@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Self
+from typing import TypeVar
 
 from grasp_tune.core.checkpoint_keys import START
 from grasp_tune.core.choice import Candidate, Choice, best_seen
@@ -36,6 +36,7 @@ from grasp_tune.schedules.extension import all_rounds, prefix
 logger = logging.getLogger(__name__)
 
 ATTEMPTS = 3  # a task that fails this often is lost, and so are its candidates
+Kind = TypeVar("Kind", bound="Search")
 
 
 class Step(Enum):
@@ -170,16 +171,12 @@ class Search:
             self.release(known)
 
     def make_again(self, key: str) -> None:
-        """Have a checkpoint made again that is needed outside: the chosen one, after the end.
-
-        Raises `CheckpointError` where that was tried too often.
-        """
+        """Have the chosen checkpoint made again; `CheckpointError` where that failed too often."""
         if not self._repeat("the result", key):
             raise CheckpointError(f"checkpoint {key} cannot be read, although it was made again")
 
     @property
     def progress(self) -> Progress:
-        """Where the search stands."""
         return Progress(
             phase="done" if self.choice is not None else self._round.tasks[0].phase,
             calls=sum(self.calls.values()) - self.repeated,
@@ -197,7 +194,6 @@ class Search:
 
     @property
     def rounds(self) -> int:
-        """Rounds begun so far."""
         return len(self._rounds)
 
     @property
@@ -237,11 +233,10 @@ class Search:
         """Return the choice, or the best so far marked partial where the search is not done."""
         if self.choice is not None:
             return self.choice
-        start = [item for item in self._outcomes.values() if isinstance(item, ProbeOutcome)]
-        seen = [(item.value, item.values, item.value_square) for item in start] or [
-            (math.nan, 0, 0.0)
-        ]
-        rows = [Candidate(START, 0, "", math.nan, 0, False, *seen[0])]
+        probed = (item for item in self._outcomes.values() if isinstance(item, ProbeOutcome))
+        start = next(probed, None)
+        seen = (start.value, start.values, start.value_square) if start else (math.nan, 0, 0.0)
+        rows = [Candidate(START, 0, "", math.nan, 0, False, *seen)]
         for segment, result in ended_runs(self.tasks.values(), self._outcomes):
             if result is not None:
                 loss, note = (result.loss, "") if result.finite else (math.nan, "diverged")
@@ -268,8 +263,8 @@ class Search:
 
     @classmethod
     def from_state(
-        cls, state: Json, spec: SweepSpec | None = None, *, extend: bool = False
-    ) -> Self:
+        cls: type[Kind], state: Json, spec: SweepSpec | None = None, *, extend: bool = False
+    ) -> Kind:
         """Return the search that `state` describes; `spec` must agree with it if given.
 
         extend: where the search has ended and `spec` has more budget, return one that goes on.
@@ -306,7 +301,6 @@ class Search:
         return len(self.failures.get(key, ())) >= ATTEMPTS
 
     def settled(self, key: str) -> bool:
-        """Return whether a task has ended, or has failed too often."""
         return key in self._outcomes or self._given_up(key)
 
     def _known(self, task: Task | str) -> Task | None:
@@ -337,8 +331,8 @@ class Search:
             self.release(task)
         elif isinstance(task, ProbeTask):
             del self.failures[task.id]  # whoever goes on tries it afresh
-            message = f"the probe failed {ATTEMPTS} times, so nothing can be trained: {reason}"
-            raise SearchError(message)
+            why = f"so nothing can be trained: {reason}"
+            raise SearchError(f"the probe failed {ATTEMPTS} times, {why}")
         else:
             logger.warning("%s failed %d times and is lost: %s", task.id, ATTEMPTS, reason)
             self._missing.difference_update(task.writes)

@@ -64,12 +64,9 @@ class SweepSpec:
         """
         method = NonConvex() if method is None else method
         if not isinstance(method, Method):
-            raise InputError(
-                f"method: got {method!r}, expected NonConvex(), Convex(), ConvexFree() or "
-                "Deterministic() of grasp_tune"
-            )
-        own = own_functions(method.base, challengers)  # an unknown name is an error now
-        names = tuple(challengers)
+            wanted = "NonConvex(), Convex(), ConvexFree() or Deterministic() of grasp_tune"
+            raise InputError(f"method: got {method!r}, expected {wanted}")
+        own, names = own_functions(method.base, challengers), tuple(challengers)
         return cls(method, budget, schedule, seed, ensemble, width, probe_parts, names), own
 
     @classmethod
@@ -83,15 +80,13 @@ class SweepSpec:
     ) -> "SweepSpec":
         """Return the spec of a sweep that runs a plan to the letter.
 
-        method: given where the plan's has a base of the user's own, which is left out otherwise: a
-            plan holds its name only.
+        method: given where its base is the user's own, of which a plan holds the name only.
         """
         method = method or method_from_dict(_without_own_base(encode(plan.method)))
         how: EnsembleName = "window" if plan.ensemble == "window" else "resample"
         return cls(method, plan.budget, "paper", seed, ensemble or how)
 
     def to_dict(self) -> dict[str, Json]:
-        """Return the spec as JSON values."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         schedule = written_schedule(find_schedule(self.schedule))
         if not self.extends:  # as before there was such a thing

@@ -1,8 +1,4 @@
-"""What the user gives: a model, a loss, data. Nothing else has to be known.
-
-Checks what can be checked without an oracle call; a sample of the loss is never drawn here, since
-every one of them counts against the budget.
-"""
+"""What the user gives: a model, a loss, data; checked as far as that takes no oracle call."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -110,10 +106,7 @@ class TorchProblem:
             own["validation_rows"] = _checked_rows(self.validation, "validation", 1) or 0
 
     def build(self, seed: int) -> nn.Module:
-        """Return a fresh model at the start point, on the problem's device.
-
-        Raises `ProblemError` where `model` gives no module, or one that cannot be trained.
-        """
+        """Return a fresh model at the start point, on the problem's device."""
         from grasp_tune.engine.streams import fixed_randomness
 
         with fixed_randomness(seed, "init"):
@@ -133,7 +126,6 @@ class TorchProblem:
 
     @property
     def metric_name(self) -> str | None:
-        """The name of the metric, None without one."""
         return None if self.metric is None else find_metric(self.metric)[0]
 
     @property
@@ -160,7 +152,6 @@ class TorchProblem:
 
 
 def checked_problem(given: object) -> TorchProblem:
-    """Return the problem; `InputError` where it is something else."""
     if not isinstance(given, TorchProblem):
         kind = type(given).__name__
         raise InputError(f"problem: got {kind}, expected a grasp_tune.TorchProblem")
@@ -170,10 +161,8 @@ def checked_problem(given: object) -> TorchProblem:
 def _target_loss(criterion: Callable[..., Tensor], model: nn.Module, batch: Batch) -> Tensor:
     """Return a loss of (output, target) as one of (model, batch)."""
     if not isinstance(batch, tuple | list) or len(batch) != 2:
-        raise ProblemError(
-            "loss: a loss of torch needs batches of two parts, input and target; give a "
-            "function of (model, batch) instead"
-        )
+        text = "a loss of torch needs batches of two parts, input and target"
+        raise ProblemError(f"loss: {text}; give a function of (model, batch) instead")
     return criterion(model(batch[0]), batch[1])
 
 
@@ -211,10 +200,8 @@ def _as_data(data: Any, batch_size: int, name: str = "data") -> Any:
             )
         return Rows(data)
     if isinstance(data, Iterator):
-        raise ProblemError(
-            f"{name}: a {type(data).__name__} can be read only once; give a function that makes "
-            "one, such as `lambda: itertools.cycle(batches)`"
-        )
+        once = f"a {type(data).__name__} can be read only once; give a function that makes one"
+        raise ProblemError(f"{name}: {once}, such as `lambda: itertools.cycle(batches)`")
     return data
 
 
@@ -226,13 +213,8 @@ def _has_rows(data: object) -> bool:
 def _batch_like(data: Any) -> int:
     """Return the rows of a list's first item where that looks like a batch, else 0."""
     first = data[0] if isinstance(data, list) and data else ()
-    parts = list(
-        first.values()
-        if isinstance(first, dict)
-        else first
-        if isinstance(first, tuple | list)
-        else ()
-    )
+    parts = first.values() if isinstance(first, dict) else first
+    parts = parts if isinstance(first, dict | tuple | list) else ()
     shapes = [tuple(getattr(part, "shape", ())) for part in parts]
     sizes = {shape[:1] for shape in shapes}
     wide = len(sizes) == 1 and max(map(len, shapes)) > 1  # a row's parts are rarely so
@@ -250,9 +232,8 @@ def _column(item: Tensor | np.ndarray[Any, Any]) -> Tensor:
 
 def row_count(data: Any) -> int | None:
     """Return how many rows a problem's data have, None where they are batches in order."""
-    if isinstance(data, tuple | Rows):
-        return len(data[0]) if isinstance(data, tuple) else len(data)
-    return None
+    rows = data[0] if isinstance(data, tuple) else data
+    return len(rows) if isinstance(data, tuple | Rows) else None
 
 
 def _parted(data: Any, share: float) -> tuple[Any, Any]:
@@ -289,8 +270,6 @@ def _checked_rows(data: Any, name: str, least: int) -> int | None:
     if not (rows := row_count(data)):
         raise ProblemError(f"{name}: there are no rows")
     if rows < least:
-        raise ProblemError(
-            f"{name}: {rows} rows are fewer than one batch of {least}; "
-            f"use batch_size <= {rows} or more data"
-        )
+        fewer = f"{rows} rows are fewer than one batch of {least}"
+        raise ProblemError(f"{name}: {fewer}; use batch_size <= {rows} or more data")
     return rows

@@ -1,9 +1,8 @@
 """Samples at fixed points, call by call: the probe at x0, and the scores of candidates.
 
-Who computes losses and gradients is somebody else's business: a worker's oracle, or a training
-loop of the user's own. A run `wants` one oracle call after the other; `feed` takes it and leaves
-the model where the next one is wanted, `outcome` says how it went, and `state` can be saved in the
-middle and gone on from.
+Losses and gradients come from a worker's oracle, or from a training loop of the user's own. A run
+`wants` one oracle call after the other; `feed` takes it and leaves the model where the next one is
+wanted, `outcome` says how it went, and `state` can be saved in the middle and gone on from.
 """
 
 import math

@@ -88,10 +88,8 @@ class StepRules:
     def check(self, base: BaseOptimizer) -> None:
         """Raise where an optimizer has no step that could be multiplied."""
         if self._scaled and (base.calls_per_step > 1 or base.group_entry != "lr"):
-            raise InputError(
-                f"groups: {base.name} has no step size, so there is nothing for a multiplier to "
-                "scale; use method=NonConvex(), or leave it out"
-            )
+            text = f"{base.name} has no step size, so there is nothing for a multiplier to scale"
+            raise InputError(f"groups: {text}; use method=NonConvex(), or leave it out")
 
 
 def bare_step(optimizer: Optimizer) -> Callable[[Callable[[], Any]], Any]:

@@ -1,8 +1,7 @@
 """Runs one task: the only place where something is trained or sampled.
 
 Given the same problem, seed and store, a task gives the same bits wherever and however often it
-runs, since minibatches and noise are addressed and every start is a checkpoint or x0. Knows
-nothing of schedules: it does what the task says and writes the checkpoints that the task names.
+runs, since minibatches and noise are addressed and every start is a checkpoint or x0.
 """
 
 from collections.abc import Callable, Mapping
@@ -56,12 +55,9 @@ class Worker:
         self.origin = checkpoints.digest(self.start)
 
     def run(self, task: Task, seat: Seat | None = None) -> Outcome:
-        """Return the outcome of the task.
+        """Return the outcome of the task; `CheckpointError`, with its `key`, for a lost input.
 
         seat: this worker's place among those that share the task's lanes; None: it is alone.
-
-        Raises `CheckpointError`, with the `key` of the checkpoint, where an input cannot be read;
-        the search then has it made again.
         """
         seated = nullcontext() if seat is None else LaneGroup(seat)
         with seated as group, untouched_randomness(), task_threads(self.model):
@@ -84,14 +80,13 @@ class Worker:
         return saved
 
     def tensors_at(self, key: str) -> checkpoints.Tensors:
-        """Put the model at x0 or at a checkpoint; returns its tensors there."""
         self.place(key)
         return checkpoints.model_tensors(self.model)
 
     def loss_repeats(self) -> bool:
-        """Return whether a loss at x0 comes out the same twice; takes two oracle calls.
+        """Return whether a loss at x0 comes out the same twice, so that nothing keeps a state.
 
-        It does not where the loss or the data keep a state or random numbers of their own.
+        Takes two oracle calls.
         """
         found = []
         with untouched_randomness(), task_threads(self.model):
