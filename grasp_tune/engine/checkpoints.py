@@ -1,8 +1,8 @@
 """A run as tensors: what goes into a checkpoint, and back; and what a store of them can do.
 
-Names inside a checkpoint: `param.*` and `buffer.*` are the model, `opt.I.*` the optimizer's state
-of the I-th parameter, `average.G.*` the running average with exponent G. Plain numbers travel as
-metadata. Nothing else exists, so loading a checkpoint cannot run code.
+`param.*` and `buffer.*` are the model, `opt.I.*` the optimizer's state of the I-th parameter,
+`average.G.*` the running average with exponent G. Plain numbers travel as metadata. Nothing else
+exists, so loading a checkpoint cannot run code.
 """
 
 import hashlib
@@ -153,8 +153,7 @@ class Buffers:
     def changes(self, *, counters: bool) -> list[Tensor | None]:
         """Return how buffers differ from those kept, None for those that do not.
 
-        Numbers with a fraction by their difference, so that those of several calls can be averaged;
-        `counters` by their value, where they are wanted.
+        Fractions by their difference, which can be averaged; `counters`, if wanted, by their value.
         """
         found: list[Tensor | None] = []
         for (owner, name, _), kept in zip(self._places, self.kept, strict=True):
@@ -201,9 +200,8 @@ def load_optimizer(
             for name, value in saved.items():
                 group[name] = tuple(value) if isinstance(value, list) else value
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise CheckpointError(
-            f"checkpoint {key}: the optimizer's numbers are damaged, or of other parameter groups"
-        ) from None
+        text = "the optimizer's numbers are damaged, or of other parameter groups"
+        raise CheckpointError(f"checkpoint {key}: {text}") from None
     for name, tensor in tensors.items():
         if name.startswith("opt."):
             _, index, entry = name.split(".", 2)
@@ -219,7 +217,6 @@ def _plain(name: str, value: Any) -> Any:
     listed = value if isinstance(value, tuple | list) else [value]
     if all(item is None or isinstance(item, bool | int | float | str) for item in listed):
         return value  # JSON of Python's kind has words for infinity and NaN
-    raise CheckpointError(
-        f"the optimizer keeps {name} as a {type(value).__name__}, which a checkpoint of tensors "
-        "and numbers cannot hold"
-    )
+    kind = type(value).__name__
+    text = f"the optimizer keeps {name} as a {kind}, which a checkpoint of tensors and numbers"
+    raise CheckpointError(f"{text} cannot hold")

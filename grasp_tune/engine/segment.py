@@ -72,15 +72,9 @@ class Curve:
         size = len(self._window) or math.nan
         loss, norm = (sum(item[at] for item in self._window) / size for at in (0, 1))
         late = self._late[0] / self._late[1] if self._late[1] else loss
-        return SegmentOutcome(
-            arm=self._segment.arm.index,
-            calls=self.call - self._segment.start,
-            finite=self.finite,
-            loss=late if self.finite else math.nan,
-            window_loss=loss,
-            window_norm=norm,
-            curve=tuple(Point(*point) for point in self._points),
-        )
+        late, calls = late if self.finite else math.nan, self.call - self._segment.start
+        points, arm = tuple(Point(*point) for point in self._points), self._segment.arm.index
+        return SegmentOutcome(arm, calls, self.finite, late, loss, norm, points)
 
 
 class Averages:
@@ -117,9 +111,9 @@ class Averages:
             torch._foreach_lerp_(means, now, (1.0 + gamma) / (self._steps[gamma] + gamma))
 
     def candidate(self, gamma: float) -> Tensors:
-        """Return the average as a model's tensors; whole numbers are those of the last iterate.
+        """Return the average as a model's tensors.
 
-        So are numbers of buffers that have no average, such as the infinite ones of a mask.
+        What has none is the last iterate's: whole numbers, and the infinities of a mask.
         """
         means = self._means[gamma] or self._live.values()
         pairs = zip(self._live.items(), means, strict=True)
@@ -188,7 +182,6 @@ class TrainingRun:
         self._set_step(1.0)  # the saved one may have been annealed, or another run's
 
     def _go_on(self, tensors: Tensors, numbers: Any, averages: Meta, key: str) -> None:
-        """Take over the optimizer and the averages of a checkpoint."""
         checkpoints.load_optimizer(self.optimizer, tensors, str(numbers), key)
         self._averages.load(tensors, averages, key)
 
@@ -232,11 +225,9 @@ class TrainingRun:
             except _OutOfCalls:
                 break
             if self.call == before:
-                kind = type(self.optimizer).__name__
-                raise InputError(
-                    f"base: {kind}.step never called the closure that it was given, so it cannot "
-                    "be run; a step must call `closure()`, which computes the gradients"
-                )
+                text = "never called the closure that it was given, so it cannot be run; a step"
+                needed = "must call `closure()`, which computes the gradients"
+                raise InputError(f"base: {type(self.optimizer).__name__}.step {text} {needed}")
             self._bench.rules.after(self.optimizer)
             self._averages.update()
 

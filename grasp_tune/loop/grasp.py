@@ -1,8 +1,7 @@
 """`Grasp`: the whole method inside a training loop of the user's own, as an optimizer without lr.
 
-The loop is the worker: every `step` hands over one loss and one gradient at the point where the
-model stands. Between steps the optimizer puts the model wherever the search wants the next one:
-at x0 for the probe, along a run, at a candidate for fresh samples.
+Every `step` hands over one loss and one gradient at the point where the model stands; then the
+model is put wherever the search wants the next one: at x0, along a run, at a candidate.
 """
 
 import contextlib
@@ -244,9 +243,8 @@ class Grasp(LoopOptimizer):
             return
         budget = int(grasp["search"]["spec"]["budget"])
         if self._clock is None and budget != (own := self._search.spec.budget):
-            raise InputError(
-                f"the saved loop has a budget of {budget} steps, and this one of {own}"
-            )
+            text = f"the saved loop has a budget of {budget} steps, and this one of {own}"
+            raise InputError(text)
         spec = self._spec(budget=budget)
         self._search, self._timing = Search.from_state(dict(grasp["search"]), spec), False
         self._calls, self._done, self._run = int(grasp["calls"]), bool(grasp["done"]), None
@@ -320,5 +318,4 @@ class _Clock:
         return max(1, int(MARGIN * (self._limit - self.elapsed) / max(each, 1e-6)))
 
     def go_on(self, spent: float) -> None:
-        """Go on with so many seconds spent."""
         self._spent, self._begun = float(spent), time.monotonic()

@@ -43,10 +43,7 @@ RATE_SET = (
 
 
 class LoopOptimizer(Optimizer):
-    """Takes the losses and gradients of a loop; what they are for is said by those derived from it.
-
-    point: the model or the parameters to train.
-    """
+    """Takes the losses and gradients of a loop; subclasses say what they are for."""
 
     # A GradScaler hands over infinite gradients too: of a run that diverged, all of them are.
     _step_supports_amp_scaling = True
@@ -171,8 +168,8 @@ class LoopOptimizer(Optimizer):
             raise InputError(f"loss: got a {type(loss).__name__}, expected a tensor or a number")
         value = loss.detach() if isinstance(loss, Tensor) else torch.tensor(float(loss))
         if value.numel() != 1:
-            shape = tuple(value.shape)
-            raise InputError(f"loss: got a tensor of shape {shape}, expected one number")
+            got = f"a tensor of shape {tuple(value.shape)}"
+            raise InputError(f"loss: got {got}, expected one number")
         return self._agreed(value.reshape(()).float())
 
     def _agreed(self, value: Tensor) -> Tensor:
@@ -212,15 +209,10 @@ def _hear(losses: deque[Tensor], module: nn.Module, given: Any, output: Any) -> 
 
 
 def check_spec(spec: SweepSpec, bases: Mapping[str, Any] | None = None) -> None:
-    """Raise where a sweep needs more than a loop gives: one gradient of one minibatch a step.
-
-    bases: optimizers of the user's own.
-    """
-    if getattr(spec.method, "exact", False):
-        raise InputError(
-            "method: Deterministic needs exact gradients, which a loop over minibatches does "
-            "not give; use minimize, or NonConvex() or Convex()"
-        )
+    """Raise where a sweep needs more than a loop gives: one gradient of one minibatch a step."""
+    if spec.method.exact:
+        text = "Deterministic needs exact gradients, which a loop over minibatches does not give"
+        raise InputError(f"method: {text}; use minimize, or NonConvex() or Convex()")
     if bases or callable(spec.method.base):
         raise InputError("method: a loop runs the named optimizers; give base by its name")
     if spec.width:
