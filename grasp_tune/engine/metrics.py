@@ -1,8 +1,4 @@
-"""Metrics of predictions, larger is better: what people judge a model by beside its loss.
-
-A metric is a function of the model's outputs over all rows and of what is right:
-`metric(outputs, targets) -> float`.
-"""
+"""Metrics of predictions, larger is better: what people judge a model by beside its loss."""
 
 import math
 from collections.abc import Callable
@@ -96,10 +92,8 @@ def find_metric(metric: str | Metric) -> tuple[str, Metric]:
     if callable(metric):
         return getattr(metric, "__name__", type(metric).__name__), metric
     if metric not in METRICS:
-        raise ProblemError(
-            f"metric: got {metric!r}, expected {', '.join(METRICS)}, or a function of "
-            "(outputs, targets)"
-        )
+        wanted = f"{', '.join(METRICS)}, or a function of (outputs, targets)"
+        raise ProblemError(f"metric: got {metric!r}, expected {wanted}")
     return metric, METRICS[metric]
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from grasp_tune.core.checkpoint_keys import START
-from grasp_tune.core.tasks import Outcome, Segment, SegmentOutcome, Task, TrainOutcome, TrainTask
+from grasp_tune.core.tasks import Outcome, SegmentOutcome, Task, TrainOutcome, TrainTask
 from grasp_tune.engine import checkpoints
 from grasp_tune.engine.checkpoints import Checkpoint, Store
 from grasp_tune.engine.fused import task_threads
@@ -62,13 +62,19 @@ class Worker:
         seated = nullcontext() if seat is None else LaneGroup(seat)
         with seated as group, untouched_randomness(), task_threads(self.model):
             if isinstance(task, TrainTask):
-                runs = [self._train(task, segment, group) for segment in task.segments]
-                return TrainOutcome(sum(item.calls for item in runs), self.origin, tuple(runs))
-            run = SamplingRun(self, task, self.oracle.measured)
-            while (call := run.wants) is not None:
-                run.feed(self._sample(*call))
+                ended = list[SegmentOutcome]()
+                for segment in task.segments:
+                    run = TrainingRun(self, task, segment)
+                    if group is not None and group.seat.rank:
+                        run.write = lambda key, tensors, meta: None  # the first worker's are equal
+                    run.advance(partial(self._gradients, run, task.exact, group))
+                    ended.append(run.finish())
+                return TrainOutcome(sum(item.calls for item in ended), self.origin, tuple(ended))
+            samples = SamplingRun(self, task, self.oracle.measured)
+            while (call := samples.wants) is not None:
+                samples.feed(self._sample(*call))
             self.model.train()
-            return run.outcome()
+            return samples.outcome()
 
     def place(self, key: str) -> Checkpoint | None:
         """Put the model at x0 or at a checkpoint; returns the latter."""
@@ -109,19 +115,11 @@ class Worker:
             purpose = "validation" if self.held_out else purpose
         return oracle.value(purpose, call)
 
-    def _train(self, task: TrainTask, segment: Segment, group: LaneGroup | None) -> SegmentOutcome:
-        run = TrainingRun(self, task, segment)
-        if group is not None and group.seat.rank:
-            run.write = lambda key, tensors, meta: None  # the first worker's are the same
-        run.advance(partial(self._gradients, run, task.exact, group))
-        return run.finish()
-
     def _gradients(self, run: TrainingRun, exact: bool, group: LaneGroup | None) -> list[Tensor]:
         """Leave the mean gradient of a step's lanes in the parameters; return their losses.
 
-        Each gradient is computed by itself, and they are added as the leaves of one binary tree,
-        so that the bits do not depend on who computed which. So are the changes of the buffers,
-        with which every lane begins alike; of counters, the first lane's holds.
+        Each is a leaf of one binary tree of sums. So are the changes of the buffers, with which
+        every lane begins alike; of counters, the first lane's holds.
         """
         oracle, buffers, count = self.oracle, self.buffers, run.segment.lanes
         if exact:
@@ -150,7 +148,7 @@ class Worker:
 
 
 def _drops(model: nn.Module) -> bool:
-    """Return whether a model has dropout that evaluation mode ends, and nothing else it changes."""
+    """Return whether dropout is all that evaluation mode ends in a model."""
     parts = list(model.modules())
     kinds = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
     drops = any(isinstance(part, kinds) and part.p > 0.0 for part in parts)

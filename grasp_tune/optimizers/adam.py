@@ -1,7 +1,4 @@
-"""Adam with a step per coordinate: the base optimizer of the default schedule.
-
-It has no guarantee of its own; the schedule that uses it keeps the paper's cells beside it.
-"""
+"""Adam with a step per coordinate: a base of the default schedule, without a guarantee."""
 
 from collections.abc import Iterable
 from typing import Any

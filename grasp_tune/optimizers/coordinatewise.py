@@ -1,8 +1,7 @@
 """Per-coordinate step sizes from the probe: what badly scaled features need.
 
-Multiply a feature by c and its best weight shrinks by c while its gradient grows by c, so a step
-that suits all coordinates must shrink with the size of their gradients. How much (the power 0, 1/2
-or 1) is for the race to find out.
+Multiply a feature by c and its best weight shrinks by c while its gradient grows by c: a step that
+suits all coordinates shrinks with a power of their gradients' sizes, which the race finds out.
 """
 
 from collections.abc import Callable
@@ -75,14 +74,12 @@ class OwnState(Optimizer):
         raise NotImplementedError
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a `state_dict`; its tensors are copied, never shared."""
         super().load_state_dict(state_dict)
         for state in self.state.values():
             state.update({name: value.clone() for name, value in state.items()})
 
     @property
     def points(self) -> list[Tensor]:
-        """All parameters of all groups."""
         return [point for group in self.param_groups for point in group["params"]]
 
     def entries(self, points: list[Tensor], name: str) -> list[Tensor]:

@@ -1,8 +1,7 @@
 """The registry of base optimizers: one entry says all that the rest of the package knows of one.
 
-Loading this module loads no torch: an entry names its class as `module:name`, which is imported
-when the first optimizer is made. An optimizer from outside joins with `register`, or, without an
-entry, as a function `(params, value) -> Optimizer` that is given as `base` or as a challenger.
+Loading this module loads no torch. An optimizer from outside joins with `register`, or as a
+function `(params, value) -> Optimizer` that is given as `base` or as a challenger.
 """
 
 import math
@@ -132,11 +131,7 @@ def optimizer_names() -> tuple[str, ...]:
 
 
 def described(name: str) -> BaseOptimizer:
-    """Return what is known of an optimizer by its name alone, for planning and for pages.
-
-    A name that is not registered is a function of the user's own, of which the usual is assumed:
-    one call a step, the group entry `lr`, and steps that are normalised as Adam's are.
-    """
+    """Return what is known of an optimizer by its name; of the user's own, the usual is assumed."""
     return _ENTRIES.get(name) or BaseOptimizer(name=name, make="", value="value")
 
 
