@@ -90,9 +90,8 @@ def minimize(
     if workers is not None:
         whole("workers", workers)
     if backend not in BACKENDS and (isinstance(backend, str) or not hasattr(backend, "run")):
-        raise InputError(
-            f"backend: got {backend!r}, expected 'local', 'ray', 'optuna' or an object with `run`"
-        )
+        wanted = "'local', 'ray', 'optuna' or an object with `run`"
+        raise InputError(f"backend: got {backend!r}, expected {wanted}")
     if hard_cap and backend not in BACKENDS:
         raise InputError("hard_cap: it goes with the names of backends; give it to the object")
     folder = None if out is None else Path(out)

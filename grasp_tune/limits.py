@@ -1,7 +1,6 @@
 """How long a sweep may be, in the units that people think in: calls, steps, epochs, minutes.
 
-Whatever is given becomes a number of oracle calls, once, before the sweep starts. What was decided
-by the clock is kept in the sweep's folder, so that going on decides the same.
+It becomes a number of oracle calls, once; what the clock decided is kept in the sweep's folder.
 """
 
 import logging
@@ -27,16 +26,15 @@ from grasp_tune.schedules.promote import Promote
 
 logger = logging.getLogger(__name__)
 
+_SHARE = 0.85  # of the minutes that the planned calls take: steps, scores and files take the rest
+_WARM, _TIMED = 2, 3  # calls that set things up, and the fewest that are timed
+_TIMING = 0.01, 2.0  # share of the minutes that timing takes, and its most in seconds
+
 
 def usual_optimizer(params: Sequence[Tensor], matrices: Collection[int]) -> Optimizer:
     """Return the default's optimizer, to be timed: its step may take longer than a gradient."""
     base = described(Promote().matrix_base if matrices else Promote().default_base)
     return base.build(params, {base.value: 1.0}, None, matrices)
-
-
-_SHARE = 0.85  # of the minutes that the planned calls take: steps, scores and files take the rest
-_WARM, _TIMED = 2, 3  # calls that set things up, and the fewest that are timed
-_TIMING = 0.01, 2.0  # share of the minutes that timing takes, and its most in seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +60,15 @@ class Limits:
     def calls(
         self, problem: TorchProblem, seed: int, folder: Path | None = None, *, exact: bool = False
     ) -> int:
-        """Return the oracle calls that are allowed.
+        """Return the oracle calls that are allowed; minutes alone are those that timing finds.
 
-        Minutes alone are turned into calls by timing a few gradients at the start point, which are
-        thrown away and count nowhere; a decision that `folder` holds is taken as it is.
-
-        exact: whether one call sees all rows.
+        folder: of the sweep; a decision that it holds is taken. exact: one call sees all rows.
         """
         found = [item for item in (self.budget, self.steps) if item is not None]
         if self.epochs is not None:
             if problem.rows is None:
-                wrong = f"got {self.epochs:g} for data without a length, expected budget or steps"
-                raise InputError(f"epochs: {wrong}")
+                got = f"{self.epochs:g} for data without a length"
+                raise InputError(f"epochs: got {got}, expected budget or steps")
             batches = 1 if exact else math.ceil(problem.rows / problem.batch_size)
             found.append(max(1, round(self.epochs * batches)))
         if found:
@@ -85,7 +80,7 @@ class Limits:
         return calls
 
     def calls_by_time(self, problem: TorchProblem, seed: int, exact: bool = False) -> int:
-        """Return the oracle calls that fit into the minutes, by timing a few."""
+        """Return the oracle calls that fit into the minutes, by timing a few that do not count."""
         allowed = 60 * (self.minutes or 0.0)
         enough = min(_TIMING[0] * allowed, _TIMING[1])
         oracle, call = Oracle(problem, seed), 0

@@ -11,7 +11,8 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TypeVar
+
+from typing_extensions import Self
 
 from grasp_tune.core.checkpoint_keys import START
 from grasp_tune.core.choice import Candidate, Choice, best_seen
@@ -36,7 +37,6 @@ from grasp_tune.schedules.extension import all_rounds, prefix
 logger = logging.getLogger(__name__)
 
 ATTEMPTS = 3  # a task that fails this often is lost, and so are its candidates
-Kind = TypeVar("Kind", bound="Search")
 
 
 class Step(Enum):
@@ -263,8 +263,8 @@ class Search:
 
     @classmethod
     def from_state(
-        cls: type[Kind], state: Json, spec: SweepSpec | None = None, *, extend: bool = False
-    ) -> Kind:
+        cls, state: Json, spec: SweepSpec | None = None, *, extend: bool = False
+    ) -> Self:
         """Return the search that `state` describes; `spec` must agree with it if given.
 
         extend: where the search has ended and `spec` has more budget, return one that goes on.
