@@ -40,8 +40,7 @@ def lazy_names(
 def need(module: str, extra: str, purpose: str, package: str = "") -> ModuleType:
     """Return an optional module; raise MissingExtra, with the command to run, where it is missing.
 
-    module: what is imported. extra: the extra of this package that installs it.
-    purpose: what needs it, for the message. package: its name for people, if not the module's.
+    extra: what installs it. purpose: what needs it. package: its name, if not the module's.
     """
     try:
         return _mended(module)

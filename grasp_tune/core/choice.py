@@ -1,8 +1,4 @@
-r"""What a search ends with: the chosen candidate, and what the choice is worth.
-
-The constants of the paper's guarantees ($\Delta$, $\sigma$) are not known to anyone, so a
-certificate carries what was measured in their place and calls the outcome an estimate.
-"""
+"""What a search ends with: the chosen candidate, and what the choice is worth."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -179,8 +175,7 @@ class Certificate:
 def certify(spec: "SweepSpec", choice: Choice) -> Certificate:
     """Return the certificate of a choice.
 
-    The largest noise among the candidates stands for its bound over all points; the candidates
-    that a race dropped early are counted with the fewest samples that the choice rests on.
+    The largest noise among the candidates stands for its bound over all points.
     """
     scored = [row for row in choice.candidates if row.samples and math.isfinite(row.score)]
     unsampled = choice.way in ("window", "partial", "stationary")

@@ -23,11 +23,8 @@ _HALF: Words = np.array(32, dtype=np.uint64)
 
 
 def address(seed: int, *path: str | int) -> int:
-    """Return the 128-bit number that stands for `seed` and `path`, the same everywhere.
-
-    Every part is written with its kind and its length: ("a", 1), ("a1",) and ("a", "1") differ.
-    """
-    parts = []
+    """Return the 128-bit number that stands for `seed` and `path`, the same everywhere."""
+    parts = []  # each with its kind and its length: ("a", 1), ("a1",) and ("a", "1") differ
     for part in (seed, *path):
         if isinstance(part, str):
             text = part.encode()

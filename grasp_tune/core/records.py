@@ -1,8 +1,6 @@
-"""Frozen dataclasses to JSON and back, strictly.
+"""Frozen dataclasses to JSON and back, with every type checked: foreign files are refused here.
 
-What crosses a process or a disk is one of these, read back with every type checked, so that a
-foreign or damaged file is refused here and nowhere else. Non-finite floats are legitimate outcomes
-for which JSON has no word: they are written as the strings `nan`, `inf`, `-inf`.
+Non-finite floats, for which JSON has no word, are written as the strings `nan`, `inf`, `-inf`.
 """
 
 import hashlib

@@ -1,7 +1,6 @@
 """The words between the search and whoever does the work: tasks out, outcomes back.
 
-A task says everything a worker needs besides the problem itself, and names every checkpoint that
-it reads or writes; an outcome holds numbers only. Both are JSON through `records`.
+A task says everything a worker needs besides the problem; an outcome holds numbers only.
 """
 
 import math

@@ -174,11 +174,9 @@ def _subtrees(share: range) -> list[int]:
     """Return the lanes of each of the largest subtrees within a share, in order."""
     first, found = share.start, list[int]()
     while first < share.stop:
-        lanes = 1
-        while first % (2 * lanes) == 0 and first + 2 * lanes <= share.stop:
-            lanes *= 2
-        found.append(lanes)
-        first += lanes
+        room = 1 << (share.stop - first).bit_length() - 1  # the largest power of two that fits
+        found.append(min(first & -first or room, room))
+        first += found[-1]
     return found
 
 

@@ -70,9 +70,9 @@ class Oracle:
         return loss, self.validated.metric(self.problem.metric)
 
     def exact(self, *, gradient: bool, counted: bool = False) -> float:
-        """Return the loss over all data, and leave its gradient where asked; one oracle call.
+        """Return the loss over all data, and leave its gradient where asked.
 
-        The deterministic algorithm counts training gradients only, hence `counted`.
+        counted: one oracle call; the deterministic algorithm counts training gradients only.
         """
         self._count("exact", 0, int(counted))
         total, rows = 0.0, self.problem.rows or 0

@@ -44,8 +44,7 @@ class Bench(Protocol):
 class Samples:
     """Running sums at one point: of losses, and of the gradients of `parameters`, if any.
 
-    One vector of the model's size, whatever the number of samples; a second one with `moments`,
-    the largest gradient of each coordinate.
+    moments: also keep the largest gradient of each coordinate, a second vector.
     """
 
     def __init__(self, parameters: Sequence[Tensor] = (), *, moments: bool = False) -> None:

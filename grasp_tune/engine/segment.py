@@ -1,7 +1,4 @@
-"""One segment of one run: an optimizer on its way, and what is kept of its losses and points.
-
-Weighted averages of the iterates are candidates that cost no oracle call.
-"""
+"""One segment of one run: an optimizer on its way, and what is kept of its losses and points."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

@@ -101,9 +101,8 @@ def _checksum(header: bytes, crc: int) -> bytes:
 def read_tensors(
     file: BinaryIO, size: int, key: str = "", sweep: str = ""
 ) -> tuple[dict[str, Tensor], Meta]:
-    """The tensors by name and the meta of a file of `size` bytes, its checksum verified.
+    """The tensors by name and the meta of a file of `size` bytes; `DamagedFile` where it is not.
 
-    Raises `DamagedFile`, also where the file was written under another key or by another sweep.
     Whatever the file says, no more than `size` bytes are allocated for its numbers.
     """
     length = int.from_bytes(file.read(8), "little")

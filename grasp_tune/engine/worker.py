@@ -90,10 +90,7 @@ class Worker:
         return checkpoints.model_tensors(self.model)
 
     def loss_repeats(self) -> bool:
-        """Return whether a loss at x0 comes out the same twice, so that nothing keeps a state.
-
-        Takes two oracle calls.
-        """
+        """Return whether a loss at x0 comes out the same twice, which takes two oracle calls."""
         found = []
         with untouched_randomness(), task_threads(self.model):
             for _ in range(2):

@@ -292,11 +292,8 @@ class _Clock:
         return self.elapsed >= self._limit
 
     def tick(self, point: ModelPoint) -> bool:
-        """Note a step; return whether there were enough to tell how many more fit.
-
-        The optimizer's own time counts too: it makes a step with copies of the parameters.
-        """
-        if self._optimizer is None:
+        """Note a step; return whether there were enough to tell how many more fit."""
+        if self._optimizer is None:  # its own time counts too: it makes a step with copies
             self._copies = [nn.Parameter(item.detach().clone()) for item in point.trained]
             self._optimizer = usual_optimizer(self._copies, point.matrices)
         point.check_gradients()

@@ -20,9 +20,6 @@ class DiagonalAdaGrad(OwnState):
 
     The root of the sum is kept, never the sum, and extended by `hypot`: gradients of 1e-25 and
     1e25 are as good as others in float32.
-
-    Raises `InputError` for a distance that is not a positive number, and for parameters that are
-    neither float32 nor float64.
     """
 
     wide = "the sums of gradients"

@@ -29,8 +29,7 @@ class Coordinates:
 def multiplier(peak: Tensor, typical: float, power: float) -> Tensor:
     """Return (peak / typical) ** -power for each coordinate, at most `FLOOR` ** -power.
 
-    Without the floor a feature that is nearly always dark gets a huge weight from the few
-    minibatches that show a trace of it, and ruins the rows in which it is bright.
+    Without the floor, features that are nearly always dark get huge weights from a few minibatches.
     """
     return (peak / typical).clamp_min_(FLOOR).pow_(-power)
 

@@ -1,10 +1,9 @@
 r"""UniXGrad as a `torch.optim.Optimizer`: the base optimizer of the convex methods.
 
-Numbers. The paper keeps the sum $\sum_s \alpha_s x_s$, which grows without limit. Here every point
-is kept as its displacement from the start, *in units of the radius*, so that all that is stored
-lies in the unit ball whatever the radius is, and the sum is kept as the weighted mean it is later
-divided into. The root under the step size is a Python float, extended by `hypot`, so that it
-overflows for no gradient that is finite.
+The paper keeps the sum $\sum_s \alpha_s x_s$, which grows without limit. Here every point is kept
+as its displacement from the start, *in units of the radius*, so that all that is stored lies in the
+unit ball, and the sum as a weighted mean. The root under the step size is a Python float, extended
+by `hypot`, so that it overflows for no gradient that is finite.
 """
 
 import math
@@ -100,10 +99,7 @@ class UniXGrad(OwnState):
 
     @torch.no_grad()
     def feed(self) -> bool:
-        """Take the gradient that is wanted; go on to the next point, or complete the step (True).
-
-        For whoever computes the two gradients of a step at different times.
-        """
+        """Take the gradient that is wanted; go to the next point, or complete the step (True)."""
         points, group = self.points, self.param_groups[0]  # numbers: the same in all groups
         root, weight = group["root"], group["iteration"] + 1
         reach = 2.0 * weight / root  # (1), times alpha_t, in units of the radius
