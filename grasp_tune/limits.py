@@ -13,7 +13,7 @@ from pathlib import Path
 from torch import Tensor
 from torch.optim import Optimizer
 
-from grasp_tune.core.errors import InputError, whole
+from grasp_tune.core.errors import expect, whole
 from grasp_tune.engine.fused import task_threads
 from grasp_tune.engine.oracle import Oracle
 from grasp_tune.engine.problem import TorchProblem
@@ -48,14 +48,13 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name, got in (("epochs", self.epochs), ("minutes", self.minutes)):
-            good = isinstance(got, (int, float)) and not isinstance(got, bool)
-            if got is not None and not (good and 0 < got < math.inf):
-                raise InputError(f"{name}: got {got!r}, expected a number > 0")
+            good = isinstance(got, int | float) and not isinstance(got, bool) and 0 < got < math.inf
+            expect(got is None or good, name, repr(got), "a number > 0")
         for name, got in (("budget", self.budget), ("steps", self.steps)):
             if got is not None:
                 whole(name, got)
-        if (self.budget, self.steps, self.epochs, self.minutes) == (None,) * 4:
-            raise InputError("budget: got nothing, expected budget, steps, epochs or minutes")
+        some = {self.budget, self.steps, self.epochs, self.minutes} != {None}
+        expect(some, "budget", "nothing", "budget, steps, epochs or minutes")
 
     def calls(
         self, problem: TorchProblem, seed: int, folder: Path | None = None, *, exact: bool = False
@@ -66,10 +65,9 @@ class Limits:
         """
         found = [item for item in (self.budget, self.steps) if item is not None]
         if self.epochs is not None:
-            if problem.rows is None:
-                got = f"{self.epochs:g} for data without a length"
-                raise InputError(f"epochs: got {got}, expected budget or steps")
-            batches = 1 if exact else math.ceil(problem.rows / problem.batch_size)
+            got = f"{self.epochs:g} for data without a length"
+            expect(problem.rows is not None, "epochs", got, "budget or steps")
+            batches = 1 if exact else math.ceil((problem.rows or 0) / problem.batch_size)
             found.append(max(1, round(self.epochs * batches)))
         if found:
             return int(min(found))  # NumPy's integers are no JSON

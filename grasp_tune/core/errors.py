@@ -54,6 +54,12 @@ class MissingExtra(GraspError, ImportError):
     """An optional dependency that is not installed; the message names the extra to install."""
 
 
+def expect(fine: bool, name: str, got: object, wanted: str, kind: Any = InputError) -> None:
+    """Raise an error that says what was given and what would be right, unless it is `fine`."""
+    if not fine:
+        raise kind(f"{name}: got {got}, expected {wanted}")
+
+
 Fits = Callable[[float], bool]
 
 

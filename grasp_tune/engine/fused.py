@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
-from grasp_tune.core.errors import InputError, whole
+from grasp_tune.core.errors import expect, whole
 from grasp_tune.core.methods import Method
 from grasp_tune.engine.problem import TorchProblem
 
@@ -30,8 +30,7 @@ def fusion_width(
     problem: TorchProblem, method: Method | None, fused: bool | Literal["auto"], seed: int
 ) -> int:
     """Return how many runs make one task, 0 for one each."""
-    if fused not in (True, False, "auto"):
-        raise InputError(f"fused: got {fused!r}, expected True, False or 'auto'")
+    expect(fused in (True, False, "auto"), "fused", repr(fused), "True, False or 'auto'")
     whole("seed", seed, None)
     if fused == "auto":
         own = callable(getattr(method, "base", None))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from grasp_tune.core.errors import ProblemError
+from grasp_tune.core.errors import ProblemError, expect
 
 Metric = Callable[[Tensor, Tensor], float]
 _HELD = 2**24  # numbers of outputs that are held for a metric: 64 MiB
@@ -91,9 +91,8 @@ def find_metric(metric: str | Metric) -> tuple[str, Metric]:
     """Return the name and the function of a metric that is given by either."""
     if callable(metric):
         return getattr(metric, "__name__", type(metric).__name__), metric
-    if metric not in METRICS:
-        wanted = f"{', '.join(METRICS)}, or a function of (outputs, targets)"
-        raise ProblemError(f"metric: got {metric!r}, expected {wanted}")
+    wanted = f"{', '.join(METRICS)}, or a function of (outputs, targets)"
+    expect(metric in METRICS, "metric", repr(metric), wanted, ProblemError)
     return metric, METRICS[metric]
 
 

@@ -4,14 +4,14 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, Subset, default_collate
 
-from grasp_tune.core.errors import InputError, ProblemError
+from grasp_tune.core.errors import ProblemError, expect
 from grasp_tune.engine.checkpoints import check_tensors
 from grasp_tune.engine.metrics import Metric, find_metric
 
@@ -28,9 +28,7 @@ _ASIDE = 7003  # the seed of the validation rows: the same ones whatever a sweep
 _BUILDER = "a function without arguments that builds the model, such as `lambda: nn.Linear(64, 10)`"
 
 
-def _need(fine: bool, name: str, got: str, expected: str) -> None:
-    if not fine:
-        raise ProblemError(f"{name}: got {got}, expected {expected}")
+_need = partial(expect, kind=ProblemError)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -152,10 +150,9 @@ class TorchProblem:
 
 
 def checked_problem(given: object) -> TorchProblem:
-    if not isinstance(given, TorchProblem):
-        kind = type(given).__name__
-        raise InputError(f"problem: got {kind}, expected a grasp_tune.TorchProblem")
-    return given
+    kind = type(given).__name__
+    expect(isinstance(given, TorchProblem), "problem", kind, "a grasp_tune.TorchProblem")
+    return cast(TorchProblem, given)
 
 
 def _target_loss(criterion: Callable[..., Tensor], model: nn.Module, batch: Batch) -> Tensor:
@@ -255,12 +252,10 @@ def _parted(data: Any, share: float) -> tuple[Any, Any]:
 def _checked_rows(data: Any, name: str, least: int) -> int | None:
     """Return how many rows there are, None for an iterable; fewer than `least` is an error."""
     if not isinstance(data, tuple | Rows):
-        if callable(data) or hasattr(data, "__iter__"):
-            return None
-        raise ProblemError(
-            f"{name}: got {type(data).__name__}, expected a tuple of tensors or arrays, a Dataset "
-            "with a length, a DataLoader, or a function that gives an iterable of batches"
-        )
+        wanted = "a tuple of tensors or arrays, a Dataset with a length, a DataLoader, or a"
+        wanted += " function that gives an iterable of batches"
+        _need(callable(data) or hasattr(data, "__iter__"), name, type(data).__name__, wanted)
+        return None
     if isinstance(data, tuple):
         if not data or not all(isinstance(item, Tensor) and item.ndim >= 1 for item in data):
             raise ProblemError(f"{name}: a tuple must hold tensors with at least one dimension")

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from grasp_tune.core.checkpoint_keys import START
-from grasp_tune.core.errors import InputError, SearchError, whole
+from grasp_tune.core.errors import InputError, SearchError, expect, whole
 from grasp_tune.core.methods import Method, NonConvex
 from grasp_tune.core.search import Search, Step
 from grasp_tune.core.spec import AnySchedule, SweepSpec
@@ -86,8 +86,8 @@ class Grasp(LoopOptimizer):
         clip: float | None = None,
         park: Literal["auto", "device", "cpu", "files"] = "auto",
     ) -> None:
-        if park not in (kinds := ("auto", "device", "cpu", "files")):
-            raise InputError(f"park: got {park!r}, expected one of {', '.join(kinds)}")
+        kinds = ("auto", "device", "cpu", "files")
+        expect(park in kinds, "park", repr(park), f"one of {', '.join(kinds)}")
         given = {"budget": budget, "epochs": epochs, "minutes": minutes}
         if len(named := [name for name, value in given.items() if value is not None]) != 1:
             got = " and ".join(named) or "none of them"
@@ -274,8 +274,7 @@ class _Clock:
     """A budget in minutes: how many steps fit, and whether the time is over."""
 
     def __init__(self, minutes: float) -> None:
-        if not 0.0 < minutes < math.inf:
-            raise InputError(f"minutes: got {minutes!r}, expected a number above 0")
+        expect(0.0 < minutes < math.inf, "minutes", repr(minutes), "a number above 0")
         self._limit = 60.0 * minutes
         self._begun: float | None = None
         self._spent = 0.0  # before this process

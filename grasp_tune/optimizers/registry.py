@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Any
 
-from grasp_tune.core.errors import InputError
+from grasp_tune.core.errors import InputError, expect
 
 # Any: the parameters and the optimizer are torch's, which this module never loads.
 Factory = Callable[[Any, float], Any]
@@ -138,8 +138,7 @@ def described(name: str) -> BaseOptimizer:
 def find_optimizer(name: str, own: Mapping[str, Factory]) -> BaseOptimizer:
     """Return the optimizer called `name`: one of the user's `own` functions, or registered."""
     if name not in own:
-        if name not in _ENTRIES:
-            raise InputError(f"base: got {name!r}, expected one of {', '.join(sorted(_ENTRIES))}")
+        expect(name in _ENTRIES, "base", repr(name), f"one of {', '.join(sorted(_ENTRIES))}")
         return _ENTRIES[name]
 
     def make(params: Any, **values: float) -> Any:
