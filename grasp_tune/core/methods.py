@@ -19,9 +19,7 @@ from grasp_tune.schedules import find_schedule
 
 _ABOVE_0 = ("above 0 (any positive number will do)", lambda value: value > 0.0)
 _NUMBERS: Mapping[str, tuple[str, Callable[[float], bool]]] = {
-    "L_eps": _ABOVE_0,
-    "F_eps": _ABOVE_0,
-    "d_eps": _ABOVE_0,
+    **dict.fromkeys(("L_eps", "F_eps", "d_eps"), _ABOVE_0),
     "value_floor": ("", math.isfinite),
     "probe": ("a share of the budget in (0, 1/2], or None", lambda share: 0.0 < share <= 0.5),
 }

@@ -14,6 +14,7 @@ from enum import Enum
 
 from typing_extensions import Self
 
+from grasp_tune.core import tasks
 from grasp_tune.core.checkpoint_keys import START
 from grasp_tune.core.choice import Candidate, Choice, best_seen
 from grasp_tune.core.errors import CheckpointError, GraspError, InputError, SearchError, whole
@@ -21,17 +22,7 @@ from grasp_tune.core.plan import Plan
 from grasp_tune.core.records import Json, decode, encode
 from grasp_tune.core.rounds import Round
 from grasp_tune.core.spec import SweepSpec
-from grasp_tune.core.tasks import (
-    Outcome,
-    ProbeOutcome,
-    ProbeTask,
-    Task,
-    check_answer,
-    depth_of,
-    ended_runs,
-    outcome_from_dict,
-    outcome_to_dict,
-)
+from grasp_tune.core.tasks import Outcome, ProbeOutcome, ProbeTask, Task
 from grasp_tune.schedules.extension import all_rounds, prefix
 
 logger = logging.getLogger(__name__)
@@ -132,7 +123,7 @@ class Search:
         if outcome is None:
             self._fail(known, reason)
             return True
-        check_answer(known, outcome)
+        tasks.check_answer(known, outcome)
         check_origin(outcome.origin, self._origin)
         self._origin = outcome.origin
         if known.id in self._outcomes:
@@ -199,8 +190,9 @@ class Search:
     @property
     def depth(self) -> int:
         """Steps on the longest chain: round by round, those of the longest task that has ended."""
-        ended = ([t for t in tasks if t.id in self._outcomes] for tasks in self._rounds)
-        steps = ([depth_of(t, self._outcomes[t.id]) for t in tasks] for tasks in ended)
+        known = self._outcomes
+        ended = ([task for task in step if task.id in known] for step in self._rounds)
+        steps = ([tasks.depth_of(task, known[task.id]) for task in found] for found in ended)
         return sum(max(found, default=0) for found in steps)
 
     @property
@@ -211,8 +203,8 @@ class Search:
     @property
     def round_tasks(self) -> tuple[Task, ...]:
         """The tasks of the current round that have not ended."""
-        tasks = () if self.choice is not None else self._round.tasks
-        return tuple(task for task in tasks if not self.settled(task.id))
+        found = () if self.choice is not None else self._round.tasks
+        return tuple(task for task in found if not self.settled(task.id))
 
     @property
     def outcomes(self) -> Mapping[str, Outcome]:
@@ -237,7 +229,7 @@ class Search:
         start = next(probed, None)
         seen = (start.value, start.values, start.value_square) if start else (math.nan, 0, 0.0)
         rows = [Candidate(START, 0, "", math.nan, 0, False, *seen)]
-        for segment, result in ended_runs(self.tasks.values(), self._outcomes):
+        for segment, result in tasks.ended_runs(self.tasks.values(), self._outcomes):
             if result is not None:
                 loss, note = (result.loss, "") if result.finite else (math.nan, "diverged")
                 rows += [Candidate.of(key, segment.arm, loss, note) for key in segment.writes]
@@ -257,7 +249,7 @@ class Search:
 
     def state(self) -> dict[str, Json]:
         """Return everything needed to rebuild the search, as JSON values."""
-        outcomes = {key: outcome_to_dict(item) for key, item in self.outcomes.items()}
+        outcomes = {key: tasks.outcome_to_dict(item) for key, item in self.outcomes.items()}
         spec, failures = self.spec.to_dict(), self.failures
         return {"format": 1, **encode(_State(spec, outcomes, failures, self.repeated, self.notes))}
 
@@ -281,7 +273,7 @@ class Search:
             before = replace(spec, extends=(*before.extends, before.budget))
         elif difference := before.difference(found.spec):
             raise InputError(f"the saved search differs from this one: {difference}")
-        outcomes = {key: outcome_from_dict(item) for key, item in found.outcomes.items()}
+        outcomes = {key: tasks.outcome_from_dict(item) for key, item in found.outcomes.items()}
         search = cls(before)
         search.replay(outcomes, found.failures)
         search.repeated, search.notes = whole("repeated", found.repeated, 0), found.notes

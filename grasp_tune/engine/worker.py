@@ -69,6 +69,7 @@ class Worker:
                         run.write = lambda key, tensors, meta: None  # the first worker's are equal
                     run.advance(partial(self._gradients, run, task.exact, group))
                     ended.append(run.finish())
+                    del run  # makes room for the next one
                 return TrainOutcome(sum(item.calls for item in ended), self.origin, tuple(ended))
             samples = SamplingRun(self, task, self.oracle.measured)
             while (call := samples.wants) is not None:
