@@ -41,6 +41,7 @@ class Step(Enum):
 class _State:
     """What is saved of a search: everything needed to rebuild it."""
 
+    format: int
     spec: dict[str, Json]
     outcomes: dict[str, Json]
     failures: dict[str, list[str]]
@@ -250,8 +251,8 @@ class Search:
     def state(self) -> dict[str, Json]:
         """Return everything needed to rebuild the search, as JSON values."""
         outcomes = {key: tasks.outcome_to_dict(item) for key, item in self.outcomes.items()}
-        spec, failures = self.spec.to_dict(), self.failures
-        return {"format": 1, **encode(_State(spec, outcomes, failures, self.repeated, self.notes))}
+        known = self.spec.to_dict(), outcomes, self.failures
+        return dict(encode(_State(1, *known, self.repeated, self.notes)))
 
     @classmethod
     def from_state(
@@ -263,7 +264,7 @@ class Search:
         """
         if not isinstance(state, dict) or state.get("format") != 1:
             raise InputError("not a search state of format 1")
-        found = decode(_State, {key: item for key, item in state.items() if key != "format"})
+        found = decode(_State, state)
         spec = spec or SweepSpec.from_dict(found.spec)
         before = spec.before(found.spec) if extend else spec
         if before.budget < spec.budget:

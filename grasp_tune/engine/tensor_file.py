@@ -124,8 +124,8 @@ def read_tensors(
         metadata = fields.pop("__metadata__")
         for what, expected in (("made_by", _FORMAT), ("key", key), ("sweep", sweep)):
             if (given := str(metadata[what])) != expected:
-                found_there = f"its {what} is {given[:120]!r}, expected {expected!r}"
-                raise DamagedFile(f"is not this one: {found_there}")
+                text = f"its {what} is {given[:120]!r}, expected {expected!r}"
+                raise DamagedFile(f"is not this one: {text}")
         found, room = dict[str, Tensor](), size - 8 - length
         for name, entry in fields.items():
             dtype, shape = _DTYPES[entry["dtype"]], entry["shape"]
