@@ -36,6 +36,5 @@ if TYPE_CHECKING:  # read by type checkers, editors and `lazy_names`
     from grasp_tune.schedules.paper import Paper as Paper
     from grasp_tune.schedules.promote import Promote as Promote
 
-# No public name may equal a submodule's: importing the submodule would replace it. Hence
-# `minimize` lives in `api`.
+# No public name may equal a submodule's, which would replace it: hence `minimize` is in `api`.
 __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from grasp_tune.core.errors import InputError, SearchError, whole
+from grasp_tune.core.errors import InputError, SearchError, expect, whole
 from grasp_tune.core.methods import Method
 from grasp_tune.core.spec import AnySchedule, EnsembleName, SweepSpec
 from grasp_tune.engine.fused import fusion_width
@@ -89,10 +89,8 @@ def minimize(
     checked_problem(problem)
     if workers is not None:
         whole("workers", workers)
-    if backend not in BACKENDS and (isinstance(backend, str) or not hasattr(backend, "run")):
-        raise InputError(
-            f"backend: got {backend!r}, expected 'local', 'ray', 'optuna' or an object with `run`"
-        )
+    known = backend in BACKENDS or (not isinstance(backend, str) and hasattr(backend, "run"))
+    expect(known, "backend", repr(backend), "'local', 'ray', 'optuna' or an object with `run`")
     if hard_cap and backend not in BACKENDS:
         raise InputError("hard_cap: it goes with the names of backends; give it to the object")
     folder = None if out is None else Path(out)

@@ -18,9 +18,7 @@ def lazy_names(
 ) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
     """Return `__getattr__`, `__dir__` and `__all__` of a package whose names live elsewhere.
 
-    The names are those that the package imports for type checkers, `if TYPE_CHECKING`.
-
-    package, file: the package's `__name__` and `__file__`.
+    The names are those that `file` imports for type checkers, `if TYPE_CHECKING`.
     extra: a framework that all of them need, and the extra of the same name that installs it.
     """
     blocks = (x for x in ast.parse(Path(file).read_text("utf-8")).body if isinstance(x, ast.If))
@@ -42,8 +40,7 @@ def lazy_names(
 def need(module: str, extra: str, purpose: str, package: str = "") -> ModuleType:
     """Return an optional module; raise MissingExtra, with the command to run, where it is missing.
 
-    module: what is imported. extra: the extra of this package that installs it.
-    purpose: what needs it, for the message. package: its name for people, if not the module's.
+    extra: what installs it. purpose: what needs it. package: its name, if not the module's.
     """
     try:
         return _mended(module)
@@ -52,18 +49,15 @@ def need(module: str, extra: str, purpose: str, package: str = "") -> ModuleType
 
 
 def missing_extra(package: str, extra: str, purpose: str) -> MissingExtra:
-    """The error of an optional package that is not installed, with the command that installs it."""
-    return MissingExtra(
-        f"{purpose} needs {package}, which is not installed; run: pip install 'grasp_tune[{extra}]'"
-    )
+    command = f"pip install 'grasp_tune[{extra}]'"
+    return MissingExtra(f"{purpose} needs {package}, which is not installed; run: {command}")
 
 
 def _mended(module: str) -> ModuleType:
     """The module, imported once more with torchvision's operators declared where they are lost.
 
-    torchvision built for another torch cannot load its compiled operators, and then its import
-    fails, although nothing here uses them. With their signatures declared, everything in plain
-    Python (data sets, ResNets, Lightning) works as usual.
+    torchvision built for another torch cannot load its compiled operators, which nothing here uses.
+    With their signatures declared, everything in plain Python (ResNets, Lightning) works.
     """
     try:
         return import_module(module)

@@ -1,7 +1,6 @@
 """How long a sweep may be, in the units that people think in: calls, steps, epochs, minutes.
 
-Whatever is given becomes a number of oracle calls, once, before the sweep starts. What was decided
-by the clock is kept in the sweep's folder, so that going on decides the same.
+It becomes a number of oracle calls, once; what the clock decided is kept in the sweep's folder.
 """
 
 import logging
@@ -14,7 +13,7 @@ from pathlib import Path
 from torch import Tensor
 from torch.optim import Optimizer
 
-from grasp_tune.core.errors import InputError, whole
+from grasp_tune.core.errors import expect, whole
 from grasp_tune.engine.fused import task_threads
 from grasp_tune.engine.oracle import Oracle
 from grasp_tune.engine.problem import TorchProblem
@@ -27,16 +26,15 @@ from grasp_tune.schedules.promote import Promote
 
 logger = logging.getLogger(__name__)
 
+_SHARE = 0.85  # of the minutes that the planned calls take: steps, scores and files take the rest
+_WARM, _TIMED = 2, 3  # calls that set things up, and the fewest that are timed
+_TIMING = 0.01, 2.0  # share of the minutes that timing takes, and its most in seconds
+
 
 def usual_optimizer(params: Sequence[Tensor], matrices: Collection[int]) -> Optimizer:
     """Return the default's optimizer, to be timed: its step may take longer than a gradient."""
     base = described(Promote().matrix_base if matrices else Promote().default_base)
     return base.build(params, {base.value: 1.0}, None, matrices)
-
-
-_SHARE = 0.85  # of the minutes that the planned calls take: steps, scores and files take the rest
-_WARM, _TIMED = 2, 3  # calls that set things up, and the fewest that are timed
-_TIMING = 0.01, 2.0  # share of the minutes that timing takes, and its most in seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,31 +48,26 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name, got in (("epochs", self.epochs), ("minutes", self.minutes)):
-            good = isinstance(got, (int, float)) and not isinstance(got, bool)
-            if got is not None and not (good and 0 < got < math.inf):
-                raise InputError(f"{name}: got {got!r}, expected a number > 0")
+            good = isinstance(got, int | float) and not isinstance(got, bool) and 0 < got < math.inf
+            expect(got is None or good, name, repr(got), "a number > 0")
         for name, got in (("budget", self.budget), ("steps", self.steps)):
             if got is not None:
                 whole(name, got)
-        if (self.budget, self.steps, self.epochs, self.minutes) == (None,) * 4:
-            raise InputError("budget: got nothing, expected budget, steps, epochs or minutes")
+        some = {self.budget, self.steps, self.epochs, self.minutes} != {None}
+        expect(some, "budget", "nothing", "budget, steps, epochs or minutes")
 
     def calls(
         self, problem: TorchProblem, seed: int, folder: Path | None = None, *, exact: bool = False
     ) -> int:
-        """Return the oracle calls that are allowed.
+        """Return the oracle calls that are allowed; minutes alone are those that timing finds.
 
-        Minutes alone are turned into calls by timing a few gradients at the start point, which are
-        thrown away and count nowhere; a decision that `folder` holds is taken as it is.
-
-        exact: whether one call sees all rows.
+        folder: of the sweep; a decision that it holds is taken. exact: one call sees all rows.
         """
         found = [item for item in (self.budget, self.steps) if item is not None]
         if self.epochs is not None:
-            if problem.rows is None:
-                wrong = f"got {self.epochs:g} for data without a length, expected budget or steps"
-                raise InputError(f"epochs: {wrong}")
-            batches = 1 if exact else math.ceil(problem.rows / problem.batch_size)
+            got = f"{self.epochs:g} for data without a length"
+            expect(problem.rows is not None, "epochs", got, "budget or steps")
+            batches = 1 if exact else math.ceil((problem.rows or 0) / problem.batch_size)
             found.append(max(1, round(self.epochs * batches)))
         if found:
             return int(min(found))  # NumPy's integers are no JSON
@@ -85,7 +78,7 @@ class Limits:
         return calls
 
     def calls_by_time(self, problem: TorchProblem, seed: int, exact: bool = False) -> int:
-        """Return the oracle calls that fit into the minutes, by timing a few."""
+        """Return the oracle calls that fit into the minutes, by timing a few that do not count."""
         allowed = 60 * (self.minutes or 0.0)
         enough = min(_TIMING[0] * allowed, _TIMING[1])
         oracle, call = Oracle(problem, seed), 0

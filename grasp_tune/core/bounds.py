@@ -1,13 +1,12 @@
 r"""The paper's formulas, one function each, and self-bounding in its general form.
 
-Algorithm 1 is the deterministic convex one, Algorithm 2 is GRASP-NC, Algorithm 3 is GRASP-C,
-Algorithm 4 is GRASP-C without a lower bound of the objective. Ranges are floats, arranged so that
-no intermediate result leaves the doubles while the result is inside them; budgets are integers,
-exact for any `budget`. Checking what a person gave is the business of `methods`.
+Ranges are floats, arranged so that no intermediate result leaves the doubles while the result is
+inside them; budgets are integers, exact for any `budget`. Inputs are checked by `methods`.
 """
 
 import math
 import sys
+from bisect import bisect_left
 from collections.abc import Callable
 from decimal import Context, Decimal
 
@@ -125,10 +124,7 @@ def self_bound(target: Rate, benchmark: float | Rate, floor: float) -> float:
         return floor
     if passes(LARGEST):
         return math.inf
-    low, high = np.array([floor + 0.0, LARGEST]).view(np.int64).tolist()
     # Positive doubles are ordered as their bit patterns: halving those takes at most 63 steps
     # whatever the span, and ends on neighbours.
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if passes(float_of(middle)) else (low, middle)
-    return float_of(low)
+    bits = range(*np.array([floor + 0.0, LARGEST]).view(np.int64).tolist())
+    return float_of(bits[bisect_left(bits, True, key=lambda at: not passes(float_of(at))) - 1])

@@ -1,7 +1,4 @@
-"""The keys of checkpoints: which run, after how many calls, and what is kept there.
-
-A key is its own text, as stores and JSON hold it; a repeated task writes the same files again.
-"""
+"""The keys of checkpoints: which run, after how many calls, and what is kept there."""
 
 import re
 
@@ -44,20 +41,16 @@ MOMENTS = Key("probe-moments")  # the largest gradient of each coordinate in the
 
 
 def iterate_key(run: int, call: int) -> Key:
-    """Return the key of the iterate of a run after `call` oracle calls."""
     return Key(f"run{run:03d}-{call:09d}")
 
 
 def average_key(run: int, call: int, gamma: float) -> Key:
-    """Return the key of the running average with exponent `gamma` after `call` calls."""
     return Key(f"{iterate_key(run, call)}-average{gamma:g}")
 
 
 def state_key(run: int, call: int) -> Key:
-    """Return the key of the state from which a run goes on after `call` calls."""
     return Key(f"{iterate_key(run, call)}-state")
 
 
 def part_key(part: int) -> Key:
-    """Return the key of the sums that one part of a split probe leaves."""
     return Key(f"probe-part{part:03d}")

@@ -1,8 +1,4 @@
-r"""What a search ends with: the chosen candidate, and what the choice is worth.
-
-The constants of the paper's guarantees ($\Delta$, $\sigma$) are not known to anyone, so a
-certificate carries what was measured in their place and calls the outcome an estimate.
-"""
+"""What a search ends with: the chosen candidate, and what the choice is worth."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -81,17 +77,14 @@ def start_won(rows: Sequence[Candidate]) -> str:
 
 
 def best_seen(outcomes: Iterable[Outcome]) -> float:
-    """Return the smallest finite mean loss of the outcomes, NaN without one; scores do not count.
-
-    They may be the norms of gradients.
-    """
+    """Return the smallest finite mean loss of the outcomes but scores; NaN without one."""
     seen: list[float] = []
     for outcome in outcomes:
         if isinstance(outcome, TrainOutcome):
             seen.extend(item.loss for item in outcome.segments if item.finite)
         elif isinstance(outcome, ProbeOutcome):
             seen.append(outcome.value)
-    return min((value for value in seen if math.isfinite(value)), default=math.nan)
+    return min(filter(math.isfinite, seen), default=math.nan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,26 +93,6 @@ class Bound:
 
     factor: float
     additive: float = 0.0
-
-
-def gradient_choice(candidates: int, samples: int, delta: float, noise: float) -> Bound:
-    r"""Return the bound for the choice by the norm of the mean gradient; `noise` is $\Delta^2$.
-
-    Lemma 2 of Attia and Koren, as the paper restates it: with probability $1 - \delta$,
-    $\|\nabla\ell(\bar x)\|^2 \le 4 \min_i \|\nabla\ell(x_i)\|^2
-    + 24(1 + 3\log(n/\delta))\Delta^2/M$.
-    """
-    return Bound(4.0, 24.0 * (1.0 + 3.0 * math.log(candidates / delta)) * noise / samples)
-
-
-def value_choice(candidates: int, samples: int, delta: float, variance: float) -> Bound:
-    r"""Return the bound for the choice by the mean value; `variance` is $\sigma^2$.
-
-    Lemma 9 of Attia and Koren, as the paper restates it: with probability $1 - \delta$,
-    $\ell(\bar x) \le \min_i \ell(x_i) + \sqrt{8\sigma^2\log(2n/\delta)/M}$. In the paper $\sigma$
-    bounds every deviation, not only the usual one.
-    """
-    return Bound(1.0, math.sqrt(8.0 * variance * math.log(2.0 * candidates / delta) / samples))
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,14 +120,22 @@ class Certificate:
 
     @property
     def bound(self) -> Bound | None:
-        """The bound with the measured numbers; None where one is missing or nothing was sampled."""
+        r"""The bound with the measured numbers; None where one is missing or nothing was sampled.
+
+        Lemmas 2 and 9 of Attia and Koren, as the paper restates them: with probability $1-\delta$,
+        (1) $\|\nabla\ell(\bar x)\|^2 \le 4 \min_i \|\nabla\ell(x_i)\|^2
+        + 24(1 + 3\log(n/\delta))\Delta^2/M$ for the choice by the norm of the mean gradient, and
+        (2) $\ell(\bar x) \le \min_i \ell(x_i) + \sqrt{8\sigma^2\log(2n/\delta)/M}$ for the one by
+        the mean value. In the paper $\sigma$ bounds every deviation, not only the usual one.
+        """
         if self.kind == "exact":
             return Bound(1.0)
-        noise = self.noise
+        noise, chance = self.noise, self.candidates / self.delta
         if self.kind == "none" or self.samples < 1 or noise is None or not math.isfinite(noise):
             return None
-        lemma = gradient_choice if self.kind == "gradient" else value_choice
-        return lemma(self.candidates, self.samples, self.delta, noise)
+        if self.kind == "gradient":
+            return Bound(4.0, 24.0 * (1.0 + 3.0 * math.log(chance)) * noise / self.samples)  # (1)
+        return Bound(1.0, math.sqrt(8.0 * noise * math.log(2.0 * chance) / self.samples))  # (2)
 
     @property
     def text(self) -> str:
@@ -174,6 +155,7 @@ class Certificate:
                 f"point is at most {times}that of the best of {self.candidates} candidates plus "
                 f"{bound.additive:.4g}. The last number takes measured noise for its unknown bound."
             )
+        scope = "The paper's theorem covers the search with the whole budget."
         if not self.covered:
             scope = (
                 "The base optimizer or the choice is not the paper's: its theorem does not apply."
@@ -181,12 +163,8 @@ class Certificate:
         elif not self.share:
             scope = "No part of the budget follows the paper's plan, so its theorem does not apply."
         elif self.share < 1.0:
-            scope = (
-                "The paper's theorem covers the choice of its own sweep, run with "
-                f"{self.share:.4g} of the budget; that point took part in the choice."
-            )
-        else:
-            scope = "The paper's theorem covers the search with the whole budget."
+            own = f"its own sweep, run with {self.share:.4g} of the budget; that point took part in"
+            scope = f"The paper's theorem covers the choice of {own} the choice."
         return f"{choice} {scope}"
 
     def to_dict(self) -> dict[str, Json]:
@@ -197,8 +175,7 @@ class Certificate:
 def certify(spec: "SweepSpec", choice: Choice) -> Certificate:
     """Return the certificate of a choice.
 
-    The largest noise among the candidates stands for its bound over all points; the candidates
-    that a race dropped early are counted with the fewest samples that the choice rests on.
+    The largest noise among the candidates stands for its bound over all points.
     """
     scored = [row for row in choice.candidates if row.samples and math.isfinite(row.score)]
     unsampled = choice.way in ("window", "partial", "stationary")

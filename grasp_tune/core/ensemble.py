@@ -1,7 +1,4 @@
-"""The choice among candidates: how many fresh samples each of them gets, and which one wins.
-
-Samples are uniform and independent (the paper's), or paired and raced by sequential halving.
-"""
+"""The choice among candidates: how many fresh samples each of them gets, and which one wins."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -96,8 +93,7 @@ def tallied(
 ) -> dict[str, Tally]:
     """Return the tallies with these new samples added, by candidate; given ones are changed.
 
-    Losses are averaged over all rounds. The norm of a mean gradient is that of the last round,
-    which has the most samples: keeping the vector would cost a checkpoint a candidate.
+    Losses are averaged over all rounds; the norm of a mean gradient is that of the last round.
     """
     tallies = {} if tallies is None else tallies
     for item in items:

@@ -1,8 +1,4 @@
-"""The errors of the package, and the checks of what a person gives.
-
-One root, and each error is also the built-in that it resembles. A check returns the value, or says
-what would be right.
-"""
+"""The errors of the package, each also the built-in that it resembles, and checks of inputs."""
 
 import math
 from collections.abc import Callable
@@ -56,6 +52,12 @@ class LockedError(GraspError, RuntimeError):
 
 class MissingExtra(GraspError, ImportError):
     """An optional dependency that is not installed; the message names the extra to install."""
+
+
+def expect(fine: bool, name: str, got: object, wanted: str, kind: Any = InputError) -> None:
+    """Raise an error that says what was given and what would be right, unless it is `fine`."""
+    if not fine:
+        raise kind(f"{name}: got {got}, expected {wanted}")
 
 
 Fits = Callable[[float], bool]

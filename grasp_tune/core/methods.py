@@ -1,8 +1,4 @@
-"""The paper's four algorithms as frozen inputs that can plan.
-
-Each class holds what a person may choose, checked once, and turns a budget and what the probe
-measured into the paper's plan.
-"""
+"""The paper's four algorithms: inputs, checked once, that plan from what the probe measured."""
 
 import math
 import sys
@@ -23,9 +19,7 @@ from grasp_tune.schedules import find_schedule
 
 _ABOVE_0 = ("above 0 (any positive number will do)", lambda value: value > 0.0)
 _NUMBERS: Mapping[str, tuple[str, Callable[[float], bool]]] = {
-    "L_eps": _ABOVE_0,
-    "F_eps": _ABOVE_0,
-    "d_eps": _ABOVE_0,
+    **dict.fromkeys(("L_eps", "F_eps", "d_eps"), _ABOVE_0),
     "value_floor": ("", math.isfinite),
     "probe": ("a share of the budget in (0, 1/2], or None", lambda share: 0.0 < share <= 0.5),
 }
@@ -61,7 +55,6 @@ class _Variant:
 
     @property
     def paper_base(self) -> str:
-        """The optimizer that the paper's theorem is about."""
         return registry.theorem_optimizer(self.name)
 
     def base_name(self, schedule: object) -> str:
@@ -172,8 +165,7 @@ class _Variant:
         for kind, sampled in zip(("gradient", "value"), probe, strict=True):
             if not (sampled or self.exact) and kind in self.measured:
                 return f"one {kind} at x0", 1
-        # A share is rounded up to one sample of each kind, which may be more than there is.
-        if sum(probe) > budget:
+        if sum(probe) > budget:  # a share is rounded up to one sample of each kind
             return "one value at x0", 1
         step = registry.described(self.base_name("paper")).calls_per_step
         if stationary := norm == 0.0:  # nothing is trained, nothing chosen
@@ -262,11 +254,10 @@ class Convex(_Variant):
             slope, least = self._given(norm), self.d_eps
         elif value is None:
             raise InputError("convex with option='universal' needs value, the mean value at x0")
-        elif value < self.value_floor:
-            raise InputError(
-                f"value={value!r} is below value_floor={self.value_floor!r}, so the floor is not a "
-                f"lower bound of the objective; give a value_floor of at most {value!r}"
-            )
+        elif value < (floor := self.value_floor):
+            below = f"value={value!r} is below value_floor={floor!r}, so the floor is not a lower"
+            advice = f"give a value_floor of at most {value!r}"
+            raise InputError(f"{below} bound of the objective; {advice}")
         else:
             slope, least = value - self.value_floor, max(1.0, self.d_eps)
         return self._span(self.d_eps, bounds.distance_max(slope, budget, least, self.L_eps))
@@ -303,8 +294,7 @@ class ConvexFree(_Variant):
 
 
 def _root(budget: int) -> int:
-    """Return N = ceil(sqrt(T)): Algorithm 4, line 1."""
-    return math.isqrt(budget - 1) + 1
+    return math.isqrt(budget - 1) + 1  # N = ceil(sqrt(T)): Algorithm 4, line 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -336,7 +326,7 @@ METHODS: Mapping[str, type[Method]] = {
 def method_from_dict(data: Mapping[str, Json], base: Factory | None = None) -> Method:
     """Return the method that `to_dict` wrote, or that a plan's `method` record names.
 
-    A `base` that is a function is written by name only, so it has to be given again here.
+    base: given again where it is a function, which is written by its name only.
     """
     values = dict(data)
     kind = METHODS[one_of("method name", values.pop("name", None), tuple(METHODS))]
@@ -363,10 +353,6 @@ def one_of(name: str, given: object, choices: Collection[str]) -> str:
 
 
 def as_fraction(share: float) -> Fraction:
-    """Return the simplest fraction that is the same double as `share`.
-
-    Who writes 0.3 means 3/10: the double lies a hair beside it, and rounding down would then lose
-    an oracle call.
-    """
+    """Return the simplest fraction that is the same double: who writes 0.3 means 3/10."""
     simple = Fraction(share).limit_denominator(10**6)
     return simple if float(simple) == share else Fraction(repr(share))

@@ -1,15 +1,11 @@
-"""Random numbers by address instead of by order.
+"""Random numbers by address instead of by order: the same, whoever draws them.
 
-The minibatch of the t-th oracle call is a function of (seed, purpose, t), whoever draws it. An
-address is a 128-bit hash; the numbers behind it are Philox words, which NumPy keeps the same across
-versions and platforms. Its own way of drawing integers may change, so rows are made here.
+An address is a 128-bit hash; the numbers behind it are Philox words, which NumPy keeps the same
+across versions and platforms. Its own way of drawing integers may change, so rows are made here.
 """
 
 import hashlib
-import threading
-from dataclasses import dataclass, field
-from functools import cache
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.random import Philox
@@ -21,19 +17,14 @@ Rows = NDArray[np.int64]
 Words = NDArray[np.uint64]
 
 _WORDS = 4  # 64-bit words that Philox makes of one counter
-_MASK = 2**64 - 1
 # Arrays, not scalars: NumPy turns a scalar into an array at each use.
 _LOW: Words = np.array(2**32 - 1, dtype=np.uint64)
 _HALF: Words = np.array(32, dtype=np.uint64)
-_EMPTY: Words = np.zeros(_WORDS, dtype=np.uint64)
 
 
 def address(seed: int, *path: str | int) -> int:
-    """Return the 128-bit number that stands for `seed` and `path`, the same everywhere.
-
-    Every part is written with its kind and its length: ("a", 1), ("a1",) and ("a", "1") differ.
-    """
-    parts = []
+    """Return the 128-bit number that stands for `seed` and `path`, the same everywhere."""
+    parts = []  # each with its kind and its length: ("a", 1), ("a1",) and ("a", "1") differ
     for part in (seed, *path):
         if isinstance(part, str):
             text = part.encode()
@@ -45,7 +36,7 @@ def address(seed: int, *path: str | int) -> int:
 
 def words(seed: int, *path: str | int, count: int) -> Words:
     """Return the first `count` 64-bit words at an address, the same everywhere."""
-    return _drawn(_halves(address(seed, *path)), 0, count)
+    return Philox(key=address(seed, *path)).random_raw(count)
 
 
 def trajectory_indices(seed: int, cell: int, count: int, length: int) -> tuple[int, ...]:
@@ -62,58 +53,27 @@ def trajectory_indices(seed: int, cell: int, count: int, length: int) -> tuple[i
 
 @dataclass(frozen=True, slots=True)
 class IndexStream:
-    """The row numbers of all minibatches of one purpose: `size` rows out of `high`, by call number.
-
-    Rows are drawn with replacement. The address covers the shape, too.
-    """
+    """The row numbers of all minibatches of one purpose, drawn with replacement, by call number."""
 
     seed: int
     path: tuple[str | int, ...]
     size: int  # rows of one minibatch
     high: int  # rows of the data set
-    _key: Words = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         whole("size", self.size)
         whole("high", self.high, 1, 2**32 - 1)
-        place = address(self.seed, *self.path, "rows", self.size, self.high, "again")
-        object.__setattr__(self, "_key", _halves(place))
 
     def block(self, start: int, count: int) -> Rows:
         """Return the rows of minibatches `start`.. in one go, shape (count, size)."""
         whole("start", start, 0)
         whole("count", count)
         counters = -(-self.size // _WORDS)  # each minibatch begins on a counter of its own
-        drawn = _drawn(self._key, start * counters, count * counters * _WORDS)
-        drawn = drawn.reshape(count, -1)[:, : self.size]
+        place = address(self.seed, *self.path, "rows", self.size, self.high, "again")
+        bits = Philox(key=place, counter=start * counters)
+        drawn = bits.random_raw(count * counters * _WORDS).reshape(count, -1)[:, : self.size]
         # floor(word * high / 2^64), a uniform row below `high`, without 128-bit numbers.
         high = np.array([self.high], dtype=np.uint64)
         upper, lower = (drawn >> _HALF) * high, (drawn & _LOW) * high >> _HALF
         # The sum is at most (2^32 - 1)^2 + 2^32 - 1: no carry is lost.
         return (upper + lower >> _HALF).view(np.int64)
-
-
-@cache
-def _bits(thread: int) -> Philox:
-    """Return the thread's bit generator: making one for each draw takes longer than the draw."""
-    return Philox(0)
-
-
-def _drawn(key: Words, counter: int, count: int) -> Words:
-    """Return `count` words of what stands behind `key`, from `counter` blocks in."""
-    place: Any = (counter & _MASK, counter >> 64, 0, 0)  # NumPy takes any sequence, faster
-    bits = _bits(threading.get_ident())
-    bits.state = {
-        "bit_generator": "Philox",
-        "state": {"counter": place, "key": key},
-        "buffer": _EMPTY,
-        "buffer_pos": _WORDS,
-        "has_uint32": 0,
-        "uinteger": 0,
-    }
-    drawn: Words = bits.random_raw(count)
-    return drawn
-
-
-def _halves(key: int) -> Words:
-    return np.array([key & _MASK, key >> 64], dtype=np.uint64)

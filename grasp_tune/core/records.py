@@ -1,30 +1,21 @@
-"""Frozen dataclasses to JSON and back, strictly.
+"""Frozen dataclasses to JSON and back, with every type checked: foreign files are refused here.
 
-What crosses a process or a disk is one of these, read back with every type checked, so that a
-foreign or damaged file is refused here and nowhere else. Non-finite floats are legitimate outcomes
-for which JSON has no word: they are written as the strings `nan`, `inf`, `-inf`.
+Non-finite floats, for which JSON has no word, are written as the strings `nan`, `inf`, `-inf`.
 """
 
 import hashlib
 import json
 import math
-import sys
 import types
 import typing
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from typing import Any, TypeVar
 
+from typing_extensions import dataclass_transform
+
 from grasp_tune.core.checkpoint_keys import Key
 from grasp_tune.core.errors import InputError
-
-if sys.version_info >= (3, 11):
-    from typing import dataclass_transform
-else:
-
-    def dataclass_transform(**_: bool) -> Any:  # type checkers alone read it
-        return lambda function: function
-
 
 Json = Any  # what json.loads gives
 Record = TypeVar("Record")
@@ -54,18 +45,15 @@ def fingerprint(*values: Json) -> str:
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
 
-def _same(one: object, other: object) -> bool:
-    return type(one) is type(other) and bool(encode(one) == encode(other))
-
-
 @dataclass_transform(frozen_default=True)
 def record(kind: type[Record]) -> type[Record]:
-    """Make a frozen dataclass of which two are equal where their values are; NaN equals NaN.
+    """Make a frozen dataclass of which two are equal where their values are; NaN equals NaN."""
 
-    A dataclass's own `==` calls no NaN equal from Python 3.13 on, and some of them before.
-    """
+    def same(one: object, other: object) -> bool:
+        return type(one) is type(other) and bool(encode(one) == encode(other))
+
     made = dataclass(frozen=True, slots=True)(kind)
-    made.__eq__ = _same  # type: ignore[method-assign]
+    made.__eq__ = same  # type: ignore[method-assign]
     return made
 
 

@@ -1,8 +1,7 @@
-"""What a schedule is: a generator of rounds of independent tasks.
+"""What a schedule is: a generator that yields `Round`s of independent tasks.
 
-A schedule yields a `Round`, receives the outcome of every task in it (None for one that is lost)
-and returns a `Choice`. It may look at nothing but its options, its spec and those outcomes: that is
-what makes replay exact.
+It receives the outcome of every task, None for a lost one, and returns a `Choice`. It looks at
+nothing but its options, its spec and those outcomes: that is what makes replay exact.
 """
 
 from collections.abc import Generator, Mapping, Sequence

@@ -1,8 +1,8 @@
 """The brain: says what to run next and learns what came out.
 
-A schedule is a generator that yields rounds of independent tasks and receives their outcomes;
-this module turns it into ask and tell. The state is the outcomes by task id: feeding them to a
-fresh generator gives the same search again, so nothing can depend on the order in which tasks end.
+A schedule's generator of rounds becomes ask and tell. The state is the outcomes by task id: feeding
+them to a fresh generator gives the same search again, so nothing can depend on the order in which
+tasks end.
 """
 
 import logging
@@ -11,8 +11,10 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Self
 
+from typing_extensions import Self
+
+from grasp_tune.core import tasks
 from grasp_tune.core.checkpoint_keys import START
 from grasp_tune.core.choice import Candidate, Choice, best_seen
 from grasp_tune.core.errors import CheckpointError, GraspError, InputError, SearchError, whole
@@ -20,17 +22,7 @@ from grasp_tune.core.plan import Plan
 from grasp_tune.core.records import Json, decode, encode
 from grasp_tune.core.rounds import Round
 from grasp_tune.core.spec import SweepSpec
-from grasp_tune.core.tasks import (
-    Outcome,
-    ProbeOutcome,
-    ProbeTask,
-    Task,
-    check_answer,
-    depth_of,
-    ended_runs,
-    outcome_from_dict,
-    outcome_to_dict,
-)
+from grasp_tune.core.tasks import Outcome, ProbeOutcome, ProbeTask, Task
 from grasp_tune.schedules.extension import all_rounds, prefix
 
 logger = logging.getLogger(__name__)
@@ -49,6 +41,7 @@ class Step(Enum):
 class _State:
     """What is saved of a search: everything needed to rebuild it."""
 
+    format: int
     spec: dict[str, Json]
     outcomes: dict[str, Json]
     failures: dict[str, list[str]]
@@ -131,7 +124,7 @@ class Search:
         if outcome is None:
             self._fail(known, reason)
             return True
-        check_answer(known, outcome)
+        tasks.check_answer(known, outcome)
         check_origin(outcome.origin, self._origin)
         self._origin = outcome.origin
         if known.id in self._outcomes:
@@ -170,16 +163,12 @@ class Search:
             self.release(known)
 
     def make_again(self, key: str) -> None:
-        """Have a checkpoint made again that is needed outside: the chosen one, after the end.
-
-        Raises `CheckpointError` where that was tried too often.
-        """
+        """Have the chosen checkpoint made again; `CheckpointError` where that failed too often."""
         if not self._repeat("the result", key):
             raise CheckpointError(f"checkpoint {key} cannot be read, although it was made again")
 
     @property
     def progress(self) -> Progress:
-        """Where the search stands."""
         return Progress(
             phase="done" if self.choice is not None else self._round.tasks[0].phase,
             calls=sum(self.calls.values()) - self.repeated,
@@ -197,14 +186,14 @@ class Search:
 
     @property
     def rounds(self) -> int:
-        """Rounds begun so far."""
         return len(self._rounds)
 
     @property
     def depth(self) -> int:
         """Steps on the longest chain: round by round, those of the longest task that has ended."""
-        ended = ([t for t in tasks if t.id in self._outcomes] for tasks in self._rounds)
-        steps = ([depth_of(t, self._outcomes[t.id]) for t in tasks] for tasks in ended)
+        known = self._outcomes
+        ended = ([task for task in step if task.id in known] for step in self._rounds)
+        steps = ([tasks.depth_of(task, known[task.id]) for task in found] for found in ended)
         return sum(max(found, default=0) for found in steps)
 
     @property
@@ -215,8 +204,8 @@ class Search:
     @property
     def round_tasks(self) -> tuple[Task, ...]:
         """The tasks of the current round that have not ended."""
-        tasks = () if self.choice is not None else self._round.tasks
-        return tuple(task for task in tasks if not self.settled(task.id))
+        found = () if self.choice is not None else self._round.tasks
+        return tuple(task for task in found if not self.settled(task.id))
 
     @property
     def outcomes(self) -> Mapping[str, Outcome]:
@@ -237,12 +226,11 @@ class Search:
         """Return the choice, or the best so far marked partial where the search is not done."""
         if self.choice is not None:
             return self.choice
-        start = [item for item in self._outcomes.values() if isinstance(item, ProbeOutcome)]
-        seen = [(item.value, item.values, item.value_square) for item in start] or [
-            (math.nan, 0, 0.0)
-        ]
-        rows = [Candidate(START, 0, "", math.nan, 0, False, *seen[0])]
-        for segment, result in ended_runs(self.tasks.values(), self._outcomes):
+        probed = (item for item in self._outcomes.values() if isinstance(item, ProbeOutcome))
+        start = next(probed, None)
+        seen = (start.value, start.values, start.value_square) if start else (math.nan, 0, 0.0)
+        rows = [Candidate(START, 0, "", math.nan, 0, False, *seen)]
+        for segment, result in tasks.ended_runs(self.tasks.values(), self._outcomes):
             if result is not None:
                 loss, note = (result.loss, "") if result.finite else (math.nan, "diverged")
                 rows += [Candidate.of(key, segment.arm, loss, note) for key in segment.writes]
@@ -262,9 +250,9 @@ class Search:
 
     def state(self) -> dict[str, Json]:
         """Return everything needed to rebuild the search, as JSON values."""
-        outcomes = {key: outcome_to_dict(item) for key, item in self.outcomes.items()}
-        spec, failures = self.spec.to_dict(), self.failures
-        return {"format": 1, **encode(_State(spec, outcomes, failures, self.repeated, self.notes))}
+        outcomes = {key: tasks.outcome_to_dict(item) for key, item in self.outcomes.items()}
+        known = self.spec.to_dict(), outcomes, self.failures
+        return dict(encode(_State(1, *known, self.repeated, self.notes)))
 
     @classmethod
     def from_state(
@@ -276,7 +264,7 @@ class Search:
         """
         if not isinstance(state, dict) or state.get("format") != 1:
             raise InputError("not a search state of format 1")
-        found = decode(_State, {key: item for key, item in state.items() if key != "format"})
+        found = decode(_State, state)
         spec = spec or SweepSpec.from_dict(found.spec)
         before = spec.before(found.spec) if extend else spec
         if before.budget < spec.budget:
@@ -286,7 +274,7 @@ class Search:
             before = replace(spec, extends=(*before.extends, before.budget))
         elif difference := before.difference(found.spec):
             raise InputError(f"the saved search differs from this one: {difference}")
-        outcomes = {key: outcome_from_dict(item) for key, item in found.outcomes.items()}
+        outcomes = {key: tasks.outcome_from_dict(item) for key, item in found.outcomes.items()}
         search = cls(before)
         search.replay(outcomes, found.failures)
         search.repeated, search.notes = whole("repeated", found.repeated, 0), found.notes
@@ -306,7 +294,6 @@ class Search:
         return len(self.failures.get(key, ())) >= ATTEMPTS
 
     def settled(self, key: str) -> bool:
-        """Return whether a task has ended, or has failed too often."""
         return key in self._outcomes or self._given_up(key)
 
     def _known(self, task: Task | str) -> Task | None:
@@ -337,8 +324,8 @@ class Search:
             self.release(task)
         elif isinstance(task, ProbeTask):
             del self.failures[task.id]  # whoever goes on tries it afresh
-            message = f"the probe failed {ATTEMPTS} times, so nothing can be trained: {reason}"
-            raise SearchError(message)
+            why = f"so nothing can be trained: {reason}"
+            raise SearchError(f"the probe failed {ATTEMPTS} times, {why}")
         else:
             logger.warning("%s failed %d times and is lost: %s", task.id, ATTEMPTS, reason)
             self._missing.difference_update(task.writes)

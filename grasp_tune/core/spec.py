@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
 
-from grasp_tune.core.errors import InputError, whole
+from grasp_tune.core.errors import InputError, expect, whole
 from grasp_tune.core.methods import Method, NonConvex, method_from_dict
 from grasp_tune.core.plan import Plan
 from grasp_tune.core.records import Json, encode
@@ -40,8 +40,8 @@ class SweepSpec:
         for before, after in pairwise((0, *self.extends, self.budget)):
             whole("extends", before, 0, after - 1)
         object.__setattr__(self, "schedule", find_schedule(self.schedule))
-        if self.ensemble not in ("resample", "window"):
-            raise InputError(f"ensemble: got {self.ensemble!r}, expected 'resample' or 'window'")
+        named = self.ensemble in ("resample", "window")
+        expect(named, "ensemble", repr(self.ensemble), "'resample' or 'window'")
 
     @classmethod
     def assemble(
@@ -63,13 +63,9 @@ class SweepSpec:
         challengers: names of registered optimizers, or a mapping from names to functions.
         """
         method = NonConvex() if method is None else method
-        if not isinstance(method, Method):
-            raise InputError(
-                f"method: got {method!r}, expected NonConvex(), Convex(), ConvexFree() or "
-                "Deterministic() of grasp_tune"
-            )
-        own = own_functions(method.base, challengers)  # an unknown name is an error now
-        names = tuple(challengers)
+        wanted = "NonConvex(), Convex(), ConvexFree() or Deterministic() of grasp_tune"
+        expect(isinstance(method, Method), "method", repr(method), wanted)
+        own, names = own_functions(method.base, challengers), tuple(challengers)
         return cls(method, budget, schedule, seed, ensemble, width, probe_parts, names), own
 
     @classmethod
@@ -83,15 +79,13 @@ class SweepSpec:
     ) -> "SweepSpec":
         """Return the spec of a sweep that runs a plan to the letter.
 
-        method: given where the plan's has a base of the user's own, which is left out otherwise: a
-            plan holds its name only.
+        method: given where its base is the user's own, of which a plan holds the name only.
         """
         method = method or method_from_dict(_without_own_base(encode(plan.method)))
         how: EnsembleName = "window" if plan.ensemble == "window" else "resample"
         return cls(method, plan.budget, "paper", seed, ensemble or how)
 
     def to_dict(self) -> dict[str, Json]:
-        """Return the spec as JSON values."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         schedule = written_schedule(find_schedule(self.schedule))
         if not self.extends:  # as before there was such a thing

@@ -1,13 +1,12 @@
 """The words between the search and whoever does the work: tasks out, outcomes back.
 
-A task says everything a worker needs besides the problem itself, and names every checkpoint that
-it reads or writes; an outcome holds numbers only. Both are JSON through `records`.
+A task says everything a worker needs besides the problem; an outcome holds numbers only.
 """
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, cast
+from typing import ClassVar, Literal, get_args
 
 from grasp_tune.core import checkpoint_keys as keys
 from grasp_tune.core.checkpoint_keys import MOMENTS, START, Key
@@ -28,7 +27,6 @@ class Arm:
 
     @classmethod
     def of(cls, index: int, base: str, value: float, *, power: float = 0.0) -> "Arm":
-        """Return a run with this main value; see `power`."""
         rest = (("power", power),) if power else ()
         return cls(index, base, ((described(base).value, value), *rest))
 
@@ -118,8 +116,6 @@ class Segment:
 
 # Every task has an `id`, a `phase`, the most oracle `calls` that it may use, and the checkpoints
 # that it `reads`, which must exist before it starts, and `writes`.
-
-
 @dataclass(frozen=True, slots=True)
 class ProbeTask:
     """Samples at x0: `gradients` and `values` are ranges of calls of the probe's stream."""
@@ -316,11 +312,11 @@ def depth_of(task: Task, outcome: Outcome) -> int:
 def check_answer(task: Task, outcome: Outcome) -> None:
     """Raise `InputError` where the outcome cannot be the task's.
 
-    One that has more calls than its task allows, or speaks of other runs, would break the budget or
-    the choice in silence. Losses are not judged: NaN and infinities are legitimate.
+    More calls than the task allows, or those of other runs, would break the budget or the choice
+    in silence. Losses are not judged: NaN and infinities are legitimate.
     """
     where, wanted, found = task.id, list[_Part](), list[_Part]()
-    sizes: list[tuple[str, float]] = []
+    sizes: dict[str, float] = {}
     if isinstance(task, TrainTask) and isinstance(outcome, TrainOutcome):
         wanted = [(segment.arm.index, segment.calls) for segment in task.segments]
         found = [(run.arm, run.calls) for run in outcome.segments]
@@ -329,12 +325,12 @@ def check_answer(task: Task, outcome: Outcome) -> None:
     elif isinstance(task, ScoreTask) and isinstance(outcome, ScoreOutcome):
         wanted = [(s.key, 1 if task.exact else s.stop - s.start) for s in task.samples]
         found = [(item.key, item.count) for item in outcome.samples]
-        sizes = [(f"{item.key}: square", item.square) for item in outcome.samples]
+        sizes = {f"{item.key}: square": item.square for item in outcome.samples}
     elif isinstance(task, ProbeTask) and isinstance(outcome, ProbeOutcome):
         for count, low in (("gradients", 0), ("values", 0), ("parameters", 1), ("matrices", 0)):
             whole(f"{where}: {count}", getattr(outcome, count), low)
         names = ("gradient_norm", "gradient_square", "value_square")
-        sizes = [(name, getattr(outcome, name)) for name in names]
+        sizes = {name: getattr(outcome, name) for name in names}
     else:
         raise InputError(f"task {where} cannot end with a {outcome.phase} outcome")
     if [name for name, _ in found] != [name for name, _ in wanted]:
@@ -342,7 +338,7 @@ def check_answer(task: Task, outcome: Outcome) -> None:
     for (name, most), (_, calls) in zip(wanted, found, strict=True):
         whole(f"{where}: {name}: calls", calls, 0, most)
     whole(f"{where}: calls", outcome.calls, 0, task.calls)
-    for what, size in sizes:
+    for what, size in sizes.items():
         if not isinstance(size, float) or size < 0.0:  # NaN passes
             raise InputError(f"{where}: {what}: got {size!r}, expected a number >= 0")
 
@@ -351,23 +347,15 @@ def task_to_dict(task: Task) -> dict[str, Json]:
     return {"phase": task.phase, "task": encode(task)}
 
 
-def task_from_dict(data: Json) -> Task:
-    """Return the task that `task_to_dict` wrote as JSON values."""
-    return cast(Task, _read("task", (ProbeTask, TrainTask, ScoreTask), data))
-
-
 def outcome_to_dict(outcome: Outcome) -> dict[str, Json]:
     return {"phase": outcome.phase, "outcome": encode(outcome)}
 
 
 def outcome_from_dict(data: Json) -> Outcome:
     """Return the outcome that `outcome_to_dict` wrote as JSON values."""
-    return cast(Outcome, _read("outcome", (ProbeOutcome, TrainOutcome, ScoreOutcome), data))
-
-
-def _read(what: str, kinds: tuple[Any, ...], data: Json) -> Any:
     phase = data.get("phase") if isinstance(data, dict) else None
-    for kind in kinds:
+    for kind in get_args(Outcome):
         if kind.phase == phase:
-            return decode(kind, data.get(what))
-    raise InputError(f"phase: got {phase!r}, expected that of one of {kinds}")
+            found: Outcome = decode(kind, data.get("outcome"))
+            return found
+    raise InputError(f"phase: got {phase!r}, expected that of an outcome")

@@ -1,13 +1,13 @@
 """A run as tensors: what goes into a checkpoint, and back; and what a store of them can do.
 
-Names inside a checkpoint: `param.*` and `buffer.*` are the model, `opt.I.*` the optimizer's state
-of the I-th parameter, `average.G.*` the running average with exponent G. Plain numbers travel as
-metadata. Nothing else exists, so loading a checkpoint cannot run code.
+`param.*` and `buffer.*` are the model, `opt.I.*` the optimizer's state of the I-th parameter,
+`average.G.*` the running average with exponent G. Plain numbers travel as metadata. Nothing else
+exists, so loading a checkpoint cannot run code.
 """
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -31,38 +31,44 @@ class Checkpoint:
 
 
 class Store(Protocol):
-    """Checkpoints by key. A key is 1 to 120 of a-z, 0-9, dot, dash, underscore; no dot first."""
+    """Checkpoints by key, which is 1 to 120 of a-z, 0-9, dot, dash, underscore; no dot first.
 
-    def write(self, key: str, tensors: Mapping[str, Tensor], meta: Meta) -> None:
-        """Keep a copy under the key, in the place of what was there."""
+    `read` gives what was written, bit for bit, or raises `CheckpointError` where it is missing or
+    damaged; `exists` does not look whether it is whole; to delete an unknown key is no fault.
+    """
 
-    def read(self, key: str) -> Checkpoint:
-        """What was written, bit for bit; `CheckpointError` where it is missing or damaged."""
-
-    def exists(self, key: str) -> bool:
-        """Whether something is kept under the key; only `read` says whether it is whole."""
-
-    def delete(self, key: str) -> None:
-        """Forget the key; nothing happens where it is unknown."""
-
-    def keys(self) -> tuple[str, ...]:
-        """All keys, sorted."""
+    def write(self, key: str, tensors: Mapping[str, Tensor], meta: Meta) -> None: ...
+    def read(self, key: str) -> Checkpoint: ...
+    def exists(self, key: str) -> bool: ...
+    def delete(self, key: str) -> None: ...
+    def keys(self) -> tuple[str, ...]: ...  # sorted
 
 
-def model_tensors(model: nn.Module) -> Tensors:
-    """Return the model's parameters and buffers by name; not copies."""
-    found: Tensors = {f"param.{name}": item.detach() for name, item in model.named_parameters()}
-    return found | {f"buffer.{name}": item.detach() for name, item in model.named_buffers()}
+class Named(Protocol):
+    """What checkpoints need of an `nn.Module`."""
+
+    def named_parameters(self) -> Iterator[tuple[str, Tensor]]: ...
+    def named_buffers(self) -> Iterator[tuple[str, Tensor]]: ...
 
 
-def check_tensors(
-    parameters: Iterable[tuple[str, Tensor]], buffers: Iterable[tuple[str, Tensor]] = ()
-) -> None:
+def live_tensors(model: Named) -> Tensors:
+    """Return the model's parameters and buffers by name, themselves."""
+    found = {f"param.{name}": item for name, item in model.named_parameters()}
+    return found | {f"buffer.{name}": item for name, item in model.named_buffers()}
+
+
+def model_tensors(model: Named) -> Tensors:
+    """Return the model's parameters and buffers by name, detached; not copies."""
+    return {name: item.detach() for name, item in live_tensors(model).items()}
+
+
+def check_tensors(model: Named) -> None:
     """Raise `ProblemError` where a parameter or buffer cannot be trained, copied or saved."""
-    for kind, found in (("parameter", parameters), ("buffer", buffers)):
-        for name, item in found:
-            if wrong := next(_faults(item), None):
-                raise ProblemError(f"model: {kind} {name} is {wrong}")
+    for place, item in live_tensors(model).items():
+        if wrong := next(_faults(item), None):
+            kind, _, name = place.partition(".")
+            kind = "parameter" if kind == "param" else kind
+            raise ProblemError(f"model: {kind} {name} is {wrong}")
 
 
 def _faults(item: Tensor) -> Iterator[str]:
@@ -88,7 +94,7 @@ def _faults(item: Tensor) -> Iterator[str]:
         yield f"{str(item.dtype).removeprefix('torch.')}, which cannot be saved or trained here"
 
 
-def load_model(model: nn.Module, tensors: Mapping[str, Tensor], key: str) -> None:
+def load_model(model: Named, tensors: Mapping[str, Tensor], key: str) -> None:
     """Copy a checkpoint's parameters and buffers into the model."""
     for name, own in model_tensors(model).items():
         given = tensors.get(name)
@@ -100,14 +106,11 @@ def load_model(model: nn.Module, tensors: Mapping[str, Tensor], key: str) -> Non
         own.copy_(given)
 
 
-def finite(model: nn.Module) -> bool:
+def finite(model: Named) -> bool:
     """Return whether every trainable parameter is finite."""
-    for item in model.parameters():
-        # Its ends tell, NaN among them; `isfinite` of all of it takes twice its memory.
-        taken = item.requires_grad and item.numel()
-        if taken and not torch.stack(torch.aminmax(item.detach())).isfinite().all():
-            return False
-    return True
+    # Its ends tell, NaN among them; `isfinite` of all of it takes twice its memory.
+    trained = (x.detach() for _, x in model.named_parameters() if x.requires_grad and x.numel())
+    return all(bool(torch.stack(torch.aminmax(x)).isfinite().all()) for x in trained)
 
 
 def digest(tensors: Tensors) -> str:
@@ -125,12 +128,8 @@ class Buffers:
     def __init__(self, model: nn.Module | None) -> None:
         self._modules = [] if model is None else list(model.modules())
         self._places: list[tuple[dict[str, Tensor | None], str, Tensor]] = []
+        self.items: list[Tensor] = []  # where the model has not put others in their places
         self.kept: list[Tensor] = []  # as `keep` found them
-
-    @property
-    def items(self) -> list[Tensor]:
-        """The buffers, where the model has not put others in their places."""
-        return [item for _, _, item in self._places]
 
     def keep(self) -> None:
         """Remember the buffers as they are now."""
@@ -141,7 +140,7 @@ class Buffers:
                 for name, item in module._buffers.items()
                 if item is not None
             ]
-            self._modules = []
+            self.items, self._modules = [item for _, _, item in self._places], []
         now = ((owner[name], item) for owner, name, item in self._places)
         self.kept = [(item if own is None else own).clone() for own, item in now]
 
@@ -154,8 +153,7 @@ class Buffers:
     def changes(self, *, counters: bool) -> list[Tensor | None]:
         """Return how buffers differ from those kept, None for those that do not.
 
-        Numbers with a fraction by their difference, so that those of several calls can be averaged;
-        `counters` by their value, where they are wanted.
+        Fractions by their difference, which can be averaged; `counters`, if wanted, by their value.
         """
         found: list[Tensor | None] = []
         for (owner, name, _), kept in zip(self._places, self.kept, strict=True):
@@ -202,9 +200,8 @@ def load_optimizer(
             for name, value in saved.items():
                 group[name] = tuple(value) if isinstance(value, list) else value
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise CheckpointError(
-            f"checkpoint {key}: the optimizer's numbers are damaged, or of other parameter groups"
-        ) from None
+        text = "the optimizer's numbers are damaged, or of other parameter groups"
+        raise CheckpointError(f"checkpoint {key}: {text}") from None
     for name, tensor in tensors.items():
         if name.startswith("opt."):
             _, index, entry = name.split(".", 2)
@@ -220,7 +217,6 @@ def _plain(name: str, value: Any) -> Any:
     listed = value if isinstance(value, tuple | list) else [value]
     if all(item is None or isinstance(item, bool | int | float | str) for item in listed):
         return value  # JSON of Python's kind has words for infinity and NaN
-    raise CheckpointError(
-        f"the optimizer keeps {name} as a {type(value).__name__}, which a checkpoint of tensors "
-        "and numbers cannot hold"
-    )
+    kind = type(value).__name__
+    text = f"the optimizer keeps {name} as a {kind}, which a checkpoint of tensors and numbers"
+    raise CheckpointError(f"{text} cannot hold")

@@ -1,10 +1,9 @@
-"""Runs of a small model as one task, on one thread: both are rules of the model's shape.
+"""Runs of a small model as one task, on one thread: rules of the model's shape, alike everywhere.
 
-So every process, and a resumed run, decides alike. A trial or a message for each short run would
-cost more than the run. The runs of a task follow each other, and give the same bits as tasks of
-their own; one batched computation (`torch.func.vmap`) was tried, and gains nothing for the eight
-runs or fewer of the default schedule. Sums that are cut among threads differ in their last bits,
-so the number of threads is a part of what fixes a result, like the seed.
+A trial or a message for each short run would cost more than the run. The runs of a task follow each
+other, with the same bits as tasks of their own; one batched computation (`torch.func.vmap`) gains
+nothing for eight runs or fewer. Sums that are cut among threads differ in their last bits, so the
+number of threads is a part of what fixes a result, like the seed.
 """
 
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
-from grasp_tune.core.errors import InputError, whole
+from grasp_tune.core.errors import expect, whole
 from grasp_tune.core.methods import Method
 from grasp_tune.engine.problem import TorchProblem
 
@@ -31,8 +30,7 @@ def fusion_width(
     problem: TorchProblem, method: Method | None, fused: bool | Literal["auto"], seed: int
 ) -> int:
     """Return how many runs make one task, 0 for one each."""
-    if fused not in (True, False, "auto"):
-        raise InputError(f"fused: got {fused!r}, expected True, False or 'auto'")
+    expect(fused in (True, False, "auto"), "fused", repr(fused), "True, False or 'auto'")
     whole("seed", seed, None)
     if fused == "auto":
         own = callable(getattr(method, "base", None))
@@ -54,10 +52,7 @@ def _size(model: nn.Module) -> int:
 
 @contextmanager
 def task_threads(model: nn.Module) -> Iterator[None]:
-    """Run the block with one thread where the model is light, and with the user's number else.
-
-    A light model then gives the same bits with any number of workers, on any machine of a kind.
-    """
+    """Run the block with one thread where the model is light, and with the user's number else."""
     before, heavy = torch.get_num_threads(), any(isinstance(x, _HEAVY) for x in model.modules())
     if not heavy and _size(model) <= _ONE_THREAD:
         torch.set_num_threads(1)

@@ -1,10 +1,9 @@
 """Workers that share the lanes of a step: each computes some, and all make the same step.
 
-The model is replicated, and every worker makes every step; only gradients are exchanged, once a
-step. Lanes are the leaves of one binary tree. Each worker sends the largest subtrees that lie
-within its share, and they are added in the same order everywhere, so that the bits depend neither
-on the number of workers nor on who computed which lanes. Who takes how many follows from the time
-that each of them took, which travels with the gradients: a slow worker's share shrinks.
+Only gradients are exchanged, once a step. Lanes are the leaves of one binary tree. Each worker
+sends the largest subtrees that lie within its share, and they are added in the same order
+everywhere, so that the bits do not depend on who computed which. Who takes how many follows from
+the time that each of them took, which travels with the gradients: a slow worker's share shrinks.
 """
 
 import socket
@@ -45,12 +44,10 @@ class Seat:
 
 
 class LaneSum:
-    """The sum of the lanes' gradients as one binary tree, whatever the number of lanes.
+    """The sum of the lanes' gradients, in pairs, then pairs of pairs, and so on.
 
-    Lanes are added in pairs, then pairs of pairs, and so on; what is left over at the end is added
-    from the last to the first. At most log2(lanes) + 1 sums are held at once.
-
-    first: the number of the first lane that is added, of all lanes of the step.
+    What is left over at the end is added from the last to the first. At most log2(lanes) + 1 sums
+    are held at once. `first` is the number of the first lane that is added.
     """
 
     def __init__(self, first: int = 0) -> None:
@@ -146,10 +143,7 @@ class LaneGroup:
     def exchange(
         self, tree: LaneSum, losses: Sequence[Tensor], like: Sequence[Tensor]
     ) -> tuple[Gradients, list[Tensor]]:
-        """Return the sum over all lanes and all their losses, from this worker's share of both.
-
-        like: tensors of the shapes, kinds and device of the gradients.
-        """
+        """Return the sum over all lanes and their losses; `like`: tensors as the gradients are."""
         shares = self._shares.of(sum(self._shares.counts))
         numbers = [*map(float, losses), time.perf_counter() - self._begun]
         sums = [_packed(total, like) for _, _, total in tree.parts]
@@ -180,16 +174,14 @@ def _subtrees(share: range) -> list[int]:
     """Return the lanes of each of the largest subtrees within a share, in order."""
     first, found = share.start, list[int]()
     while first < share.stop:
-        lanes = 1
-        while first % (2 * lanes) == 0 and first + 2 * lanes <= share.stop:
-            lanes *= 2
-        found.append(lanes)
-        first += lanes
+        room = 1 << (share.stop - first).bit_length() - 1  # the largest power of two that fits
+        found.append(min(first & -first or room, room))
+        first += found[-1]
     return found
 
 
 def _packed(total: Gradients, like: Sequence[Tensor]) -> Tensor:
-    """Return the bytes of gradients: their numbers, and which of them there are."""
+    # The bytes of the numbers, and which of the gradients there are.
     if any(item is not None and item.is_sparse for item in total):
         raise SearchError("workers cannot share lanes of sparse gradients; use one worker")
     pairs = zip(total, like, strict=True)
@@ -209,10 +201,7 @@ def _unpacked(row: Tensor, like: Sequence[Tensor]) -> Gradients:
 
 
 def meeting_place(host: str) -> tuple[str, object]:
-    """Return an address at which groups can meet, and what must be kept as long as it is used.
-
-    host: the address of this machine, as others know it.
-    """
+    """Return an address at which groups can meet, and what must be kept as long as it is used."""
     server = _DISTRIBUTED.TCPStore(host, 0, is_master=True, wait_for_workers=False)
     return f"tcp://{host}:{server.port}", server
 

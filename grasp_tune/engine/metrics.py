@@ -1,8 +1,4 @@
-"""Metrics of predictions, larger is better: what people judge a model by beside its loss.
-
-A metric is a function of the model's outputs over all rows and of what is right:
-`metric(outputs, targets) -> float`.
-"""
+"""Metrics of predictions, larger is better: what people judge a model by beside its loss."""
 
 import math
 from collections.abc import Callable
@@ -10,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from grasp_tune.core.errors import ProblemError
+from grasp_tune.core.errors import ProblemError, expect
 
 Metric = Callable[[Tensor, Tensor], float]
 _HELD = 2**24  # numbers of outputs that are held for a metric: 64 MiB
@@ -95,11 +91,8 @@ def find_metric(metric: str | Metric) -> tuple[str, Metric]:
     """Return the name and the function of a metric that is given by either."""
     if callable(metric):
         return getattr(metric, "__name__", type(metric).__name__), metric
-    if metric not in METRICS:
-        raise ProblemError(
-            f"metric: got {metric!r}, expected {', '.join(METRICS)}, or a function of "
-            "(outputs, targets)"
-        )
+    wanted = f"{', '.join(METRICS)}, or a function of (outputs, targets)"
+    expect(metric in METRICS, "metric", repr(metric), wanted, ProblemError)
     return metric, METRICS[metric]
 
 

@@ -1,8 +1,7 @@
 """The stochastic oracle: losses and gradients of minibatches at the model's point, counted.
 
 Every call of the user's loss happens here, and is counted here. Random numbers inside the model
-(dropout) are addressed like the minibatch, and buffers can be kept as they were, so that a call is
-a function of (point, seed, purpose, call).
+(dropout) are addressed like the minibatch: a call is a function of (point, seed, purpose, call).
 """
 
 import math
@@ -44,10 +43,7 @@ class Oracle:
         """Return the loss of one minibatch, its gradient left in the parameters."""
         for parameter in self.parameters:
             parameter.grad = None
-        batch = self._begin(purpose, call)
-        loss = self._loss(batch)
-        self._backward(loss)
-        return loss.detach()
+        return self._loss(self._batch(purpose, call), 1.0)
 
     def value(self, purpose: str, call: int) -> float:
         """Return the loss of one minibatch; of validation data, what the choice goes by.
@@ -55,8 +51,8 @@ class Oracle:
         Gradients are on: a loss may take derivatives itself (a penalty on gradients, the residual
         of a differential equation).
         """
-        batch = self._begin(purpose, call)
-        loss = float(self._loss(batch).detach())
+        batch = self._batch(purpose, call)
+        loss = float(self._loss(batch))
         metric = self.problem.metric
         if metric is None or purpose != "validation":
             return loss
@@ -69,31 +65,24 @@ class Oracle:
         return loss if by_loss else 1.0 - measured(metric, outputs, targets)
 
     def measured(self) -> tuple[float, float]:
-        """Return loss and metric of the validation rows seen at this point.
-
-        The loss is NaN where it is the score itself.
-        """
+        """Return loss (NaN where that is the score) and metric of the validation rows seen here."""
         loss = math.nan if self.problem.choose_by == "loss" else self.validated.loss
         return loss, self.validated.metric(self.problem.metric)
 
     def exact(self, *, gradient: bool, counted: bool = False) -> float:
-        """Return the loss over all data, and leave its gradient where asked; one oracle call.
+        """Return the loss over all data, and leave its gradient where asked.
 
-        The deterministic algorithm counts training gradients only, hence `counted`.
+        counted: one oracle call; the deterministic algorithm counts training gradients only.
         """
         self._count("exact", 0, int(counted))
         total, rows = 0.0, self.problem.rows or 0
         for parameter in self.parameters:
             parameter.grad = None
         for batch, count in full_batches(self.problem.data, self.device):
-            loss = self._loss(batch)
-            if gradient:
-                self._backward(loss * (count / rows))
-            total += float(loss.detach()) * count
+            total += float(self._loss(batch, count / rows if gradient else None)) * count
         return total / rows
 
-    def _begin(self, purpose: str, call: int) -> Batch:
-        """Return the minibatch of a call, which is counted."""
+    def _batch(self, purpose: str, call: int) -> Batch:
         batch = self.stream(purpose).batch(call)
         self._count(purpose, call, 1)
         return batch
@@ -104,27 +93,23 @@ class Oracle:
         number = self._noise + (call << 3) + PURPOSES.index(purpose)
         seed_globally(number, cpu_only=self.device.type == "cpu")
 
-    def _loss(self, batch: Batch) -> Tensor:
+    def _loss(self, batch: Batch, share: float | None = None) -> Tensor:
+        """Return the loss of a batch; with a share, that of its gradient goes to the parameters."""
         loss: object = self.problem.loss(self.model, batch)
         if not isinstance(loss, Tensor):
             raise ProblemError(f"loss: it returned {type(loss).__name__}, expected a scalar tensor")
         if loss.numel() != 1:
-            raise ProblemError(
-                f"loss: it returned a tensor of shape {tuple(loss.shape)}, expected a scalar; "
-                "reduce it with .mean()"
-            )
+            got = f"a tensor of shape {tuple(loss.shape)}, expected a scalar"
+            raise ProblemError(f"loss: it returned {got}; reduce it with .mean()")
         if loss.is_complex() or loss.is_meta:
             kind = "complex" if loss.is_complex() else "meta"
             raise ProblemError(f"loss: it returned a {kind} tensor, expected a real number")
-        return loss.reshape(())
-
-    @staticmethod
-    def _backward(loss: Tensor) -> None:
-        if not loss.requires_grad:
-            raise ProblemError(
-                "loss: its value does not depend on the model's parameters, so it has no gradient"
-            )
-        loss.backward()
+        if share is not None:
+            if not loss.requires_grad:
+                text = "its value does not depend on the model's parameters, so it has no gradient"
+                raise ProblemError(f"loss: {text}")
+            (loss if share == 1.0 else loss * share).backward()
+        return loss.detach().reshape(())
 
 
 def gradient_norm(parameters: Sequence[Tensor]) -> Tensor:

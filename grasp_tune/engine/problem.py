@@ -1,21 +1,17 @@
-"""What the user gives: a model, a loss, data. Nothing else has to be known.
-
-Checks what can be checked without an oracle call; a sample of the loss is never drawn here, since
-every one of them counts against the budget.
-"""
+"""What the user gives: a model, a loss, data; checked as far as that takes no oracle call."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, Subset, default_collate
 
-from grasp_tune.core.errors import InputError, ProblemError
+from grasp_tune.core.errors import ProblemError, expect
 from grasp_tune.engine.checkpoints import check_tensors
 from grasp_tune.engine.metrics import Metric, find_metric
 
@@ -32,9 +28,7 @@ _ASIDE = 7003  # the seed of the validation rows: the same ones whatever a sweep
 _BUILDER = "a function without arguments that builds the model, such as `lambda: nn.Linear(64, 10)`"
 
 
-def _need(fine: bool, name: str, got: str, expected: str) -> None:
-    if not fine:
-        raise ProblemError(f"{name}: got {got}, expected {expected}")
+_need = partial(expect, kind=ProblemError)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -110,10 +104,7 @@ class TorchProblem:
             own["validation_rows"] = _checked_rows(self.validation, "validation", 1) or 0
 
     def build(self, seed: int) -> nn.Module:
-        """Return a fresh model at the start point, on the problem's device.
-
-        Raises `ProblemError` where `model` gives no module, or one that cannot be trained.
-        """
+        """Return a fresh model at the start point, on the problem's device."""
         from grasp_tune.engine.streams import fixed_randomness
 
         with fixed_randomness(seed, "init"):
@@ -123,7 +114,7 @@ class TorchProblem:
             raise ProblemError(f"model: it returned {kind}, expected a torch.nn.Module")
         if not any(parameter.requires_grad for parameter in model.parameters()):
             raise ProblemError("model: it has no trainable parameter, so there is nothing to train")
-        check_tensors(model.named_parameters(), model.named_buffers())
+        check_tensors(model)
         for name, part in model.named_modules():
             trained = any(item.requires_grad for item in part.parameters(recurse=False))
             if trained and getattr(part, "sparse", False) is True:
@@ -133,7 +124,6 @@ class TorchProblem:
 
     @property
     def metric_name(self) -> str | None:
-        """The name of the metric, None without one."""
         return None if self.metric is None else find_metric(self.metric)[0]
 
     @property
@@ -160,20 +150,16 @@ class TorchProblem:
 
 
 def checked_problem(given: object) -> TorchProblem:
-    """Return the problem; `InputError` where it is something else."""
-    if not isinstance(given, TorchProblem):
-        kind = type(given).__name__
-        raise InputError(f"problem: got {kind}, expected a grasp_tune.TorchProblem")
-    return given
+    kind = type(given).__name__
+    expect(isinstance(given, TorchProblem), "problem", kind, "a grasp_tune.TorchProblem")
+    return cast(TorchProblem, given)
 
 
 def _target_loss(criterion: Callable[..., Tensor], model: nn.Module, batch: Batch) -> Tensor:
     """Return a loss of (output, target) as one of (model, batch)."""
     if not isinstance(batch, tuple | list) or len(batch) != 2:
-        raise ProblemError(
-            "loss: a loss of torch needs batches of two parts, input and target; give a "
-            "function of (model, batch) instead"
-        )
+        text = "a loss of torch needs batches of two parts, input and target"
+        raise ProblemError(f"loss: {text}; give a function of (model, batch) instead")
     return criterion(model(batch[0]), batch[1])
 
 
@@ -211,10 +197,8 @@ def _as_data(data: Any, batch_size: int, name: str = "data") -> Any:
             )
         return Rows(data)
     if isinstance(data, Iterator):
-        raise ProblemError(
-            f"{name}: a {type(data).__name__} can be read only once; give a function that makes "
-            "one, such as `lambda: itertools.cycle(batches)`"
-        )
+        once = f"a {type(data).__name__} can be read only once; give a function that makes one"
+        raise ProblemError(f"{name}: {once}, such as `lambda: itertools.cycle(batches)`")
     return data
 
 
@@ -226,13 +210,8 @@ def _has_rows(data: object) -> bool:
 def _batch_like(data: Any) -> int:
     """Return the rows of a list's first item where that looks like a batch, else 0."""
     first = data[0] if isinstance(data, list) and data else ()
-    parts = list(
-        first.values()
-        if isinstance(first, dict)
-        else first
-        if isinstance(first, tuple | list)
-        else ()
-    )
+    parts = first.values() if isinstance(first, dict) else first
+    parts = parts if isinstance(first, dict | tuple | list) else ()
     shapes = [tuple(getattr(part, "shape", ())) for part in parts]
     sizes = {shape[:1] for shape in shapes}
     wide = len(sizes) == 1 and max(map(len, shapes)) > 1  # a row's parts are rarely so
@@ -250,9 +229,8 @@ def _column(item: Tensor | np.ndarray[Any, Any]) -> Tensor:
 
 def row_count(data: Any) -> int | None:
     """Return how many rows a problem's data have, None where they are batches in order."""
-    if isinstance(data, tuple | Rows):
-        return len(data[0]) if isinstance(data, tuple) else len(data)
-    return None
+    rows = data[0] if isinstance(data, tuple) else data
+    return len(rows) if isinstance(data, tuple | Rows) else None
 
 
 def _parted(data: Any, share: float) -> tuple[Any, Any]:
@@ -274,12 +252,10 @@ def _parted(data: Any, share: float) -> tuple[Any, Any]:
 def _checked_rows(data: Any, name: str, least: int) -> int | None:
     """Return how many rows there are, None for an iterable; fewer than `least` is an error."""
     if not isinstance(data, tuple | Rows):
-        if callable(data) or hasattr(data, "__iter__"):
-            return None
-        raise ProblemError(
-            f"{name}: got {type(data).__name__}, expected a tuple of tensors or arrays, a Dataset "
-            "with a length, a DataLoader, or a function that gives an iterable of batches"
-        )
+        wanted = "a tuple of tensors or arrays, a Dataset with a length, a DataLoader, or a"
+        wanted += " function that gives an iterable of batches"
+        _need(callable(data) or hasattr(data, "__iter__"), name, type(data).__name__, wanted)
+        return None
     if isinstance(data, tuple):
         if not data or not all(isinstance(item, Tensor) and item.ndim >= 1 for item in data):
             raise ProblemError(f"{name}: a tuple must hold tensors with at least one dimension")
@@ -289,8 +265,6 @@ def _checked_rows(data: Any, name: str, least: int) -> int | None:
     if not (rows := row_count(data)):
         raise ProblemError(f"{name}: there are no rows")
     if rows < least:
-        raise ProblemError(
-            f"{name}: {rows} rows are fewer than one batch of {least}; "
-            f"use batch_size <= {rows} or more data"
-        )
+        fewer = f"{rows} rows are fewer than one batch of {least}"
+        raise ProblemError(f"{name}: {fewer}; use batch_size <= {rows} or more data")
     return rows

@@ -1,9 +1,8 @@
 """Samples at fixed points, call by call: the probe at x0, and the scores of candidates.
 
-Who computes losses and gradients is somebody else's business: a worker's oracle, or a training
-loop of the user's own. A run `wants` one oracle call after the other; `feed` takes it and leaves
-the model where the next one is wanted, `outcome` says how it went, and `state` can be saved in the
-middle and gone on from.
+Losses and gradients come from a worker's oracle, or from a training loop of the user's own. A run
+`wants` one oracle call after the other; `feed` takes it and leaves the model where the next one is
+wanted, `outcome` says how it went, and `state` can be saved in the middle and gone on from.
 """
 
 import math
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from grasp_tune.core.checkpoint_keys import MOMENTS, START, part_key
 from grasp_tune.core.tasks import ProbeOutcome, ProbeTask, SampleOutcome, ScoreOutcome, ScoreTask
-from grasp_tune.engine.checkpoints import Buffers, Store, Tensors
+from grasp_tune.engine.checkpoints import Buffers, Checkpoint, Named, Store, Tensors
 from grasp_tune.engine.step_rules import StepRules
 from grasp_tune.optimizers.coordinatewise import Coordinates, typical_peak
 from grasp_tune.optimizers.registry import Factory
@@ -30,6 +29,7 @@ class Bench(Protocol):
 
     origin: str  # names x0
     store: Store
+    named: Named  # the model, as checkpoints see it
     trained: list[Tensor]  # its trainable parameters
     matrices: frozenset[int]  # the positions of the hidden matrices among them
     held_out: bool  # whether candidates are scored on validation data
@@ -37,15 +37,14 @@ class Bench(Protocol):
     rules: StepRules
     buffers: Buffers
 
-    def place(self, key: str) -> object:
-        """Put the model at x0 or at a checkpoint."""
+    def place(self, key: str) -> Checkpoint | None:
+        """Put the model at x0 or at a checkpoint; returns the latter."""
 
 
 class Samples:
     """Running sums at one point: of losses, and of the gradients of `parameters`, if any.
 
-    One vector of the model's size, whatever the number of samples; a second one with `moments`,
-    the largest gradient of each coordinate.
+    moments: also keep the largest gradient of each coordinate, a second vector.
     """
 
     def __init__(self, parameters: Sequence[Tensor] = (), *, moments: bool = False) -> None:
@@ -111,8 +110,8 @@ class SamplingRun:
 
     def __init__(
         self,
-        task: ProbeTask | ScoreTask,
         bench: Bench,
+        task: ProbeTask | ScoreTask,
         measured: Callable[[], tuple[float, float]] = lambda: (math.nan, math.nan),
     ) -> None:
         """measured: gives loss and metric of the validation data seen since the last `place`."""
@@ -152,7 +151,8 @@ class SamplingRun:
         call = start + self._seen[-1].count
         return (purpose, call, gradient) if call < stop else None
 
-    def feed(self, loss: Tensor | float) -> None:
+    def feed(self, loss: Tensor | float) -> bool:
+        """Take a loss, and the gradient in the parameters; return whether another is wanted."""
         self._seen[-1].add(float(loss))
         self._bench.buffers.restore()
         if self.wants is None:
@@ -160,6 +160,7 @@ class SamplingRun:
                 self._seen[-1].close()
                 self._measured[self._stages[len(self._seen) - 1][0]] = self._measure()
             self._go_on()
+        return self.wants is not None
 
     def state(self) -> State:
         seen = enumerate(self._seen)

@@ -1,7 +1,4 @@
-"""One segment of one run: an optimizer on its way, and what is kept of its losses and points.
-
-Weighted averages of the iterates are candidates that cost no oracle call.
-"""
+"""One segment of one run: an optimizer on its way, and what is kept of its losses and points."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -10,17 +7,17 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
-from grasp_tune.core.checkpoint_keys import average_key, iterate_key, state_key
+from grasp_tune.core.checkpoint_keys import START, average_key, iterate_key, state_key
 from grasp_tune.core.errors import CheckpointError, InputError
-from grasp_tune.core.tasks import Point, Segment, SegmentOutcome, TrainTask
+from grasp_tune.core.tasks import Point, Segment, SegmentOutcome, TrainOutcome, TrainTask
 from grasp_tune.engine import checkpoints
-from grasp_tune.engine.checkpoints import Checkpoint, Tensors
+from grasp_tune.engine.checkpoints import Named, Tensors
 from grasp_tune.engine.lane_group import LaneSum
 from grasp_tune.engine.oracle import gradient_norm
-from grasp_tune.engine.sampling import Bench, read_coordinates
+from grasp_tune.engine.sampling import Bench, State, read_coordinates
 from grasp_tune.engine.step_rules import bare_step
 from grasp_tune.engine.tensor_file import Meta
 from grasp_tune.optimizers.registry import find_optimizer
@@ -75,15 +72,9 @@ class Curve:
         size = len(self._window) or math.nan
         loss, norm = (sum(item[at] for item in self._window) / size for at in (0, 1))
         late = self._late[0] / self._late[1] if self._late[1] else loss
-        return SegmentOutcome(
-            arm=self._segment.arm.index,
-            calls=self.call - self._segment.start,
-            finite=self.finite,
-            loss=late if self.finite else math.nan,
-            window_loss=loss,
-            window_norm=norm,
-            curve=tuple(Point(*point) for point in self._points),
-        )
+        late, calls = late if self.finite else math.nan, self.call - self._segment.start
+        points, arm = tuple(Point(*point) for point in self._points), self._segment.arm.index
+        return SegmentOutcome(arm, calls, self.finite, late, loss, norm, points)
 
 
 class Averages:
@@ -95,20 +86,16 @@ class Averages:
     precision late iterates would be rounded away.
     """
 
-    def __init__(self, model: nn.Module, gammas: Sequence[float]) -> None:
+    def __init__(self, model: Named, gammas: Sequence[float]) -> None:
         if not all(0.0 <= gamma < math.inf for gamma in gammas):
             raise InputError(f"gammas are {gammas}, but must be finite numbers, at least 0")
         # Not detached: whoever moves a parameter to other memory moves it here too.
-        everything: Tensors = {f"param.{name}": item for name, item in model.named_parameters()}
-        everything |= {f"buffer.{name}": item for name, item in model.named_buffers()}
-        # What never moves is not averaged, nor what is too narrow for sums (float8).
-        frozen = {f"param.{name}" for name, x in model.named_parameters() if not x.requires_grad}
-        self._live = {
-            name: x
-            for name, x in everything.items()
-            if x.is_floating_point() and x.dtype.itemsize > 1 and name not in frozen
-        }
-        self._rest = {name: x for name, x in everything.items() if name not in self._live}
+        self._live, self._rest = Tensors(), Tensors()
+        for name, item in checkpoints.live_tensors(model).items():
+            # What never moves is not averaged, nor what is too narrow for sums (float8).
+            moves = item.requires_grad or name.startswith("buffer.")
+            summed = moves and item.is_floating_point() and item.dtype.itemsize > 1
+            (self._live if summed else self._rest)[name] = item
         self._means: dict[float, list[Tensor]] = {float(gamma): [] for gamma in gammas}
         self._steps = dict.fromkeys(self._means, 0)
 
@@ -124,9 +111,9 @@ class Averages:
             torch._foreach_lerp_(means, now, (1.0 + gamma) / (self._steps[gamma] + gamma))
 
     def candidate(self, gamma: float) -> Tensors:
-        """Return the average as a model's tensors; whole numbers are those of the last iterate.
+        """Return the average as a model's tensors.
 
-        So are numbers of buffers that have no average, such as the infinite ones of a mask.
+        What has none is the last iterate's: whole numbers, and the infinities of a mask.
         """
         means = self._means[gamma] or self._live.values()
         pairs = zip(self._live.items(), means, strict=True)
@@ -159,53 +146,51 @@ class Averages:
 class TrainingRun:
     """One run on its way through a segment: optimizer, averages and curve.
 
-    model: whose parameters are moved; it stands where the run begins.
-    params: those of the parameters that are trained.
-    saved: the state that the run goes on from, None at x0; or a run that is in this very state.
+    bench: has the model, which is put where the run begins.
+    before: a run that is in this very state, if any: then nothing is read or copied.
     """
 
     def __init__(
-        self,
-        task: TrainTask,
-        segment: Segment,
-        bench: Bench,
-        model: nn.Module,
-        params: Sequence[Tensor],
-        saved: "Checkpoint | TrainingRun | None",
+        self, bench: Bench, task: TrainTask, segment: Segment, before: "TrainingRun | None" = None
     ) -> None:
-        self.segment, self.model, self._task, self._bench = segment, model, task, bench
+        self.segment, self._task, self._bench, self._params = segment, task, bench, bench.trained
         self.write = bench.store.write  # of workers that share lanes, one alone writes
         self.base = find_optimizer(segment.arm.base, bench.bases)
+        bench.rules.check(self.base)
         self.curve, self.call = Curve(segment), segment.start
-        self.params = list(params)
         self._seen: list[tuple[Tensor | float, Tensor | float]] = []  # not yet in the curve
-        self._lag = 1 if params[0].device.type == "cpu" else LAG
+        self._lag = 1 if self._params[0].device.type == "cpu" else LAG
         self._waiting = sorted(set(segment.keep))
-        self._sum, self.within = LaneSum(), 0  # of a step that is not complete: sum, calls
+        self._sum, self._within = LaneSum(), 0  # of a step that is not complete: sum, calls
         self._entry = self.base.group_entry or ""
         self.optimizer: Optimizer
-        self.averages: Averages
+        self._averages: Averages
         self._full: list[float | None]  # each group's step before it is annealed
-        if isinstance(saved, TrainingRun):
-            self.optimizer, self.averages, self._full = saved.optimizer, saved.averages, saved._full
+        if before is not None:
+            self.optimizer, self._full = before.optimizer, before._full
+            self._averages = before._averages
         else:
-            coordinates = read_coordinates(bench.store, segment.arm.power, params)
+            key = str(segment.state or START)
+            saved = bench.place(key)
+            coordinates = read_coordinates(bench.store, segment.arm.power, self._params)
             values = dict(segment.arm.values)
-            self.optimizer = self.base.build(self.params, values, coordinates, bench.matrices)
+            self.optimizer = self.base.build(self._params, values, coordinates, bench.matrices)
             self._full = [group.get(self._entry) for group in self.optimizer.param_groups]
-            self.averages = Averages(model, segment.averages)
+            self._averages = Averages(bench.named, segment.averages)
             if saved is not None and "optimizer" in saved.meta:  # else a point: runs begin anew
-                key, numbers = str(segment.state), str(saved.meta["optimizer"])
-                checkpoints.load_optimizer(self.optimizer, saved.tensors, numbers, key)
-                self.averages.load(saved.tensors, saved.meta, key)
+                self._go_on(saved.tensors, saved.meta["optimizer"], saved.meta, key)
         self._loudest = [item.max() for item in self._unit_sizes()]
         self._set_step(1.0)  # the saved one may have been annealed, or another run's
+
+    def _go_on(self, tensors: Tensors, numbers: Any, averages: Meta, key: str) -> None:
+        checkpoints.load_optimizer(self.optimizer, tensors, str(numbers), key)
+        self._averages.load(tensors, averages, key)
 
     @property
     def over(self) -> bool:
         """Whether the next step does not fit any more, or the run has diverged."""
         step = self.base.calls_per_step * self.segment.lanes
-        return not self.curve.finite or self.call - self.within + step > self.segment.stop
+        return not self.curve.finite or self.call - self._within + step > self.segment.stop
 
     def goes_on_as(self, segment: Segment) -> bool:
         """Return whether a segment begins with the state in which this run has ended."""
@@ -241,50 +226,49 @@ class TrainingRun:
             except _OutOfCalls:
                 break
             if self.call == before:
-                kind = type(self.optimizer).__name__
-                raise InputError(
-                    f"base: {kind}.step never called the closure that it was given, so it cannot "
-                    "be run; a step must call `closure()`, which computes the gradients"
-                )
+                text = "never called the closure that it was given, so it cannot be run; a step"
+                needed = "must call `closure()`, which computes the gradients"
+                raise InputError(f"base: {type(self.optimizer).__name__}.step {text} {needed}")
             self._bench.rules.after(self.optimizer)
-            self.averages.update()
+            self._averages.update()
 
     def prepare(self) -> None:
         """Before a step: keep what is wanted here, and go to where its first gradient is wanted."""
-        self._keep_due()
-        if self.base.calls_per_step > 1:
-            self.optimizer.begin()  # type: ignore[attr-defined]
+        if not self.over:
+            self._keep_due()
+            if self.base.calls_per_step > 1:
+                self.optimizer.begin()  # type: ignore[attr-defined]
 
-    def feed(self, loss: Tensor | float) -> None:
-        """Take the gradient that the parameters hold; make the step that it completes."""
+    def feed(self, loss: Tensor | float) -> bool:
+        """Take the gradient in the parameters; make the step that it completes. True: go on."""
         self._record(loss, self._norm())
-        self.within += 1
+        self._within += 1
         if (lanes := self.segment.lanes) > 1:
-            self._sum.add([item.grad for item in self.params])
-            if self.within % lanes:
-                return
-            for item, total in zip(self.params, self._sum.total(), strict=True):
+            self._sum.add([item.grad for item in self._params])
+            if self._within % lanes:
+                return not self.over
+            for item, total in zip(self._params, self._sum.total(), strict=True):
                 item.grad = None if total is None else total.div_(lanes)
             self._sum = LaneSum()
         if self.segment.shaped:
-            self._set_step(self.segment.step_share(self.call - self.within))
+            self._set_step(self.segment.step_share(self.call - self._within))
         if self._bench.rules.step(self.optimizer, self.base, loss):
-            self.within = 0
-            self.averages.update()
-            if not self.over:
-                self.prepare()
+            self._within = 0
+            self._averages.update()
+            self.prepare()
+        return not self.over
 
     def _norm(self) -> Tensor | float:
-        return gradient_norm(self.params) if self._task.norms else math.nan
+        return gradient_norm(self._params) if self._task.norms else math.nan
 
     def _record(self, loss: Tensor | float, norm: Tensor | float) -> None:
         """Take in one oracle call; on a GPU, losses are looked at when some are there."""
         self.call += 1
         self._seen.append((loss, norm))
         if len(self._seen) >= self._lag:
-            self.look()
+            self._look()
 
-    def look(self) -> None:
+    def _look(self) -> None:
         for loss, norm in self._seen:
             self.curve.add(float(loss), float(norm))
         self._seen.clear()
@@ -292,18 +276,18 @@ class TrainingRun:
     def finish(self) -> SegmentOutcome:
         """Write what the segment wants at its end; return how it went."""
         segment, index = self.segment, self.segment.arm.index
-        self.look()
+        self._look()
         self._keep_due(segment.stop)
         # The last step is never looked at by a loss, so its point is checked here.
-        self.curve.finite = self.curve.finite and checkpoints.finite(self.model)
+        self.curve.finite = self.curve.finite and checkpoints.finite(self._bench.named)
         for gamma in segment.averages if segment.keep_averages else ():
             key = str(average_key(index, segment.stop, gamma))
-            self.write(key, self.averages.candidate(gamma), {})
+            self.write(key, self._averages.candidate(gamma), {})
         if segment.save:
             tensors, numbers = checkpoints.optimizer_tensors(self.optimizer)
-            tensors.update(checkpoints.model_tensors(self.model))
+            tensors.update(checkpoints.model_tensors(self._bench.named))
             meta: Meta = {"optimizer": numbers}
-            self.averages.save(tensors, meta)
+            self._averages.save(tensors, meta)
             self.write(str(state_key(index, segment.stop)), tensors, meta)
         return replace(self.curve.outcome(), silent=self._silent())
 
@@ -317,10 +301,44 @@ class TrainingRun:
         quiet = [item <= SILENT * torch.maximum(item.max(), loudest) for item, loudest in sizes]
         return max((float(item.float().mean()) for item in quiet), default=0.0)
 
+    def outcome(self) -> TrainOutcome:
+        """Return how the run went, of a task that has no other."""
+        found = self.finish()
+        return TrainOutcome(found.calls, self._bench.origin, (found,))
+
+    def state(self) -> State:
+        """The optimizer, the averages, the curve, and the lanes of a step that is half made."""
+        self._look()
+        tensors, optimizer = checkpoints.optimizer_tensors(self.optimizer)
+        averages: Meta = {}
+        self._averages.save(tensors, averages)
+        for at, (_, _, grads) in enumerate(self._sum.parts):
+            pairs = enumerate(grads)
+            tensors |= {f"sum.{at}.{i}": item for i, item in pairs if item is not None}
+        return tensors, {
+            "optimizer": optimizer,
+            "averages": averages,
+            "curve": self.curve.state(),
+            "call": self.call,
+            "waiting": list(self._waiting),
+            "within": self._within,
+            "lanes": [lanes for _, lanes, _ in self._sum.parts],
+        }
+
+    def load(self, tensors: Tensors, numbers: Mapping[str, Any]) -> None:
+        """Go on from what `state` gave; the tensors are then its own."""
+        self._go_on(tensors, numbers["optimizer"], numbers["averages"], "the saved loop")
+        self.curve.load(numbers["curve"])
+        self.call, self._waiting = int(numbers["call"]), list(numbers["waiting"])
+        self._within = int(numbers["within"])
+        for at, lanes in enumerate(numbers["lanes"]):
+            total = [tensors.get(f"sum.{at}.{i}") for i in range(len(self._params))]
+            self._sum.add_subtree(lanes, total)
+
     def _keep_due(self, call: int | None = None) -> None:
         while self._waiting and self._waiting[0] <= (self.call if call is None else call):
             key = iterate_key(self.segment.arm.index, self._waiting.pop(0))
-            self.write(str(key), checkpoints.model_tensors(self.model), {})
+            self.write(str(key), checkpoints.model_tensors(self._bench.named), {})
 
     def _set_step(self, share: float) -> None:
         for group, full in zip(self.optimizer.param_groups, self._full, strict=True):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from grasp_tune.core.errors import InputError
+from grasp_tune.core.errors import InputError, expect
 from grasp_tune.optimizers.registry import BaseOptimizer, gradient_step
 
 _HOMES = ("torch.optim.", "grasp_tune.")  # of optimizers whose step is not looked at by others
@@ -31,18 +31,15 @@ class StepRules:
     """
 
     def __init__(self, groups: Sequence[Mapping[str, Any]], clip: float | None = None) -> None:
-        if clip is not None and not clip > 0.0:
-            raise InputError(f"clip: got {clip!r}, expected a number > 0")
+        expect(clip is None or clip > 0.0, "clip", repr(clip), "a number > 0")
         self._clip, self._params = clip, list[Tensor]()
         self._decayed: list[tuple[list[Tensor], float, float]] = []  # params, multiplier, decay
         self._scaled: list[tuple[list[Tensor], float]] = []
         for group in groups:
             params = list(group["params"])
             m, decay = (float(group.get(name, usual)) for name, usual in DEFAULTS.items())
-            if not 0.0 < m < math.inf:
-                raise InputError(f"multiplier: got {m!r}, expected a number > 0")
-            if not 0.0 <= decay < math.inf:
-                raise InputError(f"weight_decay: got {decay!r}, expected a number >= 0")
+            expect(0.0 < m < math.inf, "multiplier", repr(m), "a number > 0")
+            expect(0.0 <= decay < math.inf, "weight_decay", repr(decay), "a number >= 0")
             self._params += params
             if m != 1.0:
                 self._scaled.append((params, m))
@@ -88,10 +85,8 @@ class StepRules:
     def check(self, base: BaseOptimizer) -> None:
         """Raise where an optimizer has no step that could be multiplied."""
         if self._scaled and (base.calls_per_step > 1 or base.group_entry != "lr"):
-            raise InputError(
-                f"groups: {base.name} has no step size, so there is nothing for a multiplier to "
-                "scale; use method=NonConvex(), or leave it out"
-            )
+            text = f"{base.name} has no step size, so there is nothing for a multiplier to scale"
+            raise InputError(f"groups: {text}; use method=NonConvex(), or leave it out")
 
 
 def bare_step(optimizer: Optimizer) -> Callable[[Callable[[], Any]], Any]:

@@ -1,8 +1,7 @@
 """Minibatches by address: the batch of call t is a function of (seed, purpose, t).
 
 A task that is repeated, moved or split sees the same batches, and all runs see the same ones, so
-they are compared on equal terms. Purposes have streams of their own: no minibatch serves two of
-them by design.
+they are compared on equal terms. No minibatch serves two purposes by design.
 """
 
 import math
@@ -29,8 +28,7 @@ BLOCK = 256  # minibatches whose rows are drawn in one go
 PURPOSES = ("train", "probe", "value", "ensemble", "validation", "exact")
 
 
-# The global states of the three generators that user code may draw from. NumPy's is the old one,
-# since that is the one that such code uses.
+# Of the three generators that user code may draw from; NumPy's is the old one, as in such code.
 def _states() -> tuple[Tensor, Any, Any]:
     return torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
 
@@ -107,10 +105,9 @@ class Stream:
         return _to(picked, self._device)
 
     def rows(self, call: int) -> Tensor:
-        """Return the row numbers of a minibatch: uniform draws with replacement.
+        """Return the row numbers of a minibatch, drawn with replacement: answers are independent.
 
-        With replacement, because the oracle's answers must be independent. Not so validation rows,
-        often fewer than are drawn: one pass after the other in a random order, so all count alike.
+        Not so validation rows, often fewer than are drawn: one pass after the other, shuffled.
         """
         if self._purpose == "validation":
             place = torch.arange(call * self._size, (call + 1) * self._size)
@@ -124,8 +121,7 @@ class Stream:
     def _read(self, call: int) -> Batch:
         """Return a batch of an iterable, which has no addresses, only an order.
 
-        It is read again from the beginning when it ends, for each purpose with random numbers of
-        its own; batches before the one that is wanted are read and dropped.
+        It is read again when it ends; batches before the one that is wanted are dropped.
         """
         begin = self._data if callable(self._data) else lambda: self._data
         if call < self._position:
@@ -160,10 +156,8 @@ def _to(item: Any, device: torch.device) -> Any:
 def full_batches(data: Any, device: torch.device, size: int = 1024) -> Iterator[tuple[Batch, int]]:
     """Yield the whole data set in order, in chunks with their numbers of rows."""
     if (count := row_count(data)) is None:
-        raise ProblemError(
-            "data: exact gradients need a finite data set (a tuple of tensors or a Dataset); "
-            "an endless iterable has none"
-        )
+        finite = "a finite data set (a tuple of tensors or a Dataset); an endless iterable has none"
+        raise ProblemError(f"data: exact gradients need {finite}")
     for at in range(0, count, size):
         stop = min(at + size, count)
         if isinstance(data, tuple):

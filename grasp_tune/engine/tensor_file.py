@@ -1,7 +1,6 @@
 """Named tensors in one file: the safetensors format, with a checksum and its owner's name.
 
-The file is eight bytes with the header's length, the header (JSON) and the raw numbers; nothing in
-it can hold code, and any safetensors reader opens it. It is written and read here, and not by the
+Nothing in it can hold code, and any safetensors reader opens it. It is not written and read by the
 library, whose bytes cost a second copy of a state each way, whose memory maps end the process where
 a disk fails, and whose text for a full disk has no error number. The checksum covers every bit of
 header and numbers, the checkpoint's key and its sweep included.
@@ -55,10 +54,7 @@ class Content:
     def of(
         cls, tensors: Mapping[str, Tensor], meta: Meta, key: str = "", sweep: str = ""
     ) -> "Content":
-        """The content for these tensors; raises `InputError` for what the format cannot hold.
-
-        key, sweep: whose file it is; `read_tensors` refuses it under any other name.
-        """
+        """The content; `key` and `sweep` say whose it is: it is refused under any other name."""
         metadata = {"blake2b": _NO_CHECKSUM.decode(), "format": "pt", "made_by": _FORMAT}
         metadata |= {"key": key, "sweep": sweep, "meta": json.dumps(meta)}
         header: dict[str, Any] = {"__metadata__": metadata}
@@ -95,10 +91,9 @@ class Content:
 
 
 def _checksum(header: bytes, crc: int) -> bytes:
-    """Return the checksum of the header behind it and of the numbers.
+    """Return the checksum of the header behind it and of the numbers' CRC-32.
 
-    Theirs is CRC-32, five times as fast as a hash: all of a state is read and written in each part
-    of a run. Neither is a signature.
+    That is five times as fast as a hash: all of a state is read and written in each part of a run.
     """
     return hashlib.blake2b(header + crc.to_bytes(4, "little"), digest_size=32).hexdigest().encode()
 
@@ -106,9 +101,8 @@ def _checksum(header: bytes, crc: int) -> bytes:
 def read_tensors(
     file: BinaryIO, size: int, key: str = "", sweep: str = ""
 ) -> tuple[dict[str, Tensor], Meta]:
-    """The tensors by name and the meta of a file of `size` bytes, its checksum verified.
+    """The tensors by name and the meta of a file of `size` bytes; `DamagedFile` where it is not.
 
-    Raises `DamagedFile`, also where the file was written under another key or by another sweep.
     Whatever the file says, no more than `size` bytes are allocated for its numbers.
     """
     length = int.from_bytes(file.read(8), "little")
@@ -130,9 +124,8 @@ def read_tensors(
         metadata = fields.pop("__metadata__")
         for what, expected in (("made_by", _FORMAT), ("key", key), ("sweep", sweep)):
             if (given := str(metadata[what])) != expected:
-                raise DamagedFile(
-                    f"is not this one: its {what} is {given[:120]!r}, expected {expected!r}"
-                )
+                text = f"its {what} is {given[:120]!r}, expected {expected!r}"
+                raise DamagedFile(f"is not this one: {text}")
         found, room = dict[str, Tensor](), size - 8 - length
         for name, entry in fields.items():
             dtype, shape = _DTYPES[entry["dtype"]], entry["shape"]

@@ -1,8 +1,7 @@
 """Runs one task: the only place where something is trained or sampled.
 
 Given the same problem, seed and store, a task gives the same bits wherever and however often it
-runs, since minibatches and noise are addressed and every start is a checkpoint or x0. Knows
-nothing of schedules: it does what the task says and writes the checkpoints that the task names.
+runs, since minibatches and noise are addressed and every start is a checkpoint or x0.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from grasp_tune.core.checkpoint_keys import START
-from grasp_tune.core.tasks import Outcome, Segment, SegmentOutcome, Task, TrainOutcome, TrainTask
+from grasp_tune.core.tasks import Outcome, SegmentOutcome, Task, TrainOutcome, TrainTask
 from grasp_tune.engine import checkpoints
 from grasp_tune.engine.checkpoints import Checkpoint, Store
 from grasp_tune.engine.fused import task_threads
@@ -44,6 +43,7 @@ class Worker:
         self.bases: Mapping[str, Factory] = dict(bases or {})
         self.oracle = Oracle(problem, seed, count)
         self.model: nn.Module = self.oracle.model
+        self.named: checkpoints.Named = self.model
         self.trained: list[Tensor] = list(self.oracle.parameters)
         self.matrices = hidden_matrices(self.model, self.trained)
         self.held_out = problem.validation is not None
@@ -55,25 +55,27 @@ class Worker:
         self.origin = checkpoints.digest(self.start)
 
     def run(self, task: Task, seat: Seat | None = None) -> Outcome:
-        """Return the outcome of the task.
+        """Return the outcome of the task; `CheckpointError`, with its `key`, for a lost input.
 
         seat: this worker's place among those that share the task's lanes; None: it is alone.
-
-        Raises `CheckpointError`, with the `key` of the checkpoint, where an input cannot be read;
-        the search then has it made again.
         """
         seated = nullcontext() if seat is None else LaneGroup(seat)
         with seated as group, untouched_randomness(), task_threads(self.model):
             if isinstance(task, TrainTask):
-                runs = list[SegmentOutcome]()
+                ended = list[SegmentOutcome]()
                 for segment in task.segments:
-                    runs.append(self._train(task, segment, group))
-                return TrainOutcome(sum(item.calls for item in runs), self.origin, tuple(runs))
-            run = SamplingRun(task, self, self.oracle.measured)
-            while (call := run.wants) is not None:
-                run.feed(self._sample(*call))
+                    run = TrainingRun(self, task, segment)
+                    if group is not None and group.seat.rank:
+                        run.write = lambda key, tensors, meta: None  # the first worker's are equal
+                    run.advance(partial(self._gradients, run, task.exact, group))
+                    ended.append(run.finish())
+                    del run  # makes room for the next one
+                return TrainOutcome(sum(item.calls for item in ended), self.origin, tuple(ended))
+            samples = SamplingRun(self, task, self.oracle.measured)
+            while (call := samples.wants) is not None:
+                samples.feed(self._sample(*call))
             self.model.train()
-            return run.outcome()
+            return samples.outcome()
 
     def place(self, key: str) -> Checkpoint | None:
         """Put the model at x0 or at a checkpoint; returns the latter."""
@@ -85,15 +87,11 @@ class Worker:
         return saved
 
     def tensors_at(self, key: str) -> checkpoints.Tensors:
-        """Put the model at x0 or at a checkpoint; returns its tensors there."""
         self.place(key)
         return checkpoints.model_tensors(self.model)
 
     def loss_repeats(self) -> bool:
-        """Return whether a loss at x0 comes out the same twice; takes two oracle calls.
-
-        It does not where the loss or the data keep a state or random numbers of their own.
-        """
+        """Return whether a loss at x0 comes out the same twice, which takes two oracle calls."""
         found = []
         with untouched_randomness(), task_threads(self.model):
             for _ in range(2):
@@ -115,20 +113,11 @@ class Worker:
             purpose = "validation" if self.held_out else purpose
         return oracle.value(purpose, call)
 
-    def _train(self, task: TrainTask, segment: Segment, group: LaneGroup | None) -> SegmentOutcome:
-        saved = self.place(str(segment.state or START))
-        run = TrainingRun(task, segment, self, self.model, self.trained, saved)
-        if group is not None and group.seat.rank:
-            run.write = lambda key, tensors, meta: None  # the first worker's are the same
-        run.advance(partial(self._gradients, run, task.exact, group))
-        return run.finish()
-
     def _gradients(self, run: TrainingRun, exact: bool, group: LaneGroup | None) -> list[Tensor]:
         """Leave the mean gradient of a step's lanes in the parameters; return their losses.
 
-        Each gradient is computed by itself, and they are added as the leaves of one binary tree,
-        so that the bits do not depend on who computed which. So are the changes of the buffers,
-        with which every lane begins alike; of counters, the first lane's holds.
+        Each is a leaf of one binary tree of sums. So are the changes of the buffers, with which
+        every lane begins alike; of counters, the first lane's holds.
         """
         oracle, buffers, count = self.oracle, self.buffers, run.segment.lanes
         if exact:
@@ -157,7 +146,7 @@ class Worker:
 
 
 def _drops(model: nn.Module) -> bool:
-    """Return whether a model has dropout that evaluation mode ends, and nothing else it changes."""
+    """Return whether dropout is all that evaluation mode ends in a model."""
     parts = list(model.modules())
     kinds = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
     drops = any(isinstance(part, kinds) and part.p > 0.0 for part in parts)

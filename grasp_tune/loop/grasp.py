@@ -1,8 +1,7 @@
 """`Grasp`: the whole method inside a training loop of the user's own, as an optimizer without lr.
 
-The loop is the worker: every `step` hands over one loss and one gradient at the point where the
-model stands. Between steps the optimizer puts the model wherever the search wants the next one:
-at x0 for the probe, along a run, at a candidate for fresh samples.
+Every `step` hands over one loss and one gradient at the point where the model stands; then the
+model is put wherever the search wants the next one: at x0, along a run, at a candidate.
 """
 
 import contextlib
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from grasp_tune.core.checkpoint_keys import START
-from grasp_tune.core.errors import InputError, SearchError, whole
+from grasp_tune.core.errors import InputError, SearchError, expect, whole
 from grasp_tune.core.methods import Method, NonConvex
 from grasp_tune.core.search import Search, Step
 from grasp_tune.core.spec import AnySchedule, SweepSpec
@@ -87,8 +86,8 @@ class Grasp(LoopOptimizer):
         clip: float | None = None,
         park: Literal["auto", "device", "cpu", "files"] = "auto",
     ) -> None:
-        if park not in (kinds := ("auto", "device", "cpu", "files")):
-            raise InputError(f"park: got {park!r}, expected one of {', '.join(kinds)}")
+        kinds = ("auto", "device", "cpu", "files")
+        expect(park in kinds, "park", repr(park), f"one of {', '.join(kinds)}")
         given = {"budget": budget, "epochs": epochs, "minutes": minutes}
         if len(named := [name for name, value in given.items() if value is not None]) != 1:
             got = " and ".join(named) or "none of them"
@@ -244,9 +243,8 @@ class Grasp(LoopOptimizer):
             return
         budget = int(grasp["search"]["spec"]["budget"])
         if self._clock is None and budget != (own := self._search.spec.budget):
-            raise InputError(
-                f"the saved loop has a budget of {budget} steps, and this one of {own}"
-            )
+            text = f"the saved loop has a budget of {budget} steps, and this one of {own}"
+            raise InputError(text)
         spec = self._spec(budget=budget)
         self._search, self._timing = Search.from_state(dict(grasp["search"]), spec), False
         self._calls, self._done, self._run = int(grasp["calls"]), bool(grasp["done"]), None
@@ -265,7 +263,8 @@ class Grasp(LoopOptimizer):
             self._task = task
             self._begin(task)
             assert self._run is not None
-            self._run.load(*grasp["run"])
+            tensors, numbers = grasp["run"]
+            self._run.load(clones(tensors), numbers)
             self._point.buffers.kept = [item.clone() for item in grasp["buffers"]]
         self._point.put(grasp["point"])
         self._loaded = grasp["point"]
@@ -275,8 +274,7 @@ class _Clock:
     """A budget in minutes: how many steps fit, and whether the time is over."""
 
     def __init__(self, minutes: float) -> None:
-        if not 0.0 < minutes < math.inf:
-            raise InputError(f"minutes: got {minutes!r}, expected a number above 0")
+        expect(0.0 < minutes < math.inf, "minutes", repr(minutes), "a number above 0")
         self._limit = 60.0 * minutes
         self._begun: float | None = None
         self._spent = 0.0  # before this process
@@ -293,11 +291,8 @@ class _Clock:
         return self.elapsed >= self._limit
 
     def tick(self, point: ModelPoint) -> bool:
-        """Note a step; return whether there were enough to tell how many more fit.
-
-        The optimizer's own time counts too: it makes a step with copies of the parameters.
-        """
-        if self._optimizer is None:
+        """Note a step; return whether there were enough to tell how many more fit."""
+        if self._optimizer is None:  # its own time counts too: it makes a step with copies
             self._copies = [nn.Parameter(item.detach().clone()) for item in point.trained]
             self._optimizer = usual_optimizer(self._copies, point.matrices)
         point.check_gradients()
@@ -319,5 +314,4 @@ class _Clock:
         return max(1, int(MARGIN * (self._limit - self.elapsed) / max(each, 1e-6)))
 
     def go_on(self, spent: float) -> None:
-        """Go on with so many seconds spent."""
         self._spent, self._begun = float(spent), time.monotonic()

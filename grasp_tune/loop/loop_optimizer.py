@@ -5,23 +5,21 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, SupportsFloat, cast
+from typing import Any, SupportsFloat
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from grasp_tune.core.checkpoint_keys import START
 from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.core.search import Search
 from grasp_tune.core.spec import SweepSpec
-from grasp_tune.core.tasks import Task, TrainOutcome, TrainTask
-from grasp_tune.engine.checkpoints import Tensors, load_optimizer, model_tensors, optimizer_tensors
-from grasp_tune.engine.sampling import Call, SamplingRun, State
+from grasp_tune.core.tasks import Task, TrainTask
+from grasp_tune.engine.checkpoints import Tensors, model_tensors
+from grasp_tune.engine.sampling import SamplingRun
 from grasp_tune.engine.segment import TrainingRun
 from grasp_tune.engine.step_rules import DEFAULTS
-from grasp_tune.engine.tensor_file import Meta
-from grasp_tune.loop.model_point import ModelPoint, clones
+from grasp_tune.loop.model_point import ModelPoint
 
 LOSSES = 4096  # of minibatches whose gradients are accumulated; a model in other use tells more
 NO_RATE = 1.0  # what `param_groups` show as lr while no run is under way
@@ -44,78 +42,8 @@ RATE_SET = (
 )
 
 
-class TrainRun(TrainingRun):
-    """One run from a checkpoint to the next.
-
-    before: the run that has just ended, where this one goes on with it: nothing is copied.
-    """
-
-    def __init__(
-        self, task: TrainTask, point: ModelPoint, before: TrainingRun | None = None
-    ) -> None:
-        (segment,) = task.segments  # `check_spec` refuses batched runs
-        saved: Any = before
-        if before is None:
-            begun = point.store.read(str(segment.state or START))
-            point.put(begun.tensors)
-            saved = begun if segment.state else None
-        super().__init__(task, segment, point, cast(nn.Module, point), point.trained, saved)
-        point.rules.check(self.base)
-        if not self.over:
-            self.prepare()
-
-    @property
-    def wants(self) -> Call | None:
-        """The next call; None where the next step does not fit any more, or the run diverged."""
-        return None if self.over else ("train", self.call, True)
-
-    @property
-    def step_size(self) -> float:
-        """The number that scales the optimizer's step now, NaN where it has none."""
-        return float(self.optimizer.param_groups[0].get(self._entry, math.nan))
-
-    def outcome(self) -> TrainOutcome:
-        """How the run went; writes what the segment wants at its end."""
-        found = self.finish()
-        return TrainOutcome(found.calls, self._bench.origin, (found,))
-
-    def state(self) -> State:
-        """The optimizer, the averages, the curve, and the lanes of a step that is half made."""
-        self.look()
-        tensors, optimizer = optimizer_tensors(self.optimizer)
-        meta: Meta = {}
-        self.averages.save(tensors, meta)
-        for at, (_, _, grads) in enumerate(self._sum.parts):
-            pairs = enumerate(grads)
-            tensors |= {f"sum.{at}.{i}": item for i, item in pairs if item is not None}
-        return tensors, {
-            "optimizer": optimizer,
-            "averages": meta,
-            "curve": self.curve.state(),
-            "call": self.call,
-            "waiting": list(self._waiting),
-            "within": self.within,
-            "lanes": [lanes for _, lanes, _ in self._sum.parts],
-        }
-
-    def load(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
-        """Go on from what `state` gave."""
-        tensors = clones(tensors)
-        load_optimizer(self.optimizer, tensors, numbers["optimizer"], "the saved loop")
-        self.averages.load(tensors, numbers["averages"], "the saved loop")
-        self.curve.load(numbers["curve"])
-        self.call, self._waiting = int(numbers["call"]), list(numbers["waiting"])
-        self.within = int(numbers["within"])
-        for at, lanes in enumerate(numbers["lanes"]):
-            total = [tensors.get(f"sum.{at}.{i}") for i in range(len(self.params))]
-            self._sum.add_subtree(lanes, total)
-
-
 class LoopOptimizer(Optimizer):
-    """Takes the losses and gradients of a loop; what they are for is said by those derived from it.
-
-    point: the model or the parameters to train.
-    """
+    """Takes the losses and gradients of a loop; subclasses say what they are for."""
 
     # A GradScaler hands over infinite gradients too: of a run that diverged, all of them are.
     _step_supports_amp_scaling = True
@@ -125,7 +53,7 @@ class LoopOptimizer(Optimizer):
     def __init__(self, point: ModelPoint) -> None:
         self._point, self._calls, self._done = point, 0, False
         self._skips = 0  # overflows of a GradScaler since the last step
-        self._run: SamplingRun | TrainRun | None = None
+        self._run: SamplingRun | TrainingRun | None = None
         self._told: set[str] = set()  # warnings that were given
         self._spare = 0  # steps after the last one that are no mistake
         # Losses that the model's own output has told, and those that somebody else has.
@@ -207,11 +135,13 @@ class LoopOptimizer(Optimizer):
             raise InputError(f"the model has parameters to train that it did not have; {JOINED}")
         before, self._run = self._run, None
         if isinstance(task, TrainTask):
-            if not (isinstance(before, TrainRun) and before.goes_on_as(task.segments[0])):
+            (segment,) = task.segments  # `check_spec` refuses batched runs
+            if not (isinstance(before, TrainingRun) and before.goes_on_as(segment)):
                 before = None  # makes room for what is read
-            self._run = TrainRun(task, self._point, before)
+            self._run = TrainingRun(self._point, task, segment, before)
+            self._run.prepare()
         else:
-            self._run = SamplingRun(task, self._point)
+            self._run = SamplingRun(self._point, task)
         self._point.mark(look=True)  # samples are all taken here
 
     def _feed(self, loss: Tensor) -> bool:
@@ -220,11 +150,11 @@ class LoopOptimizer(Optimizer):
             raise SearchError(MOVED)
         assert self._run is not None
         self._point.check_gradients()
-        self._run.feed(loss)
-        if isinstance(self._run, TrainRun):
+        more = self._run.feed(loss)
+        if isinstance(self._run, TrainingRun):
             self._point.mark()
         self._calls += 1
-        return self._run.wants is not None
+        return more
 
     def _checked(self, loss: Any) -> Tensor:
         """Return the loss of this step as a tensor, the mean over all ranks."""
@@ -238,8 +168,8 @@ class LoopOptimizer(Optimizer):
             raise InputError(f"loss: got a {type(loss).__name__}, expected a tensor or a number")
         value = loss.detach() if isinstance(loss, Tensor) else torch.tensor(float(loss))
         if value.numel() != 1:
-            shape = tuple(value.shape)
-            raise InputError(f"loss: got a tensor of shape {shape}, expected one number")
+            got = f"a tensor of shape {tuple(value.shape)}"
+            raise InputError(f"loss: got {got}, expected one number")
         return self._agreed(value.reshape(()).float())
 
     def _agreed(self, value: Tensor) -> Tensor:
@@ -257,7 +187,9 @@ class LoopOptimizer(Optimizer):
 
     def _show_step(self) -> None:
         """Let `param_groups` say the present step, as loggers expect; warn where it was set."""
-        size = self._run.step_size if isinstance(self._run, TrainRun) else NO_RATE
+        size = NO_RATE
+        if isinstance(run := self._run, TrainingRun):  # NaN where the optimizer has none
+            size = float(run.optimizer.param_groups[0].get(run.base.group_entry or "", math.nan))
         for group in self.param_groups:
             # A schedule that is constant sets what it found first, which does no harm.
             if group["lr"] not in (group["shown"], NO_RATE):
@@ -277,15 +209,10 @@ def _hear(losses: deque[Tensor], module: nn.Module, given: Any, output: Any) -> 
 
 
 def check_spec(spec: SweepSpec, bases: Mapping[str, Any] | None = None) -> None:
-    """Raise where a sweep needs more than a loop gives: one gradient of one minibatch a step.
-
-    bases: optimizers of the user's own.
-    """
-    if getattr(spec.method, "exact", False):
-        raise InputError(
-            "method: Deterministic needs exact gradients, which a loop over minibatches does "
-            "not give; use minimize, or NonConvex() or Convex()"
-        )
+    """Raise where a sweep needs more than a loop gives: one gradient of one minibatch a step."""
+    if spec.method.exact:
+        text = "Deterministic needs exact gradients, which a loop over minibatches does not give"
+        raise InputError(f"method: {text}; use minimize, or NonConvex() or Convex()")
     if bases or callable(spec.method.base):
         raise InputError("method: a loop runs the named optimizers; give base by its name")
     if spec.width:

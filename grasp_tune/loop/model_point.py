@@ -1,25 +1,14 @@
-"""Where the user's model is: its trainable parameters and its buffers, read and put elsewhere.
-
-Frozen parameters never move, so they are left out: a checkpoint of a fine-tuned model holds what
-is tuned and nothing else.
-"""
+"""Where the user's model is: its trainable parameters and its buffers, read and put elsewhere."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from grasp_tune.core.errors import CheckpointError, InputError
-from grasp_tune.engine.checkpoints import (
-    Buffers,
-    Checkpoint,
-    Store,
-    Tensors,
-    check_tensors,
-    load_model,
-    model_tensors,
-)
+from grasp_tune.engine import checkpoints
+from grasp_tune.engine.checkpoints import Buffers, Checkpoint, Named, Store, Tensors
 from grasp_tune.engine.step_rules import StepRules
 from grasp_tune.engine.tensor_file import Meta
 from grasp_tune.optimizers.muon import hidden_matrices
@@ -65,7 +54,7 @@ class ParkedStore:
 
 
 class ModelPoint:
-    """The point at which a model stands; speaks as much of `nn.Module` as checkpoints need.
+    """The point at which a model stands: a `Bench`, and `Named` without what is frozen.
 
     weight_decay: of the weights in groups that do not say their own.
     clip: the largest norm of a step's gradient over all parameters.
@@ -73,6 +62,7 @@ class ModelPoint:
 
     origin = "loop"  # the start point of a loop is the model's own, not a digest
     bases: Mapping[str, Factory] = {}  # a loop runs the named optimizers only
+    held_out = False
 
     def __init__(
         self, given: Groups, store: Store, weight_decay: float = 0.0, clip: float | None = None
@@ -88,19 +78,13 @@ class ModelPoint:
         named = () if self.model is None else self.model.named_parameters()
         names = {id(item): name for name, item in named}
         self._names = [names.get(id(item), str(at)) for at, item in enumerate(self.trained)]
-        owner = self if self.model is None else self.model
-        check_tensors(owner.named_parameters(), owner.named_buffers())
+        self.named: Named = self
+        checkpoints.check_tensors(self if self.model is None else self.model)
         self.rules = StepRules(self.groups, clip)
         self._seen: list[int] | None = None  # their versions when we last put them
         self._marks, self._norms = 0, list[Tensor]()
         self.buffers = Buffers(self.model)
         self.matrices = hidden_matrices(self.model, self.trained)
-        self.held_out = False
-
-    # What checkpoints ask of a module:
-
-    def parameters(self) -> Iterator[Tensor]:
-        return iter(self.trained)
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
         return zip(self._names, self.trained, strict=True)
@@ -109,17 +93,19 @@ class ModelPoint:
         return iter(()) if self.model is None else self.model.named_buffers()
 
     def tensors(self) -> Tensors:
-        """Return the point as named tensors, not copied."""
-        return model_tensors(cast(nn.Module, self))
+        return checkpoints.model_tensors(self)
 
     @torch.no_grad()
     def put(self, tensors: Mapping[str, Tensor], key: str = "the saved loop") -> None:
         """Put the model at a point that `tensors` once gave."""
-        load_model(cast(nn.Module, self), tensors, key)
+        checkpoints.load_model(self, tensors, key)
         self.mark()
 
-    def place(self, key: str) -> None:
-        self.put(self.store.read(key).tensors, key)
+    def place(self, key: str) -> Checkpoint:
+        """Put the model at a checkpoint, which is returned."""
+        saved = self.store.read(key)
+        self.put(saved.tensors, key)
+        return saved
 
     @torch.no_grad()
     def mark(self, look: bool = False) -> None:
@@ -176,10 +162,8 @@ def _groups(given: Groups, weight_decay: float) -> list[dict[str, Any]]:
         params = item.get("params", [])
         params = [params] if isinstance(params, Tensor) else list(params)
         params = [param[1] if isinstance(param, tuple) else param for param in params]  # named
-        for param in params:
-            if not isinstance(param, Tensor):
-                kind = type(param).__name__
-                raise InputError(f"got a {kind} among the parameters, expected tensors")
+        for kind in [type(param).__name__ for param in params if not isinstance(param, Tensor)]:
+            raise InputError(f"got a {kind} among the parameters, expected tensors")
         if "lr" in item:
             raise InputError(
                 f"a parameter group has lr={item['lr']!r}, but there is no learning rate; for "

@@ -20,23 +20,22 @@ from grasp_tune.runtime.result import Result
 
 
 class TaskTrial(Protocol):
-    """What a framework's trial does around its task."""
+    """What a framework's trial does around its task.
+
+    select: makes the result; `place` puts the model at a checkpoint and returns its tensors.
+    called: counts one more oracle call; `calls` of the task so far.
+    end: hands in how the task went, and ends the trial.
+    faults: around whatever may find that a checkpoint is lost, or that the search cannot go on.
+    """
 
     task: Task | None  # None: the search is over, and this trial has the choice
     seed: int
     store: Store
 
-    def select(self, place: Callable[[str], Tensors]) -> Result:
-        """Make the result; `place` puts the model at a checkpoint and returns its tensors."""
-
-    def called(self, calls: int) -> None:
-        """Count one more oracle call; `calls` of the task so far."""
-
-    def end(self, outcome: Outcome) -> NoReturn:
-        """Hand in how the task went, and end the trial."""
-
-    def faults(self) -> contextlib.AbstractContextManager[None]:
-        """Around whatever may find that a checkpoint is lost, or that the search cannot go on."""
+    def select(self, place: Callable[[str], Tensors]) -> Result: ...
+    def called(self, calls: int) -> None: ...
+    def end(self, outcome: Outcome) -> NoReturn: ...
+    def faults(self) -> contextlib.AbstractContextManager[None]: ...
 
 
 class TaskOptimizer(LoopOptimizer):
@@ -79,12 +78,10 @@ class TaskOptimizer(LoopOptimizer):
     def finish(self) -> Result:
         """Return the result; the model holds the chosen weights."""
         with self._trial.faults():
-            if self._result is None:
-                assert self._trial.task is not None
-                raise InputError(
-                    f"the loop ended after {self._calls} of the {self._trial.task.calls} oracle "
-                    f"calls of {self._trial.task.id}: let it go on until opt.done"
-                )
+            if (task := self._trial.task) is not None:
+                made = f"{self._calls} of the {task.calls} oracle calls of {task.id}"
+                raise InputError(f"the loop ended after {made}: let it go on until opt.done")
+            assert self._result is not None
             return self._result
 
     def _place(self, key: str) -> Tensors:

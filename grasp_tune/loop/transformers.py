@@ -1,7 +1,4 @@
-"""Hugging Face's Trainer: `optimizers=(opt, None)`, and this callback does the rest.
-
-The Trainer calls `step()` without a loss; `Grasp` takes it from the model's output.
-"""
+"""Hugging Face's Trainer: `optimizers=(opt, None)`; the loss comes from the model's output."""
 
 import copy
 from typing import Any

@@ -1,10 +1,10 @@
 """AdaGrad with a distance, from the same grid as UniXGrad's radius, for each coordinate."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from grasp_tune.core.errors import InputError
@@ -20,9 +20,6 @@ class DiagonalAdaGrad(OwnState):
 
     The root of the sum is kept, never the sum, and extended by `hypot`: gradients of 1e-25 and
     1e25 are as good as others in float32.
-
-    Raises `InputError` for a distance that is not a positive number, and for parameters that are
-    neither float32 nor float64.
     """
 
     wide = "the sums of gradients"
@@ -37,31 +34,22 @@ class DiagonalAdaGrad(OwnState):
                 self.state[point]["scale"] = scale.detach().to(point.device, point.dtype, copy=True)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group, with its own `distance` if it names one."""
         super().add_param_group(param_group)
         distance = self.param_groups[-1]["distance"]
         if not 0.0 < distance < math.inf:
             raise InputError(f"distance is {distance}, but must be a positive finite number")
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """The closure's loss, None without a closure; moves the parameters by one gradient."""
-        with torch.enable_grad():
-            loss = None if closure is None else closure()
-        for group in self.param_groups:
-            for point in group["params"]:
-                if (gradient := self.dense_gradient(point)) is None:
-                    continue
-                state = self.state[point]
-                if "root" not in state:
-                    # The smallest normal number instead of 0: then 0 / root is 0, and no gradient
-                    # above 1e-34 can tell the difference.
-                    state["root"] = torch.full_like(point, torch.finfo(point.dtype).tiny)
-                root = torch.hypot(state["root"], gradient, out=state["root"])
-                move = gradient / root  # in [-1, 1], so that distance * gradient never arises
-                if "scale" in state:
-                    move.mul_(state["scale"])
-                # A grid may reach distances that float32 cannot hold.
-                distance = min(group["distance"], torch.finfo(point.dtype).max)
-                point.add_(move, alpha=-distance)
-        return loss
+    def _move(self, group: dict[str, Any], points: list[Tensor]) -> None:
+        for point in points:
+            gradient, state = self.dense_gradient(point), self.state[point]
+            if "root" not in state:
+                # The smallest normal number instead of 0: then 0 / root is 0, and no gradient
+                # above 1e-34 can tell the difference.
+                state["root"] = torch.full_like(point, torch.finfo(point.dtype).tiny)
+            root = torch.hypot(state["root"], gradient, out=state["root"])
+            move = gradient / root  # in [-1, 1], so that distance * gradient never arises
+            if "scale" in state:
+                move.mul_(state["scale"])
+            # A grid may reach distances that float32 cannot hold.
+            distance = min(group["distance"], torch.finfo(point.dtype).max)
+            point.add_(move, alpha=-distance)

@@ -1,9 +1,6 @@
-"""Adam with a step per coordinate: the base optimizer of the default schedule.
+"""Adam with a step per coordinate: a base of the default schedule, without a guarantee."""
 
-It has no guarantee of its own; the schedule that uses it keeps the paper's cells beside it.
-"""
-
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -44,18 +41,10 @@ class CoordinateAdam(OwnState):
             for point, peak in zip(self.points, sizes.peaks, strict=True):
                 self.state[point]["peak"] = peak.detach().to(point.device, point.dtype, copy=True)
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """The closure's loss, None without a closure; moves the parameters by one gradient."""
-        with torch.enable_grad():
-            loss = None if closure is None else closure()
-        for group in self.param_groups:
-            group["steps"] += 1
-            if points := [point for point in group["params"] if point.grad is not None]:
-                self._move(group, points)
-        return loss
-
     def _move(self, group: dict[str, Any], points: list[Tensor]) -> None:
+        group["steps"] += 1
+        if not points:
+            return
         gradients = [point.grad for point in points if point.grad is not None]
         mean, square = self.entries(points, "mean"), self.entries(points, "square")
         fresh = group["steps"] ** -RAMP  # 1 at first: the mean square needs no correction

@@ -1,10 +1,10 @@
 """Per-coordinate step sizes from the probe: what badly scaled features need.
 
-Multiply a feature by c and its best weight shrinks by c while its gradient grows by c, so a step
-that suits all coordinates must shrink with the size of their gradients. How much (the power 0, 1/2
-or 1) is for the race to find out.
+Multiply a feature by c and its best weight shrinks by c while its gradient grows by c: a step that
+suits all coordinates shrinks with a power of their gradients' sizes, which the race finds out.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -29,8 +29,7 @@ class Coordinates:
 def multiplier(peak: Tensor, typical: float, power: float) -> Tensor:
     """Return (peak / typical) ** -power for each coordinate, at most `FLOOR` ** -power.
 
-    Without the floor a feature that is nearly always dark gets a huge weight from the few
-    minibatches that show a trace of it, and ruins the rows in which it is bright.
+    Without the floor, features that are nearly always dark get huge weights from a few minibatches.
     """
     return (peak / typical).clamp_min_(FLOOR).pow_(-power)
 
@@ -47,12 +46,11 @@ def typical_peak(peaks: list[Tensor]) -> float:
 
 
 class OwnState(Optimizer):
-    """What our optimizers have in common: they never share tensors with a state they loaded."""
+    """What our optimizers have in common: they share no tensors with a state they loaded."""
 
     wide: ClassVar[str] = ""  # what half precision would round away; empty: any parameters will do
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group; InputError for parameters that are too narrow."""
         super().add_param_group(param_group)
         kinds = {item.dtype for item in self.param_groups[-1]["params"]}
         for kind in kinds - {torch.float32, torch.float64} if self.wide else ():
@@ -61,15 +59,26 @@ class OwnState(Optimizer):
                 "keep the parameters in float32 and use torch.autocast"
             )
 
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """The closure's loss, None without a closure; moves the parameters by one gradient."""
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
+        for group in self.param_groups:
+            self._move(group, [point for point in group["params"] if point.grad is not None])
+        return loss
+
+    def _move(self, group: dict[str, Any], points: list[Tensor]) -> None:
+        """Move those parameters of a group that have a gradient."""
+        raise NotImplementedError
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a `state_dict`; its tensors are copied, never shared."""
         super().load_state_dict(state_dict)
         for state in self.state.values():
             state.update({name: value.clone() for name, value in state.items()})
 
     @property
     def points(self) -> list[Tensor]:
-        """All parameters of all groups."""
         return [point for group in self.param_groups for point in group["params"]]
 
     def entries(self, points: list[Tensor], name: str) -> list[Tensor]:
@@ -79,9 +88,11 @@ class OwnState(Optimizer):
                 self.state[point][name] = torch.zeros_like(point)
         return [self.state[point][name] for point in points]
 
-    def dense_gradient(self, point: Tensor) -> Tensor | None:
-        """Return a parameter's gradient, None where it has none; InputError for a sparse one."""
-        if point.grad is not None and point.grad.layout is not torch.strided:
+    def dense_gradient(self, point: Tensor) -> Tensor:
+        """Return a parameter's gradient, zeros where it has none; InputError for a sparse one."""
+        if point.grad is None:
+            return torch.zeros_like(point)
+        if point.grad.layout is not torch.strided:
             raise InputError(
                 f"a gradient has layout {point.grad.layout}, but {type(self).__name__} needs dense "
                 "gradients; build the layer with sparse=False"

@@ -28,23 +28,18 @@ SIZE = 0.2
 
 
 def hidden_matrices(model: nn.Module | None, params: Iterable[Tensor]) -> frozenset[int]:
-    """Return the positions of the parameters that are matrices, where there are layers of them.
+    """Return the positions of the parameters that are matrices, but for the last layer.
 
-    Filters of a convolution are the rows of a matrix; embeddings are no matrices, and neither are
-    rows and columns. The last layer is not hidden: as Jordan advises, it makes Adam's steps, which
-    ended lower on seven of ten networks, mostly by 2 to 5 %. A model with a single layer is linear
-    in it, and coordinates matter there.
+    Filters of a convolution are the rows of a matrix; embeddings are no matrices. The last layer
+    makes Adam's steps, as Jordan advises, which ended lower on seven of ten networks, mostly by 2
+    to 5 %. A model of a single layer is linear in it, and coordinates matter there.
     """
     kinds = (nn.Embedding, nn.EmbeddingBag)
     tables = [] if model is None else [m.weight for m in model.modules() if isinstance(m, kinds)]
     named = {id(item) for item in tables}
     layers = [(at, x) for at, x in enumerate(params) if x.ndim > 1 and id(x) not in named]
-    return frozenset(at for at, item in layers[:-1] if _is_matrix(item))
-
-
-def _is_matrix(item: Tensor) -> bool:
-    """Return whether there is more than a row and more than a column; some models have neither."""
-    return len(item) > 1 and item.numel() > len(item)
+    # More than a row, and more than a column.
+    return frozenset(at for at, x in layers[:-1] if len(x) > 1 and x.numel() > len(x))
 
 
 def equalized(matrices: Tensor) -> Tensor:
@@ -70,22 +65,18 @@ def equalized(matrices: Tensor) -> Tensor:
     return (found if matrices.shape == found.shape else found.mT).to(matrices.dtype)
 
 
-def block_rows(rows: int, columns: int) -> int:
-    """Return how many rows of a matrix are equalized together: all but of a large one.
+def equalized_in_blocks(matrices: Tensor) -> Tensor:
+    """Return about $U V^T$ of each block of rows of a matrix, or of a stack of them; in place.
 
-    The cost of all of them grows with the third power of the shorter side: 784 by 1024 numbers take
+    The cost of a whole one grows with the third power of the shorter side: 784 by 1024 numbers take
     185 ms of a CPU core, and 4 ms in blocks, where a minibatch of 16 rows takes 3 ms. Blocks of 50
     in place of a side of 100 cost 2 % of the loss (MNIST, 784-100-10, T = 1500), so only matrices
     whose shorter side is beyond `WHOLE` are cut.
     """
-    return rows if min(rows, columns) <= WHOLE else -(-rows // -(-rows // BLOCK))
-
-
-def equalized_in_blocks(matrices: Tensor) -> Tensor:
-    """Return about $U V^T$ of each block of a matrix, or of a stack of them; in their place."""
     *_, rows, columns = matrices.shape
-    if (size := block_rows(rows, columns)) == rows:
+    if min(rows, columns) <= WHOLE:
         return equalized(matrices)
+    size = -(-rows // -(-rows // BLOCK))
     padded = nn.functional.pad(matrices, (0, 0, 0, -rows % size)) if rows % size else matrices
     # A few at a time: what they need on the way is a part of the matrix, not several times it.
     for some in padded.view(-1, size, columns).split(max(1, STACKED * 4 // (size * columns))):
@@ -113,8 +104,7 @@ class MatrixAdam(CoordinateAdam):
         matrices: Collection[int] = (),
     ) -> None:
         super().__init__(params, lr=lr)
-        every = [point for group in self.param_groups for point in group["params"]]
-        self._matrices = {every[at] for at in matrices}
+        self._matrices = {self.points[at] for at in matrices}
 
     def unit_sizes(self) -> list[Tensor]:
         """Return the largest mean gradient of each unit, a row of a matrix, layer by layer."""
@@ -122,8 +112,7 @@ class MatrixAdam(CoordinateAdam):
         return [torch.linalg.vector_norm(mean.flatten(1), math.inf, dim=1) for mean in means]
 
     def _move(self, group: dict[str, Any], points: list[Tensor]) -> None:
-        if rest := [point for point in points if point not in self._matrices]:
-            super()._move(group, rest)
+        super()._move(group, [point for point in points if point not in self._matrices])
         fresh = group["steps"] ** -RAMP
         alike: dict[tuple[int, ...], list[Tensor]] = {}  # small ones of a shape are one stack
         for at, point in enumerate(points):

@@ -1,8 +1,7 @@
 """The registry of base optimizers: one entry says all that the rest of the package knows of one.
 
-Loading this module loads no torch: an entry names its class as `module:name`, which is imported
-when the first optimizer is made. An optimizer from outside joins with `register`, or, without an
-entry, as a function `(params, value) -> Optimizer` that is given as `base` or as a challenger.
+Loading this module loads no torch. An optimizer from outside joins with `register`, or as a
+function `(params, value) -> Optimizer` that is given as `base` or as a challenger.
 """
 
 import math
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Any
 
-from grasp_tune.core.errors import InputError
+from grasp_tune.core.errors import InputError, expect
 
 # Any: the parameters and the optimizer are torch's, which this module never loads.
 Factory = Callable[[Any, float], Any]
@@ -128,52 +127,40 @@ _add("adamw", "torch.optim:AdamW")
 
 
 def optimizer_names() -> tuple[str, ...]:
-    """Return the names of all registered optimizers."""
     return tuple(_ENTRIES)
 
 
 def described(name: str) -> BaseOptimizer:
-    """Return what is known of an optimizer by its name alone, for planning and for pages.
-
-    A name that is not registered is a function of the user's own, of which the usual is assumed:
-    one call a step, a step in the group entry `lr`, and steps that are normalised as Adam's are.
-    One to which that does not apply is registered instead.
-    """
+    """Return what is known of an optimizer by its name; of the user's own, the usual is assumed."""
     return _ENTRIES.get(name) or BaseOptimizer(name=name, make="", value="value")
 
 
 def find_optimizer(name: str, own: Mapping[str, Factory]) -> BaseOptimizer:
-    """Return the optimizer called `name`: one of the user's `own` functions, or a registered one.
+    """Return the optimizer called `name`: one of the user's `own` functions, or registered."""
+    if name not in own:
+        expect(name in _ENTRIES, "base", repr(name), f"one of {', '.join(sorted(_ENTRIES))}")
+        return _ENTRIES[name]
 
-    Raises `InputError`, naming the known ones, where it is neither.
-    """
-    if name in own:
-        factory = own[name]
+    def make(params: Any, **values: float) -> Any:
+        optimizer = own[name](params, next(iter(values.values())))
+        if not hasattr(optimizer, "param_groups"):
+            kind = type(optimizer).__name__
+            raise InputError(f"base: {name} returned {kind}, expected a torch Optimizer")
+        return optimizer
 
-        def make(params: Any, **values: float) -> Any:
-            optimizer = factory(params, next(iter(values.values())))
-            if not hasattr(optimizer, "param_groups"):
-                kind = type(optimizer).__name__
-                raise InputError(f"base: {name} returned {kind}, expected a torch Optimizer")
-            return optimizer
-
-        return BaseOptimizer(name=name, make=make, value="value")
-    if name not in _ENTRIES:
-        raise InputError(f"base: got {name!r}, expected one of {', '.join(sorted(_ENTRIES))}")
-    return _ENTRIES[name]
+    return BaseOptimizer(name=name, make=make, value="value")
 
 
 def theorem_optimizer(method: str) -> str:
-    """Return the name of the optimizer that a method's theorem is about."""
     return next(entry.name for entry in _ENTRIES.values() if method in entry.theorem)
 
 
 def check_base(base: object) -> None:
     """Raise InputError unless `base` is a known name, a function, or None (the default)."""
-    if base is None or callable(base) or (isinstance(base, str) and base in _ENTRIES):
-        return
-    names = ", ".join(map(repr, _ENTRIES))
-    raise InputError(f"base={base!r} must be one of {names}, a function (params, value), or None")
+    if not (base is None or callable(base) or (isinstance(base, str) and base in _ENTRIES)):
+        names = ", ".join(map(repr, _ENTRIES))
+        wanted = f"one of {names}, a function (params, value), or None"
+        raise InputError(f"base={base!r} must be {wanted}")
 
 
 def written_base(base: Base) -> str | None:
@@ -187,15 +174,10 @@ def written_base(base: Base) -> str | None:
 def own_functions(
     base: Base, challengers: Mapping[str, Any] | tuple[str, ...]
 ) -> dict[str, Factory]:
-    """Return the user's own optimizers by the names that tasks call them.
-
-    Raises `InputError` for a challenger that is neither a function nor registered.
-    """
-    found: dict[str, Factory] = {}
-    if callable(base):
-        found[str(written_base(base))] = base
+    """Return the user's own optimizers by the names that tasks call them."""
+    found: dict[str, Factory] = {str(written_base(base)): base} if callable(base) else {}
     if isinstance(challengers, Mapping):
         found.update({name: make for name, make in challengers.items() if callable(make)})
     for name in challengers:
-        find_optimizer(name, found)
+        find_optimizer(name, found)  # an unknown name is an error now
     return found

@@ -1,10 +1,9 @@
 r"""UniXGrad as a `torch.optim.Optimizer`: the base optimizer of the convex methods.
 
-Numbers. The paper keeps the sum $\sum_s \alpha_s x_s$, which grows without limit. Here every point
-is kept as its displacement from the start, *in units of the radius*, so that all that is stored
-lies in the unit ball whatever the radius is, and the sum is kept as the weighted mean it is later
-divided into. The root under the step size is a Python float, extended by `hypot`, so that it
-overflows for no gradient that is finite.
+The paper keeps the sum $\sum_s \alpha_s x_s$, which grows without limit. Here every point is kept
+as its displacement from the start, *in units of the radius*, so that all that is stored lies in the
+unit ball, and the sum as a weighted mean. The root under the step size is a Python float, extended
+by `hypot`, so that it overflows for no gradient that is finite.
 """
 
 import math
@@ -78,13 +77,12 @@ class UniXGrad(OwnState):
         if closure is None:
             raise InputError("UniXGrad.step needs a closure: a step takes gradients at two points")
         self.begin()
-        with torch.enable_grad():
-            loss = closure()
-        self.feed()
-        with torch.enable_grad():
-            closure()
-        self.feed()
-        return loss
+        losses = []
+        for _ in range(2):
+            with torch.enable_grad():
+                losses.append(closure())
+            self.feed()
+        return losses[0]
 
     @torch.no_grad()
     def begin(self) -> None:
@@ -101,16 +99,12 @@ class UniXGrad(OwnState):
 
     @torch.no_grad()
     def feed(self) -> bool:
-        """Take the gradient that is wanted; go on to the next point, or complete the step (True).
-
-        For whoever computes the two gradients of a step at different times.
-        """
+        """Take the gradient that is wanted; go to the next point, or complete the step (True)."""
         points, group = self.points, self.param_groups[0]  # numbers: the same in all groups
         root, weight = group["root"], group["iteration"] + 1
         reach = 2.0 * weight / root  # (1), times alpha_t, in units of the radius
         origin, lead, mean = (self.entries(points, name) for name in ("origin", "lead", "mean"))
-        found = [(point, self.dense_gradient(point)) for point in points]
-        here = [torch.zeros_like(point) if item is None else item for point, item in found]
+        here = [self.dense_gradient(point) for point in points]
         if "ahead" not in self.state[points[0]]:
             for point, gradient in zip(points, here, strict=True):
                 self.state[point]["ahead"] = gradient.clone()

@@ -5,12 +5,7 @@ from typing import Any
 
 import pytest
 
-from grasp_tune.core.choice import (
-    Bound,
-    Certificate,
-    gradient_choice,
-    value_choice,
-)
+from grasp_tune.core.choice import Bound, Certificate
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.records import decode, encode
 
@@ -18,22 +13,20 @@ from grasp_tune.core.records import decode, encode
 def test_gradient_choice_by_hand() -> None:
     # n = 10, M = 50, delta = 0.05, Delta^2 = 2: ln 200 = 5.298317;
     # 24 (1 + 3 * 5.298317) 2 / 50 = 0.96 * 16.894952 = 16.219154.
-    bound = gradient_choice(10, 50, 0.05, noise=2.0)
-    assert bound.factor == 4.0
+    bound = Certificate("gradient", 10, 50, 0.05, noise=2.0).bound
+    assert bound is not None and bound.factor == 4.0
     assert bound.additive == pytest.approx(16.219154, rel=1e-7)
 
 
 def test_value_choice_by_hand() -> None:
     # sigma^2 = 0.09, ln 400 = 5.991465:
     # sqrt(8 * 0.09 * 5.991465 / 50) = sqrt(0.08627709) = 0.2937296.
-    bound = value_choice(10, 50, 0.05, variance=0.09)
-    assert bound.factor == 1.0
+    bound = Certificate("value", 10, 50, 0.05, noise=0.09).bound
+    assert bound is not None and bound.factor == 1.0
     assert bound.additive == pytest.approx(0.2937296, rel=1e-6)
 
 
-def test_certificate_uses_the_formula_of_its_kind() -> None:
-    assert Certificate("gradient", 10, 50, 0.05, 2.0).bound == gradient_choice(10, 50, 0.05, 2.0)
-    assert Certificate("value", 10, 50, 0.05, 0.09).bound == value_choice(10, 50, 0.05, 0.09)
+def test_an_exact_choice_is_the_best() -> None:
     assert Certificate("exact", 10, 0, 0.05).bound == Bound(1.0, 0.0)
 
 

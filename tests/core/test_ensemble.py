@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grasp_tune.core.choice import gradient_choice, value_choice
+from grasp_tune.core.choice import Certificate
 from grasp_tune.core.ensemble import (
     HalvingRound,
     Tally,
@@ -91,18 +91,22 @@ ALLOWED = RUNS * DELTA + 3 * math.sqrt(RUNS * DELTA * (1 - DELTA))
 
 
 def test_the_value_choice_fails_no_more_often_than_promised() -> None:
+    certified = Certificate("value", 12, 50, DELTA, noise=1.0).bound
+    assert certified is not None
     draws = np.random.default_rng(3)
     failures = 0
     for _ in range(RUNS):
         truth = draws.uniform(0.0, 0.3, size=12)
         noise = draws.uniform(-1.0, 1.0, size=(12, 50))  # bounded by sigma = 1
         chosen = best(list((truth[:, None] + noise).mean(axis=1)))
-        bound = truth.min() + value_choice(12, 50, DELTA, variance=1.0).additive
+        bound = truth.min() + certified.additive
         failures += truth[chosen] > bound
     assert failures <= ALLOWED
 
 
 def test_the_gradient_choice_fails_no_more_often_than_promised() -> None:
+    certified = Certificate("gradient", 10, 20, DELTA, noise=1.0).bound
+    assert certified is not None
     draws = np.random.default_rng(4)
     failures = 0
     for _ in range(RUNS):
@@ -111,7 +115,7 @@ def test_the_gradient_choice_fails_no_more_often_than_promised() -> None:
         noise /= np.linalg.norm(noise, axis=2, keepdims=True)  # |noise| = Delta = 1
         norms = np.linalg.norm((truth[:, None] + noise).mean(axis=1), axis=1)
         squares = (truth**2).sum(axis=1)
-        bound = 4 * squares.min() + gradient_choice(10, 20, DELTA, noise=1.0).additive
+        bound = 4 * squares.min() + certified.additive
         failures += squares[best(list(norms))] > bound
     assert failures <= ALLOWED
 

@@ -17,6 +17,7 @@ from grasp_tune.core.checkpoint_keys import START
 from grasp_tune.core.choice import Choice
 from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.core.methods import Convex, ConvexFree, Deterministic, Method, NonConvex
+from grasp_tune.core.records import decode, encode
 from grasp_tune.core.search import ATTEMPTS, Search, Step
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import (
@@ -29,8 +30,6 @@ from grasp_tune.core.tasks import (
     TrainTask,
     outcome_from_dict,
     outcome_to_dict,
-    task_from_dict,
-    task_to_dict,
 )
 from grasp_tune.runtime.files import read_sealed, write_sealed
 from grasp_tune.runtime.sweep_folder import load_search
@@ -370,7 +369,7 @@ def test_tasks_and_outcomes_survive_json(spec: SweepSpec) -> None:
     search = Search(spec)
     drive(search)
     for key, task in search.tasks.items():
-        assert task_from_dict(json.loads(json.dumps(task_to_dict(task)))) == task
+        assert decode(type(task), json.loads(json.dumps(encode(task)))) == task
         outcome = search.outcomes[key]
         again = outcome_from_dict(json.loads(json.dumps(outcome_to_dict(outcome))))
         assert repr(again) == repr(outcome)  # repr: NaN equals nothing

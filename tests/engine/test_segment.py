@@ -12,14 +12,8 @@ from torch import nn
 
 import grasp_tune as gt
 from grasp_tune.core.errors import InputError, ProblemError
-from grasp_tune.core.tasks import (
-    Arm,
-    Segment,
-    SegmentOutcome,
-    TrainTask,
-    task_from_dict,
-    task_to_dict,
-)
+from grasp_tune.core.records import decode, encode
+from grasp_tune.core.tasks import Arm, Segment, SegmentOutcome, TrainTask
 from grasp_tune.engine.lane_group import LaneSum
 from tests.engine import workbench
 from tests.engine.workbench import Bench, same_bits
@@ -116,7 +110,7 @@ def test_the_tree_adds_every_lane_once_and_holds_few_sums(lanes: list[int]) -> N
 
 def test_lanes_travel_with_the_task_and_are_checked() -> None:
     task = TrainTask("t", (Segment(Arm.of(1, "sgd", 0.1), 0, 9, lanes=3),))
-    assert task_from_dict(task_to_dict(task)) == task
+    assert decode(TrainTask, encode(task)) == task
     with pytest.raises(InputError, match="lanes: got 0"):
         Segment(Arm.of(1, "sgd", 0.1), 0, 9, lanes=0)
     with pytest.raises(InputError, match="they have one lane"):
