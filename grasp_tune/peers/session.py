@@ -5,6 +5,7 @@ with address t, so that all are compared on equal terms.
 """
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +20,7 @@ from grasp_tune.engine.problem import TorchProblem
 
 @dataclass(frozen=True, slots=True)
 class PeerResult:
-    """The end of one peer's run with one seed; the registry fills in what it cost."""
+    """The end of one peer's run with one seed."""
 
     tensors: Tensors = field(repr=False)  # `param.*` and `buffer.*` of the returned point
     calls: int  # oracle calls used, at most the budget
@@ -33,7 +34,7 @@ class Session:
 
     def __init__(self, problem: TorchProblem, budget: int, seed: int) -> None:
         self.problem, self.budget, self.seed = problem, whole("budget", budget), seed
-        self.calls = 0
+        self.calls, self.begun = 0, time.perf_counter()
 
     @property
     def left(self) -> int:
@@ -41,7 +42,7 @@ class Session:
 
     def run(self) -> "Run":
         """Return a new run at the start point; it shares the budget."""
-        return Run(Oracle(self.problem, self.seed, self._count))
+        return Run(self, Oracle(self.problem, self.seed, self._count))
 
     def _count(self, calls: int) -> None:
         self.calls += calls
@@ -53,6 +54,7 @@ class Session:
 class Run:
     """One model on its way from the start point."""
 
+    session: Session
     oracle: Oracle
     call: int = 0  # the next minibatch
     finite: bool = True
@@ -75,12 +77,12 @@ class Run:
             for group, value in zip(optimizer.param_groups, initial, strict=True):
                 if rate is not None:
                     group["lr"] = value * rate(self.call)
-            self.losses.append(float(self.oracle.gradient("train", self.call)))
+            self.losses.append(loss := float(self.oracle.gradient("train", self.call)))
             self.call += 1
-            self.finite = math.isfinite(self.losses[-1])
-            if not self.finite:
+            if not math.isfinite(loss):
+                self.finite = False
                 return
-            step(optimizer, self.losses[-1])
+            step(optimizer, loss)
 
     def recent(self, count: int) -> float:
         """Return the mean of the last `count` minibatch losses; infinite for a run that ended."""
@@ -91,4 +93,6 @@ class Run:
         """Return the present point, or others of the run, as what the peer ends with."""
         model = self.oracle.model
         point = tensors or {name: item.clone() for name, item in model_tensors(model).items()}
-        return PeerResult(point, 0, 0.0, not (self.finite and finite(model)), note)
+        seconds = time.perf_counter() - self.session.begun
+        diverged = not (self.finite and finite(model))
+        return PeerResult(point, self.session.calls, seconds, diverged, note)

@@ -134,7 +134,7 @@ def chosen_methods(names: Sequence[str]) -> tuple[str, ...]:
             wanted = f"some of {', '.join(TITLES)}{hint(name, TITLES)}"
             raise ConfigError("--methods", "", shown(name), wanted)
         if name in PEERS and not PEERS[name].installed:
-            raise missing_extra(str(PEERS[name].package), "bench", PEERS[name].title)
+            raise missing_extra(str(PEERS[name].needs), "bench", PEERS[name].title)
     return tuple(dict.fromkeys(names))
 
 
