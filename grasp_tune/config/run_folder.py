@@ -33,11 +33,10 @@ _HEAD = """\
 
 
 def claim(folder: Path, experiment: Experiment, *, fresh: bool = False) -> bool:
-    """Make the folder this experiment's, with its config; ConfigError where it is another's.
+    """Make the folder this experiment's, with its config; return whether it is a new one.
 
-    Returns whether it did not exist before.
-
-    fresh: remove an earlier run first, whichever it was; files of other names stay.
+    fresh: remove an earlier run first, whichever it was; files of other names stay. ConfigError
+    where the folder is another's.
     """
     values = experiment.to_dict()
     try:
@@ -75,10 +74,7 @@ def _check_own(folder: Path, values: dict[str, Any], ours: bool, fresh: bool) ->
 
 
 def release(folder: Path, new: bool) -> None:
-    """Give the folder back where a run has failed before there was anything to go on with.
-
-    new: it did not exist before the run.
-    """
+    """Give the folder back where a run has failed before there was anything to go on with."""
     names = {CONFIG, REPORT, "clock.json"}
     if {path.name for path in folder.iterdir()} <= names:
         for name in names:
@@ -116,7 +112,7 @@ def check_reach(
 ) -> None:
     """Refuse a config that writes outside of the run's folder, or connects: ConfigError.
 
-    typed: what was given with --set: that is the user's own, as is what the environment says.
+    typed: given with --set: the user's own, as is what the environment says.
     folder: where the run writes; None: `out`, which must then lie below the working directory.
     """
     names = [name for name in os.environ if name.startswith(ENVIRONMENT_PREFIX)]
