@@ -20,9 +20,8 @@ from torch import Tensor, nn
 from grasp_tune.config.errors import MissingDataError, require
 from grasp_tune.config.options import Backbone, Model
 from grasp_tune.core.errors import ProblemError
-from grasp_tune.data.data import Data
+from grasp_tune.data.data import Data, reading
 from grasp_tune.data.images import torchvision
-from grasp_tune.data.table import reading
 from grasp_tune.runtime.files import replace_atomically
 
 logger = logging.getLogger(__name__)

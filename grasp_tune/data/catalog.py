@@ -15,9 +15,8 @@ from torch.utils.data import Dataset as TorchDataset
 
 from grasp_tune.config.entry_point import load_entry_point
 from grasp_tune.config.errors import DataError, EntryPointError, require, shown
-from grasp_tune.data.data import Data
+from grasp_tune.data.data import KEY, Array, Data, check_memory, existing_file, reading, table_data
 from grasp_tune.data.options import BreastCancer, Csv, Dataset, Digits, Libsvm, Npz, OwnData, Table
-from grasp_tune.data.table import KEY, Array, check_memory, existing_file, reading, table_data
 from grasp_tune.extras import need
 
 _BLANKS = frozenset({"", "NA", "N/A", "?", "null", "NULL"})
@@ -93,8 +92,9 @@ def breast_cancer(options: BreastCancer) -> Data:
 def libsvm(options: Libsvm) -> Data:
     """The rows of a file in LIBSVM's text format, and of a second one as test rows."""
     how = "a text file with lines such as: +1 3:0.5 7:1"
-    given = {"path": options.path, "test_path": options.test_path}
-    files = [existing_file(path, key, how) for key, path in given.items() if path is not None]
+    files = [existing_file(options.path, "path", how)]
+    if options.test_path is not None:
+        files.append(existing_file(options.test_path, "test_path", how))
     for file in files:  # a value takes at least four characters in the file and sixteen bytes here
         check_memory(file.name, 4.0 * file.stat().st_size, options.max_gib)
     read = _sklearn("libsvm").load_svmlight_files
@@ -166,8 +166,7 @@ def csv(options: Csv) -> Data:
 def _read_csv(path: str, key: str, options: Csv) -> tuple[Path, Columns]:
     """The file, and its columns as text by their names.
 
-    By hand rather than by pandas, which fills short rows with blanks in silence, cannot name the
-    row that is wrong, and would be one more package to install for the most usual kind of file.
+    By hand: pandas fills short rows with blanks in silence and cannot name the row that is wrong.
     """
     file = existing_file(path, key, "a text file with a header line and one row per line")
     # A field needs at least two characters of the file and eight bytes of memory.
@@ -199,9 +198,9 @@ def _with_point(text: str) -> str:
 
 def _check_commas(file: Path, name: str, values: list[str]) -> None:
     """Raise DataError where a column of numbers has decimal commas, before they count as words."""
-    commas = [text for text in values if _WITH_COMMA.fullmatch(text)]
-    if commas and None not in (_number(_with_point(text)) for text in set(values) - _BLANKS):
-        got = f"{file}: column {shown(name)}: got {shown(commas[0])}, a number with a comma"
+    first = next(filter(_WITH_COMMA.fullmatch, values), "")
+    if first and None not in (_number(_with_point(text)) for text in set(values) - _BLANKS):
+        got = f"{file}: column {shown(name)}: got {shown(first)}, a number with a comma"
         raise DataError(f'{got}; set {KEY}.decimal: "," or write decimal points')
 
 
@@ -252,8 +251,8 @@ def _cell(file: Path, name: str, row: int, text: str, options: Csv) -> float:
 
 def _labels(file: Path, name: str, values: list[str]) -> Array:
     """Numbers where all are; else text, if it can be classes."""
-    row = values.index("") + 2 if "" in values else 0
-    require(not row, f"{file}: row {row}: the label is blank")
+    if "" in values:
+        raise DataError(f"{file}: row {values.index('') + 2}: the label is blank")
     numbers, different = [_number(value) for value in values], len(set(values))
     if None not in numbers:
         return np.array(numbers)

@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 
 from grasp_tune.config.errors import MissingDataError, require
-from grasp_tune.data.data import Data, PixelScale
+from grasp_tune.data.data import KEY, Array, Data, PixelScale, check_memory, kept_rows, reading
 from grasp_tune.data.options import ImageFolder, Images, TorchvisionImages
-from grasp_tune.data.table import KEY, Array, check_memory, kept_rows, reading
 from grasp_tune.extras import need
 
 logger = logging.getLogger(__name__)
