@@ -69,10 +69,18 @@ class ModelFactory:
                     nn.init.zeros_(parameter)
                 return nn.Sequential(OrderedDict(flatten=nn.Flatten(), linear=layer))
             case kinds.Mlp():
-                return _mlp((spec.features, *options.hidden, outputs), options.activation)
+                widths = (spec.features, *options.hidden, outputs)
+                if (weights := sum(a * b for a, b in pairwise(widths))) > _MAX_PARAMETERS:
+                    got = f"{list(options.hidden)}, {weights} weights with {widths[0]} features"
+                    wanted = f"at most {_MAX_PARAMETERS}"
+                    raise ProblemError(f"problem.model.hidden: got {got}; expected {wanted}")
+                layers: list[nn.Module] = [nn.Flatten()]
+                for before, after in pairwise(widths):
+                    layers += [nn.Linear(before, after), _ACTIVATIONS[options.activation]()]
+                return nn.Sequential(*layers[:-1])
             case kinds.Cnn():
                 channels, height, width = spec.input_shape
-                layers: list[nn.Module] = []
+                layers = []
                 for after in options.channels:
                     layers += [nn.Conv2d(channels, after, 3, padding=1), nn.ReLU()]
                     channels = after
@@ -165,18 +173,6 @@ def default_model(convex: bool, spec: DataSpec) -> kinds.Model:
     """The model when a config names none: one linear layer if convex, else a small network."""
     linear = kinds.LinearModel(name="linear" if spec.classes is None else "softmax")
     return linear if convex else kinds.Mlp()
-
-
-def _mlp(widths: tuple[int, ...], activation: str) -> nn.Module:
-    if (weights := sum(a * b for a, b in pairwise(widths))) > _MAX_PARAMETERS:
-        raise ProblemError(
-            f"problem.model.hidden: got {list(widths[1:-1])}, {weights} weights with {widths[0]} "
-            f"features; expected at most {_MAX_PARAMETERS}"
-        )
-    layers: list[nn.Module] = [nn.Flatten()]
-    for before, after in pairwise(widths):
-        layers += [nn.Linear(before, after), _ACTIVATIONS[activation]()]
-    return nn.Sequential(*layers[:-1])
 
 
 def cross_entropy(model: nn.Module, batch: Batch) -> Tensor:

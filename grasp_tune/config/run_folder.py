@@ -83,12 +83,17 @@ def release(folder: Path, new: bool) -> None:
             folder.rmdir()
 
 
-def saved_experiment(folder: Path, *, overrides: Iterable[str] = ()) -> Experiment:
-    """The experiment of a run's folder, ready to go on; ConfigError where there is none."""
-    path = folder / CONFIG
-    if not path.is_file():
+def config_of(folder: Path) -> Path:
+    """The config's file in a run's folder; ConfigError where there is none."""
+    if not (path := folder / CONFIG).is_file():
         got = f"a folder without {CONFIG}" if folder.is_dir() else "no such folder"
         raise ConfigError(str(folder), "", got, "the folder of a run, as given to --out")
+    return path
+
+
+def saved_experiment(folder: Path, *, overrides: Iterable[str] = ()) -> Experiment:
+    """The experiment of a run's folder, ready to go on; ConfigError where there is none."""
+    path = config_of(folder)
     experiment = load_experiment(path, overrides=overrides)
     if f":{MASK}@" in (getattr(experiment.backend, "storage", None) or ""):
         got = "a URL whose password was not saved"
@@ -104,7 +109,7 @@ def saved_experiment(folder: Path, *, overrides: Iterable[str] = ()) -> Experime
 def saved_config(folder: Path) -> dict[str, Any]:
     """The config as stored, for showing it: a masked password stays masked."""
     # The environment is this process's, not the run's: it must not colour what was saved.
-    return load_experiment(folder / CONFIG, environment={}).to_dict()
+    return load_experiment(config_of(folder), environment={}).to_dict()
 
 
 def check_reach(

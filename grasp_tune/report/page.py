@@ -21,7 +21,6 @@ from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
 from grasp_tune.config.errors import ConfigError
-from grasp_tune.config.loader import CONFIG
 from grasp_tune.config.run_folder import REPORT, saved_config
 from grasp_tune.config.yaml_text import yaml_text
 from grasp_tune.report import advice, figures, formatting
@@ -98,9 +97,6 @@ def write_result_report(path: Path, result: Result) -> Path:
 
 def write_folder_report(folder: Path) -> Path:
     """Write the report of a run's folder as it stands: ended, stopped, or under way."""
-    if not (folder / CONFIG).exists():
-        got = f"a folder without {CONFIG}" if folder.is_dir() else "no such folder"
-        raise ConfigError(str(folder), "", got, "the folder of a run, as given to --out")
     refresh, config = None, saved_config(folder)
     if (folder / "result.json").exists():
         result, metadata = Result.load(folder), read_metadata(folder)
