@@ -97,19 +97,18 @@ def write_result_report(path: Path, result: Result) -> Path:
 
 def write_folder_report(folder: Path) -> Path:
     """Write the report of a run's folder as it stands: ended, stopped, or under way."""
-    refresh, config = None, saved_config(folder)
+    refresh, metadata, config = None, None, saved_config(folder)
     if (folder / "result.json").exists():
         result, metadata = Result.load(folder), read_metadata(folder)
     elif (folder / "state.json").exists():
-        result, metadata = Result.of(load_search(folder / "state.json"), {}), None
         metric = config["problem"]["metric"] or ""
+        result = Result.of(load_search(folder / "state.json"), {})
         result = replace(result, measured=metric.rpartition(":")[2] or None)
         refresh = REFRESH if is_held(folder) else None
     else:
         wanted = "one that has done its first task"
         raise ConfigError(str(folder), "", "a run without any outcome yet", wanted)
-    text = report_text(folder, result, metadata, config, refresh)
-    return write_page(folder / REPORT, text)
+    return write_page(folder / REPORT, report_text(folder, result, metadata, config, refresh))
 
 
 class LiveReport(Callback):
