@@ -44,7 +44,6 @@ def _columns(*names: str) -> Table:
 
 
 def run_page(finished: "Finished") -> Group:
-    """What a run has found."""
     from grasp_tune.report.advice import effort, headline, next_steps, score_label, score_words
 
     result, metadata, table = finished.result, finished.metadata, _lines()
@@ -67,7 +66,6 @@ def run_page(finished: "Finished") -> Group:
 
 
 def comparison_page(comparison: "Comparison", path: Path) -> Group:
-    """What a comparison has found."""
     from grasp_tune.report.compare import headline, table_rows
 
     head, *rows = table_rows(comparison)
@@ -78,7 +76,6 @@ def comparison_page(comparison: "Comparison", path: Path) -> Group:
 
 
 def plan_page(estimate: CostEstimate) -> Group:
-    """What a run would do and cost."""
     experiment, start, run, head = estimate.experiment, estimate.start, estimate.run, _lines()
     if (built := estimate.built) is not None:
         rows, held = built.problem.rows, built.problem.validation_rows

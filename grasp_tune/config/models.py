@@ -42,7 +42,6 @@ class ModelFactory:
     augment: tuple[str, ...] = ()
 
     def __call__(self) -> nn.Module:
-        """A new model with its first weights, on the CPU."""
         network = self._network()
         if state := starting_weights(self.options):
             known = network.state_dict()
@@ -140,7 +139,6 @@ class Augment(nn.Module):
         self._names = names
 
     def forward(self, x: Tensor) -> Tensor:
-        """The inputs, changed in the order of the names."""
         for name in self._names if self.training else ():
             if name in ("flip", "crop") and x.ndim != 4:
                 got = f"got {name} for rows of shape {tuple(x.shape[1:])}"

@@ -35,7 +35,6 @@ class Finished:
     report: Path  # the page for people
 
     def to_dict(self) -> dict[str, Any]:
-        """The run in numbers, as JSON values."""
         result, metadata = self.result, self.metadata
         return {
             "folder": str(self.folder),

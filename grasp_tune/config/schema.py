@@ -157,7 +157,6 @@ class Experiment(s.Section):
 
     @property
     def batch_size(self) -> int | Literal["full"]:
-        """The batch size with its default filled in."""
         return self.problem.batch_size or ("full" if self.method.name == "deterministic" else 64)
 
     @property

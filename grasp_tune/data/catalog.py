@@ -34,7 +34,6 @@ def load_data(options: Dataset) -> Data:
 
 
 def own_data(options: OwnData) -> Data:
-    """What the user's function gives, as data."""
     given = load_entry_point(options.name, f"{KEY}.name")(**options.options)
     if isinstance(given, Data):
         return given
@@ -67,7 +66,6 @@ def _all_rows(source: Any, options: OwnData) -> list[Array]:
 
 
 def digits(options: Digits) -> Data:
-    """Handwritten digits, 8 x 8 pixels from 0 to 1, as pictures of one channel."""
     bunch = _sklearn("digits").load_digits()
     # The files count ink from 0 to 16.
     return table_data("digits", [bunch.images[:, None] / 16.0, bunch.target], options)
@@ -83,7 +81,6 @@ def spirals(options: Digits) -> Data:
 
 
 def breast_cancer(options: BreastCancer) -> Data:
-    """Measurements of tumours, malignant (0) or benign (1)."""
     bunch = _sklearn("breast_cancer").load_breast_cancer()
     labels = tuple(map(str, bunch.target_names))
     return table_data("breast_cancer", [bunch.data, bunch.target], options, labels=labels)
@@ -264,7 +261,6 @@ def _labels(file: Path, name: str, values: list[str]) -> Array:
 
 
 def _notes(columns: Columns, numbers: list[str], words: dict[str, list[str]]) -> Iterator[str]:
-    """What was done to the columns, as sentences."""
     if listed := ", ".join(
         f"{name} ({len(found)} words)" for name, found in words.items() if found
     ):

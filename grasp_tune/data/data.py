@@ -51,7 +51,6 @@ class DataSpec:
 
     @property
     def features(self) -> int:
-        """Numbers in one row."""
         return prod(self.input_shape)
 
 
@@ -101,7 +100,6 @@ class Data:
 
     @property
     def spec(self) -> DataSpec:
-        """What a model has to know about this data."""
         classes = None if self.labels is None else len(self.labels)
         outputs = classes or (1 if self.y.ndim == 1 else int(self.y.shape[1]))
         return DataSpec(self.name, tuple(self.x.shape[1:]), classes, outputs, self.pixels)

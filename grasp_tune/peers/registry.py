@@ -152,5 +152,4 @@ def find_peer(name: str) -> Peer:
 
 
 def installed_peers() -> tuple[Peer, ...]:
-    """Return the peers whose packages can be imported, in the order of the registry."""
     return tuple(peer for peer in PEERS.values() if peer.installed)

@@ -41,7 +41,6 @@ class Session:
         return self.budget - self.calls
 
     def run(self) -> "Run":
-        """Return a new run at the start point; it shares the budget."""
         return Run(self, Oracle(self.problem, self.seed, self._count))
 
     def _count(self, calls: int) -> None:

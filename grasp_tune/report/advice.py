@@ -58,19 +58,16 @@ def headline(result: Result, metadata: RunMetadata | None) -> str:
 
 
 def effort(result: Result, metadata: RunMetadata | None) -> str:
-    """What it took."""
     time = "" if metadata is None else f" in {duration(metadata.seconds)}"
     runs, budget = plural(len(result.runs), "run"), int(result.spec["budget"])
     return f"{runs}; {spent_calls(result):,} of {budget:,} oracle calls were spent{time}."
 
 
 def spent_calls(result: Result) -> int:
-    """Oracle calls that count."""
     return sum(amount for key, amount in result.calls.items() if key != "repeated")
 
 
 def score_label(result: Result) -> str:
-    """What the score is."""
     if result.choice.by != "value":
         return "gradient norm on fresh samples"
     if result.choice.way == "exact":

@@ -144,12 +144,10 @@ class CostEstimate:
 
     @property
     def quantity(self) -> str:
-        """What is searched: step sizes, radii, distances."""
         return quantities(self.run.bases)
 
     @property
     def seconds(self) -> float | None:
-        """How long the sweep would take here."""
         return self.seconds_on(getattr(self.experiment.backend, "workers", None) or 1)
 
     def seconds_on(self, workers: int) -> float | None:

@@ -42,7 +42,6 @@ class Round:
 
     @property
     def phase(self) -> str:
-        """`probe`, `train` or `score`."""
         return self.tasks[0].phase
 
     @property
@@ -51,7 +50,6 @@ class Round:
 
     @property
     def segments(self) -> tuple[t.Segment, ...]:
-        """The parts of runs that are trained in it."""
         trains = (task for task in self.tasks if isinstance(task, t.TrainTask))
         return tuple(segment for task in trains for segment in task.segments)
 
@@ -73,7 +71,6 @@ class DryRun:
 
     @property
     def segments(self) -> tuple[t.Segment, ...]:
-        """The parts of runs, in the order in which they are trained."""
         return tuple(segment for item in self.rounds for segment in item.segments)
 
     @property

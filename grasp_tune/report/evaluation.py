@@ -137,7 +137,6 @@ def _scores(model: Any, built: Built, x: Tensor, y: Tensor) -> Scores:
 def describe(
     built: Built, model: nn.Module, quality: Quality | None, started: str, seconds: float
 ) -> RunMetadata:
-    """The metadata of a run that has just ended."""
     packages = [("grasp_tune", grasp_tune.__version__), ("python", platform.python_version())]
     for name in ("torch", "numpy", "ray", "optuna"):
         with suppress(metadata.PackageNotFoundError):
