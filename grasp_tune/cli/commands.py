@@ -1,4 +1,4 @@
-"""The command `grasp-tune`: its subcommands, and what becomes of their errors; see also `pages`.
+"""The command `grasp-tune`: its subcommands, and what becomes of their errors.
 
 Results go to standard output, progress and errors to standard error. Exit codes: 0 done, 1 the run
 failed, 2 bad input, 130 Ctrl-C, 143 SIGTERM. Bad input is one line, without a traceback. Heavy
@@ -12,7 +12,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -78,14 +78,15 @@ def _say(text: str) -> None:
     typer.echo(text, err=True)
 
 
-def _output(found: Any, shown: Format, page: Callable[..., Any], *more: object) -> None:
+def _output(found: Any, shown: Format, template: str, **more: object) -> None:
     """Print what a command has found: as JSON, or as a page for people."""
     if shown == "json":
         typer.echo(json.dumps(found.to_dict(), indent=2, ensure_ascii=False))
     else:
-        from grasp_tune.cli.pages import show
+        from grasp_tune.report.formatting import templates
 
-        show(page(found, *more))
+        text = templates().get_template(template).render(found=found, **more)
+        typer.echo(text.rstrip())
 
 
 _SCHEMA = "Print the JSON schema of a config instead, for editors that complete and check YAML."
@@ -151,10 +152,9 @@ def plan(
     """
     allowed = allow_outside or grad_norm is not None
     experiment = _experiment(config, None, allowed, changes, budget, steps, epochs, minutes)
-    from grasp_tune.cli.pages import plan_page
     from grasp_tune.report.cost_estimate import estimate_cost
 
-    _output(estimate_cost(experiment, grad_norm=grad_norm, value=value), shown, plan_page)
+    _output(estimate_cost(experiment, grad_norm=grad_norm, value=value), shown, "plan.txt")
 
 
 _OUT = "Folder for all that the run writes; a folder of this same run is gone on with."
@@ -183,17 +183,18 @@ def run(
     Example: grasp-tune run configs/quickstart.yaml --out runs/quickstart --epochs 10
     """
     experiment = _experiment(config, out, allow_outside, changes, budget, steps, epochs, minutes)
-    from grasp_tune.cli.pages import run_page
     from grasp_tune.config.run import run_experiment
+    from grasp_tune.report import advice
 
     folder = (out or Path(experiment.out or "")).expanduser().absolute()
     flag = " --allow-outside" * allow_outside
     tell = (lambda text: None) if quiet else (lambda text: _say(f"note: {text}"))
-    with _resumable(f"grasp-tune resume {shlex.quote(str(folder))}{flag}"):
+    quoted = shlex.quote(str(folder))
+    with _resumable(f"grasp-tune resume {quoted}{flag}"):
         finished = run_experiment(
             experiment, out, progress=not quiet, fresh=fresh, tell=tell, began=_BEGUN
         )
-    _output(finished, shown, run_page)
+    _output(finished, shown, "run.txt", advice=advice, folder=quoted)
 
 
 def resume(
@@ -329,7 +330,6 @@ def compare(
     Example: grasp-tune compare configs/quickstart.yaml --out runs/compare --seeds 2
     """
     experiment = _experiment(config, out, allow_outside, changes, budget, steps, epochs, minutes)
-    from grasp_tune.cli.pages import comparison_page
     from grasp_tune.report import compare as contest
 
     names = tuple(name.strip() for name in methods.split(",") if name.strip())
@@ -340,7 +340,9 @@ def compare(
         comparison = contest.compare(
             experiment, out, methods=names, seeds=seeds, fresh=fresh, sort=sort, tell=tell
         )
-    _output(comparison, shown, comparison_page, contest.write_comparison(comparison))
+    page, rows = contest.write_comparison(comparison), contest.table_rows(comparison)
+    headline = contest.headline(comparison)
+    _output(comparison, shown, "comparison.txt", page=page, headline=headline, rows=rows)
 
 
 app = typer.Typer(

@@ -16,7 +16,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
@@ -57,7 +56,7 @@ def render(template: str, drawn: Mapping[str, Callable[[], Any]], **values: Any)
         "digests": Markup(" ".join(f"'sha256-{item}'" for item in sums) or "'none'"),
         **values,
     }
-    return _environment().get_template(template).render(values)
+    return formatting.templates().get_template(template).render(values)
 
 
 def write_page(path: Path, text: str) -> Path:
@@ -75,17 +74,6 @@ def plotly_library() -> str | None:
         return None
     # It must not end its own element, nor open a comment that swallows the rest.
     return str(get_plotlyjs()).replace("</script", "<\\/script").replace("<!--", "<\\!--")
-
-
-@cache
-def _environment() -> Environment:
-    tidy: Any = {"trim_blocks": True, "lstrip_blocks": True, "undefined": StrictUndefined}
-    made = Environment(loader=PackageLoader("grasp_tune.report"), autoescape=True, **tidy)
-    names = ("number", "percent", "duration", "plural")
-    made.filters |= {name: getattr(formatting, name) for name in names}
-    made.filters["error_bar"] = figures.error_bar
-    made.tests["finite"] = math.isfinite
-    return made
 
 
 def write_result_report(path: Path, result: Result) -> Path:
@@ -150,6 +138,7 @@ def report_text(
         metadata=metadata,
         quality=metadata and metadata.quality,
         advice=advice,
+        error_bar=figures.error_bar,
         quantity=formatting.quantities(run.base for run in result.runs),
         parts=figures.call_parts(result),
         # The chosen one, then by samples: few of them are no match for many.
