@@ -120,21 +120,19 @@ class MethodSection(s.NamedSection):
     )
 
 
+_OPTION = Literal["smooth", "universal"]
+_PROBE = Annotated[s.Real, Field(gt=0, lt=1)] | None
 _ANY = "any positive number is right, a smaller one costs a logarithm."
 _INPUTS: dict[str, tuple[Any, str]] = {
     "d_eps": (s.Positive, f"Where the searched distances begin; {_ANY}"),
     "L_eps": (s.Positive, f"Floor for the unknown smoothness; {_ANY}"),
     "F_eps": (s.Positive, "Floor for the unknown gain in loss; any positive number is right."),
     "delta": (s.Real, "Probability with which the guarantee may fail."),
-    "option": (
-        Literal["smooth", "universal"],
-        "The paper's Option I (smooth) or II (smooth or not).",
-    ),
+    "option": (_OPTION, "The paper's Option I (smooth) or II (smooth or not)."),
     "value_floor": (s.Real, "For `universal`: what the loss never goes below; 0 for usual losses."),
     "probe": (
-        Annotated[s.Real, Field(gt=0, lt=1)] | None,
-        "Share of the budget spent at the start point to find the range of the search; empty: the "
-        "schedule's own (a quarter for `paper`).",
+        _PROBE,
+        "Share of the budget that finds the range of the search; empty: the schedule's.",
     ),
 }
 _VARIANTS: dict[Any, str] = {

@@ -164,11 +164,8 @@ def next_steps(result: Result, metadata: RunMetadata | None, folder: str = "DIR"
                 "problem's weight_decay) or a smaller model would help"
             )
         return [*steps, f"{words} {remedy}. More budget would not help."]
-    gain, base, train = (
-        expected_gain(result),
-        quality and quality.baseline,
-        quality and quality.train,
-    )
+    base, train = (quality.baseline, quality.train) if quality else (None, None)
+    gain = expected_gain(result)
     # Whether hardly anything is left to learn from the training rows:
     fits = train and (train.accuracy == 1.0 or (base and train.loss < _FITS * base.loss))
     blind = result.validation is None and not (quality and quality.test)

@@ -253,12 +253,10 @@ def estimate_cost(
         if calls == UNLIMITED:
             wanted = "budget or steps; or no --grad-norm, so that the data are read"
             raise ConfigError("--grad-norm", "", "a config with epochs or minutes", wanted)
-        experiment, start = (
-            experiment.model_copy(update={"budget": calls}),
-            StartPoint(grad_norm, value),
-        )
+        limited = experiment.model_copy(update={"budget": calls})
+        start = StartPoint(grad_norm, value)
         spec, _ = SweepSpec.assemble(**{**given, "budget": calls})
-        return CostEstimate(experiment, start, dry_run(spec, start))
+        return CostEstimate(limited, start, dry_run(spec, start))
     # What follows needs torch; without it a plan takes no time.
     from grasp_tune.config.build import build_parts, settled
     from grasp_tune.engine.fused import fusion_width
