@@ -132,7 +132,7 @@ _INPUTS: dict[str, tuple[Any, str]] = {
     "value_floor": (s.Real, "For `universal`: what the loss never goes below; 0 for usual losses."),
     "probe": (
         _PROBE,
-        "Share of the budget that finds the range of the search; empty: the schedule's.",
+        "Share of the budget for the probe; empty: the schedule's (paper: a quarter).",
     ),
 }
 _VARIANTS: dict[Any, str] = {

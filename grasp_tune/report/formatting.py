@@ -54,7 +54,7 @@ def quantities(bases: Iterable[str]) -> str:
 
 def labelled(text: str) -> str:
     """Lines `label | text` with the texts below each other, broken where a terminal ends."""
-    pairs = [line.partition(" | ")[::2] for line in text.splitlines() if line]
+    pairs = [line.partition(" | ")[::2] for line in text.split("\n") if line]
     margin = 2 + max(len(label) for label, _ in pairs)
     # A log is never cut.
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
