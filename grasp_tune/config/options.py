@@ -130,10 +130,7 @@ _INPUTS: dict[str, tuple[Any, str]] = {
     "delta": (s.Real, "Probability with which the guarantee may fail."),
     "option": (_OPTION, "The paper's Option I (smooth) or II (smooth or not)."),
     "value_floor": (s.Real, "For `universal`: what the loss never goes below; 0 for usual losses."),
-    "probe": (
-        _PROBE,
-        "Share of the budget for the probe; empty: the schedule's (paper: a quarter).",
-    ),
+    "probe": (_PROBE, "Share of the budget for the probe; empty: the schedule's (`paper`: 1/4)."),
 }
 _VARIANTS: dict[Any, str] = {
     NonConvex: "GRASP-NC: for neural networks and every smooth loss; chooses by the gradient norm.",
