@@ -1,8 +1,7 @@
 """Models and losses by name.
 
-A model is a factory that knows the data's shape and builds the network anew each time. A loss is a
-function of (model, batch) that gives the mean loss of a minibatch `(x, y)`. Classification losses
-take scores, one per class, or a single one for two classes.
+A loss is a function of (model, batch) that gives the mean loss of a minibatch `(x, y)`. Those of
+classification take scores, one per class, or a single one for two classes.
 """
 
 from collections import OrderedDict
@@ -130,8 +129,7 @@ class Pixels(nn.Module):
 class Augment(nn.Module):
     """Random changes of a minibatch's inputs while training; in evaluation nothing changes.
 
-    Random numbers come from torch's generator, which is addressed by the oracle call: a call that
-    is repeated sees the same changes.
+    torch's generator is addressed by the oracle call: one that is repeated sees the same changes.
     """
 
     def __init__(self, names: tuple[str, ...]) -> None:
@@ -206,11 +204,7 @@ _BY_NAME = {function.__name__: function for function in (cross_entropy, logistic
 
 
 def settle_loss(name: str | None, model: str, spec: DataSpec) -> tuple[str, Loss, int]:
-    """The name of a loss, the loss, and the outputs that it needs; ProblemError if it does not fit.
-
-    Without a name: `logistic` for the model of that name, `mse` where numbers are predicted, else
-    `cross_entropy`.
-    """
+    """The name of a loss, the loss, and its number of outputs; ProblemError if it does not fit."""
     numbers, two, one_score = spec.classes is None, spec.classes == 2, model == "logistic"
     what = "whose labels are numbers to predict" if numbers else f"which has {spec.classes} classes"
     fitting = ("linear",) if numbers else ("softmax", "logistic") if two else ("softmax",)

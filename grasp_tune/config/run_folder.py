@@ -35,8 +35,7 @@ _HEAD = """\
 def claim(folder: Path, experiment: Experiment, *, fresh: bool = False) -> bool:
     """Make the folder this experiment's, with its config; return whether it is a new one.
 
-    fresh: remove an earlier run first, whichever it was; files of other names stay. ConfigError
-    where the folder is another's.
+    fresh: remove an earlier run first, whichever it was; files of other names stay.
     """
     values = experiment.to_dict()
     try:

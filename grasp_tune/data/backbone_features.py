@@ -1,7 +1,6 @@
 """Pictures as a frozen, pre-trained network sees them: computed once, kept in a file.
 
-With the features in place of the pictures, training a linear layer on a frozen backbone is the
-convex problem of the paper's experiments, at the price of a table.
+A linear layer on them is the convex problem of the paper's experiments, at the price of a table.
 """
 
 import logging

@@ -65,19 +65,20 @@ class Peer:
 
     def _single(self, session: Session, kind: str) -> PeerResult:
         package, _, name = kind.rpartition(".")
-        run, budget, rate = session.run(), session.budget, self.rate
+        run, budget = session.run(), session.budget
         averages = Averages(run.oracle.model, (GAMMA,)) if self.average else None
-
-        def step(optimizer: Any, loss: float) -> None:
-            optimizer.step(**({"loss": torch.tensor(loss)} if self.told else {}))
-            if averages is not None:
-                averages.update()
-
         options = {k: float(budget) if v is BUDGET else v for k, v in self.options.items()}
         make = getattr(need(package, "bench", "this peer"), name)
         optimizer = make(self.groups(run.oracle.model, run.oracle.parameters), **options)
         getattr(optimizer, "train", bool)()  # schedule-free ones return an average
-        run.advance(optimizer, budget, rate and (lambda call: rate(call / budget)), step)
+        rates = [group.get("lr", math.nan) for group in optimizer.param_groups]
+        for loss in run.steps(budget):
+            for group, value in zip(optimizer.param_groups, rates, strict=True):
+                if self.rate is not None:
+                    group["lr"] = value * self.rate((run.call - 1) / budget)
+            optimizer.step(**({"loss": torch.tensor(loss)} if self.told else {}))
+            if averages is not None:
+                averages.update()
         getattr(optimizer, "eval", bool)()
         return run.result(tensors=averages.candidate(GAMMA) if averages else None)
 

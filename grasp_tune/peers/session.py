@@ -6,11 +6,8 @@ with address t, so that all are compared on equal terms.
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
-
-from torch.optim import Optimizer
 
 from grasp_tune.core.errors import SearchError, whole
 from grasp_tune.engine.checkpoints import Tensors, finite, model_tensors
@@ -59,29 +56,18 @@ class Run:
     finite: bool = True
     losses: list[float] = field(default_factory=list)  # of the minibatches, in order
 
-    def advance(
-        self,
-        optimizer: Optimizer,
-        calls: int,
-        rate: Callable[[int], float] | None = None,
-        step: Callable[[Any, float], object] = lambda optimizer, loss: optimizer.step(),
-    ) -> None:
-        """Take `calls` steps of one oracle call each; a run that is not finite is stopped.
+    def steps(self, calls: int) -> Iterator[float]:
+        """Yield the loss of each further minibatch, its gradients in place; ends where not finite.
 
-        rate: the factor of every group's learning rate at a call, for schedules.
-        step: takes a step of an optimizer, given the loss of the minibatch.
+        Whoever asks takes a step of its optimizer in between.
         """
-        initial = [group.get("lr", math.nan) for group in optimizer.param_groups]
         for _ in range(calls if self.finite else 0):
-            for group, value in zip(optimizer.param_groups, initial, strict=True):
-                if rate is not None:
-                    group["lr"] = value * rate(self.call)
             self.losses.append(loss := float(self.oracle.gradient("train", self.call)))
             self.call += 1
             if not math.isfinite(loss):
                 self.finite = False
                 return
-            step(optimizer, loss)
+            yield loss
 
     def recent(self, count: int) -> float:
         """Return the mean of the last `count` minibatch losses; infinite for a run that ended."""

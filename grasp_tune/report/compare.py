@@ -1,8 +1,7 @@
 """The same problem and the same oracle calls for this method and for others, over several seeds.
 
-Every (method, seed) is a record of its own on the disk, so a comparison that was stopped goes on
-where it was. All see the same minibatches in the same order; what they return is judged over all
-rows, outside the budget.
+Every (method, seed) is a file of its own, so a comparison that was stopped goes on where it was.
+All see the same minibatches in the same order; what they return is judged over all rows.
 """
 
 import math
@@ -154,7 +153,7 @@ def compare(
     out: the folder of the comparison; the same folder again goes on with it, unless `fresh`.
     methods: names as `chosen_methods` knows them; none means all that are installed.
     sort: what comes first: the smallest `train_loss`, `test_loss` or `seconds`, or the largest
-        `metric` on the test rows; on the validation rows where there are no test rows.
+        `metric`, on the test rows, or on the validation rows where there are none.
     tell: gets a line with the time that this will take, and one for each record.
     """
     names = chosen_methods(methods)
@@ -278,10 +277,7 @@ def table_rows(comparison: Comparison) -> Sequence[tuple[str, ...]]:
 
 
 def method_figure(comparison: Comparison) -> Any:
-    """A dot per method and seed at what the methods are sorted by.
-
-    A number far above the others is a cross at the right edge: it would squeeze them into a line.
-    """
+    """A dot per method and seed at what the methods are sorted by; a cross for one far above."""
     names, sort = [escape(item.title) for item in comparison.methods], comparison.sort
     rows = [
         (value, escape(item.title), f"{item.title}, seed {record.seed}", item.method in OURS)

@@ -1,7 +1,6 @@
 """What a run would do and cost, before anything is trained: what `grasp-tune plan` shows.
 
-`measure` takes a few real steps and throws them away: how fast this machine is, how large a
-checkpoint, and where the sweep starts. None of these counts as an oracle call of a run. Without it
+`measure` takes a few real steps and throws them away; they are no oracle calls of a run. Without it
 nothing here loads torch.
 """
 
@@ -52,8 +51,7 @@ class Measured:
 def measure(problem: "TorchProblem", spec: SweepSpec, bases: Mapping[str, Factory]) -> Measured:
     """The sweep that would start here: the start point as a few samples show it, and a few steps.
 
-    Their time is the difference of a longer and a shorter run: a real segment is so long that
-    reading and writing its checkpoints hardly matters.
+    Their time is the difference of two runs: in a real one checkpoints hardly matter.
     """
     from grasp_tune.engine.worker import Worker
     from grasp_tune.runtime.store import TemporaryStore
@@ -241,10 +239,9 @@ def _words(group: list[Round]) -> str:
 def estimate_cost(
     experiment: Experiment, *, grad_norm: float | None = None, value: float = 1.0
 ) -> CostEstimate:
-    """What a run of the experiment would do and cost.
+    """What a run of the experiment would do and cost; data are read and a few steps are timed.
 
-    The data are read, and a few steps are timed and thrown away; they are no oracle calls of a
-    run. With `grad_norm` (and `value`, the loss) at the start point given, neither happens.
+    grad_norm, value: at the start point; where they are given, neither happens.
     """
     given = experiment.sweep_arguments()
     fused = given.pop("fused")

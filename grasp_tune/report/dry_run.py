@@ -1,9 +1,8 @@
 """A sweep without training: the search is real, the outcomes and the seconds are made up.
 
-What a schedule does depends on what its runs report. Here every run behaves: the loss falls with
-the calls and is lowest in the middle of the range. So the phases and their calls are typical; that
-the calls never exceed the budget is certain. How long the rounds take on many workers follows from
-the seconds of a call, since tasks are handed out by the rule of the real executors.
+Here every run behaves: the loss falls with the calls and is lowest in the middle of the range. So
+the phases and their calls are typical; that the calls never exceed the budget is certain. Tasks are
+handed to workers by the rule of the real executors.
 """
 
 import heapq

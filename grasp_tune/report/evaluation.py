@@ -1,8 +1,7 @@
 """A finished run beside its result: how good its model is over all rows, times, versions, data.
 
-For people and for comparisons only. Nothing here is seen by the search, and none of it counts as
-oracle calls. Kept as `run.json` in the run's folder, so that a report can be written again later
-and the model be built again without the data.
+For people only: the search sees none of it. Kept as `run.json` in the run's folder, so that a
+report can be written again later and the model be built again without the data.
 """
 
 import math

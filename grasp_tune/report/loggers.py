@@ -1,9 +1,8 @@
 """Loggers of experiments as callbacks: TensorBoard, MLflow and Weights & Biases.
 
-`gt.minimize(problem, 10_000, callbacks=[MLflow("digits")])`. Each needs its package, which is
-loaded when the logger is made. All write the same: the lowest loss by oracle calls, the curve of
-every run by its own calls, what validation data said, how the sweep was set up, its score, and the
-report as an artifact.
+`gt.minimize(problem, 10_000, callbacks=[MLflow("digits")])`. All write the same: the lowest loss by
+oracle calls, the curve of every run by its own calls, what validation data said, how the sweep was
+set up, its score, and the report as an artifact.
 """
 
 import math

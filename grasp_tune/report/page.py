@@ -1,8 +1,7 @@
 """Pages: the report of a run as one HTML file that opens offline and fetches nothing.
 
-What it says: what the run did, whether it is good, whether to trust it, what to do next. Whatever
-is put into a page as text is escaped. The page's policy allows our own scripts, by their digests,
-and no others; so text that got through as markup could still not run.
+Whatever is put into a page as text is escaped. The page's policy allows our own scripts, by their
+digests, and no others; so text that got through as markup could still not run.
 """
 
 import base64
@@ -39,8 +38,7 @@ def render(template: str, drawn: Mapping[str, Callable[[], Any]], **values: Any)
     """Return the page as HTML.
 
     template: a file of the folder `templates` that extends `page.html`.
-    drawn: draws the plotly figures, by the names by which the template places them; without plotly
-        none is drawn.
+    drawn: what draws the plotly figures, by name; without plotly none is drawn.
     values: the `title`, and whatever else the template shows.
     """
     library = plotly_library() if drawn else None
