@@ -19,11 +19,7 @@ OPTIMIZERS = (
 )
 
 
-class Model(s.NamedSection):
-    """The keys of one kind of model."""
-
-
-class TrainedModel(Model):
+class TrainedModel(s.NamedSection):
     """A network of which every weight is trained."""
 
     weights: s.PathText | None = None
@@ -31,7 +27,7 @@ class TrainedModel(Model):
     agree; empty: random weights."""
 
 
-class LinearModel(Model):
+class LinearModel(s.NamedSection):
     """One linear layer: softmax has an output per class, logistic one; linear predicts numbers."""
 
     name: Annotated[Literal["softmax", "logistic", "linear"], s.KIND]
@@ -104,6 +100,7 @@ class OwnModel(TrainedModel):
 
 
 CONVEX_MODELS = ("softmax", "logistic", "linear", "backbone")
+Model = TrainedModel | LinearModel
 MODELS: dict[str, type[Model]] = s.by_name(LinearModel, Mlp, Cnn, ResNet18, Backbone, OwnModel)
 
 

@@ -30,7 +30,6 @@ from grasp_tune.runtime.result import Result
 from grasp_tune.runtime.sweep_folder import load_search
 
 REFRESH = 10  # seconds after which the page of a run under way loads itself again
-_SHOWN = 12  # rows of a table before the rest is folded away
 _CURVES = 40  # curves in the figure, the best ones
 
 
@@ -134,7 +133,6 @@ def report_text(
         refresh=refresh,
         result=result,
         metadata=metadata,
-        quality=metadata and metadata.quality,
         advice=advice,
         error_bar=figures.error_bar,
         quantity=formatting.quantities(run.base for run in result.runs),
@@ -144,8 +142,6 @@ def report_text(
             result.candidates,
             key=lambda row: (row is not chosen, -row.samples, math.isnan(row.score), row.score),
         ),
-        runs=sorted(result.runs, key=lambda run: (-run.calls, run.value)),
-        shown=_SHOWN,
         folder=folder and str(folder),
         config=yaml_text(dict(config)) if config else "",
     )
