@@ -137,7 +137,7 @@ def npz(options: Npz) -> Data:
 
 def csv(options: Csv) -> Data:
     """A table with a header line; see `Csv` for what becomes of words, blanks and scales."""
-    file, columns = _read_csv(options.path, "path", options)
+    file, columns, rows = _read_csv(options.path, "path", options)
     target = options.target or list(columns)[-1]
     for name, key in [(target, "target"), *((name, "drop") for name in options.drop)]:
         fault = f"has no column {shown(name)}, only {', '.join(list(columns)[:20])}"
@@ -149,19 +149,19 @@ def csv(options: Csv) -> Data:
     words = {name: _words(file, name, columns[name]) if options.encode else [] for name in features}
     words = dict(sorted(words.items(), key=lambda item: bool(item[1])))  # numbers first
     check_memory(file.name, 8.0 * len(columns[target]) * len(features), options.max_gib)
-    arrays = [_encoded(file, columns, words, options), _labels(file, target, columns[target])]
+    arrays = [_encoded(file, columns, rows, words, options), _labels(file, columns, rows, target)]
     if options.test_path is not None:
-        test, more = _read_csv(options.test_path, "test_path", options)
+        test, more, rows = _read_csv(options.test_path, "test_path", options)
         same = [name for name in more if name not in (target, *options.drop)] == features
         require(same, f"{test}: its columns differ from those of the training rows")
-        arrays += [_encoded(test, more, words, options), _labels(test, target, more[target])]
+        arrays += [_encoded(test, more, rows, words, options), _labels(test, more, rows, target)]
     numbers = [name for name, found in words.items() if not found]
     notes = tuple(_notes(columns, numbers, words))
     return table_data(file.stem, arrays, options, options.task, numbers=len(numbers), notes=notes)
 
 
-def _read_csv(path: str, key: str, options: Csv) -> tuple[Path, Columns]:
-    """The file, and its columns as text by their names.
+def _read_csv(path: str, key: str, options: Csv) -> tuple[Path, Columns, list[int]]:
+    """The file, its columns as text by their names, and the number of each row that is not blank.
 
     By hand: pandas fills short rows with blanks in silence and cannot name the row that is wrong.
     """
@@ -185,7 +185,8 @@ def _read_csv(path: str, key: str, options: Csv) -> tuple[Path, Columns]:
     require(any(rows), f"{file}: has no rows, expected a header line and rows below it")
     if options.decimal == ",":
         rows = [[_with_point(field) for field in fields] for fields in rows]
-    return file, dict(zip(header, map(list, zip(*filter(None, rows), strict=True)), strict=True))
+    columns = dict(zip(header, map(list, zip(*filter(None, rows), strict=True)), strict=True))
+    return file, columns, [row for row, fields in enumerate(rows, 2) if fields]
 
 
 def _with_point(text: str) -> str:
@@ -221,14 +222,16 @@ def _words(file: Path, name: str, values: list[str]) -> list[str]:
     return found
 
 
-def _encoded(file: Path, columns: Columns, words: dict[str, list[str]], options: Csv) -> Array:
+def _encoded(
+    file: Path, columns: Columns, rows: list[int], words: dict[str, list[str]], options: Csv
+) -> Array:
     """(rows, columns): numbers, NaN for a blank, or 0 and 1 for every word of a column."""
     parts: list[list[float]] = []
     for name, known in words.items():
         if known:
             parts += ([float(value == word) for value in columns[name]] for word in known)
         else:
-            fields = enumerate(columns[name], 2)
+            fields = zip(rows, columns[name], strict=True)
             parts.append([_cell(file, name, row, text, options) for row, text in fields])
     return np.array(parts, dtype=np.float64).T
 
@@ -246,10 +249,10 @@ def _cell(file: Path, name: str, row: int, text: str, options: Csv) -> float:
     raise DataError(f"{where}: got {what}, expected a number; {remedy}")
 
 
-def _labels(file: Path, name: str, values: list[str]) -> Array:
+def _labels(file: Path, columns: Columns, rows: list[int], name: str) -> Array:
     """Numbers where all are; else text, if it can be classes."""
-    if "" in values:
-        raise DataError(f"{file}: row {values.index('') + 2}: the label is blank")
+    if "" in (values := columns[name]):
+        raise DataError(f"{file}: row {rows[values.index('')]}: the label is blank")
     numbers, different = [_number(value) for value in values], len(set(values))
     if None not in numbers:
         return np.array(numbers)
