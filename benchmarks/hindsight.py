@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from benchmarks.records import Record
 from benchmarks.standings import collect
 from grasp_tune.peers import Peer, find_peer
-from grasp_tune.peers.registry import adamw_cosine
+from grasp_tune.peers.registry import warm_cosine
 
 RATES = (3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 LEAST = 7  # rates that a workload needs
@@ -21,7 +21,8 @@ def _peer(rate: float) -> Peer:
     if rate == 1e-3:
         return find_peer("adamw-cosine")
     name = f"adamw-cosine@{rate:g}"
-    return Peer(name, f"AdamW {rate:g}, warm-up, cosine", adamw_cosine(rate))
+    title, options = f"AdamW {rate:g}, warm-up, cosine", {"lr": rate}
+    return Peer(name, title, "torch.optim.AdamW", options, rate=warm_cosine)
 
 
 SWEEP: Mapping[str, Peer] = {peer.name: peer for peer in map(_peer, RATES)}

@@ -1,23 +1,32 @@
-"""The commands of `grasp-tune`; what they print is in `pages`.
+"""The command `grasp-tune`: its subcommands, and what becomes of their errors.
 
-What they need is imported inside of them, so that `--help` and a wrong config answer at once.
+Results go to standard output, progress and errors to standard error. Exit codes: 0 done, 1 the run
+failed, 2 bad input, 130 Ctrl-C, 143 SIGTERM. Bad input is one line, without a traceback. Heavy
+modules are imported inside the commands, so that `--help` and a wrong config answer at once.
 """
 
 import json
+import logging
 import math
+import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+import grasp_tune
+from grasp_tune.config.errors import ConfigError, DataError, EntryPointError, MissingDataError
+from grasp_tune.core.errors import GraspError, InputError, MissingExtra
+
 if TYPE_CHECKING:
     from grasp_tune.config.schema import Experiment
 
+_BAD_INPUT = (ConfigError, DataError, EntryPointError, MissingDataError, InputError, MissingExtra)
 _BEGUN = time.monotonic()  # nothing heavy is loaded yet
 Format = Literal["table", "json"]
 _CONFIG = "The experiment, a YAML file; `grasp-tune init` writes a first one."
@@ -65,19 +74,19 @@ def _experiment(
     return experiment
 
 
-def say(text: str) -> None:
-    """A line on standard error."""
+def _say(text: str) -> None:
     typer.echo(text, err=True)
 
 
-def _output(found: Any, shown: Format, page: Callable[..., Any], *more: object) -> None:
+def _output(found: Any, shown: Format, template: str, **more: object) -> None:
     """Print what a command has found: as JSON, or as a page for people."""
     if shown == "json":
         typer.echo(json.dumps(found.to_dict(), indent=2, ensure_ascii=False))
     else:
-        from grasp_tune.cli.pages import show
+        from grasp_tune.report.formatting import templates
 
-        show(page(found, *more))
+        text = templates().get_template(template).render(found=found, **more)
+        typer.echo(text.rstrip())
 
 
 _SCHEMA = "Print the JSON schema of a config instead, for editors that complete and check YAML."
@@ -96,7 +105,6 @@ def init(
 
     Example: grasp-tune init mine.yaml
     """
-    from grasp_tune.config.errors import ConfigError
     from grasp_tune.config.loader import starter
 
     if schema:
@@ -115,7 +123,7 @@ def init(
         wanted = "a new name, or --force to replace it" if there else "a place that can be written"
         raise ConfigError(str(file), "", got, wanted) from None
     typer.echo(str(file))
-    say(f"next: grasp-tune plan {file}")
+    _say(f"next: grasp-tune plan {file}")
 
 
 _NORM = "Norm of the gradient at the start point. When given, no data are read or steps timed."
@@ -144,19 +152,9 @@ def plan(
     """
     allowed = allow_outside or grad_norm is not None
     experiment = _experiment(config, None, allowed, changes, budget, steps, epochs, minutes)
-    if grad_norm is not None:
-        from grasp_tune.config.errors import ConfigError
-        from grasp_tune.config.schema import UNLIMITED
-
-        calls = min(experiment.budget, experiment.steps or UNLIMITED)
-        if calls == UNLIMITED:
-            wanted = "budget or steps; or no --grad-norm, so that the data are read"
-            raise ConfigError("--grad-norm", "", "a config with epochs or minutes", wanted)
-        experiment = experiment.model_copy(update={"budget": calls})
-    from grasp_tune.cli.pages import plan_page
     from grasp_tune.report.cost_estimate import estimate_cost
 
-    _output(estimate_cost(experiment, grad_norm=grad_norm, value=value), shown, plan_page)
+    _output(estimate_cost(experiment, grad_norm=grad_norm, value=value), shown, "plan.txt")
 
 
 _OUT = "Folder for all that the run writes; a folder of this same run is gone on with."
@@ -185,17 +183,18 @@ def run(
     Example: grasp-tune run configs/quickstart.yaml --out runs/quickstart --epochs 10
     """
     experiment = _experiment(config, out, allow_outside, changes, budget, steps, epochs, minutes)
-    from grasp_tune.cli.pages import run_page
     from grasp_tune.config.run import run_experiment
+    from grasp_tune.report import advice
 
     folder = (out or Path(experiment.out or "")).expanduser().absolute()
     flag = " --allow-outside" * allow_outside
-    tell = (lambda text: None) if quiet else (lambda text: say(f"note: {text}"))
-    with _resumable(f"grasp-tune resume {shlex.quote(str(folder))}{flag}"):
+    tell = (lambda text: None) if quiet else (lambda text: _say(f"note: {text}"))
+    quoted = shlex.quote(str(folder))
+    with _resumable(f"grasp-tune resume {quoted}{flag}"):
         finished = run_experiment(
             experiment, out, progress=not quiet, fresh=fresh, tell=tell, began=_BEGUN
         )
-    _output(finished, shown, run_page)
+    _output(finished, shown, "run.txt", advice=advice, folder=quoted)
 
 
 def resume(
@@ -226,7 +225,7 @@ def _resumable(command: str) -> Iterator[None]:
     except KeyboardInterrupt as error:
         stopped = type(error) is not KeyboardInterrupt  # our own: SIGTERM
         line = f"stopped; nothing that was finished is lost. To go on: {command}"
-        say(f"\n{line}" if sys.stderr.isatty() else line)
+        _say(f"\n{line}" if sys.stderr.isatty() else line)
         raise typer.Exit(143 if stopped else 130) from None
 
 
@@ -255,7 +254,7 @@ def report(
     path = write_folder_report(folder)
     typer.echo(str(path))
     if show and typer.launch(path.as_uri()) != 0:
-        say(f"no browser was found; open {path} yourself")
+        _say(f"no browser was found; open {path} yourself")
 
 
 def watch(
@@ -331,15 +330,76 @@ def compare(
     Example: grasp-tune compare configs/quickstart.yaml --out runs/compare --seeds 2
     """
     experiment = _experiment(config, out, allow_outside, changes, budget, steps, epochs, minutes)
-    from grasp_tune.cli.pages import comparison_page
     from grasp_tune.report import compare as contest
 
     names = tuple(name.strip() for name in methods.split(",") if name.strip())
     # The command that goes on is the one that was typed, without --fresh.
     again = shlex.join(["grasp-tune", *(word for word in sys.argv[1:] if word != "--fresh")])
     with _resumable(again):
-        tell = (lambda text: None) if quiet else say
+        tell = (lambda text: None) if quiet else _say
         comparison = contest.compare(
             experiment, out, methods=names, seeds=seeds, fresh=fresh, sort=sort, tell=tell
         )
-    _output(comparison, shown, comparison_page, contest.write_comparison(comparison))
+    page, rows = contest.write_comparison(comparison), contest.table_rows(comparison)
+    headline = contest.headline(comparison)
+    _output(comparison, shown, "comparison.txt", page=page, headline=headline, rows=rows)
+
+
+app = typer.Typer(
+    name="grasp-tune",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"grasp-tune {grasp_tune.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it and end.")
+    ] = False,
+) -> None:
+    """Train a PyTorch model without choosing a learning rate.
+
+    A first run, from nothing to a report:
+
+      grasp-tune init experiment.yaml
+
+      grasp-tune plan experiment.yaml
+
+      grasp-tune run experiment.yaml --out runs/first
+
+    `grasp-tune COMMAND --help` explains each command.
+    """
+
+
+for command in (init, plan, run, resume, watch, report, compare):
+    app.command()(command)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code."""
+    logger = logging.getLogger("grasp_tune")
+    logger.handlers = [logging.StreamHandler(sys.stderr)]
+    # All lines in a log, warnings only beside a progress bar.
+    logger.setLevel(logging.WARNING if sys.stderr.isatty() else logging.INFO)
+    try:
+        app(args=None if arguments is None else list(arguments), prog_name="grasp-tune")
+        return 0
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except GraspError as error:
+        _say(" ".join(str(error).split()) or type(error).__name__)
+        return 2 if isinstance(error, _BAD_INPUT) else 1
+    except BrokenPipeError:
+        # The reader of our output went away, as `| head` does: not our fault, nothing to say.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1

@@ -21,7 +21,7 @@ _EXACT_CHUNK = 1024  # rows at a time where the whole data is one batch
 
 @dataclass(frozen=True, eq=False)
 class Built:
-    """The problem, and what it was made of: for reports and for judging the final model."""
+    """The problem, and what it was made of."""
 
     problem: TorchProblem
     data: Data  # as the model sees it; its test rows take no part in training
@@ -62,15 +62,12 @@ def build_parts(experiment: Experiment) -> Built:
     return Built(problem, data, model, name, outputs)
 
 
-def settled(
-    experiment: Experiment, problem: TorchProblem, folder: Path | None = None
-) -> Experiment:
+def settled(given: Experiment, problem: TorchProblem, folder: Path | None = None) -> Experiment:
     """The experiment with its limits turned into oracle calls; `folder` may hold a decision."""
-    given = None if experiment.budget == UNLIMITED else experiment.budget
-    limits = Limits(given, experiment.steps, experiment.epochs, experiment.minutes)
-    exact = experiment.batch_size == "full"
-    calls = limits.calls(problem, experiment.seed, folder, exact=exact)
-    return experiment.model_copy(update={"budget": calls})
+    budget = None if given.budget == UNLIMITED else given.budget
+    limits = Limits(budget, given.steps, given.epochs, given.minutes)
+    calls = limits.calls(problem, given.seed, folder, exact=given.batch_size == "full")
+    return given.model_copy(update={"budget": calls})
 
 
 def chosen_device(name: str) -> torch.device:
@@ -78,9 +75,7 @@ def chosen_device(name: str) -> torch.device:
     cuda, mps = torch.cuda.device_count(), torch.backends.mps.is_available()
     auto = "cuda" if cuda else "mps" if mps else "cpu"
     device = torch.device(auto if name == "auto" else name)
-    there = {"cuda": (device.index or 0) < cuda, "mps": mps}
-    if not there.get(device.type, True):
-        raise ProblemError(
-            f"problem.device: got {name}, which this machine does not have; expected cpu or auto"
-        )
+    if not {"cuda": (device.index or 0) < cuda, "mps": mps}.get(device.type, True):
+        got = f"got {name}, which this machine does not have"
+        raise ProblemError(f"problem.device: {got}; expected cpu or auto")
     return device

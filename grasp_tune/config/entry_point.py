@@ -18,10 +18,9 @@ def is_entry_point(text: object) -> bool:
 
 
 def load_entry_point(name: str | None, key: str) -> Any:
-    """The function that `module:function` stands for; every other name as it is.
+    """The function that `module:function`, named at a key of the config, stands for.
 
-    key: where the config names it. Modules in the working directory are found too, after all
-    installed ones.
+    Every other name is returned as it is. Modules in the working directory are found too.
     """
     if name is None or not is_entry_point(name):
         return name

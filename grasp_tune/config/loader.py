@@ -4,14 +4,13 @@ Order, the later wins: files named by `include`, the file itself, environment va
 `GRASP_TUNE__PROBLEM__BATCH_SIZE=32`, then `--set problem.batch_size=32`. A section whose `name` (or
 `kind`) changes is replaced as a whole: the options of one data set mean nothing to another.
 An included file must lie in the folder of the first file or below, links followed: a config from a
-stranger cannot show what else is on the disk. What is wrong is told in one line, in the words of
-the file: the key as it was written, the source that gave the value, the nearest valid key or name.
+stranger cannot show what else is on the disk.
 """
 
 import difflib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -91,21 +90,20 @@ def _checked(layers: Iterable[Layer], top: str) -> Experiment:
             found[key] = value
         return found
 
-    def source_of(path: Keys) -> str:
-        known = (path[:end] for end in range(len(path), 0, -1) if path[:end] in sources)
-        return sources.get(next(known, ()), top)
-
     values: dict[str, Any] = {}
     for layer, source in layers:
         values = merged(values, layer, source, ())
     try:
         return Experiment.model_validate(values)
     except ValidationError as error:
-        raise _explained(error, source_of) from None
+        path, got, wanted = _explained(error)
+        known = (path[:end] for end in range(len(path), 0, -1) if path[:end] in sources)
+        source = sources.get(next(known, ()), top)
+        raise ConfigError(source, ".".join(path), got, wanted) from None
 
 
-def _explained(error: ValidationError, source_of: Callable[[Keys], str]) -> ConfigError:
-    """The ConfigError of the first thing to mend; `source_of` names the file that set a key."""
+def _explained(error: ValidationError) -> tuple[Keys, str, str]:
+    """The first thing to mend: its key as it was written, what is there, what would be right."""
     details = error.errors(include_url=False)
     # A misspelt key first: a value that is missing is often the same slip seen again.
     detail = next((item for item in details if item["type"] == "extra_forbidden"), details[0])
@@ -136,7 +134,7 @@ def _explained(error: ValidationError, source_of: Callable[[Keys], str]) -> Conf
         got = "nothing" if value is None else shown(value)
     elif what == "literal_error":
         choices = re.findall(r"'([^']*)'", context["expected"])
-    return ConfigError(source_of(path), ".".join(path), got, wanted + hint(str(value), choices))
+    return path, got, wanted + hint(str(value), choices)
 
 
 def hint(word: str, choices: Iterable[str], words: str = " (did you mean {}?)") -> str:
@@ -161,10 +159,7 @@ def _right_key(path: Keys, kind: str) -> str:
 
 
 def _environment(environment: Mapping[str, str]) -> Iterator[Layer]:
-    """One layer per variable `GRASP_TUNE__A__B=value`, in the order of their names.
-
-    Letters of either case name a key, for variables are written in capitals.
-    """
+    """One layer per variable `GRASP_TUNE__A__B=value`; letters of either case name a key."""
     kinds = [kind for one_of in KINDS.values() for kind in one_of.kinds.values()]
     keys = [key for section in (*SECTIONS.values(), *kinds) for key in section.model_fields]
     known = {key.lower(): key for key in keys}
@@ -175,19 +170,16 @@ def _environment(environment: Mapping[str, str]) -> Iterator[Layer]:
 
 
 def _assignments(texts: Iterable[str]) -> list[Layer]:
-    """One layer per `a.b=value` of `--set`; those that choose a kind come first.
-
-    So `backend.workers=4 backend.kind=ray` means the same in either order.
-    """
+    """One layer per `a.b=value` of `--set`; those that choose a kind come first, in any order."""
     found = []
     for text in texts:
         key, equals, value = text.partition("=")
         path = tuple(part.strip() for part in key.split("."))
         if not equals or not all(path):
             raise ConfigError("--set", "", shown(text), "key=value, such as problem.batch_size=32")
-        chooses = path[-1] in ("name", "kind") or path in KINDS
-        found.append((not chooses, _nested(path, value.strip(), "--set")))
-    return [(layer, "--set") for _, layer in sorted(found, key=lambda item: item[0])]
+        found.append((path, _nested(path, value.strip(), "--set")))
+    found.sort(key=lambda item: not (item[0][-1] in ("name", "kind") or item[0] in KINDS))
+    return [(layer, "--set") for _, layer in found]
 
 
 def _nested(path: Keys, text: str, source: str) -> dict[str, Any]:
@@ -203,10 +195,9 @@ def _nested(path: Keys, text: str, source: str) -> dict[str, Any]:
 
 
 def _files(path: Path, root: Path, seen: list[Path]) -> Iterator[Layer]:
-    """A file and what it includes, with their names, the included before the includer.
+    """A file and what it includes, the included before the includer.
 
-    root: the folder that no included file may leave. seen: every file so far, to bound them, also
-    where they include each other.
+    root: the folder that no included file may leave. seen: every file so far, to bound them.
     """
     source = str(path)
     seen.append(path)

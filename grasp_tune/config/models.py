@@ -1,8 +1,7 @@
 """Models and losses by name.
 
-A model is a factory that knows the data's shape and builds the network anew each time. A loss is a
-function of (model, batch) that gives the mean loss of a minibatch `(x, y)`. Classification losses
-take scores, one per class, or a single one for two classes.
+A loss is a function of (model, batch) that gives the mean loss of a minibatch `(x, y)`. Those of
+classification take scores, one per class, or a single one for two classes.
 """
 
 from collections import OrderedDict
@@ -42,7 +41,6 @@ class ModelFactory:
     augment: tuple[str, ...] = ()
 
     def __call__(self) -> nn.Module:
-        """A new model with its first weights, on the CPU."""
         network = self._network()
         if state := starting_weights(self.options):
             known = network.state_dict()
@@ -69,10 +67,18 @@ class ModelFactory:
                     nn.init.zeros_(parameter)
                 return nn.Sequential(OrderedDict(flatten=nn.Flatten(), linear=layer))
             case kinds.Mlp():
-                return _mlp((spec.features, *options.hidden, outputs), options.activation)
+                widths = (spec.features, *options.hidden, outputs)
+                if (weights := sum(a * b for a, b in pairwise(widths))) > _MAX_PARAMETERS:
+                    got = f"{list(options.hidden)}, {weights} weights with {widths[0]} features"
+                    wanted = f"at most {_MAX_PARAMETERS}"
+                    raise ProblemError(f"problem.model.hidden: got {got}; expected {wanted}")
+                layers: list[nn.Module] = [nn.Flatten()]
+                for before, after in pairwise(widths):
+                    layers += [nn.Linear(before, after), _ACTIVATIONS[options.activation]()]
+                return nn.Sequential(*layers[:-1])
             case kinds.Cnn():
                 channels, height, width = spec.input_shape
-                layers: list[nn.Module] = []
+                layers = []
                 for after in options.channels:
                     layers += [nn.Conv2d(channels, after, 3, padding=1), nn.ReLU()]
                     channels = after
@@ -123,8 +129,7 @@ class Pixels(nn.Module):
 class Augment(nn.Module):
     """Random changes of a minibatch's inputs while training; in evaluation nothing changes.
 
-    Random numbers come from torch's generator, which is addressed by the oracle call: a call that
-    is repeated sees the same changes.
+    torch's generator is addressed by the oracle call: one that is repeated sees the same changes.
     """
 
     def __init__(self, names: tuple[str, ...]) -> None:
@@ -132,7 +137,6 @@ class Augment(nn.Module):
         self._names = names
 
     def forward(self, x: Tensor) -> Tensor:
-        """The inputs, changed in the order of the names."""
         for name in self._names if self.training else ():
             if name in ("flip", "crop") and x.ndim != 4:
                 got = f"got {name} for rows of shape {tuple(x.shape[1:])}"
@@ -165,18 +169,6 @@ def default_model(convex: bool, spec: DataSpec) -> kinds.Model:
     """The model when a config names none: one linear layer if convex, else a small network."""
     linear = kinds.LinearModel(name="linear" if spec.classes is None else "softmax")
     return linear if convex else kinds.Mlp()
-
-
-def _mlp(widths: tuple[int, ...], activation: str) -> nn.Module:
-    if (weights := sum(a * b for a, b in pairwise(widths))) > _MAX_PARAMETERS:
-        raise ProblemError(
-            f"problem.model.hidden: got {list(widths[1:-1])}, {weights} weights with {widths[0]} "
-            f"features; expected at most {_MAX_PARAMETERS}"
-        )
-    layers: list[nn.Module] = [nn.Flatten()]
-    for before, after in pairwise(widths):
-        layers += [nn.Linear(before, after), _ACTIVATIONS[activation]()]
-    return nn.Sequential(*layers[:-1])
 
 
 def cross_entropy(model: nn.Module, batch: Batch) -> Tensor:
@@ -212,11 +204,7 @@ _BY_NAME = {function.__name__: function for function in (cross_entropy, logistic
 
 
 def settle_loss(name: str | None, model: str, spec: DataSpec) -> tuple[str, Loss, int]:
-    """The name of a loss, the loss, and the outputs that it needs; ProblemError if it does not fit.
-
-    Without a name: `logistic` for the model of that name, `mse` where numbers are predicted, else
-    `cross_entropy`.
-    """
+    """The name of a loss, the loss, and its number of outputs; ProblemError if it does not fit."""
     numbers, two, one_score = spec.classes is None, spec.classes == 2, model == "logistic"
     what = "whose labels are numbers to predict" if numbers else f"which has {spec.classes} classes"
     fitting = ("linear",) if numbers else ("softmax", "logistic") if two else ("softmax",)

@@ -1,8 +1,4 @@
-"""What may be said about the model, the method and the backend: one section for each kind.
-
-The inputs of the method are those of the classes in `core.methods`, with their defaults; only what
-a config says about them stands here.
-"""
+"""What may be said about the model, the method and the backend: one section for each kind."""
 
 from dataclasses import fields
 from typing import Annotated, Any, Literal
@@ -23,21 +19,16 @@ OPTIMIZERS = (
 )
 
 
-class Model(s.NamedSection):
-    """The keys of one kind of model."""
-
-
-class TrainedModel(Model):
+class TrainedModel(s.NamedSection):
     """A network of which every weight is trained."""
 
     weights: s.PathText | None = None
-    """File with a state_dict to start from (.pt, .pth or .safetensors); tensors of other names or
-    shapes, such as the last layer's, start as they would without it; empty: random weights."""
+    """File with a state_dict to start from (.pt, .pth or .safetensors), as far as names and shapes
+    agree; empty: random weights."""
 
 
-class LinearModel(Model):
-    """One linear layer: softmax has an output per class (multinomial logistic regression), logistic
-    one output for two classes, and linear predicts numbers (linear regression)."""
+class LinearModel(s.NamedSection):
+    """One linear layer: softmax has an output per class, logistic one; linear predicts numbers."""
 
     name: Annotated[Literal["softmax", "logistic", "linear"], s.KIND]
     bias: s.Flag = True
@@ -81,15 +72,13 @@ class ResNet18(TrainedModel):
 
 
 class Backbone(LinearModel):
-    """A linear layer on the features of a frozen, pre-trained network (the paper's convex setting);
-    the features of every picture are computed once and kept in a file."""
+    """A linear layer on the features of a frozen, pre-trained network, computed once and kept."""
 
     name: Annotated[Literal["backbone"], s.KIND] = "backbone"  # type: ignore[assignment]
     architecture: Literal["resnet18", "resnet34", "resnet50"] = "resnet18"
     """The frozen network."""
     weights: s.PathText | None = None
-    """File with the network's state_dict (.pt, .pth or .safetensors); empty: torchvision's ImageNet
-    weights, if they were downloaded before or may be now."""
+    """File with its state_dict (.pt, .pth, .safetensors); empty: torchvision's ImageNet weights."""
     download: Download = False
     """Allow torchvision's weights to be fetched from the internet."""
     size: Annotated[s.Whole, Field(ge=32, le=512)] = 224
@@ -104,13 +93,14 @@ class OwnModel(TrainedModel):
     """A model from your own function, imported when the problem is built."""
 
     name: s.EntryPoint
-    """`module:function`; the function takes the data (with `input_shape`, `classes` and `outputs`)
-    and `options` as keywords, and returns an nn.Module."""
+    """`module:function` that takes the data (with `input_shape`, `classes` and `outputs`) and
+    `options` as keywords, and returns an nn.Module."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Keywords for the function."""
 
 
 CONVEX_MODELS = ("softmax", "logistic", "linear", "backbone")
+Model = TrainedModel | LinearModel
 MODELS: dict[str, type[Model]] = s.by_name(LinearModel, Mlp, Cnn, ResNet18, Backbone, OwnModel)
 
 
@@ -127,22 +117,17 @@ class MethodSection(s.NamedSection):
     )
 
 
+_OPTION = Literal["smooth", "universal"]
+_PROBE = Annotated[s.Real, Field(gt=0, lt=1)] | None
 _ANY = "any positive number is right, a smaller one costs a logarithm."
 _INPUTS: dict[str, tuple[Any, str]] = {
     "d_eps": (s.Positive, f"Where the searched distances begin; {_ANY}"),
     "L_eps": (s.Positive, f"Floor for the unknown smoothness; {_ANY}"),
     "F_eps": (s.Positive, "Floor for the unknown gain in loss; any positive number is right."),
     "delta": (s.Real, "Probability with which the guarantee may fail."),
-    "option": (
-        Literal["smooth", "universal"],
-        "The paper's Option I (smooth) or II (smooth or not).",
-    ),
+    "option": (_OPTION, "The paper's Option I (smooth) or II (smooth or not)."),
     "value_floor": (s.Real, "For `universal`: what the loss never goes below; 0 for usual losses."),
-    "probe": (
-        Annotated[s.Real, Field(gt=0, lt=1)] | None,
-        "Share of the budget spent at the start point to find the range of the search; empty: the "
-        "schedule's own (a quarter for `paper`).",
-    ),
+    "probe": (_PROBE, "Share of the budget for the probe; empty: the schedule's (`paper`: 1/4)."),
 }
 _VARIANTS: dict[Any, str] = {
     NonConvex: "GRASP-NC: for neural networks and every smooth loss; chooses by the gradient norm.",
@@ -209,8 +194,7 @@ class Optuna(BackendSection):
 
     kind: Annotated[Literal["optuna"], s.KIND] = "optuna"
     storage: s.Place = None
-    """Database URL (sqlite:///study.db, postgresql://...) or the path of a journal file; empty: in
-    memory."""
+    """Database URL (sqlite:///study.db, postgresql://...) or journal file; empty: in memory."""
     study: Annotated[s.Text, Field(max_length=512)] = "grasp_tune"
     """Name of the study in the storage."""
     workers: Workers = 1

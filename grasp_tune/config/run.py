@@ -35,21 +35,19 @@ class Finished:
     report: Path  # the page for people
 
     def to_dict(self) -> dict[str, Any]:
-        """The run in numbers, as JSON values."""
         result, metadata = self.result, self.metadata
-        found = {
+        return {
             "folder": str(self.folder),
             "report": str(self.report),
-            "score": result.score,
+            "score": encode(result.score),
             "by": result.choice.by,
-            "chosen": result.choice.chosen,
+            "chosen": encode(result.choice.chosen),
             "calls": result.calls,
-            "quality": metadata.quality,
+            "quality": encode(metadata.quality),
             "seconds": metadata.seconds,
             "certificate": result.certificate and result.certificate.text,
             "notes": result.notes,
         }
-        return {key: encode(value) for key, value in found.items()}
 
 
 def run_experiment(
@@ -63,7 +61,7 @@ def run_experiment(
 ) -> Finished:
     """Run an experiment into a folder and return what came out; the same folder again goes on.
 
-    Errors of configs, data, models and entry points leave no trace: they come before any file.
+    Errors of configs, data, models and entry points come before any file is written.
 
     out: the folder; None: the experiment's own. progress: whether to show it.
     fresh: remove an earlier run from the folder first.
@@ -80,8 +78,7 @@ def run_experiment(
     arguments = {**experiment.sweep_arguments(), **_backend(experiment)}
     model = built.problem.build(experiment.seed)  # moved to the chosen point at the end
     if arguments["fused"] == "auto":  # decided here by the model at hand, not by another one
-        own = callable(arguments["method"].base)
-        arguments["fused"] = not own and pays(model)
+        arguments["fused"] = not callable(arguments["method"].base) and pays(model)
     new = claim(folder, experiment, fresh=fresh)
     for note in (*experiment.notes(), *built.data.notes):
         tell(note)
@@ -89,23 +86,16 @@ def run_experiment(
     if (minutes := experiment.minutes) is not None:  # what comes before and after is part of them
         around = time.monotonic() - began + evaluation.evaluation_seconds(model, built)
         minutes = max(_LEAST, minutes - around / 60)
+    arguments |= {"minutes": minutes, "progress": progress, "callbacks": [LiveReport(folder)]}
     try:
-        found = minimize(
-            built.problem,
-            minutes=minutes,
-            progress=progress,
-            out=folder,
-            callbacks=[LiveReport(folder)],
-            **arguments,
-        )
+        found = minimize(built.problem, out=folder, **arguments)
     except GraspError:
         release(folder, new)
         raise
     result = replace(found, build=lambda: model)
     seconds = time.monotonic() - clock
     quality = evaluation.evaluate(result.model, built)
-    trained = sum(item.numel() for item in model.parameters() if item.requires_grad)
-    metadata = evaluation.describe(built, trained, quality, started, seconds)
+    metadata = evaluation.describe(built, model, quality, started, seconds)
     if (earlier := evaluation.read_metadata(folder)) is not None:
         kept = replace(earlier, started=started, seconds=seconds, quality=quality)
         # Nothing was left to do: keep the times of the run that did it, and AdamW's scores.

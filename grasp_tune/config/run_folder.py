@@ -33,9 +33,7 @@ _HEAD = """\
 
 
 def claim(folder: Path, experiment: Experiment, *, fresh: bool = False) -> bool:
-    """Make the folder this experiment's, with its config; ConfigError where it is another's.
-
-    Returns whether it did not exist before.
+    """Make the folder this experiment's, with its config; return whether it is a new one.
 
     fresh: remove an earlier run first, whichever it was; files of other names stay.
     """
@@ -75,10 +73,7 @@ def _check_own(folder: Path, values: dict[str, Any], ours: bool, fresh: bool) ->
 
 
 def release(folder: Path, new: bool) -> None:
-    """Give the folder back where a run has failed before there was anything to go on with.
-
-    new: it did not exist before the run.
-    """
+    """Give the folder back where a run has failed before there was anything to go on with."""
     names = {CONFIG, REPORT, "clock.json"}
     if {path.name for path in folder.iterdir()} <= names:
         for name in names:
@@ -87,12 +82,17 @@ def release(folder: Path, new: bool) -> None:
             folder.rmdir()
 
 
-def saved_experiment(folder: Path, *, overrides: Iterable[str] = ()) -> Experiment:
-    """The experiment of a run's folder, ready to go on; ConfigError where there is none."""
-    path = folder / CONFIG
-    if not path.is_file():
+def config_of(folder: Path) -> Path:
+    """The config's file in a run's folder; ConfigError where there is none."""
+    if not (path := folder / CONFIG).is_file():
         got = f"a folder without {CONFIG}" if folder.is_dir() else "no such folder"
         raise ConfigError(str(folder), "", got, "the folder of a run, as given to --out")
+    return path
+
+
+def saved_experiment(folder: Path, *, overrides: Iterable[str] = ()) -> Experiment:
+    """The experiment of a run's folder, ready to go on; ConfigError where there is none."""
+    path = config_of(folder)
     experiment = load_experiment(path, overrides=overrides)
     if f":{MASK}@" in (getattr(experiment.backend, "storage", None) or ""):
         got = "a URL whose password was not saved"
@@ -108,7 +108,7 @@ def saved_experiment(folder: Path, *, overrides: Iterable[str] = ()) -> Experime
 def saved_config(folder: Path) -> dict[str, Any]:
     """The config as stored, for showing it: a masked password stays masked."""
     # The environment is this process's, not the run's: it must not colour what was saved.
-    return load_experiment(folder / CONFIG, environment={}).to_dict()
+    return load_experiment(config_of(folder), environment={}).to_dict()
 
 
 def check_reach(
@@ -116,7 +116,7 @@ def check_reach(
 ) -> None:
     """Refuse a config that writes outside of the run's folder, or connects: ConfigError.
 
-    typed: what was given with --set: that is the user's own, as is what the environment says.
+    typed: given with --set: the user's own, as is what the environment says.
     folder: where the run writes; None: `out`, which must then lie below the working directory.
     """
     names = [name for name in os.environ if name.startswith(ENVIRONMENT_PREFIX)]

@@ -1,8 +1,4 @@
-"""The whole of an experiment, checked once at birth: what, how, how long, where.
-
-Rules that involve two keys live in `Experiment._conflicts`; what needs the data (a model for two
-classes given ten) is checked when the problem is built.
-"""
+"""The whole of an experiment, checked once; what needs the data is checked when it is built."""
 
 import re
 from collections.abc import Iterator
@@ -45,16 +41,15 @@ class Problem(s.Section):
     """cross_entropy, logistic, mse, hinge, or `module:function` that takes (model, batch) and
     returns a scalar; empty: what fits the model and the data."""
     augment: tuple[Annotated[s.Text, s.known_or_own(lambda: ("flip", "crop", "noise"))], ...] = ()
-    """Random changes of the training rows, anew in every minibatch: flip (pictures left to right),
-    crop (pictures moved by up to an eighth of their side), noise (numbers, by a tenth of their
-    deviation), or `module:function` that takes and returns the inputs of a minibatch."""
+    """Random changes of training minibatches: flip (pictures left to right), crop (moved by up to
+    an eighth of their side), noise (a tenth of the deviation), or `module:function` of inputs."""
     batch_size: s.Batch | None = None
     """Rows in one minibatch; empty: 64, or `full` for the method deterministic, which needs it."""
     validation: s.Share = 0.0
     """Share of the training rows kept aside, on which the final choice is then made."""
     metric: Annotated[s.Text, s.known_or_own(lambda: ("accuracy", "f1", "auc", "r2"))] | None = None
-    """What reports and comparisons tell beside the loss, larger is better: accuracy, f1, auc, r2,
-    or `module:function` that takes (outputs, targets); empty: accuracy for classes."""
+    """What is told beside the loss, larger is better: accuracy, f1, auc, r2, or `module:function`
+    that takes (outputs, targets); empty: accuracy for classes."""
     choose_by: Literal["loss", "metric"] = "loss"
     """What the final choice goes by: the loss, or `metric` on the validation rows."""
     weight_decay: Annotated[s.Real, Field(ge=0)] = 0.0
@@ -83,20 +78,18 @@ class Experiment(s.Section):
     epochs: s.Positive | None = None
     """As many oracle calls as one plain training makes in so many passes over the training rows."""
     minutes: s.Positive | None = None
-    """Minutes of the clock. Without `budget`, `steps` and `epochs` they are turned into calls by
-    timing a few gradients. The backend local stops when they are over, with the best so far."""
+    """Minutes of the clock: alone, turned into calls by timing a few gradients. The backend local
+    stops when they are over, with the best so far."""
     schedule: Literal["promote", "paper"] = "promote"
     """`promote` gives most to the best of a short list; `paper` is the paper's to the letter,
     but for the choice where there are validation rows: their loss decides."""
     patience: Annotated[s.Whole, Field(ge=0)] | None = None
-    """End the final run after so many of its eight parts in a row that got no better on validation
-    rows (or fresh minibatches), by what the choice goes by; 0: never. Empty: 3 with validation data
-    and 2,000 calls or more, else never."""
+    """End the final run when so many of its eight parts in a row got no better on validation rows
+    (or fresh minibatches); 0: never; empty: 3 with validation data and 2,000 calls or more."""
     schedule_options: dict[str, Any] = Field(default_factory=dict)
     """Fields of the schedule that differ from their defaults, as `gt.Promote(...)` takes them."""
     ensemble: Literal["resample", "window"] = "resample"
-    """How the final choice is made: on fresh minibatches, or by the mean over a run's last 100
-    minibatches, as in the paper's experiments."""
+    """How the choice is made: on fresh minibatches, or, as in the paper, by a run's last 100."""
     challengers: Annotated[tuple[options.Optimizer, ...], Field(max_length=32)] = Field(
         (), description=f"Other optimizers that join the search: {options.OPTIMIZERS}."
     )
@@ -164,7 +157,6 @@ class Experiment(s.Section):
 
     @property
     def batch_size(self) -> int | Literal["full"]:
-        """The batch size with its default filled in."""
         return self.problem.batch_size or ("full" if self.method.name == "deterministic" else 64)
 
     @property

@@ -130,10 +130,6 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str) and value.strip() != "" and not _CONTROL.search(value)
 
 
-def _is_batch(value: object) -> bool:
-    return value == "full" or (type(value) is int and 1 <= value <= 1_000_000)
-
-
 Whole = Annotated[int, Field(strict=True), BeforeValidator(_whole)]
 Real = Annotated[float, Field(strict=True)]
 Flag = Annotated[bool, Field(strict=True)]
@@ -142,7 +138,10 @@ FlagOrAuto = Annotated[
     bool | Literal["auto"],
     checked(lambda value: isinstance(value, bool) or value == "auto", "true, false or auto"),
 ]
-_BATCH = checked(_is_batch, "a whole number from 1 to 1000000, or full")
+_BATCH = checked(
+    lambda value: value == "full" or (type(value) is int and 1 <= value <= 1_000_000),
+    "a whole number from 1 to 1000000, or full",
+)
 Batch = Annotated[int | Literal["full"], _BATCH, BeforeValidator(_whole)]
 Text = Annotated[str, Field(max_length=4096), checked(_is_text, "text without control characters")]
 # Absolute from the start: a run may be resumed from another folder.

@@ -1,10 +1,8 @@
 """Pictures as a frozen, pre-trained network sees them: computed once, kept in a file.
 
-With the features in place of the pictures, training a linear layer on a frozen backbone is the
-convex problem of the paper's experiments, at the price of a table.
+A linear layer on them is the convex problem of the paper's experiments, at the price of a table.
 """
 
-import hashlib
 import logging
 from dataclasses import replace
 from functools import partial
@@ -20,16 +18,16 @@ from torch import Tensor, nn
 from grasp_tune.config.errors import MissingDataError, require
 from grasp_tune.config.options import Backbone, Model
 from grasp_tune.core.errors import ProblemError
-from grasp_tune.data.data import Data
+from grasp_tune.data.data import Data, reading
 from grasp_tune.data.images import torchvision
-from grasp_tune.data.table import reading
+from grasp_tune.engine.checkpoints import digest
 from grasp_tune.runtime.files import replace_atomically
 
 logger = logging.getLogger(__name__)
 
 # The pixels that the pre-trained networks of torchvision were trained on.
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-_FORMAT = "1"  # part of the key: a change in what is computed must not find old files
+_FORMAT = 2  # a change in what is computed must not find old files
 
 
 def with_features(data: Data, options: Backbone, device: torch.device) -> Data:
@@ -43,8 +41,11 @@ def with_features(data: Data, options: Backbone, device: torch.device) -> Data:
     weights = starting_weights(options) or _torchvision_weights(options)
     folder = Path(options.cache or "~/.cache/grasp_tune/features").expanduser()
 
+    # A name that changes with anything the features depend on.
+    name = f"{options.architecture}-{options.size}-{_FORMAT}-{digest(weights)}"
+
     def features(pictures: Tensor) -> Tensor:
-        file = folder / f"{_key(pictures, weights, options)}.npy"
+        file = folder / f"{name}-{digest({'pictures': pictures})}.npy"
         try:
             return torch.from_numpy(np.load(file, allow_pickle=False))
         except FileNotFoundError:
@@ -125,16 +126,3 @@ def _compute(
             x = F.interpolate(x, side, mode="bilinear", align_corners=False, antialias=True)
         done.append(network((x - mean) / std).float().cpu())
     return torch.cat(done)
-
-
-def _key(pictures: Tensor, weights: dict[str, Tensor], options: Backbone) -> str:
-    """A name that changes with anything the features depend on."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(weights.items()):
-        digest.update(name.encode())
-        digest.update(tensor.detach().contiguous().flatten().view(torch.uint8).numpy().data)
-    shape = "x".join(map(str, pictures.shape))
-    text = f"{_FORMAT} {options.architecture} {options.size} {shape} {digest.hexdigest()}"
-    digest = hashlib.sha256(text.encode())
-    digest.update(np.ascontiguousarray(pictures.numpy()).data)
-    return f"{options.architecture}-{options.size}-{digest.hexdigest()[:32]}"

@@ -15,9 +15,8 @@ from torch.utils.data import Dataset as TorchDataset
 
 from grasp_tune.config.entry_point import load_entry_point
 from grasp_tune.config.errors import DataError, EntryPointError, require, shown
-from grasp_tune.data.data import Data
+from grasp_tune.data.data import KEY, Array, Data, check_memory, existing_file, reading, table_data
 from grasp_tune.data.options import BreastCancer, Csv, Dataset, Digits, Libsvm, Npz, OwnData, Table
-from grasp_tune.data.table import KEY, Array, check_memory, existing_file, reading, table_data
 from grasp_tune.extras import need
 
 _BLANKS = frozenset({"", "NA", "N/A", "?", "null", "NULL"})
@@ -35,7 +34,6 @@ def load_data(options: Dataset) -> Data:
 
 
 def own_data(options: OwnData) -> Data:
-    """What the user's function gives, as data."""
     given = load_entry_point(options.name, f"{KEY}.name")(**options.options)
     if isinstance(given, Data):
         return given
@@ -68,7 +66,6 @@ def _all_rows(source: Any, options: OwnData) -> list[Array]:
 
 
 def digits(options: Digits) -> Data:
-    """Handwritten digits, 8 x 8 pixels from 0 to 1, as pictures of one channel."""
     bunch = _sklearn("digits").load_digits()
     # The files count ink from 0 to 16.
     return table_data("digits", [bunch.images[:, None] / 16.0, bunch.target], options)
@@ -84,7 +81,6 @@ def spirals(options: Digits) -> Data:
 
 
 def breast_cancer(options: BreastCancer) -> Data:
-    """Measurements of tumours, malignant (0) or benign (1)."""
     bunch = _sklearn("breast_cancer").load_breast_cancer()
     labels = tuple(map(str, bunch.target_names))
     return table_data("breast_cancer", [bunch.data, bunch.target], options, labels=labels)
@@ -93,8 +89,9 @@ def breast_cancer(options: BreastCancer) -> Data:
 def libsvm(options: Libsvm) -> Data:
     """The rows of a file in LIBSVM's text format, and of a second one as test rows."""
     how = "a text file with lines such as: +1 3:0.5 7:1"
-    given = {"path": options.path, "test_path": options.test_path}
-    files = [existing_file(path, key, how) for key, path in given.items() if path is not None]
+    files = [existing_file(options.path, "path", how)]
+    if options.test_path is not None:
+        files.append(existing_file(options.test_path, "test_path", how))
     for file in files:  # a value takes at least four characters in the file and sixteen bytes here
         check_memory(file.name, 4.0 * file.stat().st_size, options.max_gib)
     read = _sklearn("libsvm").load_svmlight_files
@@ -140,7 +137,7 @@ def npz(options: Npz) -> Data:
 
 def csv(options: Csv) -> Data:
     """A table with a header line; see `Csv` for what becomes of words, blanks and scales."""
-    file, columns = _read_csv(options.path, "path", options)
+    file, columns, rows = _read_csv(options.path, "path", options)
     target = options.target or list(columns)[-1]
     for name, key in [(target, "target"), *((name, "drop") for name in options.drop)]:
         fault = f"has no column {shown(name)}, only {', '.join(list(columns)[:20])}"
@@ -152,22 +149,21 @@ def csv(options: Csv) -> Data:
     words = {name: _words(file, name, columns[name]) if options.encode else [] for name in features}
     words = dict(sorted(words.items(), key=lambda item: bool(item[1])))  # numbers first
     check_memory(file.name, 8.0 * len(columns[target]) * len(features), options.max_gib)
-    arrays = [_encoded(file, columns, words, options), _labels(file, target, columns[target])]
+    arrays = [_encoded(file, columns, rows, words, options), _labels(file, columns, rows, target)]
     if options.test_path is not None:
-        test, more = _read_csv(options.test_path, "test_path", options)
+        test, more, rows = _read_csv(options.test_path, "test_path", options)
         same = [name for name in more if name not in (target, *options.drop)] == features
         require(same, f"{test}: its columns differ from those of the training rows")
-        arrays += [_encoded(test, more, words, options), _labels(test, target, more[target])]
+        arrays += [_encoded(test, more, rows, words, options), _labels(test, more, rows, target)]
     numbers = [name for name, found in words.items() if not found]
     notes = tuple(_notes(columns, numbers, words))
     return table_data(file.stem, arrays, options, options.task, numbers=len(numbers), notes=notes)
 
 
-def _read_csv(path: str, key: str, options: Csv) -> tuple[Path, Columns]:
-    """The file, and its columns as text by their names.
+def _read_csv(path: str, key: str, options: Csv) -> tuple[Path, Columns, list[int]]:
+    """The file, its columns as text by their names, and the number of each row that is not blank.
 
-    By hand rather than by pandas, which fills short rows with blanks in silence, cannot name the
-    row that is wrong, and would be one more package to install for the most usual kind of file.
+    By hand: pandas fills short rows with blanks in silence and cannot name the row that is wrong.
     """
     file = existing_file(path, key, "a text file with a header line and one row per line")
     # A field needs at least two characters of the file and eight bytes of memory.
@@ -189,7 +185,8 @@ def _read_csv(path: str, key: str, options: Csv) -> tuple[Path, Columns]:
     require(any(rows), f"{file}: has no rows, expected a header line and rows below it")
     if options.decimal == ",":
         rows = [[_with_point(field) for field in fields] for fields in rows]
-    return file, dict(zip(header, map(list, zip(*filter(None, rows), strict=True)), strict=True))
+    columns = dict(zip(header, map(list, zip(*filter(None, rows), strict=True)), strict=True))
+    return file, columns, [row for row, fields in enumerate(rows, 2) if fields]
 
 
 def _with_point(text: str) -> str:
@@ -199,9 +196,9 @@ def _with_point(text: str) -> str:
 
 def _check_commas(file: Path, name: str, values: list[str]) -> None:
     """Raise DataError where a column of numbers has decimal commas, before they count as words."""
-    commas = [text for text in values if _WITH_COMMA.fullmatch(text)]
-    if commas and None not in (_number(_with_point(text)) for text in set(values) - _BLANKS):
-        got = f"{file}: column {shown(name)}: got {shown(commas[0])}, a number with a comma"
+    first = next(filter(_WITH_COMMA.fullmatch, values), "")
+    if first and None not in (_number(_with_point(text)) for text in set(values) - _BLANKS):
+        got = f"{file}: column {shown(name)}: got {shown(first)}, a number with a comma"
         raise DataError(f'{got}; set {KEY}.decimal: "," or write decimal points')
 
 
@@ -225,14 +222,16 @@ def _words(file: Path, name: str, values: list[str]) -> list[str]:
     return found
 
 
-def _encoded(file: Path, columns: Columns, words: dict[str, list[str]], options: Csv) -> Array:
+def _encoded(
+    file: Path, columns: Columns, rows: list[int], words: dict[str, list[str]], options: Csv
+) -> Array:
     """(rows, columns): numbers, NaN for a blank, or 0 and 1 for every word of a column."""
     parts: list[list[float]] = []
     for name, known in words.items():
         if known:
             parts += ([float(value == word) for value in columns[name]] for word in known)
         else:
-            fields = enumerate(columns[name], 2)
+            fields = zip(rows, columns[name], strict=True)
             parts.append([_cell(file, name, row, text, options) for row, text in fields])
     return np.array(parts, dtype=np.float64).T
 
@@ -250,10 +249,10 @@ def _cell(file: Path, name: str, row: int, text: str, options: Csv) -> float:
     raise DataError(f"{where}: got {what}, expected a number; {remedy}")
 
 
-def _labels(file: Path, name: str, values: list[str]) -> Array:
+def _labels(file: Path, columns: Columns, rows: list[int], name: str) -> Array:
     """Numbers where all are; else text, if it can be classes."""
-    row = values.index("") + 2 if "" in values else 0
-    require(not row, f"{file}: row {row}: the label is blank")
+    if "" in (values := columns[name]):
+        raise DataError(f"{file}: row {rows[values.index('')]}: the label is blank")
     numbers, different = [_number(value) for value in values], len(set(values))
     if None not in numbers:
         return np.array(numbers)
@@ -265,7 +264,6 @@ def _labels(file: Path, name: str, values: list[str]) -> Array:
 
 
 def _notes(columns: Columns, numbers: list[str], words: dict[str, list[str]]) -> Iterator[str]:
-    """What was done to the columns, as sentences."""
     if listed := ", ".join(
         f"{name} ({len(found)} words)" for name, found in words.items() if found
     ):

@@ -1,12 +1,33 @@
-"""What every kind of data becomes: tensors, and what a model has to know about them."""
+"""What every kind of data becomes: tensors, and what a model has to know about them.
 
+`table_data` makes it of arrays: labels to classes, a test share, fewer rows, scaled columns.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
+from pathlib import Path
+from typing import Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from grasp_tune.config.errors import require
+from grasp_tune.config.errors import DataError, MissingDataError, require, shown
+from grasp_tune.core.errors import GraspError
+from grasp_tune.data.options import Table
+
+KEY = "problem.dataset"
+_MAX_CLASSES = 10_000
+_FEW = 20  # different whole numbers that are classes in any number of rows
+# The same rows are set aside whatever the experiment's seed, so that seeds can be compared.
+_SPLIT_SEED, _ROWS_SEED = 7001, 7002
+
+Task = Literal["auto", "classification", "regression"]
+Array = NDArray[Any]
+Labels = tuple[str, ...] | None  # names of the classes; None: numbers are predicted
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +51,6 @@ class DataSpec:
 
     @property
     def features(self) -> int:
-        """Numbers in one row."""
         return prod(self.input_shape)
 
 
@@ -47,22 +67,22 @@ class Data:
     y: Tensor
     x_test: Tensor | None = None
     y_test: Tensor | None = None
-    labels: tuple[str, ...] | None = None  # names of the classes; None: numbers are predicted
+    labels: Labels = None
     pixels: PixelScale | None = None
     notes: tuple[str, ...] = ()  # what was done to the rows that a person should know
 
     def __post_init__(self) -> None:
-        count, both = len(self.labels or ()), (self.x_test is None) == (self.y_test is None)
-        enough = self.labels is None or count > 1
-        require(enough, f"{self.name}: got {count} class, expected at least 2")
+        both = (self.x_test is None) == (self.y_test is None)
+        count = 2 if self.labels is None else len(self.labels)
+        require(count > 1, f"{self.name}: got {count} class, expected at least 2")
         require(both, f"{self.name}: test inputs and test labels must come together")
-        self._check("training", self.x, self.y)
-        if self.x_test is not None and self.y_test is not None:
-            self._check("test", self.x_test, self.y_test)
+        for part, x, y in ("training", self.x, self.y), ("test", self.x_test, self.y_test):
+            if x is not None and y is not None:
+                self._check(f"{self.name}: {part}", x, y)
 
-    def _check(self, part: str, x: Tensor, y: Tensor) -> None:
+    def _check(self, where: str, x: Tensor, y: Tensor) -> None:
         wanted = torch.float32 if self.pixels is None else torch.uint8
-        where, ours, theirs = f"{self.name}: {part}", tuple(self.x.shape[1:]), tuple(x.shape[1:])
+        ours, theirs = tuple(self.x.shape[1:]), tuple(x.shape[1:])
         shapes = f"shape {tuple(x.shape)} and labels {tuple(y.shape)}; expected (rows, ...)"
         fits = x.ndim > 1 and 0 < len(x) == len(y)
         require(fits, f"{where} inputs have {shapes} and as many labels")
@@ -80,7 +100,161 @@ class Data:
 
     @property
     def spec(self) -> DataSpec:
-        """What a model has to know about this data."""
         classes = None if self.labels is None else len(self.labels)
         outputs = classes or (1 if self.y.ndim == 1 else int(self.y.shape[1]))
         return DataSpec(self.name, tuple(self.x.shape[1:]), classes, outputs, self.pixels)
+
+
+def existing_file(path: str, key: str, how: str) -> Path:
+    """The path of a file that is there; else an error that says how to provide it."""
+    file = Path(path)
+    if not file.is_file():
+        what = "a folder" if file.is_dir() else "not there"
+        raise MissingDataError(f"{KEY}.{key}: {file} is {what}; expected {how}")
+    return file
+
+
+@contextmanager
+def reading(file: object, what: str, how: str = "") -> Iterator[None]:
+    """Turn what a reader raises into one line with the file's name; our own errors stay."""
+    try:
+        yield
+    except GraspError:
+        raise
+    except Exception as error:  # readers raise many kinds; all mean the same here
+        wanted = f"; expected {how}" if how else ""
+        raise DataError(f"{file}: cannot be read as {what} ({error}){wanted}") from error
+
+
+def check_memory(name: str, needed: float, max_gib: float) -> None:
+    """Raise DataError when `needed` bytes are more than the options allow."""
+    got = f"{name}: needs {needed / 2**30:.3g} GiB of memory"
+    require(needed <= max_gib * 2**30, f"{got}, expected at most {max_gib:g} ({KEY}.max_gib)")
+
+
+def kept_rows(count: int, rows: int | None) -> NDArray[np.int64]:
+    """The training rows that are used, in their order: all, or `rows` picked at random."""
+    if rows is None or rows >= count:
+        return np.arange(count)
+    return np.sort(np.random.default_rng(_ROWS_SEED).permutation(count)[:rows])
+
+
+def table_data(
+    name: str,
+    arrays: Sequence[Any],
+    options: Table,
+    task: Task = "auto",
+    *,
+    labels: Labels = None,
+    numbers: int | None = None,
+    notes: tuple[str, ...] = (),
+) -> Data:
+    """The data that raw arrays and their options give; `name` is for people.
+
+    arrays: (rows, ...) inputs and (rows,) or (rows, outputs) labels, then those of the test rows.
+    labels: names, when classes are counted from 0 already. notes: what was done to the columns.
+    numbers: columns, the first ones, that hold numbers, in which a blank is NaN; None: all of them.
+    """
+    if share := options.test_share:
+        fault = f"it has test rows of its own, so {KEY}.test_share must be 0, got {share:g}"
+        require(len(arrays) == 2, f"{name}: {fault}")
+        count = len(arrays[0])
+        held = min(max(1, round(share * count)), count - 1)
+        order = np.random.default_rng(_SPLIT_SEED).permutation(count)
+        arrays = [part[np.sort(rows)] for rows in (order[held:], order[:held]) for part in arrays]
+    x, y, x_test, y_test = [*arrays, None, None][:4]
+    require(len(x) == len(y), f"{name}: {len(x)} rows but {len(y)} labels, expected as many")
+    codes, codes_test, found = encode_labels(name, y, y_test, task)
+    if task == "auto" and found is None and labels is None and _whole(y):
+        notes += (
+            f"Labels are {len(np.unique(y))} different whole numbers and are predicted as "
+            f"numbers; {KEY}.task: classification takes them as classes.",
+        )
+    kept = kept_rows(len(x), options.rows)
+    x = x[kept]
+    if numbers is not None:
+        there = ~np.isnan(x)
+        mean = np.where(there, x, 0.0).sum(axis=0) / there.sum(axis=0).clip(min=1)
+        x = np.where(there, x, mean)
+        x_test = None if x_test is None else np.where(np.isnan(x_test), mean, x_test)
+    standardize = options.standardize
+    if standardize == "auto" and (standardize := _scales_differ(x[:, :numbers])):
+        notes += (
+            "Columns of numbers were shifted and divided to mean 0, variance 1, for their "
+            f"scales differ; {KEY}.standardize: false leaves them as they are.",
+        )
+    shift: Any = 0.0
+    factor: Any = options.scale
+    if standardize:
+        shift, deviation = x.mean(axis=0, dtype=np.float64), x.std(axis=0, dtype=np.float64)
+        # A constant column carries nothing: it becomes 0 instead of 0/0.
+        factor = options.scale / np.where(deviation > 0, deviation, 1.0)
+        if numbers is not None:
+            shift[numbers:], factor[numbers:] = 0.0, options.scale
+
+    def tensor(values: Array) -> Tensor:
+        if standardize or options.scale != 1.0:
+            values = (values - shift) * factor
+        return torch.from_numpy(np.array(values, dtype=np.float32, order="C"))
+
+    test = None if x_test is None else tensor(x_test)
+    codes = codes[torch.from_numpy(kept)]
+    return Data(name, tensor(x), codes, test, codes_test, labels or found, notes=notes)
+
+
+def _scales_differ(x: Array) -> bool:
+    """Whether a column is far from 0, or the widest is more than ten times the narrowest."""
+    spread = x.std(axis=0, dtype=np.float64).ravel()
+    spread = spread[spread > 0]
+    far = np.abs(x).max(initial=0.0) > 100
+    return bool(far or (len(spread) and spread.max() > 10 * spread.min()))
+
+
+def encode_labels(
+    name: str, y: Array, y_test: Array | None, task: Task
+) -> tuple[Tensor, Tensor | None, Labels]:
+    """Labels as classes counted from 0 with their names, or as numbers to predict (names None)."""
+    parts = [y] if y_test is None else [y, y_test]
+    finite = all(np.isfinite(part).all() for part in parts if part.dtype.kind == "f")
+    require(all(part.size for part in parts), f"{name}: there are no rows")
+    require(finite, f"{name}: labels hold nan or inf, expected finite numbers")
+    names: Labels = None
+    if task == "regression" or (task == "auto" and not _looks_like_classes(y)):
+        fault = f"labels are text ({shown(y.flat[0])}), expected numbers"
+        require(np.issubdtype(y.dtype, np.number), f"{name}: {fault}")
+        codes = [part.astype(np.float32) for part in parts]
+    else:
+        parts = [part[:, 0] if part.shape[1:] == (1,) else part for part in parts]
+        values = np.unique(parts[0])
+        fault = f"classes have shape {y.shape}, expected one per row"
+        require(parts[0].ndim == 1, f"{name}: {fault}")
+        fault = f"{len(values)} different labels, expected at most {_MAX_CLASSES} classes"
+        remedy = f"for numbers to predict set {KEY}.task: regression"
+        require(len(values) <= _MAX_CLASSES, f"{name}: {fault}; {remedy}")
+        codes = [np.searchsorted(values, part).clip(max=len(values) - 1) for part in parts]
+        unknown = "".join(_names(parts[-1][values[codes[-1]] != parts[-1]][:1]))
+        fault = f"the test rows have the label {unknown}, which no training row has"
+        require(not unknown, f"{name}: {fault}")
+        names = _names(values)
+    train, *test = map(torch.from_numpy, codes)
+    return train, test[0] if test else None, names
+
+
+def _looks_like_classes(y: Array) -> bool:
+    if y.dtype.kind not in "iufc":
+        return True  # text, booleans
+    if y.ndim > 1 and y.shape[1] > 1:
+        return False
+    # Files of text do not tell 1 from 1.0: whole numbers that come again and again are classes.
+    different = len(np.unique(y))
+    return y.dtype.kind in "iu" or (_whole(y) and (different <= _FEW or 10 * different <= len(y)))
+
+
+def _whole(y: Array) -> bool:
+    return y.dtype.kind == "f" and bool((y == np.round(y)).all())
+
+
+def _names(values: Array) -> tuple[str, ...]:
+    """Names of classes; 1.0 is called 1."""
+    ending = ".0" if values.dtype.kind == "f" else ""
+    return tuple(str(value).removesuffix(ending) for value in values)

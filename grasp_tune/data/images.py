@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 
 from grasp_tune.config.errors import MissingDataError, require
-from grasp_tune.data.data import Data, PixelScale
+from grasp_tune.data.data import KEY, Array, Data, PixelScale, check_memory, kept_rows, reading
 from grasp_tune.data.options import ImageFolder, Images, TorchvisionImages
-from grasp_tune.data.table import KEY, Array, check_memory, kept_rows, reading
 from grasp_tune.extras import need
 
 logger = logging.getLogger(__name__)
@@ -35,14 +34,12 @@ Part = tuple[Tensor, Tensor]  # pictures as bytes, and their classes
 
 
 def torchvision(purpose: str) -> ModuleType:
-    """The torchvision module with its data sets and models."""
     for part in ("datasets", "models"):
         need(f"torchvision.{part}", "vision", purpose)
     return need("torchvision", "vision", purpose)
 
 
 def published_images(options: TorchvisionImages) -> Data:
-    """MNIST or CIFAR-10: as torchvision reads them, from the folder of data sets."""
     given = options.path or os.environ.get("GRASP_TUNE_DATA") or "~/.cache/grasp_tune/data"
     root = Path(given).expanduser()
     reader = getattr(torchvision(f"the data set {options.name}").datasets, options.name.upper())
@@ -113,7 +110,6 @@ def _picture(path: str, size: int, mode: str) -> Array:
 
 
 def _image_data(name: str, parts: list[Part], labels: tuple[str, ...], options: Images) -> Data:
-    """The data of training pictures, and perhaps of test pictures."""
     (x, y), *test = [(x.contiguous(), y.long()) for x, y in parts]
     kept = torch.from_numpy(kept_rows(len(x), options.rows))
     x, y = x[kept], y[kept]

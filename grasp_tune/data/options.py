@@ -1,7 +1,6 @@
-"""What may be said about the data: one section for each kind, told apart by `name`.
+"""What may be said about the data, one section for each kind, told apart by `name`.
 
-A kind of data is a section with the keys that it takes, and `loader`, the function that makes the
-data of it, imported when data are read; `register` enters it. Nothing here loads torch.
+A section has the keys and `loader`, the function that makes the data; nothing here loads torch.
 """
 
 from typing import Annotated, Any, ClassVar, Literal
@@ -29,8 +28,7 @@ class Table(Dataset):
     rows: s.Count | None = None
     """Use only so many training rows, picked at random once; empty: all."""
     test_share: s.Share = 0.0
-    """Share of the rows kept aside to judge the final model, never used in training; not allowed
-    where the data have test rows of their own."""
+    """Share of the rows kept aside to judge the final model, where there are no other test rows."""
 
 
 class Digits(Table):
@@ -61,8 +59,8 @@ class TableFile(Table):
     path: s.PathText
     """The file with the training rows."""
     task: Literal["auto", "classification", "regression"] = "auto"
-    """What the labels are: classes, or numbers to predict; `auto` takes words as classes, and whole
-    numbers if there are at most 20 different ones or each comes ten times on average."""
+    """What the labels are; `auto` takes words as classes, and whole numbers if there are at most 20
+    different ones or each comes ten times on average."""
     max_gib: s.Positive = 8.0
     """Refuse data that need more memory than this (GiB)."""
 
@@ -113,8 +111,8 @@ class Csv(TextFile):
     drop: tuple[s.Text, ...] = ()
     """Columns to leave out, such as names and row numbers."""
     encode: s.Flag = True
-    """Turn each column of words into one column of 0 and 1 for every word, and fill blanks in
-    columns of numbers with the column's mean; off: words and blanks are errors."""
+    """Turn words into a column of 0 and 1 for each, and fill blanks in columns of numbers with the
+    column's mean; off: words and blanks are errors."""
     standardize: s.FlagOrAuto = "auto"
     """Shift and divide columns of numbers to mean 0, variance 1; `auto`: where scales differ."""
 
@@ -137,8 +135,7 @@ class TorchvisionImages(Images):
     loader: ClassVar[str] = "grasp_tune.data.images:published_images"
     name: Annotated[Literal["mnist", "cifar10"], s.KIND]
     path: s.PathText | None = None
-    """Folder that holds the files, or will hold them; empty: the folder that the environment
-    variable GRASP_TUNE_DATA names, else ~/.cache/grasp_tune/data."""
+    """Folder of the files; empty: the variable GRASP_TUNE_DATA, else ~/.cache/grasp_tune/data."""
     download: Annotated[s.Flag, s.REACHES] = False
     """Allow the files to be fetched from the internet when they are not there."""
 
@@ -163,9 +160,8 @@ class OwnData(Dataset):
 
     loader: ClassVar[str] = "grasp_tune.data.catalog:own_data"
     name: s.EntryPoint
-    """`module:function`; the function takes `options` as keywords and returns `(x, y)`, `(x, y,
-    x_test, y_test)`, a `Data`, or one or two (training and test) of torch's `Dataset`s or
-    `DataLoader`s of such pairs, whose rows are read into memory once."""
+    """`module:function` that takes `options` as keywords and returns `(x, y)`, `(x, y, x_test,
+    y_test)`, a `Data`, or one or two (training, test) of torch's `Dataset`s or `DataLoader`s."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Keywords for the function."""
     num_workers: Annotated[s.Whole, Field(ge=0, le=1024)] = 0

@@ -4,16 +4,14 @@ Packages are imported when they are used, and run at their authors' defaults.
 """
 
 import math
-import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
 import torch
-from torch.optim import AdamW
 
 from grasp_tune.core.errors import InputError
 from grasp_tune.engine.fused import task_threads
@@ -21,25 +19,37 @@ from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.segment import Averages
 from grasp_tune.extras import need
 from grasp_tune.peers.rivals import muon_groups
-from grasp_tune.peers.session import PeerResult, Run, Session
+from grasp_tune.peers.session import PeerResult, Session
 from grasp_tune.peers.tuned import asha, range_test, tpe
 
 GAMMA = 8.0  # the exponent that the authors of DoG recommend for its averages
+BUDGET = object()  # as the value of an option: the budget
 _OURS, _MORE = "grasp_tune.peers.rivals", "pytorch_optimizer"
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Another way to spend the same oracle calls."""
+    """Another way to spend the same oracle calls: one run of an optimizer, or work of its own."""
 
     name: str
     title: str
-    work: Callable[[Session], PeerResult]
-    package: str | None = None  # what has to be installed beside torch
+    kind: str | Callable[[Session], PeerResult]  # `package.Class` of the optimizer, or the work
+    options: Mapping[str, Any] = field(default_factory=dict)  # keywords of the class
+    package: str | None = None  # what has to be installed, where the class does not say so
+    rate: Callable[[float], float] | None = None  # factor of the rate after a share of the budget
+    groups: Callable[..., Any] = lambda model, params: params  # of the model's parameters
+    average: bool = False  # return the polynomial average instead of the last iterate
+    told: bool = False  # whether the optimizer's step takes the loss of the minibatch
+
+    @property
+    def needs(self) -> str | None:
+        """The package that has to be installed beside torch, None where there is none."""
+        own = callable(self.kind) or self.kind.startswith(("torch.", _OURS))
+        return self.package if own else str(self.kind).rpartition(".")[0]
 
     @property
     def installed(self) -> bool:
-        return self.package is None or find_spec(self.package) is not None
+        return self.needs is None or find_spec(self.needs) is not None
 
     def run(self, problem: TorchProblem, budget: int, seed: int) -> PeerResult:
         """Return what the peer makes of the problem with at most `budget` oracle calls.
@@ -47,52 +57,30 @@ class Peer:
         It gets as many threads as a task of a sweep on the same model, so that times compare.
         Raises `MissingExtra` where its package is not installed.
         """
-        session, start = Session(problem, budget, seed), time.perf_counter()
-        with task_threads(problem.build(seed)):
-            result = self.work(session)
-        return replace(result, calls=session.calls, seconds=time.perf_counter() - start)
-
-
-def packaged(kind: str, *arguments: Any, **options: Any) -> Any:
-    """Return what `package.name` makes of the arguments."""
-    package, _, name = kind.rpartition(".")
-    return getattr(need(package, "bench", "this peer"), name)(*arguments, **options)
-
-
-def single_run(
-    make: Callable[[Run, int], Any],
-    *,
-    average: bool = False,
-    rate: Callable[[float], float] | None = None,
-    told: bool = False,
-) -> Callable[[Session], PeerResult]:
-    """Return what spends all of T with one optimizer.
-
-    make: makes the optimizer for a run and a budget.
-    average: return the polynomial average instead of the last iterate.
-    rate: the factor of the learning rate after a share of the budget.
-    told: the optimizer's step takes the loss of the minibatch.
-    """
-
-    def work(session: Session) -> PeerResult:
-        run, budget = session.run(), session.budget
-        averages = Averages(run.oracle.model, (GAMMA,)) if average else None
-
-        def step(optimizer: Any, loss: float) -> None:
-            optimizer.step(**({"loss": torch.tensor(loss)} if told else {}))
-            if averages is not None:
-                averages.update()
-
-        with warnings.catch_warnings():
+        session = Session(problem, budget, seed)
+        with task_threads(problem.build(seed)), warnings.catch_warnings():
             # Packages older than the present torch warn in every step, of nothing that matters.
             warnings.simplefilter("ignore")
-            optimizer = make(run, budget)
-            getattr(optimizer, "train", bool)()  # schedule-free ones return an average
-            run.advance(optimizer, budget, rate and (lambda call: rate(call / budget)), step)
-            getattr(optimizer, "eval", bool)()
-        return run.result(tensors=averages.candidate(GAMMA) if averages else None)
+            return self.kind(session) if callable(self.kind) else self._single(session, self.kind)
 
-    return work
+    def _single(self, session: Session, kind: str) -> PeerResult:
+        package, _, name = kind.rpartition(".")
+        run, budget = session.run(), session.budget
+        averages = Averages(run.oracle.model, (GAMMA,)) if self.average else None
+        options = {k: float(budget) if v is BUDGET else v for k, v in self.options.items()}
+        make = getattr(need(package, "bench", "this peer"), name)
+        optimizer = make(self.groups(run.oracle.model, run.oracle.parameters), **options)
+        getattr(optimizer, "train", bool)()  # schedule-free ones return an average
+        rates = [group.get("lr", math.nan) for group in optimizer.param_groups]
+        for loss in run.steps(budget):
+            for group, value in zip(optimizer.param_groups, rates, strict=True):
+                if self.rate is not None:
+                    group["lr"] = value * self.rate((run.call - 1) / budget)
+            optimizer.step(**({"loss": torch.tensor(loss)} if self.told else {}))
+            if averages is not None:
+                averages.update()
+        getattr(optimizer, "eval", bool)()
+        return run.result(tensors=averages.candidate(GAMMA) if averages else None)
 
 
 def warm_cosine(share: float, warm_up: float = 0.05) -> float:
@@ -103,38 +91,8 @@ def warm_cosine(share: float, warm_up: float = 0.05) -> float:
 
 
 cosine = partial(warm_cosine, warm_up=0.0)
-
-
-def adamw_cosine(rate: float) -> Callable[[Session], PeerResult]:
-    """AdamW with torch's other defaults, 5 % warm-up and a cosine: what most people run."""
-    return single_run(lambda run, _: AdamW(run.oracle.parameters, lr=rate), rate=warm_cosine)
-
-
-def _mechanic(run: Run, budget: int) -> Any:
-    """Mechanic around AdamW (Cutkosky, Defazio, Mehta 2023), whose own rate is then 1."""
-    kind = packaged("mechanic_pytorch.mechanize", AdamW)
-    return kind(run.oracle.parameters, lr=1.0, weight_decay=0.0)
-
-
-def _muon(run: Run, budget: int) -> Any:
-    """Muon on hidden matrices, AdamW on all else (Jordan et al. 2024)."""
-    return packaged(f"{_MORE}.Muon", muon_groups(run.oracle.model, run.oracle.parameters))
-
-
-def _ademamix(run: Run, budget: int) -> Any:
-    """AdEMAMix (Pagliardini et al. 2024), its two schedules as long as the run."""
-    return packaged(f"{_MORE}.AdEMAMix", run.oracle.parameters, t_alpha_beta3=float(budget))
-
-
-def _single(name: str, title: str, kind: str, options: Any = (), **how: Any) -> Peer:
-    """Return one run of `package.Class`, with options of the class where they are given."""
-    package = kind.rpartition(".")[0]
-    needed = None if package in ("torch.optim", _OURS) else package
-    work = single_run(lambda run, _: packaged(kind, run.oracle.parameters, **dict(options)), **how)
-    return Peer(name, title, work, needed)
-
-
 _PRODIGY = "prodigyopt.Prodigy"
+_LONG = {"t_alpha_beta3": BUDGET}
 _MOMENTUM = {"lr": 0.1, "momentum": 0.9}  # of many published recipes
 _ANNEALED = {"safeguard_warmup": True, "use_bias_correction": True}  # Prodigy with a cosine
 _WARM = partial(warm_cosine, warm_up=0.02)
@@ -143,43 +101,47 @@ _PLUS = {"stochastic_rounding": False, "split_groups": False}
 # Rates that are constant by default are brought down along a cosine where their authors do so.
 _ALL = (
     # Distance over gradients (Ivgi, Hinder, Carmon 2023); LDoG has a step for every tensor.
-    _single("dog", "DoG, averaged", "dog.DoG", average=True),
-    _single("ldog", "LDoG, averaged", "dog.LDoG", average=True),
+    Peer("dog", "DoG, averaged", "dog.DoG", average=True),
+    Peer("ldog", "LDoG, averaged", "dog.LDoG", average=True),
     # Mishchenko, Defazio 2023.
-    _single("prodigy", "Prodigy", _PRODIGY),
-    _single("prodigy-cosine", "Prodigy, cosine, as advised", _PRODIGY, _ANNEALED, rate=cosine),
+    Peer("prodigy", "Prodigy", _PRODIGY),
+    Peer("prodigy-cosine", "Prodigy, cosine, as advised", _PRODIGY, _ANNEALED, rate=cosine),
     # Defazio, Mishchenko 2023.
-    _single("dadapt-sgd", "D-Adaptation SGD", "dadaptation.DAdaptSGD"),
-    _single("dadapt-adam", "D-Adaptation Adam", "dadaptation.DAdaptAdam"),
+    Peer("dadapt-sgd", "D-Adaptation SGD", "dadaptation.DAdaptSGD"),
+    Peer("dadapt-adam", "D-Adaptation Adam", "dadaptation.DAdaptAdam"),
     # Coin betting per coordinate (Orabona, Tommasi 2017), and the Krichevsky-Trofimov bettor
     # (Orabona, Pal 2016), which assumes gradients of norm at most 1.
-    _single("cocob", "COCOB", "parameterfree.COCOB"),
-    _single("kt", "KT", "parameterfree.KT"),
-    Peer("mechanic", "Mechanic (AdamW)", single_run(_mechanic), "mechanic_pytorch"),
+    Peer("cocob", "COCOB", "parameterfree.COCOB"),
+    Peer("kt", "KT", "parameterfree.KT"),
+    # Cutkosky, Defazio, Mehta 2023.
+    Peer("mechanic", "Mechanic (AdamW)", f"{_OURS}.mechanic", package="mechanic_pytorch"),
     # Defazio et al. 2024.
-    _single("schedule-free-adamw", "Schedule-free AdamW", "schedulefree.AdamWScheduleFree"),
-    _single("schedule-free-sgd", "Schedule-free SGD", "schedulefree.SGDScheduleFree"),
+    Peer("schedule-free-adamw", "Schedule-free AdamW", "schedulefree.AdamWScheduleFree"),
+    Peer("schedule-free-sgd", "Schedule-free SGD", "schedulefree.SGDScheduleFree"),
     # torch's own defaults; SGD's are a step of 0.001 and no momentum.
-    _single("adamw", "AdamW, defaults", "torch.optim.AdamW"),
-    _single("sgd", "SGD, defaults", "torch.optim.SGD"),
-    _single("momentum", "SGD 0.1, momentum 0.9", "torch.optim.SGD", _MOMENTUM),
+    Peer("adamw", "AdamW, defaults", "torch.optim.AdamW"),
+    Peer("sgd", "SGD, defaults", "torch.optim.SGD"),
+    Peer("momentum", "SGD 0.1, momentum 0.9", "torch.optim.SGD", _MOMENTUM),
     Peer("range-test", "LR-range test, then SGD", range_test),
-    Peer("tpe", "Optuna TPE", tpe, "optuna"),
-    Peer("asha", "Ray ASHA", asha, "ray"),
-    Peer("adamw-cosine", "AdamW, warm-up, cosine", adamw_cosine(1e-3)),
+    Peer("tpe", "Optuna TPE", tpe, package="optuna"),
+    Peer("asha", "Ray ASHA", asha, package="ray"),
+    # What most people run: torch's other defaults, 5 % warm-up.
+    Peer("adamw-cosine", "AdamW, warm-up, cosine", "torch.optim.AdamW", rate=warm_cosine),
     # Dahl et al. 2023: 2 % warm-up.
-    _single("nadamw", "NAdamW, AlgoPerf's constants", f"{_OURS}.NAdamW", rate=_WARM),
+    Peer("nadamw", "NAdamW, AlgoPerf's constants", f"{_OURS}.NAdamW", rate=_WARM),
     # Defazio 2026.
-    _single("schedule-free-plus", "ScheduleFree+", f"{_OURS}.ScheduleFreePlus", told=True),
+    Peer("schedule-free-plus", "ScheduleFree+", f"{_OURS}.ScheduleFreePlus", told=True),
     # LoganBooker's package, 2024 to 2026.
-    _single("prodigy-plus", "Prodigy, schedule-free", "prodigyplus.ProdigyPlusScheduleFree", _PLUS),
-    Peer("muon", "Muon, cosine", single_run(_muon, rate=cosine), _MORE),
-    Peer("ademamix", "AdEMAMix, cosine", single_run(_ademamix, rate=warm_cosine), _MORE),
+    Peer("prodigy-plus", "Prodigy, schedule-free", "prodigyplus.ProdigyPlusScheduleFree", _PLUS),
+    # Jordan et al. 2024: Muon on hidden matrices, AdamW on all else.
+    Peer("muon", "Muon, cosine", f"{_MORE}.Muon", groups=muon_groups, rate=cosine),
+    # Pagliardini et al. 2024: its two schedules are as long as the run.
+    Peer("ademamix", "AdEMAMix, cosine", f"{_MORE}.AdEMAMix", _LONG, rate=warm_cosine),
     # Schaipp et al. 2024, a lower bound of 0.
-    _single("momo", "MoMo-Adam", "momo.MomoAdam", told=True),
+    Peer("momo", "MoMo-Adam", "momo.MomoAdam", told=True),
     # DoWG for each coordinate, as its authors' package has it (Khaled et al. 2023).
-    _single("dowg", "DoWG", "dowg.CoordinateDoWG"),
-    _single("greedy-lr", "AdamW, GreedyLR", f"{_OURS}.GreedyAdamW", told=True),
+    Peer("dowg", "DoWG", "dowg.CoordinateDoWG"),
+    Peer("greedy-lr", "AdamW, GreedyLR", f"{_OURS}.GreedyAdamW", told=True),
 )
 PEERS: Mapping[str, Peer] = {peer.name: peer for peer in _ALL}
 
@@ -191,5 +153,4 @@ def find_peer(name: str) -> Peer:
 
 
 def installed_peers() -> tuple[Peer, ...]:
-    """Return the peers whose packages can be imported, in the order of the registry."""
     return tuple(peer for peer in PEERS.values() if peer.installed)

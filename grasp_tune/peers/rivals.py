@@ -5,7 +5,9 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import AdamW, Optimizer
+
+from grasp_tune.extras import need
 
 
 def muon_groups(model: nn.Module, params: list[nn.Parameter]) -> list[dict[str, Any]]:
@@ -21,6 +23,12 @@ def muon_groups(model: nn.Module, params: list[nn.Parameter]) -> list[dict[str, 
     hidden = set(map(id, matrices[1:-1]))
     groups = [(use, [p for p in params if (id(p) in hidden) == use]) for use in (True, False)]
     return [{"params": members, "use_muon": use} for use, members in groups if members]
+
+
+def mechanic(params: list[nn.Parameter]) -> Any:
+    """Return Mechanic around AdamW, whose own rate is then 1."""
+    kind = need("mechanic_pytorch", "bench", "this peer").mechanize(AdamW)
+    return kind(params, lr=1.0, weight_decay=0.0)
 
 
 class _Adam(Optimizer):
@@ -125,7 +133,7 @@ class ScheduleFreePlus(_Adam):
             item.copy_(state["x"])
 
 
-class GreedyAdamW(torch.optim.AdamW):
+class GreedyAdamW(AdamW):
     """AdamW with GreedyLR (Subramanian et al. 2025, arXiv:2512.14527).
 
     The rate is divided by a factor when the smoothed loss has been below its best for more than

@@ -5,11 +5,9 @@ with address t, so that all are compared on equal terms.
 """
 
 import math
-from collections.abc import Callable
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
-
-from torch.optim import Optimizer
 
 from grasp_tune.core.errors import SearchError, whole
 from grasp_tune.engine.checkpoints import Tensors, finite, model_tensors
@@ -19,7 +17,7 @@ from grasp_tune.engine.problem import TorchProblem
 
 @dataclass(frozen=True, slots=True)
 class PeerResult:
-    """The end of one peer's run with one seed; the registry fills in what it cost."""
+    """The end of one peer's run with one seed."""
 
     tensors: Tensors = field(repr=False)  # `param.*` and `buffer.*` of the returned point
     calls: int  # oracle calls used, at most the budget
@@ -33,15 +31,14 @@ class Session:
 
     def __init__(self, problem: TorchProblem, budget: int, seed: int) -> None:
         self.problem, self.budget, self.seed = problem, whole("budget", budget), seed
-        self.calls = 0
+        self.calls, self.begun = 0, time.perf_counter()
 
     @property
     def left(self) -> int:
         return self.budget - self.calls
 
     def run(self) -> "Run":
-        """Return a new run at the start point; it shares the budget."""
-        return Run(Oracle(self.problem, self.seed, self._count))
+        return Run(self, Oracle(self.problem, self.seed, self._count))
 
     def _count(self, calls: int) -> None:
         self.calls += calls
@@ -53,34 +50,24 @@ class Session:
 class Run:
     """One model on its way from the start point."""
 
+    session: Session
     oracle: Oracle
     call: int = 0  # the next minibatch
     finite: bool = True
     losses: list[float] = field(default_factory=list)  # of the minibatches, in order
 
-    def advance(
-        self,
-        optimizer: Optimizer,
-        calls: int,
-        rate: Callable[[int], float] | None = None,
-        step: Callable[[Any, float], object] = lambda optimizer, loss: optimizer.step(),
-    ) -> None:
-        """Take `calls` steps of one oracle call each; a run that is not finite is stopped.
+    def steps(self, calls: int) -> Iterator[float]:
+        """Yield the loss of each further minibatch, its gradients in place; ends where not finite.
 
-        rate: the factor of every group's learning rate at a call, for schedules.
-        step: takes a step of an optimizer, given the loss of the minibatch.
+        Whoever asks takes a step of its optimizer in between.
         """
-        initial = [group.get("lr", math.nan) for group in optimizer.param_groups]
         for _ in range(calls if self.finite else 0):
-            for group, value in zip(optimizer.param_groups, initial, strict=True):
-                if rate is not None:
-                    group["lr"] = value * rate(self.call)
-            self.losses.append(float(self.oracle.gradient("train", self.call)))
+            self.losses.append(loss := float(self.oracle.gradient("train", self.call)))
             self.call += 1
-            self.finite = math.isfinite(self.losses[-1])
-            if not self.finite:
+            if not math.isfinite(loss):
+                self.finite = False
                 return
-            step(optimizer, self.losses[-1])
+            yield loss
 
     def recent(self, count: int) -> float:
         """Return the mean of the last `count` minibatch losses; infinite for a run that ended."""
@@ -91,4 +78,6 @@ class Run:
         """Return the present point, or others of the run, as what the peer ends with."""
         model = self.oracle.model
         point = tensors or {name: item.clone() for name, item in model_tensors(model).items()}
-        return PeerResult(point, 0, 0.0, not (self.finite and finite(model)), note)
+        seconds = time.perf_counter() - self.session.begun
+        diverged = not (self.finite and finite(model))
+        return PeerResult(point, self.session.calls, seconds, diverged, note)

@@ -25,7 +25,8 @@ class Trial:
         self.trial_id = f"trial{number:04d}"
 
     def advance(self, calls: int) -> Run:
-        self.run.advance(self.optimizer, calls)
+        for _ in self.run.steps(calls):
+            self.optimizer.step()
         return self.run
 
 
@@ -37,18 +38,16 @@ def _spend_the_rest(session: Session, rate: float) -> PeerResult:
 def range_test(session: Session, share: float = 0.1, smoothing: float = 0.95) -> PeerResult:
     """A tenth of T on ever larger steps, then all the rest at a tenth of the best of them.
 
-    The usual rule: the step at which the smoothed loss is smallest, divided by ten, because the
-    loss is smallest shortly before it explodes.
+    The best one has the smallest smoothed loss, which comes shortly before the loss explodes.
     """
     steps = max(2, round(share * session.budget)) if session.budget > 3 else 1
     growth = (HIGH / LOW) ** (1.0 / max(1, steps - 1))
     trial, smooth, best, found = Trial(session, LOW), 0.0, math.inf, LOW
-    for step in range(steps):
+    for step, loss in enumerate(trial.run.steps(steps)):
         rate = LOW * growth**step
         trial.optimizer.param_groups[0]["lr"] = rate
-        if not trial.advance(1).finite:
-            break
-        smooth = smoothing * smooth + (1.0 - smoothing) * trial.run.losses[-1]
+        trial.optimizer.step()
+        smooth = smoothing * smooth + (1.0 - smoothing) * loss
         mean = smooth / (1.0 - smoothing ** (step + 1))
         if mean < best:
             best, found = mean, rate
@@ -79,9 +78,8 @@ def tpe(session: Session) -> PeerResult:
 def asha(session: Session, parallel: int = 4, reduction: int = 4, rungs: int = 3) -> PeerResult:
     """Ray's ASHA over random rates: new trials as long as there are calls, the best one returned.
 
-    Ray's scheduler takes the decisions; the trials run in this process, a few side by side, since
-    starting a worker for each would cost far more time than the trial. A trial may use a quarter
-    of T at most; there are `rungs` between the first and the longest.
+    Ray's scheduler takes the decisions; the trials run in this process, a few side by side. A trial
+    may use a quarter of T at most; there are `rungs` between the first and the longest.
     """
     longest = max(1, session.budget // 4)
     grace = max(1, longest // reduction**rungs)

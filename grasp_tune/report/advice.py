@@ -58,19 +58,16 @@ def headline(result: Result, metadata: RunMetadata | None) -> str:
 
 
 def effort(result: Result, metadata: RunMetadata | None) -> str:
-    """What it took."""
     time = "" if metadata is None else f" in {duration(metadata.seconds)}"
     runs, budget = plural(len(result.runs), "run"), int(result.spec["budget"])
     return f"{runs}; {spent_calls(result):,} of {budget:,} oracle calls were spent{time}."
 
 
 def spent_calls(result: Result) -> int:
-    """Oracle calls that count."""
     return sum(amount for key, amount in result.calls.items() if key != "repeated")
 
 
 def score_label(result: Result) -> str:
-    """What the score is."""
     if result.choice.by != "value":
         return "gradient norm on fresh samples"
     if result.choice.way == "exact":
@@ -167,11 +164,8 @@ def next_steps(result: Result, metadata: RunMetadata | None, folder: str = "DIR"
                 "problem's weight_decay) or a smaller model would help"
             )
         return [*steps, f"{words} {remedy}. More budget would not help."]
-    gain, base, train = (
-        expected_gain(result),
-        quality and quality.baseline,
-        quality and quality.train,
-    )
+    base, train = (quality.baseline, quality.train) if quality else (None, None)
+    gain = expected_gain(result)
     # Whether hardly anything is left to learn from the training rows:
     fits = train and (train.accuracy == 1.0 or (base and train.loss < _FITS * base.loss))
     blind = result.validation is None and not (quality and quality.test)

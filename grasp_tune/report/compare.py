@@ -1,8 +1,7 @@
 """The same problem and the same oracle calls for this method and for others, over several seeds.
 
-Every (method, seed) is a record of its own on the disk, so a comparison that was stopped goes on
-where it was. All see the same minibatches in the same order; what they return is judged over all
-rows, outside the budget.
+Every (method, seed) is a file of its own, so a comparison that was stopped goes on where it was.
+All see the same minibatches in the same order; what they return is judged over all rows.
 """
 
 import math
@@ -134,7 +133,7 @@ def chosen_methods(names: Sequence[str]) -> tuple[str, ...]:
             wanted = f"some of {', '.join(TITLES)}{hint(name, TITLES)}"
             raise ConfigError("--methods", "", shown(name), wanted)
         if name in PEERS and not PEERS[name].installed:
-            raise missing_extra(str(PEERS[name].package), "bench", PEERS[name].title)
+            raise missing_extra(str(PEERS[name].needs), "bench", PEERS[name].title)
     return tuple(dict.fromkeys(names))
 
 
@@ -154,7 +153,7 @@ def compare(
     out: the folder of the comparison; the same folder again goes on with it, unless `fresh`.
     methods: names as `chosen_methods` knows them; none means all that are installed.
     sort: what comes first: the smallest `train_loss`, `test_loss` or `seconds`, or the largest
-        `metric` on the test rows; on the validation rows where there are no test rows.
+        `metric`, on the test rows, or on the validation rows where there are none.
     tell: gets a line with the time that this will take, and one for each record.
     """
     names = chosen_methods(methods)
@@ -164,27 +163,24 @@ def compare(
         wanted = "a method that samples, as the others do"
         raise ConfigError("compare", "method", "deterministic", wanted)
     folder = Path(out).expanduser().absolute()
-    experiment = experiment.model_copy(update={"out": str(folder)})
     built = build_parts(experiment)
     held_out = "test" if built.data.x_test is not None else "validation"
     lacking = built.data.x_test is None and not built.problem.validation_rows
     if lacking and sort in ("test_loss", "metric"):
         wanted = "train_loss or seconds; or test rows, such as problem.dataset.test_share: 0.2"
         raise ConfigError("--sort", "", f"{sort} without test or validation rows", wanted)
-    experiment = settled(experiment, built.problem)
+    experiment = settled(experiment.model_copy(update={"out": str(folder)}), built.problem)
     claim(folder, experiment, fresh=fresh)
     # Seed by seed, so that a comparison that is stopped has something to say of every method.
-    pairs = [(experiment.seed + at, name) for at in range(seeds) for name in names]
-    paths = [folder / "records" / f"{name}-{seed}.json" for seed, name in pairs]
-    if left := sum(not path.exists() for path in paths):
+    pairs = [(name, experiment.seed + at) for at in range(seeds) for name in names]
+    paths = {(name, seed): folder / "records" / f"{name}-{seed}.json" for name, seed in pairs}
+    if left := sum(not path.exists() for path in paths.values()):
         fitting = Limits(minutes=1).calls_by_time(built.problem, experiment.seed)
         total = duration(60 * left * experiment.budget / fitting)
         tell(f"{plural(left, 'run')} of {experiment.budget:,} calls each: about {total}")
     found: dict[str, list[Record]] = {name: [] for name in names}
-    for count, ((seed, name), path) in enumerate(zip(pairs, paths, strict=True), start=1):
-        if path.exists():
-            record = decode(Record, read_json(path, _LIMIT))
-        else:
+    for count, ((name, seed), path) in enumerate(paths.items(), start=1):
+        if not path.exists():
             record = run_method(experiment, built, name, seed)
             path.parent.mkdir(exist_ok=True)
             write_json_atomic(path, encode(record))
@@ -192,7 +188,7 @@ def compare(
             what = f"loss {done.train.loss:.4g}" if done else record.note
             words = f"{TITLES[name]}, seed {seed}: {what}, {record.seconds:.1f} s"
             tell(f"[{count}/{len(pairs)}] {words}")
-        found[name].append(record)
+        found[name].append(decode(Record, read_json(path, _LIMIT)))
     summaries = [MethodSummary(name, TITLES[name], tuple(items)) for name, items in found.items()]
     ordered = tuple(sorted(summaries, key=lambda item: item.rank(sort)))
     absent = tuple(peer.title for peer in PEERS.values() if not methods and not peer.installed)
@@ -243,16 +239,13 @@ def train_adamw(folder: Path, experiment: Experiment) -> None:
 
 def write_comparison(comparison: Comparison) -> Path:
     """Write the page into the comparison's folder; return its path."""
-    head, *rows = table_rows(comparison)
     text = render(
         "comparison.html",
         {"methods": lambda: method_figure(comparison)},
         title=comparison.experiment.title or "A comparison",
         comparison=comparison,
         headline=headline(comparison),
-        seeds=max((len(item.records) for item in comparison.methods), default=0),
-        head=head,
-        rows=rows,
+        rows=table_rows(comparison),
         marks=[item.method in OURS for item in comparison.methods],
         config=yaml_text(comparison.experiment.to_dict()),
     )
@@ -284,10 +277,7 @@ def table_rows(comparison: Comparison) -> Sequence[tuple[str, ...]]:
 
 
 def method_figure(comparison: Comparison) -> Any:
-    """A dot per method and seed at what the methods are sorted by.
-
-    A number far above the others is a cross at the right edge: it would squeeze them into a line.
-    """
+    """A dot per method and seed at what the methods are sorted by; a cross for one far above."""
     names, sort = [escape(item.title) for item in comparison.methods], comparison.sort
     rows = [
         (value, escape(item.title), f"{item.title}, seed {record.seed}", item.method in OURS)

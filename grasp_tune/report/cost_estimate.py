@@ -1,7 +1,6 @@
 """What a run would do and cost, before anything is trained: what `grasp-tune plan` shows.
 
-`measure` takes a few real steps and throws them away: how fast this machine is, how large a
-checkpoint, and where the sweep starts. None of these counts as an oracle call of a run. Without it
+`measure` takes a few real steps and throws them away; they are no oracle calls of a run. Without it
 nothing here loads torch.
 """
 
@@ -10,12 +9,13 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from grasp_tune.config.schema import Experiment
+from grasp_tune.config.errors import ConfigError
+from grasp_tune.config.schema import UNLIMITED, Experiment
 from grasp_tune.core.checkpoint_keys import Key
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import ProbeOutcome, ProbeTask, ScoreTask, Task, TrainTask
@@ -51,8 +51,7 @@ class Measured:
 def measure(problem: "TorchProblem", spec: SweepSpec, bases: Mapping[str, Factory]) -> Measured:
     """The sweep that would start here: the start point as a few samples show it, and a few steps.
 
-    Their time is the difference of a longer and a shorter run: a real segment is so long that
-    reading and writing its checkpoints hardly matters.
+    Their time is the difference of two runs: in a real one checkpoints hardly matter.
     """
     from grasp_tune.engine.worker import Worker
     from grasp_tune.runtime.store import TemporaryStore
@@ -122,8 +121,7 @@ def _exchange(rank: int, address: str, parameters: int) -> float:
         return (time.perf_counter() - clock) / _EXCHANGES
 
 
-@dataclass(frozen=True, slots=True)
-class Phase:
+class Phase(NamedTuple):
     """One line of the estimate."""
 
     name: str  # "probe", "train", "rung 3", "choose"
@@ -144,12 +142,10 @@ class CostEstimate:
 
     @property
     def quantity(self) -> str:
-        """What is searched: step sizes, radii, distances."""
         return quantities(self.run.bases)
 
     @property
     def seconds(self) -> float | None:
-        """How long the sweep would take here."""
         return self.seconds_on(getattr(self.experiment.backend, "workers", None) or 1)
 
     def seconds_on(self, workers: int) -> float | None:
@@ -180,15 +176,13 @@ class CostEstimate:
 
         groups = [list(group) for _, group in groupby(self.run.rounds, runs)]
         trains = [group for group in groups if group[0].phase == "train"]
+        names = {"probe": "probe", "train": "train", "score": "choose"}
         found: list[Phase] = []
         for group in groups:
-            name, words = "probe", "samples at the start point"
-            if group[0].phase == "score":
-                name, words = "choose", _scoring_words(group)
-            elif group in trains:
-                name = "train" if len(trains) == 1 else f"rung {trains.index(group) + 1}"
-                words = _training_words(group)
-            found.append(Phase(name, words, sum(item.calls for item in group)))
+            name = names[group[0].phase]
+            if group in trains and len(trains) > 1:
+                name = f"rung {trains.index(group) + 1}"
+            found.append(Phase(name, _words(group), sum(item.calls for item in group)))
         return tuple(found)
 
     def to_dict(self) -> dict[str, Any]:
@@ -208,7 +202,7 @@ class CostEstimate:
             "range": self.range and list(self.range),
             "budget": self.experiment.budget,
             "cells": list(cells.values()),
-            "phases": [asdict(phase) for phase in self.phases],
+            "phases": [phase._asdict() for phase in self.phases],
             "calls": {**calls, "total": self.run.calls},
             "depth": self.run.depth,
             "disk_bytes": self.disk,
@@ -221,48 +215,53 @@ class CostEstimate:
         }
 
 
-def _training_words(group: list[Round]) -> str:
-    segments = [segment for item in group for segment in item.segments]
+def _words(group: list[Round]) -> str:
+    """What is done in rounds of one phase."""
+    tasks = [task for item in group for task in item.tasks]
+    if scores := [task for task in tasks if isinstance(task, ScoreTask)]:
+        count = len({sample.key for task in scores for sample in task.samples})
+        how = "exact values" if any(task.exact for task in scores) else "fresh samples"
+        rounds = f", {len(group)} rounds" * (len(group) > 1)
+        return f"{plural(count, 'candidate')} on {how}{rounds}"
     calls: Counter[int] = Counter()
-    for segment in segments:
+    for segment in (segments := [segment for item in group for segment in item.segments]):
         calls[segment.arm.index] += segment.calls
+    if not segments:
+        return "samples at the start point"
     low, high = min(calls.values()), max(calls.values())
-    words = f"{plural(len(calls), 'run')}, {low:,}" + (f" to {high:,}" if low < high else "")
+    words = f"{plural(len(calls), 'run')}, {low:,}" + f" to {high:,}" * (low < high)
     words += " calls each" if len(calls) > 1 else " calls"
     words += ", going on" * (segments[0].start > 0)
-    words += f", in {len(group)} parts" if len(group) > 1 else ""
-    return words + ", side by side" * (len(segments) > sum(len(item.tasks) for item in group))
-
-
-def _scoring_words(group: list[Round]) -> str:
-    tasks = [task for item in group for task in item.tasks if isinstance(task, ScoreTask)]
-    count = len({sample.key for task in tasks for sample in task.samples})
-    how = "exact values" if any(task.exact for task in tasks) else "fresh samples"
-    return f"{plural(count, 'candidate')} on {how}" + f", {len(group)} rounds" * (len(group) > 1)
+    words += f", in {len(group)} parts" * (len(group) > 1)
+    return words + ", side by side" * (len(segments) > len(tasks))
 
 
 def estimate_cost(
     experiment: Experiment, *, grad_norm: float | None = None, value: float = 1.0
 ) -> CostEstimate:
-    """What a run of the experiment would do and cost.
+    """What a run of the experiment would do and cost; data are read and a few steps are timed.
 
-    The data are read, and a few steps are timed and thrown away; they are no oracle calls of a
-    run. With `grad_norm` (and `value`, the loss) at the start point given, neither happens.
+    grad_norm, value: at the start point; where they are given, neither happens.
     """
     given = experiment.sweep_arguments()
-    fused, built, width = given.pop("fused"), None, 0
-    if grad_norm is None:  # what follows needs torch; without it a plan takes no time
-        from grasp_tune.config.build import build_parts, settled
-        from grasp_tune.engine.fused import fusion_width
-
-        built = build_parts(experiment)
-        experiment = settled(experiment, built.problem)
-        width = fusion_width(built.problem, given["method"], fused, experiment.seed)
-    spec, bases = SweepSpec.assemble(**{**given, "budget": experiment.budget, "width": width})
-    if built is None:
-        assert grad_norm is not None
+    fused = given.pop("fused")
+    if grad_norm is not None:
+        calls = min(experiment.budget, experiment.steps or UNLIMITED)
+        if calls == UNLIMITED:
+            wanted = "budget or steps; or no --grad-norm, so that the data are read"
+            raise ConfigError("--grad-norm", "", "a config with epochs or minutes", wanted)
+        limited = experiment.model_copy(update={"budget": calls})
         start = StartPoint(grad_norm, value)
-        return CostEstimate(experiment, start, dry_run(spec, start))
+        spec, _ = SweepSpec.assemble(**{**given, "budget": calls})
+        return CostEstimate(limited, start, dry_run(spec, start))
+    # What follows needs torch; without it a plan takes no time.
+    from grasp_tune.config.build import build_parts, settled
+    from grasp_tune.engine.fused import fusion_width
+
+    built = build_parts(experiment)
+    experiment = settled(experiment, built.problem)
+    width = fusion_width(built.problem, given["method"], fused, experiment.seed)
+    spec, bases = SweepSpec.assemble(**{**given, "budget": experiment.budget, "width": width})
     found = measure(built.problem, spec, bases)
     lanes = any(segment.lanes > 1 for segment in found.run.segments)
     exchange = timed_exchange(found.start.parameters) if lanes else 0.0

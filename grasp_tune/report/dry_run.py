@@ -1,9 +1,8 @@
 """A sweep without training: the search is real, the outcomes and the seconds are made up.
 
-What a schedule does depends on what its runs report. Here every run behaves: the loss falls with
-the calls and is lowest in the middle of the range. So the phases and their calls are typical; that
-the calls never exceed the budget is certain. How long the rounds take on many workers follows from
-the seconds of a call, since tasks are handed out by the rule of the real executors.
+Here every run behaves: the loss falls with the calls and is lowest in the middle of the range. So
+the phases and their calls are typical; that the calls never exceed the budget is certain. Tasks are
+handed to workers by the rule of the real executors.
 """
 
 import heapq
@@ -11,22 +10,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from grasp_tune.core import tasks as t
 from grasp_tune.core.checkpoint_keys import Key
 from grasp_tune.core.plan import Plan
 from grasp_tune.core.search import Search
 from grasp_tune.core.spec import SweepSpec
-from grasp_tune.core.tasks import (
-    Outcome,
-    ProbeOutcome,
-    ProbeTask,
-    SampleOutcome,
-    ScoreOutcome,
-    Segment,
-    SegmentOutcome,
-    Task,
-    TrainOutcome,
-    TrainTask,
-)
 from grasp_tune.runtime.lane_sharing import LaneSharing, UsageMeter, lanes_of
 
 _ORIGIN = "dry run"
@@ -47,13 +35,12 @@ class StartPoint:
 class Round:
     """One round of the search: tasks that could all run at the same time."""
 
-    tasks: tuple[Task, ...]
+    tasks: tuple[t.Task, ...]
     stored: int = 0  # checkpoints that exist when it ends, before anything is removed
     states: int = 0  # those of them from which a run can go on
 
     @property
     def phase(self) -> str:
-        """`probe`, `train` or `score`."""
         return self.tasks[0].phase
 
     @property
@@ -61,9 +48,9 @@ class Round:
         return sum(task.calls for task in self.tasks)
 
     @property
-    def segments(self) -> tuple[Segment, ...]:
-        """The parts of runs that are trained in it."""
-        return tuple(s for t in self.tasks if isinstance(t, TrainTask) for s in t.segments)
+    def segments(self) -> tuple[t.Segment, ...]:
+        trains = (task for task in self.tasks if isinstance(task, t.TrainTask))
+        return tuple(segment for task in trains for segment in task.segments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +69,7 @@ class DryRun:
         return sum(item.calls for item in self.rounds if item.phase == phase)
 
     @property
-    def segments(self) -> tuple[Segment, ...]:
-        """The parts of runs, in the order in which they are trained."""
+    def segments(self) -> tuple[t.Segment, ...]:
         return tuple(segment for item in self.rounds for segment in item.segments)
 
     @property
@@ -98,7 +84,7 @@ class DryRun:
 
 
 def dry_run(
-    spec: SweepSpec, start: StartPoint, known: Mapping[str, Outcome] | None = None
+    spec: SweepSpec, start: StartPoint, known: Mapping[str, t.Outcome] | None = None
 ) -> DryRun:
     """The rounds of a sweep from a start point; raises what the search raises (BudgetTooSmall).
 
@@ -116,28 +102,29 @@ def dry_run(
     return DryRun(search.plan, tuple(rounds), search.depth)
 
 
-def _made_up(task: Task, start: StartPoint, middle: float) -> Outcome:
+def _made_up(task: t.Task, start: StartPoint, middle: float) -> t.Outcome:
     """An outcome of the task; `middle` is the logarithm of the value that does best."""
     norm, value = start.grad_norm, start.value
-    if isinstance(task, ProbeTask):
+    if isinstance(task, t.ProbeTask):
         gradients = max(1, task.gradients[1] - task.gradients[0])
         values, size = task.values[1] - task.values[0] or gradients, start.parameters
         means = norm, norm**2, size, values, value, value**2
-        model = start.matrices, start.held_out
-        return ProbeOutcome(task.calls, _ORIGIN, gradients, *means, *model)
-    if isinstance(task, TrainTask):
+        return t.ProbeOutcome(
+            task.calls, _ORIGIN, gradients, *means, start.matrices, start.held_out
+        )
+    if isinstance(task, t.TrainTask):
         results = []
         for part in task.segments:
             away = 1.0 - 0.5 * math.exp(-abs(math.log(part.arm.value) - middle))
             loss, end = value * away / (1.0 + part.stop) ** 0.1, norm * away
-            results.append(SegmentOutcome(part.arm.index, part.calls, True, loss, loss, end))
-        return TrainOutcome(task.calls, _ORIGIN, tuple(results))
+            results.append(t.SegmentOutcome(part.arm.index, part.calls, True, loss, loss, end))
+        return t.TrainOutcome(task.calls, _ORIGIN, tuple(results))
     samples = []
     for item in task.samples:
         age = Key.parse(item.key).call if "look" in task.id else 0  # a run that gets better goes on
         mean = value / 2 / (1.0 + age) ** 0.1
-        samples.append(SampleOutcome(item.key, item.stop - item.start, mean, value**2))
-    return ScoreOutcome(task.calls, _ORIGIN, tuple(samples))
+        samples.append(t.SampleOutcome(item.key, item.stop - item.start, mean, value**2))
+    return t.ScoreOutcome(task.calls, _ORIGIN, tuple(samples))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,14 +136,12 @@ class Costs:
     start: float = 0.0  # from the beginning until workers take tasks
     task: float = 0.0  # between two tasks of a worker
 
-    def seconds(self, task: Task, workers: int) -> float:
-        """Return how long a task takes with so many workers on its lanes.
-
-        Gradients go around a ring, so that their time grows with the number of workers.
-        """
+    def seconds(self, task: t.Task, workers: int) -> float:
+        """Return how long a task takes with so many workers on its lanes."""
         lanes = lanes_of(task)
         seconds = self.task + self.call * task.calls * -(-lanes // workers) / lanes
-        if workers > 1 and isinstance(task, TrainTask):
+        # Gradients go around a ring, so that their time grows with the number of workers.
+        if workers > 1 and isinstance(task, t.TrainTask):
             steps = max(-(-segment.calls // segment.lanes) for segment in task.segments)
             seconds += steps * self.exchange * (workers - 1)
         return seconds
@@ -184,7 +169,7 @@ def simulate(run: DryRun, costs: Costs, workers: int) -> Simulation:
                 heapq.heappush(running, (now + seconds, size))
                 idle -= size
                 busy += size * seconds
-                if isinstance(task, TrainTask):
+                if isinstance(task, t.TrainTask):
                     sharing.learn(size, task.calls, seconds)
             now, size = heapq.heappop(running)
             idle += size

@@ -1,8 +1,7 @@
 """A finished run beside its result: how good its model is over all rows, times, versions, data.
 
-For people and for comparisons only. Nothing here is seen by the search, and none of it counts as
-oracle calls. Kept as `run.json` in the run's folder, so that a report can be written again later
-and the model be built again without the data.
+For people only: the search sees none of it. Kept as `run.json` in the run's folder, so that a
+report can be written again later and the model be built again without the data.
 """
 
 import math
@@ -82,8 +81,8 @@ class RunMetadata:
 
 def _parts(built: Built) -> dict[str, Any]:
     data, problem = built.data, built.problem
-    parts: dict[str, Any] = {"train": problem.data, "validation": problem.validation}
-    parts["test"] = None if data.x_test is None else (data.x_test, data.y_test)
+    test = None if data.x_test is None else (data.x_test, data.y_test)
+    parts = {"train": problem.data, "validation": problem.validation, "test": test}
     return {name: rows for name, rows in parts.items() if isinstance(rows, tuple)}
 
 
@@ -97,15 +96,11 @@ def evaluation_seconds(model: nn.Module, built: Built) -> float:
 
 def evaluate(model: nn.Module, built: Built) -> Quality:
     """The quality of the model in evaluation mode, in which it is left."""
-    problem, parts = built.problem, _parts(built)
-    model.eval()
-    last = list(parts.values())[-1]
-    named = built.loss in _NAMED
-    return Quality(
-        **{name: _scores(model, built, *rows) for name, rows in parts.items()},
-        baseline=_scores(_constant(built), built, *last) if named else None,
-        metric=problem.metric_name,
-    )
+    parts = _parts(built)
+    scores = {name: _scores(model.eval(), built, *rows) for name, rows in parts.items()}
+    last, named = list(parts.values())[-1], built.loss in _NAMED
+    baseline = _scores(_constant(built), built, *last) if named else None
+    return Quality(**scores, baseline=baseline, metric=built.problem.metric_name)
 
 
 def _constant(built: Built) -> Callable[[Tensor], Tensor]:
@@ -139,27 +134,19 @@ def _scores(model: Any, built: Built, x: Tensor, y: Tensor) -> Scores:
 
 
 def describe(
-    built: Built, parameters: int, quality: Quality | None, started: str, seconds: float
+    built: Built, model: nn.Module, quality: Quality | None, started: str, seconds: float
 ) -> RunMetadata:
-    """The metadata of a run that has just ended; `parameters` are the trainable numbers."""
     packages = [("grasp_tune", grasp_tune.__version__), ("python", platform.python_version())]
     for name in ("torch", "numpy", "ray", "optuna"):
         with suppress(metadata.PackageNotFoundError):
             packages.append((name, metadata.version(name)))
-    return RunMetadata(
-        started=started,
-        seconds=seconds,
-        versions=(*packages, ("platform", platform.platform(terse=True))),
-        spec=built.data.spec,
-        rows=built.problem.rows or 0,
-        test_rows=0 if built.data.x_test is None else len(built.data.x_test),
-        model=built.model.name,
-        parameters=parameters,
-        loss=built.loss,
-        outputs=built.outputs,
-        batch=built.problem.batch_size,
-        quality=quality,
-    )
+    versions = (*packages, ("platform", platform.platform(terse=True)))
+    data, problem = built.data, built.problem
+    tests = 0 if data.x_test is None else len(data.x_test)
+    parameters = sum(item.numel() for item in model.parameters() if item.requires_grad)
+    what = data.spec, problem.rows or 0, tests, built.model.name, parameters
+    how = built.loss, built.outputs, problem.batch_size
+    return RunMetadata(started, seconds, versions, *what, *how, quality)
 
 
 def write_metadata(folder: Path, metadata: RunMetadata) -> None:

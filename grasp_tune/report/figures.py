@@ -31,9 +31,8 @@ def result_figures(result: Result) -> dict[str, Any]:
 def score_figure(result: Result) -> Any:
     """Return how each run ended against its step size or distance, the chosen one marked.
 
-    Where losses of training minibatches are compared, a run that was scored stands at its score
-    and the others at their last mean loss. Where validation data scored them, all stand at their
-    training loss, so that like is compared with like.
+    A run that was scored stands at its score and the others at their last mean loss; where
+    validation data scored them, all stand at their training loss: like is compared with like.
     """
     losses = result.choice.by == "value"
     trained = losses and result.validation is not None
@@ -84,9 +83,8 @@ def run_scatter(
 def curve_figure(result: Result, top: int = TOP) -> Any:
     """Return the losses of the `top` runs with the lowest last loss, by their oracle calls.
 
-    The chosen run is drawn from the start point on, whatever its number was at first. Where it was
-    looked at on validation data, the losses there are drawn, too, with their standard errors, and
-    the metric below them.
+    The chosen run is drawn from the start point on, with its losses on validation data, if there
+    are any, their standard errors, and the metric below them.
     """
     winner = result.choice.chosen.arm
     ended = [run for run in result.runs if run.curve and math.isfinite(run.last_loss)]
@@ -187,10 +185,7 @@ def call_parts(result: Result) -> list[tuple[str, str, int, str]]:
 
 
 def winning_curve(result: Result) -> list[tuple[int, float, float]]:
-    """The curve of the chosen run from the start point on: (call, loss, gradient norm).
-
-    Where its step changed it went on from another run's state, with a number of its own.
-    """
+    """The curve of the chosen run from the start point on: (call, loss, gradient norm)."""
     parts = reversed(lineage(result, result.choice.chosen.arm))
     return [point for run, stop in parts for point in run.curve if point[0] <= stop]
 
@@ -210,7 +205,7 @@ def validation_looks(result: Result) -> list[Look]:
 
 
 def lineage(result: Result, arm: int) -> list[tuple[Run, float]]:
-    """A run and those that it went on from, each with the call up to which it counts."""
+    """A run and those from whose states it went on, each with the call up to which it counts."""
     runs = {run.arm: run for run in result.runs}
     run, stop = runs.get(arm), math.inf
     found = []
@@ -234,10 +229,7 @@ def error_bar(row: Candidate) -> float | None:
 
 
 def axis_ends(losses: Sequence[float], runs: Sequence[Run]) -> tuple[float, float]:
-    """The ends of an axis of losses: explosions do not squeeze the rest into a line.
-
-    What is high is measured by the first losses of the runs that begin at the start point.
-    """
+    """The ends of an axis of losses, measured by the first ones: explosions are left outside."""
     known = [loss for loss in losses if 0.0 < loss < math.inf]
     begun = [run for run in runs if run.curve and run.stretches and not run.stretches[0][0]]
     firsts = sorted(loss for run in begun if 0 < (loss := run.curve[0][1]) < math.inf)

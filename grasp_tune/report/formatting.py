@@ -1,7 +1,13 @@
-"""Numbers in words that people read at a glance."""
+"""Numbers in words that people read at a glance, and the templates that use them."""
 
 import math
-from collections.abc import Iterable
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Sequence
+from functools import cache
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from grasp_tune.optimizers.registry import described
 
@@ -44,3 +50,43 @@ def plural(count: int, word: str, ending: str = "s") -> str:
 def quantities(bases: Iterable[str]) -> str:
     """What the numbers of these base optimizers are called."""
     return " or ".join(sorted({described(base).quantity for base in bases})) or "step size"
+
+
+def labelled(text: str) -> str:
+    """Lines `label | text` with the texts below each other, broken where a terminal ends."""
+    pairs = [line.partition(" | ")[::2] for line in text.split("\n") if line]
+    margin = 2 + max(len(label) for label, _ in pairs)
+    # A log is never cut.
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    wrapper = textwrap.TextWrapper(width, subsequent_indent=" " * margin)
+    wrapper.break_long_words = wrapper.break_on_hyphens = False  # paths stay whole
+    lines = []
+    for label, words in pairs:
+        wrapper.initial_indent = label.ljust(margin)
+        lines += wrapper.wrap(words)
+    return "\n".join(lines) + "\n"
+
+
+def columns(rows: Sequence[Sequence[str]]) -> str:
+    """A table, its head first; columns whose name ends in a space hold words, the rest numbers."""
+    sides = ["<" if name.endswith(" ") else ">" for name in rows[0]]
+    widths = [max(len(cell.strip()) for cell in column) for column in zip(*rows, strict=True)]
+    line = "  ".join(f"{{:{side}{width}}}" for side, width in zip(sides, widths, strict=True))
+    return "\n".join(line.format(*map(str.strip, row)).rstrip() for row in rows)
+
+
+@cache
+def templates() -> Environment:
+    """The templates of pages for browsers, which escape what is put in, and for terminals."""
+    made = Environment(
+        loader=PackageLoader("grasp_tune.report"),
+        autoescape=lambda name: not str(name).endswith(".txt"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    filters = (number, percent, duration, size, plural, labelled, columns)
+    made.filters |= {function.__name__: function for function in filters}
+    made.globals["WORKERS"] = WORKERS
+    made.tests["finite"] = math.isfinite
+    return made

@@ -1,14 +1,13 @@
 """Loggers of experiments as callbacks: TensorBoard, MLflow and Weights & Biases.
 
-`gt.minimize(problem, 10_000, callbacks=[MLflow("digits")])`. Each needs its package, which is
-loaded when the logger is made. All write the same: the lowest loss by oracle calls, the curve of
-every run by its own calls, what validation data said, how the sweep was set up, its score, and the
-report as an artifact.
+`gt.minimize(problem, 10_000, callbacks=[MLflow("digits")])`. All write the same: the lowest loss by
+oracle calls, the curve of every run by its own calls, what validation data said, how the sweep was
+set up, its score, and the report as an artifact.
 """
 
 import math
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,8 @@ from grasp_tune.runtime.result import Result
 
 class _Logger(Callback):
     """What the loggers have in common; each says how numbers are written, and the end."""
+
+    _number: Callable[[str, float, int], object]  # writes a name, a value and its step
 
     def on_progress(self, calls: int, best: float) -> None:
         if math.isfinite(best):
@@ -42,9 +43,6 @@ class _Logger(Callback):
         with tempfile.TemporaryDirectory() as folder:
             self._close(settings, result.report(Path(folder) / "report.html"))
 
-    def _number(self, name: str, value: float, step: int) -> None:
-        raise NotImplementedError
-
     def _close(self, settings: Mapping[str, Any], report: Path) -> None:
         raise NotImplementedError
 
@@ -59,9 +57,7 @@ class TensorBoard(_Logger):
         self._folder = Path(folder)
         package = need("torch.utils.tensorboard", "tensorboard", "this logger", "tensorboard")
         self._writer = package.SummaryWriter(str(folder))
-
-    def _number(self, name: str, value: float, step: int) -> None:
-        self._writer.add_scalar(name, value, step)
+        self._number = self._writer.add_scalar
 
     def _close(self, settings: Mapping[str, Any], report: Path) -> None:
         text = "\n".join(f"    {name}: {value}" for name, value in settings.items())
@@ -88,10 +84,8 @@ class MLflow(_Logger):
         self._client = client = need("mlflow", "mlflow", "this logger").MlflowClient(tracking_uri)
         found = client.get_experiment_by_name(experiment)
         number = found.experiment_id if found else client.create_experiment(experiment)
-        self._run = client.create_run(number, run_name=run_name).info.run_id
-
-    def _number(self, name: str, value: float, step: int) -> None:
-        self._client.log_metric(self._run, name, value, step=step)
+        self._run = run = client.create_run(number, run_name=run_name).info.run_id
+        self._number = lambda name, value, step: client.log_metric(run, name, value, step=step)
 
     def _close(self, settings: Mapping[str, Any], report: Path) -> None:
         for name, value in settings.items():
@@ -107,12 +101,10 @@ class WandB(_Logger):
     """
 
     def __init__(self, **options: Any) -> None:
-        self._run = need("wandb", "wandb", "this logger").init(**options)
-        self._run.define_metric("calls")
-        self._run.define_metric("*", step_metric="calls")
-
-    def _number(self, name: str, value: float, step: int) -> None:
-        self._run.log({name: value, "calls": step})
+        self._run = run = need("wandb", "wandb", "this logger").init(**options)
+        run.define_metric("calls")
+        run.define_metric("*", step_metric="calls")
+        self._number = lambda name, value, step: run.log({name: value, "calls": step})
 
     def _close(self, settings: Mapping[str, Any], report: Path) -> None:
         self._run.config.update(dict(settings))

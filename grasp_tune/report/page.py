@@ -1,8 +1,7 @@
 """Pages: the report of a run as one HTML file that opens offline and fetches nothing.
 
-What it says: what the run did, whether it is good, whether to trust it, what to do next. Whatever
-is put into a page as text is escaped. The page's policy allows our own scripts, by their digests,
-and no others; so text that got through as markup could still not run.
+Whatever is put into a page as text is escaped. The page's policy allows our own scripts, by their
+digests, and no others; so text that got through as markup could still not run.
 """
 
 import base64
@@ -16,12 +15,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
 from grasp_tune.config.errors import ConfigError
-from grasp_tune.config.loader import CONFIG
 from grasp_tune.config.run_folder import REPORT, saved_config
 from grasp_tune.config.yaml_text import yaml_text
 from grasp_tune.report import advice, figures, formatting
@@ -33,7 +30,6 @@ from grasp_tune.runtime.result import Result
 from grasp_tune.runtime.sweep_folder import load_search
 
 REFRESH = 10  # seconds after which the page of a run under way loads itself again
-_SHOWN = 12  # rows of a table before the rest is folded away
 _CURVES = 40  # curves in the figure, the best ones
 
 
@@ -41,8 +37,7 @@ def render(template: str, drawn: Mapping[str, Callable[[], Any]], **values: Any)
     """Return the page as HTML.
 
     template: a file of the folder `templates` that extends `page.html`.
-    drawn: draws the plotly figures, by the names by which the template places them; without plotly
-        none is drawn.
+    drawn: what draws the plotly figures, by name; without plotly none is drawn.
     values: the `title`, and whatever else the template shows.
     """
     library = plotly_library() if drawn else None
@@ -58,7 +53,7 @@ def render(template: str, drawn: Mapping[str, Callable[[], Any]], **values: Any)
         "digests": Markup(" ".join(f"'sha256-{item}'" for item in sums) or "'none'"),
         **values,
     }
-    return _environment().get_template(template).render(values)
+    return formatting.templates().get_template(template).render(values)
 
 
 def write_page(path: Path, text: str) -> Path:
@@ -78,17 +73,6 @@ def plotly_library() -> str | None:
     return str(get_plotlyjs()).replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 
-@cache
-def _environment() -> Environment:
-    tidy: Any = {"trim_blocks": True, "lstrip_blocks": True, "undefined": StrictUndefined}
-    made = Environment(loader=PackageLoader("grasp_tune.report"), autoescape=True, **tidy)
-    names = ("number", "percent", "duration", "plural")
-    made.filters |= {name: getattr(formatting, name) for name in names}
-    made.filters["error_bar"] = figures.error_bar
-    made.tests["finite"] = math.isfinite
-    return made
-
-
 def write_result_report(path: Path, result: Result) -> Path:
     """Write the report of a result that has no folder; a folder as `path` gets `report.html`."""
     path = path / REPORT if path.is_dir() else path
@@ -98,22 +82,18 @@ def write_result_report(path: Path, result: Result) -> Path:
 
 def write_folder_report(folder: Path) -> Path:
     """Write the report of a run's folder as it stands: ended, stopped, or under way."""
-    if not (folder / CONFIG).exists():
-        got = f"a folder without {CONFIG}" if folder.is_dir() else "no such folder"
-        raise ConfigError(str(folder), "", got, "the folder of a run, as given to --out")
-    refresh, config = None, saved_config(folder)
+    refresh, metadata, config = None, None, saved_config(folder)
     if (folder / "result.json").exists():
         result, metadata = Result.load(folder), read_metadata(folder)
     elif (folder / "state.json").exists():
-        result, metadata = Result.of(load_search(folder / "state.json"), {}), None
         metric = config["problem"]["metric"] or ""
+        result = Result.of(load_search(folder / "state.json"), {})
         result = replace(result, measured=metric.rpartition(":")[2] or None)
         refresh = REFRESH if is_held(folder) else None
     else:
         wanted = "one that has done its first task"
         raise ConfigError(str(folder), "", "a run without any outcome yet", wanted)
-    text = report_text(folder, result, metadata, config, refresh)
-    return write_page(folder / REPORT, text)
+    return write_page(folder / REPORT, report_text(folder, result, metadata, config, refresh))
 
 
 class LiveReport(Callback):
@@ -153,8 +133,8 @@ def report_text(
         refresh=refresh,
         result=result,
         metadata=metadata,
-        quality=metadata and metadata.quality,
         advice=advice,
+        error_bar=figures.error_bar,
         quantity=formatting.quantities(run.base for run in result.runs),
         parts=figures.call_parts(result),
         # The chosen one, then by samples: few of them are no match for many.
@@ -162,8 +142,6 @@ def report_text(
             result.candidates,
             key=lambda row: (row is not chosen, -row.samples, math.isnan(row.score), row.score),
         ),
-        runs=sorted(result.runs, key=lambda run: (-run.calls, run.value)),
-        shown=_SHOWN,
         folder=folder and str(folder),
         config=yaml_text(dict(config)) if config else "",
     )

@@ -32,7 +32,9 @@ def test_csv_takes_the_last_column_or_the_one_that_is_named(tmp_path: Path) -> N
         ("", "has 0 columns"),
         ("a,b\n", "has no rows"),
         ("a,b\n1,2,3\n", "row 2: got 3 columns, expected 2"),
-        ("a,b\nnan,1\n2,0\n", "nan or inf"),
+        ("a,b\nnan,1\n2,0\n", "row 2: column 'a': got nan or inf"),
+        ("a,b\n\n1,2\n\ninf,3\n", "row 5: column 'a': got nan or inf"),  # blank lines count
+        ("a,b\n1,2\n\n3,\n", "row 4: the label is blank"),
         ('a,b\n"1,2\n', "cannot be read as a table"),
     ],
 )

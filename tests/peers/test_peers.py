@@ -80,8 +80,10 @@ def test_a_tiny_budget_is_kept_too(name: str, budget: int) -> None:
 def test_all_peers_see_the_same_minibatches() -> None:
     # The first minibatch loss is that of x0 on training minibatch 0, whoever asks.
     runs = [Session(made(), 1, 4).run() for _ in range(2)]
-    runs[0].advance(torch.optim.SGD(runs[0].oracle.parameters, lr=0.1), 1)
-    runs[1].advance(torch.optim.AdamW(runs[1].oracle.parameters), 1)
+    for run, kind in zip(runs, (torch.optim.SGD, torch.optim.AdamW), strict=True):
+        optimizer = kind(run.oracle.parameters, lr=0.1)
+        for _ in run.steps(1):
+            optimizer.step()
     assert runs[0].losses == runs[1].losses
 
 
@@ -105,7 +107,7 @@ def test_a_session_refuses_calls_beyond_the_budget() -> None:
     session = Session(made(), 3, 0)
     run = session.run()
     with pytest.raises(SearchError, match="used 4 oracle calls, allowed are 3"):
-        run.advance(torch.optim.SGD(run.oracle.parameters, lr=0.1), 4)
+        list(run.steps(4))
 
 
 @pytest.mark.parametrize("budget", [0, -1, 2.5, True])

@@ -9,13 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grasp_tune.config.errors import DataError
+from grasp_tune.data.data import Task, encode_labels, kept_rows, table_data
 from grasp_tune.data.options import Table
-from grasp_tune.data.table import (
-    Task,
-    encode_labels,
-    kept_rows,
-    table_data,
-)
 
 
 def options(**keys: Any) -> Table:

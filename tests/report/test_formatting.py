@@ -1,0 +1,38 @@
+"""Text for terminals: texts below each other, tables, and nothing cut in a log."""
+
+import os
+import sys
+
+import pytest
+
+from grasp_tune.report.formatting import columns, labelled, templates
+
+
+def test_columns_are_as_wide_as_their_widest_cell() -> None:
+    rows = [("name ", "calls"), ("a", "7"), ("long one", "1,234")]
+    assert columns(rows) == "name      calls\na             7\nlong one  1,234"
+
+
+def test_a_log_is_not_cut_and_a_terminal_is_filled(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "a | one two three four\nreport | /a-long/path"
+    assert labelled(text) == "a       one two three four\nreport  /a-long/path\n"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((16, 9)))
+    assert labelled(text) == (
+        "a       one two\n        three\n        four\nreport  /a-long/path\n"
+    )
+
+
+def test_pages_escape_what_is_put_in_and_text_does_not() -> None:
+    page = templates().get_template("comparison.txt")
+    told = page.render(headline="a < b", rows=[("x", "y"), ("<1>", "2")], page="p")
+    assert told.startswith("a < b\n") and "<1>  2" in told
+    html = templates().get_template("page.html")
+    given: dict[str, object] = {
+        "digests": "",
+        "refresh": None,
+        "figures": {},
+        "scripts": [],
+        "body": "<i>",
+    }
+    assert "<title>a &lt; b</title>" in html.render(title="a < b", **given)
