@@ -33,11 +33,10 @@ from grasp_tune.engine.checkpoints import Store
 from grasp_tune.engine.fused import fusion_width
 from grasp_tune.engine.problem import TorchProblem, checked_problem
 from grasp_tune.engine.tensor_file import Content
-from grasp_tune.executors import study as storage
+from grasp_tune.executors import study as on_study
 from grasp_tune.executors.local import InProcess
 from grasp_tune.executors.process_pool import ProcessPool
-from grasp_tune.executors.study import CALLS, CHOICE, Timing, beat, beating, end_trial
-from grasp_tune.executors.study_log import SPAN, StudyLog
+from grasp_tune.executors.study import CALLS, CHOICE, SPAN, StudyLog, Timing, end_trial
 from grasp_tune.runtime.call_counter import CallCounter
 from grasp_tune.runtime.driver import SELECT, MakeWorker, run_sweep
 from grasp_tune.runtime.executor import Died, Ended, Executor
@@ -155,8 +154,10 @@ def _run(
             f"{[direction.name.lower() for direction in study.directions]}"
         )
     log, store = sweep_on(study, spec, artifact_store, timing)
-    # Several studies may keep their files in one folder.
-    calls = StudyCalls(None if out is None else out / "calls" / log.sweep, log)
+    # Several studies may keep their files in one folder. What a killed process of another folder
+    # had asked is known up to its last heartbeat.
+    folder = None if out is None else out / "calls" / log.sweep
+    calls = CallCounter(folder, others=lambda: log.calls)
 
     def executor(folder: SweepFolder, make_worker: MakeWorker) -> Executor:
         pool = workers > 1 and ProcessPool(workers, folder, make_worker)
@@ -180,32 +181,16 @@ def _run(
     return result
 
 
-class StudyCalls(CallCounter):
-    """Counts the calls of this process, and knows those of the others from the study.
-
-    What a killed one had asked is known up to its last heartbeat; to the call where all of them
-    count in one folder.
-    """
-
-    def __init__(self, folder: Path | None, log: StudyLog) -> None:
-        super().__init__(folder)
-        self._log = log
-
-    @property
-    def total(self) -> int:
-        """All calls so far, as far as they are known."""
-        return max(super().total, self._log.calls)
-
-
 class StudyExecutor:
     """Runs those tasks of a sweep that nobody else on the study holds, and hears of the others.
 
     inner: runs the tasks that are ours.
+    calls: counts the oracle calls of this process.
     """
 
-    def __init__(self, log: StudyLog, inner: Executor, calls: StudyCalls | None = None) -> None:
+    def __init__(self, log: StudyLog, inner: Executor, calls: CallCounter | None = None) -> None:
         self._log, self._inner = log, inner
-        self._calls, self._before = calls or StudyCalls(None, log), 0
+        self._calls, self._before = calls or CallCounter(None), 0
         self._ours: dict[str, int] = {}  # task id -> its trial: what runs
         self._pause, self._beat = PAUSES[0], time.monotonic()
         self.submit = log.want
@@ -219,7 +204,12 @@ class StudyExecutor:
         """Run what is ours, and yield what has ended on the study since, by whoever."""
         if not (ended := self._log.news()):
             self._claim()
-            self._run(timeout)
+            if self._ours:
+                self._run(timeout)
+            elif not self._log.end_silent():
+                # Of uneven length, so that idle processes do not all look at the same moment.
+                time.sleep(min(timeout, self._pause * random.uniform(0.5, 1.5)))
+                self._pause = min(2 * self._pause, PAUSES[1])
             ended = self._log.news()
         yield from ended
 
@@ -231,7 +221,7 @@ class StudyExecutor:
     def _claim(self) -> None:
         while self._inner.free and (waiting := self._log.unclaimed()):
             # Not all from the front: two processes that look at once should not both want it.
-            alone = storage.in_memory(self._log.study)
+            alone = on_study.in_memory(self._log.study)
             task = waiting[0 if alone else random.randrange(min(len(waiting), FRONT))]
             one = isinstance(task, TrainTask) and len(task.segments) == 1
             value = task.segments[0].arm.value if one else math.nan
@@ -246,20 +236,14 @@ class StudyExecutor:
         return self._calls.own - self._before
 
     def _run(self, timeout: float) -> None:
-        """Let our tasks go on; without one, wait for the others and look who of them is gone."""
-        if not self._ours:
-            if not self._log.end_silent():
-                # Of uneven length, so that idle processes do not all look at the same moment.
-                time.sleep(min(timeout, self._pause * random.uniform(0.5, 1.5)))
-                self._pause = min(2 * self._pause, PAUSES[1])
-            return
+        """Let our tasks go on."""
         self._pause, held = PAUSES[0], list(self._ours.values())
-        study, every, living = self._log.study, self._log.timing.every, contextlib.ExitStack()
+        living: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         if isinstance(self._inner, InProcess):
-            living.enter_context(beating(study, every, held, self._made))
-        elif time.monotonic() - self._beat > every:  # a pool forks, and threads do not go with it
+            living = self._log.beating(held, self._made)
+        elif time.monotonic() - self._beat > self._log.timing.every:
             self._beat = time.monotonic()
-            beat(study, held, self._made())
+            self._log.beat(held, self._made())  # a pool forks, and threads do not go with it
         with living:
             for task, how in self._inner.poll(timeout):
                 self._write(task.id, how)
@@ -274,7 +258,7 @@ class StudyExecutor:
                 log.write_outcome(trial_id, how)
                 end_trial(log.study, trial_id, TrialState.COMPLETE, math.inf)
                 return
-            log.study._storage.set_trial_system_attr(trial_id, CALLS, self._made())
+            log.storage.set_trial_system_attr(trial_id, CALLS, self._made())
             log.write_fault(trial_id, how)
             end_trial(log.study, trial_id, TrialState.FAIL)
         except RuntimeError:  # UpdateFinishedTrialError: it was thought dead
@@ -285,12 +269,12 @@ def sweep_on(
     study: Study, spec: SweepSpec, artifact_store: ArtifactStore | None, timing: Timing | None
 ) -> tuple[StudyLog, Store]:
     """Return the trials of a sweep that all processes agree on, and where its checkpoints go."""
-    if artifact_store is None and not storage.in_memory(study):
+    if artifact_store is None and not on_study.in_memory(study):
         raise InputError(
             "artifact_store: got None, but checkpoints must outlive this process; give the "
             "workers one, such as optuna.artifacts.FileSystemArtifactStore(folder)"
         )
-    sweep = storage.agreed_sweep(study, spec)
+    sweep = on_study.agreed_sweep(study, spec)
     kept = artifact_store and ArtifactCheckpoints(artifact_store, sweep)
     return StudyLog(study, sweep, timing), kept or TemporaryStore()
 
@@ -300,8 +284,8 @@ def write_choice(study: Study, result: Result, **more: object) -> None:
     certificate = None if result.certificate is None else result.certificate.to_dict()
     chosen = {"candidate": encode(result.choice.chosen), "by": result.choice.by}
     note = {**chosen, "calls": dict(result.calls), "certificate": certificate, **more}
-    if storage.study_json(study, CHOICE) != note:
-        storage.set_study_json(study, CHOICE, note)
+    if on_study.study_json(study, CHOICE) != note:
+        on_study.set_study_json(study, CHOICE, note)
 
 
 _MISSING = (exceptions.ArtifactNotFound, OSError)

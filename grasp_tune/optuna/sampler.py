@@ -19,8 +19,7 @@ from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import Point
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.executors import study as storage
-from grasp_tune.executors.study import CALLS, PLAN, TASK, label_of
-from grasp_tune.executors.study_log import NOTHING, StudyLog
+from grasp_tune.executors.study import CALLS, NOTHING, PLAN, TASK, StudyLog, label_of
 from grasp_tune.optuna.study_sampler import Addressed, Assignments, StudySampler
 from grasp_tune.runtime.cell_sweep import probed_cells
 from grasp_tune.runtime.executor import Died

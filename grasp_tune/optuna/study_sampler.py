@@ -21,8 +21,14 @@ from optuna.trial import FrozenTrial, TrialState
 
 from grasp_tune.core.random_streams import words
 from grasp_tune.core.search import ATTEMPTS, Search, Step
-from grasp_tune.executors.study import beating, end_trial, in_memory, in_optimize, label_of
-from grasp_tune.executors.study_log import NOTHING, StudyLog
+from grasp_tune.executors.study import (
+    NOTHING,
+    StudyLog,
+    end_trial,
+    in_memory,
+    in_optimize,
+    label_of,
+)
 from grasp_tune.runtime.driver import Ledger
 from grasp_tune.runtime.executor import Ended
 from grasp_tune.runtime.store import discard
@@ -66,8 +72,9 @@ class Assignments(Ledger):
 
     def take(self, trial: FrozenTrial) -> None:
         """Give a trial its task, once all trials before it have theirs."""
-        for number, held in list(self.held.items()):  # Ctrl-C left it behind in this thread's loop
-            if held.thread == threading.get_ident() and in_optimize(self.study):
+        thread = threading.get_ident() if in_optimize(self.study) else 0
+        for number, held in list(self.held.items()):
+            if thread and held.thread == thread:  # Ctrl-C left it behind in this thread's loop
                 end_trial(self.study, held.trial_id, TrialState.FAIL)
                 self.forget(number)
         if self._has_value(trial):
@@ -99,11 +106,10 @@ class Assignments(Ledger):
             pause = min(2 * pause, PAUSES[1])
         if found:
             self._idle = None
-            held = self.held[trial.number] = _Held(found.id, trial._trial_id)
-            if in_optimize(self.study):
-                held.thread = threading.get_ident()
-                every, trials = self.log.timing.every, [held.trial_id]
-                held.living.enter_context(beating(self.study, every, trials, lambda: held.calls))
+            held = self.held[trial.number] = _Held(found.id, trial._trial_id, thread)
+            if thread:
+                beating = self.log.beating([held.trial_id], lambda: held.calls)
+                held.living.enter_context(beating)
 
     def _has_value(self, trial: FrozenTrial) -> bool:
         return self._parameter in trial.system_attrs.get("fixed_params", {})
@@ -115,7 +121,7 @@ class Assignments(Ledger):
         which others write: a parameter may be there and our label, which was written before it, not
         yet. Whoever looks again sees it.
         """
-        before = [item for item in self.log.recent if item.number < trial.number]
+        before = self.log.trials[: trial.number]
         running = [item for item in before if item.state == TrialState.RUNNING]
         silent = [item for item in running if not (label_of(item) or self._has_value(item))]
         mute = [item._trial_id for item in silent if item._trial_id not in strangers]
