@@ -288,9 +288,6 @@ def write_choice(study: Study, result: Result, **more: object) -> None:
         on_study.set_study_json(study, CHOICE, note)
 
 
-_MISSING = (exceptions.ArtifactNotFound, OSError)
-
-
 class ArtifactCheckpoints(BlobStore):
     """The checkpoints of a sweep in an artifact store, which cannot list what it holds.
 
@@ -315,12 +312,7 @@ class ArtifactCheckpoints(BlobStore):
         except exceptions.ArtifactNotFound:
             raise FileNotFoundError(name) from None
 
-    def has_blob(self, name: str) -> bool:
-        with contextlib.suppress(*_MISSING):
-            self._store.open_reader(name).close()
-            return True
-        return False
-
     def remove_blob(self, name: str) -> None:
-        with contextlib.suppress(*_MISSING):  # what stays costs room, nothing else
+        # What stays costs room, nothing else.
+        with contextlib.suppress(exceptions.ArtifactNotFound, OSError):
             self._store.remove(name)

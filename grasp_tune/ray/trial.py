@@ -11,7 +11,7 @@ import re
 import tempfile
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 import torch
 from ray import tune
@@ -78,26 +78,19 @@ def report(row: dict[str, Any], result: Result | None = None) -> None:
         tune.report(row, checkpoint=kept)
 
 
-class TuneTrial(SharedTrial):
-    """The trial of Tune in which this process works."""
+def tune_trial(config: Mapping[str, Any], silence: float = 0.0) -> SharedTrial:
+    """Return the trial of Tune in which this process works; `silence` as `SharedTrial` takes it."""
+    work, words, context = work_in(config), config[KEY], tune.get_context().get_storage()
+    # Every row has every column. `score` and `loss` are numbers in the last trial only, so that
+    # Tune's best trial by either of them is the chosen model, never a training run.
+    columns = ("score", "loss", "train_loss", "gradient_norm", words["metric"] or "score")
+    names = {name: words[name] for name in ("task", "phase", "run")}
+    blank = {**names, "oracle_calls": 0, **dict.fromkeys(columns, math.nan)}
 
-    def __init__(self, config: Mapping[str, Any], silence: float = 0.0) -> None:
-        work, words = work_in(config), config[KEY]
-        # Every row has every column. `score` and `loss` are numbers in the last trial only, so that
-        # Tune's best trial by either of them is the chosen model, never a training run.
-        columns = ("score", "loss", "train_loss", "gradient_norm", words["metric"] or "score")
-        names = {name: words[name] for name in ("task", "phase", "run")}
-        self._blank = {**names, "oracle_calls": 0, **dict.fromkeys(columns, math.nan)}
-        context = tune.get_context().get_storage()
-        super().__init__(work, lambda: sweep_storage(context, work.run), silence)
+    def tell(row: dict[str, Any], result: Result | None) -> None:
+        report({**blank, **row}, result)
 
-    def report(self, row: dict[str, Any], result: Result | None = None) -> None:
-        report({**self._blank, **row}, result)
-
-    def last(self, row: dict[str, Any]) -> NoReturn:
-        """Report, and end the function the way Tune does: it leaves `report` by SystemExit."""
-        self.report({**row, "done": True})
-        raise SystemExit(0)
+    return SharedTrial(work, lambda: sweep_storage(context, work.run), tell, silence)
 
 
 _COMPANIONS = Companions()
@@ -139,7 +132,7 @@ class GraspTrainable(FunctionTrainable):
         super().setup(config)
 
     def _trainable_func(self, config: dict[str, Any]) -> None:
-        trial, reserved = TuneTrial(config), self.trial_resources
+        trial, reserved = tune_trial(config), self.trial_resources
         constants = {key: value for key, value in config.items() if key != KEY}
         needs = reserved.bundles[0] if reserved is not None and reserved.bundles else {"CPU": 1.0}
         torch.set_num_threads(max(1, int(needs.get("CPU", 1))))
@@ -200,7 +193,7 @@ def optimizer(model: Groups, config: Mapping[str, Any] | None = None) -> TaskOpt
     config: what the function was given; needed only where another thread calls this.
     """
     # The first call is told: where a loop ends early, Tune knows.
-    trial = TuneTrial(config_around() if config is None else config, silence=math.inf)
+    trial = tune_trial(config_around() if config is None else config, silence=math.inf)
     return TaskOptimizer(model, trial)
 
 

@@ -16,6 +16,7 @@ import json
 import shutil
 import uuid
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -52,12 +53,8 @@ class ArrowStore(BlobStore):
         with self._filesystem.open_input_stream(f"{self._folder}/{name}") as stream:
             return io.BytesIO(stream.read())  # it has no size: all of it is read at once
 
-    def has_blob(self, name: str) -> bool:
-        found = self._filesystem.get_file_info(f"{self._folder}/{name}")
-        return bool(found.type == arrow.FileType.File)
-
     def remove_blob(self, name: str) -> None:
-        if self.has_blob(name):
+        with suppress(FileNotFoundError):
             self._filesystem.delete_file(f"{self._folder}/{name}")
 
     def blobs(self) -> Iterable[str]:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 from pyarrow import fs as arrow
@@ -33,24 +33,6 @@ DISK = arrow.LocalFileSystem()
 Before = Callable[[], None]
 
 
-class Reported(Exception):
-    """A trial's last report."""
-
-    row: dict[str, object]
-
-
-class Trial(SharedTrial):
-    """A trial that ends with its last report as an exception."""
-
-    def report(self, row: dict[str, Any], result: gt.Result | None = None) -> None:
-        self.row = row
-
-    def last(self, row: dict[str, Any]) -> NoReturn:
-        error = Reported()
-        error.row = row
-        raise error
-
-
 def trial(work: Work, folder: Path, before: Before) -> dict[str, object]:
     """What `GraspTrainable` does with a piece of work, and what it reports."""
 
@@ -59,17 +41,21 @@ def trial(work: Work, folder: Path, before: Before) -> dict[str, object]:
         return workbench.cross_entropy(model, batch)  # type: ignore[arg-type]
 
     given = workbench.problem(workbench.linear, loss)  # type: ignore[arg-type]
-    try:
-        mine = Trial(work, lambda: SharedStorage(DISK, str(folder / work.run)))
+    rows: list[dict[str, object]] = []
+    with suppress(SystemExit):
+        mine = SharedTrial(
+            work,
+            lambda: SharedStorage(DISK, str(folder / work.run)),
+            lambda row, result: rows.append(row),
+        )
         with mine.faults():
             worker = Worker(given, mine.seed, mine.store, work.bases, mine.count)
             if work.task is None:
                 mine.select(worker.tensors_at)
-                return mine.row
+                return rows[-1]
             outcome = worker.run(work.task)
         mine.end(outcome)
-    except Reported as reported:
-        return reported.row
+    return rows[-1]
 
 
 def sweep(folder: Path, before: Before = lambda: None) -> gt.Result:
