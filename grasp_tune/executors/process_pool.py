@@ -48,8 +48,7 @@ class Job:
     answers: dict[int, Ended] = field(default_factory=dict)  # by rank
 
     def seat(self, rank: int) -> Seat | None:
-        """Return a worker's place among the others, None where it is alone."""
-        return Seat(rank, self.size, self.address) if self.size > 1 else None
+        return Seat(rank, self.size, self.address) if self.size > 1 else None  # None: it is alone
 
     def ended(self) -> Ended:
         """Return how it ended: what a worker raised, else a loss of workers, else the outcome."""
@@ -101,7 +100,6 @@ class WorkerPool(ABC, Generic[M]):
 
     @property
     def free(self) -> bool:
-        """Whether there is room for another task."""
         return len(self.waiting) + self._busy < self.capacity
 
     def submit(self, task: Task) -> None:
@@ -122,19 +120,15 @@ class WorkerPool(ABC, Generic[M]):
         for member, said in self.receive(timeout):
             if isinstance(said, str):
                 member.address = said
-            elif member.job is not None:
-                job, member.job = member.job, None
-                job.answers[member.rank] = said
-                if len(job.answers) == job.size:
-                    yield job.task, self._ended(job)
+            elif (answered := member.job) is not None:
+                member.job = None
+                answered.answers[member.rank] = said
+                if len(answered.answers) == answered.size:
+                    ended, seconds = answered.ended(), time.monotonic() - answered.since
+                    if isinstance(ended, TrainOutcome):
+                        self.sharing.learn(answered.size, ended.calls, seconds)
+                    yield answered.task, ended
         self._note()
-
-    def _ended(self, job: Job) -> Ended:
-        ended, seconds = job.ended(), time.monotonic() - job.since
-        if isinstance(ended, TrainOutcome):
-            self.sharing.learn(job.size, ended.calls, seconds)
-            logger.debug("%s: %d workers, %.1f s", job.task.id, job.size, seconds)
-        return ended
 
     def _note(self) -> None:
         self._usage.note(sum(bool(member.address) for member in self.members), self._busy)

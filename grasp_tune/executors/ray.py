@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import torch
 
-from grasp_tune.core.errors import InputError, SearchError, whole
+from grasp_tune.core.errors import CheckpointError, InputError, SearchError, whole
 from grasp_tune.core.search import ATTEMPTS
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import Outcome, Task, TrainTask
@@ -33,7 +33,7 @@ from grasp_tune.runtime.call_counter import CallCounter
 from grasp_tune.runtime.driver import MakeWorker, run_sweep
 from grasp_tune.runtime.executor import Died, Ended, portable
 from grasp_tune.runtime.lane_sharing import LaneSharing, UsageMeter, lanes_of
-from grasp_tune.runtime.lock import NAME as LOCK
+from grasp_tune.runtime.lock import FolderLock
 from grasp_tune.runtime.result import Result
 from grasp_tune.runtime.sweep_folder import SweepFolder
 
@@ -114,11 +114,7 @@ MakeActor = Callable[[CallCounter], Worker]  # the counter is for calls that no 
 
 
 class WorkerActor:
-    """A worker process somewhere in the cluster.
-
-    make: makes a worker.
-    cpus: threads that it may use.
-    """
+    """A worker process somewhere in the cluster, with so many threads."""
 
     def __init__(self, make: MakeActor, cpus: float) -> None:
         self._make, self._cpus = make, cpus
@@ -132,10 +128,7 @@ class WorkerActor:
         return address
 
     def run(self, task: Task, seat: Seat | None) -> tuple[Ended, int]:
-        """Return how the task ended, and the oracle calls that no file counts.
-
-        seat: the place among the actors that share the task's lanes; None: it is alone.
-        """
+        """Return how the task ended, and the oracle calls that no file counts."""
         before = self._uncounted.total
         try:
             if self._worker is None:
@@ -148,12 +141,7 @@ class WorkerActor:
 
 
 def _make_worker(
-    parcel: list[Any],
-    token: str,
-    lock: Path,
-    text: str,
-    hard_cap: bool,
-    uncounted: CallCounter,
+    parcel: list[Any], token: str, lock: FolderLock, hard_cap: bool, uncounted: CallCounter
 ) -> Worker:
     """Return a worker on this machine, which must see the driver's checkpoints.
 
@@ -166,10 +154,12 @@ def _make_worker(
         raise SearchError(f"the problem cannot be loaded on {host}: {error}") from None
     if not make_worker.store.exists(token):
         raise SearchError(f"{host} does not see the checkpoints of the driver: {SHARED}")
-    if not lock.is_file() or lock.read_text() != text:
+    try:
+        lock.check()
+    except CheckpointError:
         if hard_cap:
-            words = f"{host} does not see the `out` of the driver, {lock.parent}"
-            raise SearchError(f"hard_cap: {words}")
+            words = f"{host} does not see the `out` of the driver, {lock.folder}"
+            raise SearchError(f"hard_cap: {words}") from None
         make_worker.calls = uncounted
     return make_worker()
 
@@ -197,8 +187,7 @@ class RayExecutor(WorkerPool[_Actor]):
         except Exception as error:
             self.cancel()
             raise InputError(f"problem: it cannot be sent to other processes: {error}") from error
-        lock = folder.path.resolve() / LOCK
-        make = partial(_make_worker, parcel, self._token, lock, lock.read_text(), backend.hard_cap)
+        make = partial(_make_worker, parcel, self._token, folder.lock, backend.hard_cap)
         self._start = partial(start_actor, backend.needs, make)
 
     @property
@@ -221,8 +210,13 @@ class RayExecutor(WorkerPool[_Actor]):
         if waiting and ray.wait(list(waiting), timeout=timeout)[0]:
             for ref in ray.wait(list(waiting), num_returns=len(waiting), timeout=0.0)[0]:
                 yield waiting[ref], self._hear(waiting[ref])
-        elif not any(member.address for member in self.members):
-            self._warn()
+        elif any(member.address for member in self.members):
+            return
+        elif time.monotonic() - self._since > PATIENCE:
+            self._since, there = time.monotonic(), ray.cluster_resources()
+            found = {kind: there.get(kind, 0.0) for kind in self._backend.needs}
+            needs = " and ".join(f"{n:g} free {kind}s" for kind, n in self._backend.needs.items())
+            logger.warning("waiting for a machine with %s; the cluster has %s", needs, found)
 
     def cancel(self) -> None:
         with self._session:
@@ -261,20 +255,12 @@ class RayExecutor(WorkerPool[_Actor]):
         self._count(calls)
         return ended
 
-    def _warn(self) -> None:
-        if time.monotonic() - self._since > PATIENCE:
-            self._since, there = time.monotonic(), ray.cluster_resources()
-            found = {kind: there.get(kind, 0.0) for kind in self._backend.needs}
-            needs = " and ".join(f"{n:g} free {kind}s" for kind, n in self._backend.needs.items())
-            logger.warning("waiting for a machine with %s; the cluster has %s", needs, found)
-
 
 class Companions:
     """Actors beside a trial of Tune, on what is free in the cluster until its task ends."""
 
     def __init__(self) -> None:
-        self._usage = UsageMeter()
-        self.sharing = LaneSharing(self._usage)
+        self.sharing = LaneSharing(UsageMeter())
 
     def run(
         self, worker: Worker, task: Task, needs: Mapping[str, float], make: MakeActor
@@ -284,9 +270,13 @@ class Companions:
         needs: resources of one worker, such as `{"CPU": 1}`.
         make: makes a worker in another process.
         """
+        size, alone = 1, self.sharing.speeds.get(1)
+        if alone is not None and lanes_of(task) > 1 and ray.is_initialized():
+            size = self.sharing.workers(task, 1 + room_for(needs, ray.available_resources()))
+            size = size if task.calls / alone * (1.0 - 1.0 / size) > GAIN else 1
         with contextlib.ExitStack() as stack:
             waiting = {}
-            for _ in range(self._size(task, needs) - 1):
+            for _ in range(size - 1):
                 actor = start_actor(needs, make)
                 stack.callback(ray.kill, actor)
                 waiting[actor.ready.remote()] = actor
@@ -309,13 +299,6 @@ class Companions:
                     self.sharing.learn(job.size, task.calls, time.monotonic() - job.since)
                 return outcome
         return worker.run(task)
-
-    def _size(self, task: Any, needs: Mapping[str, float]) -> int:
-        alone = self._usage.speeds.get(1)
-        if alone is None or lanes_of(task) == 1 or not ray.is_initialized():
-            return 1
-        size = self.sharing.workers(task, 1 + room_for(needs, ray.available_resources()))
-        return size if task.calls / alone * (1.0 - 1.0 / size) > GAIN else 1
 
 
 def load_compiler() -> None:

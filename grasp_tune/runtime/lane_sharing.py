@@ -63,7 +63,7 @@ class LaneSharing:
     """How many workers take which task, by the speeds that `usage` has and is told."""
 
     def __init__(self, usage: UsageMeter) -> None:
-        self._speeds = usage.speeds
+        self.speeds = usage.speeds
         self._slow: Counter[int] = Counter()  # how often so many were slower than fewer
 
     def shares(self, tasks: Sequence[Task], idle: int) -> list[int]:
@@ -103,6 +103,6 @@ class LaneSharing:
         """Note how fast a task of training was with so many workers on its steps."""
         if not calls or seconds <= 0.0:
             return
-        self._speeds[size] = speed = calls / seconds
-        fewer = [each for other, each in self._speeds.items() if other < size]
+        self.speeds[size] = speed = calls / seconds
+        fewer = [each for other, each in self.speeds.items() if other < size]
         self._slow[size] += bool(fewer) and speed < max(fewer)
