@@ -76,7 +76,7 @@ def run(
     """
     width = fusion_width(checked_problem(problem), method, fused, seed)
     spec, bases = SweepSpec.assemble(method, budget, schedule, seed, width=width, **options)
-    return _run(study, problem, spec, artifact_store, timing, bases=bases)
+    return _run(study, problem, spec, artifact_store, timing=timing, bases=bases)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,27 +102,21 @@ class OptunaBackend:
     def run(
         self, problem: TorchProblem, spec: SweepSpec, *, out: Path | None = None, **how: Any
     ) -> Result:
-        """Return the result of the sweep; the same study again goes on where it was cut off.
-
-        how: `bases` and `progress`, as `run_sweep` takes them.
-        """
-        if out is None and self.storage is not None:
-            raise InputError(
-                "out: got None, but a study in a storage needs a folder for its checkpoints, "
-                "one that every process of the study can reach"
-            )
+        """Return the result of the sweep; the same study again goes on where it was cut off."""
         store = None
         if out is not None:
             (out / "artifacts").mkdir(parents=True, exist_ok=True)
             store = FileSystemArtifactStore(out / "artifacts")
-        how["hard_cap"] = self.hard_cap
-        return _run(self.open(out), problem, spec, store, None, out, self.workers, **how)
+        elif self.storage is not None:
+            raise InputError(
+                "out: got None, but a study in a storage needs a folder for its checkpoints, "
+                "one that every process of the study can reach"
+            )
+        how |= {"hard_cap": self.hard_cap, "workers": self.workers}
+        return _run(self.open(out), problem, spec, store, out=out, **how)
 
     def open(self, out: Path | None = None) -> Study:
-        """Return the study, new or as it was left; SearchError where the storage cannot be used.
-
-        out: the output folder, which holds `study.journal` where no storage is given.
-        """
+        """Return the study, new or as it was left; `out` is the output folder, if there is one."""
         place: Any = self.storage or (None if out is None else str(out / "study.journal"))
         try:
             if place is not None and "://" not in place:
@@ -142,12 +136,12 @@ def _run(
     problem: TorchProblem,
     spec: SweepSpec,
     artifact_store: ArtifactStore | None,
-    timing: Timing | None,
+    *,
+    timing: Timing | None = None,
     out: Path | None = None,
     workers: int = 1,
     **how: Any,
 ) -> Result:
-    """Take part in the sweep on the study until it is done, and return its result."""
     if len(study.directions) > 1 or study.direction != optuna.study.StudyDirection.MINIMIZE:
         raise InputError(
             f"study {study.study_name!r} must have one objective, to be minimised; got "
@@ -182,11 +176,7 @@ def _run(
 
 
 class StudyExecutor:
-    """Runs those tasks of a sweep that nobody else on the study holds, and hears of the others.
-
-    inner: runs the tasks that are ours.
-    calls: counts the oracle calls of this process.
-    """
+    """Runs those tasks that nobody else on the study holds, by `inner`; hears of the others."""
 
     def __init__(self, log: StudyLog, inner: Executor, calls: CallCounter | None = None) -> None:
         self._log, self._inner = log, inner
@@ -232,11 +222,9 @@ class StudyExecutor:
                 self._inner.submit(task)
 
     def _made(self) -> int:
-        """Return the calls since a task was last begun, as far as no file counts them."""
-        return self._calls.own - self._before
+        return self._calls.own - self._before  # since a task was last begun
 
     def _run(self, timeout: float) -> None:
-        """Let our tasks go on."""
         self._pause, held = PAUSES[0], list(self._ours.values())
         living: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         if isinstance(self._inner, InProcess):
@@ -289,10 +277,7 @@ def write_choice(study: Study, result: Result, **more: object) -> None:
 
 
 class ArtifactCheckpoints(BlobStore):
-    """The checkpoints of a sweep in an artifact store, which cannot list what it holds.
-
-    A reader may meet a file half written: its checksum says so, and it is made again.
-    """
+    """The checkpoints of a sweep in an artifact store; one half written is made again."""
 
     def __init__(self, artifact_store: ArtifactStore, sweep: str) -> None:
         super().__init__(sweep)

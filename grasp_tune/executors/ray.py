@@ -92,10 +92,7 @@ class RayBackend:
     def run(
         self, problem: TorchProblem, spec: SweepSpec, *, out: Path | None = None, **how: Any
     ) -> Result:
-        """Return the result of the sweep; the same `out` again goes on where it was cut off.
-
-        how: `bases` and `progress`, as `run_sweep` takes them.
-        """
+        """Return the result of the sweep; the same `out` again goes on where it was cut off."""
         out = None if out is None else out.absolute()  # workers may be in another folder
         store = None
         if self.storage is not None:
@@ -143,13 +140,10 @@ class WorkerActor:
 def _make_worker(
     parcel: list[Any], token: str, lock: FolderLock, hard_cap: bool, uncounted: CallCounter
 ) -> Worker:
-    """Return a worker on this machine, which must see the driver's checkpoints.
-
-    parcel: a reference; in a list, so that it is opened here, where it can be said what fails.
-    """
+    """Return a worker on this machine, which must see the driver's checkpoints."""
     host = ray.util.get_node_ip_address()
     try:
-        make_worker = ray.get(parcel[0])
+        make_worker = ray.get(parcel[0])  # in a list: Ray itself would not say what fails
     except Exception as error:
         raise SearchError(f"the problem cannot be loaded on {host}: {error}") from None
     if not make_worker.store.exists(token):
@@ -265,11 +259,7 @@ class Companions:
     def run(
         self, worker: Worker, task: Task, needs: Mapping[str, float], make: MakeActor
     ) -> Outcome:
-        """Return the outcome of the task, run by this worker and its companions.
-
-        needs: resources of one worker, such as `{"CPU": 1}`.
-        make: makes a worker in another process.
-        """
+        """Return the outcome of the task, run by this worker and its companions."""
         size, alone = 1, self.sharing.speeds.get(1)
         if alone is not None and lanes_of(task) > 1 and ray.is_initialized():
             size = self.sharing.workers(task, 1 + room_for(needs, ray.available_resources()))

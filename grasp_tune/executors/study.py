@@ -143,14 +143,10 @@ def agreed_sweep(study: Study, spec: SweepSpec, key: str = SETTING) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How often a worker says that it lives, and after how much silence it is thought dead.
+    """How often a worker says that it lives, and after how much silence it is thought dead."""
 
-    every: seconds between two signs of life.
-    grace: seconds of silence.
-    """
-
-    every: float = 5.0
-    grace: float = 60.0
+    every: float = 5.0  # seconds between two signs of life
+    grace: float = 60.0  # seconds of silence
 
     @classmethod
     def of(cls, study: Study) -> "Timing":
@@ -164,10 +160,7 @@ class Timing:
 
 
 class StudyLog:
-    """The trials of one sweep on a study: who holds which task, and how they ended.
-
-    sweep: the name by which the processes of a sweep know its trials.
-    """
+    """The trials of one sweep, by its name, on a study: who holds which task, how they ended."""
 
     def __init__(self, study: Study, sweep: str, timing: Timing | None = None) -> None:
         self.study, self.sweep, self.storage = study, sweep, study._storage
@@ -284,10 +277,8 @@ class StudyLog:
         return False
 
     def beat(self, trials: Iterable[int], calls: int) -> None:
-        """Say on some trials of this process that it lives, and how many calls it made.
-
-        Optuna's own heartbeat exists for relational databases alone and asks for equal clocks.
-        """
+        """Say on some trials of this process that it lives, and how many calls it made."""
+        # Optuna's own heartbeat exists for relational databases alone and asks for equal clocks.
         for trial_id in trials:
             try:
                 self.storage.set_trial_system_attr(trial_id, BEAT, time.time())

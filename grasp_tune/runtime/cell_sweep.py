@@ -23,10 +23,7 @@ from grasp_tune.schedules.paper import Paper
 def probed_cells(
     problem: TorchProblem, budget: int, method: Method | None, parameter: str | None, seed: int
 ) -> SweepSpec:
-    """Return the sweep over the cells of the paper's plan for a problem, after a probe at x0.
-
-    parameter: what the loop calls the value; by default `lr` or `radius`.
-    """
+    """Return the sweep over the cells of the paper's plan for a problem, after a probe at x0."""
     spec, _ = SweepSpec.assemble(method, budget, "paper", seed)
     search, worker = Search(spec), Worker(checked_problem(problem), seed, TemporaryStore())
     while isinstance(task := search.ask(), tasks.ProbeTask):  # its parts, then their sum
@@ -51,10 +48,7 @@ class BestCell(NamedTuple):
 
 
 class CellSweep(Ledger):
-    """Cells that are run by trials of somebody else, and what these report.
-
-    window: the score of a cell is the mean of so many last reports.
-    """
+    """Cells that trials of somebody else run; a score is the mean of `window` last reports."""
 
     def __init__(self, cells: Cells, window: int) -> None:
         super().__init__(CellSearch(cells.spec()))
@@ -63,10 +57,7 @@ class CellSweep(Ledger):
         self._trials: dict[str, str] = {}  # by task that has ended
 
     def task_for(self, trial: str, index: object) -> str | None:
-        """Return the task of a trial, None where that is unknown, or known to have ended.
-
-        index: that of the cell, where the trial says it.
-        """
+        """Return the task of a trial, which may say its cell; None if unknown, or ended."""
         key = cell_id(index) if isinstance(index, int) else self.task_of(trial)
         return None if key not in self.search.tasks or self.search.settled(key) else key
 
@@ -129,10 +120,8 @@ def choose_candidate(
 ) -> Result:
     """Return the best of the candidates that the cells of a plan left, scored on fresh samples.
 
-    x0 is probed where the plan was not made by `probed_cells`.
+    Those that cannot be read are left out. x0 is probed where `probed_cells` has not done it.
 
-    cells: a search over them.
-    store: where the candidates are; those that cannot be read are left out.
     method: where the plan's has a base of the user's own.
     by_loss: compare losses, also where the paper compares gradients.
     """

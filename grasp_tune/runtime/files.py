@@ -76,10 +76,7 @@ def in_words(
 def replace_atomically(
     path: Path, write: Callable[[BinaryIO], object], *, durable: bool = True
 ) -> None:
-    """Put what `write` writes in the place of `path`, whole, or leave no trace.
-
-    durable: it is on the disk before this returns; otherwise when the system likes.
-    """
+    """Put what `write` writes in the place of `path`, whole, or nothing; on the disk if durable."""
     check_place(path)
     token = os.urandom(8).hex()  # two threads may write the same path
     temporary = path.with_name(f".{path.name}.{process_name()}.{token}.tmp")

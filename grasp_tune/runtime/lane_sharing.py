@@ -88,10 +88,7 @@ class LaneSharing:
         return sizes
 
     def workers(self, task: Task, idle: int) -> int:
-        """Return how many of the idle workers take the task, if it is the only one.
-
-        As many as make its steps shorter, unless so many were slower than fewer.
-        """
+        """Return how many idle workers take a task alone: those that make its steps shorter."""
         lanes = lanes_of(task)
         for count in range(min(idle, lanes), 1, -1):
             shorter = -(-lanes // (count - 1)) > -(-lanes // count)

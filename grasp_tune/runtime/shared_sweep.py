@@ -58,8 +58,6 @@ class Work:
 class SharedSweep(Ledger):
     """The search, who works on what, and what each of them said.
 
-    spec: everything that fixes the sweep.
-    bases: the user's own optimizers by name.
     width_known: whether `spec.width` is decided; otherwise the first outcome says it.
     """
 
@@ -259,10 +257,7 @@ class SharedTrial:
             self._last(fault_row(error, self.work))
 
     def select(self, place: Callable[[str], Tensors], **more: Any) -> Result:
-        """Leave the chosen model and the result in the storage, and report them; the work goes on.
-
-        place: puts a model at a checkpoint, and returns its tensors.
-        """
+        """Leave the chosen model and the result in the storage, and report them."""
         search, storage = self.work.search, self.storage
         assert search is not None
         tensors = place(search.partial().key)

@@ -40,10 +40,7 @@ USUAL_BYTES, LEAST_BYTES = 4, 2  # of one number; the least in half precision
 
 
 def load_search(path: Path, spec: SweepSpec | None = None) -> Search:
-    """Return the search of a state file; where that is damaged, of the one saved before it.
-
-    One that has ended is extended where `spec` has more budget.
-    """
+    """Return the search of a state file, or of the one saved before it; `spec` may extend it."""
     return Search.from_state(files.read_sealed(path), spec, extend=True)
 
 
@@ -167,10 +164,7 @@ def open_folder(
 
 
 def check_room(folder: Path, checkpoints: int, numbers: int) -> None:
-    """Raise `CheckpointError` where the disk cannot hold so many more checkpoints.
-
-    numbers: of the model, a lower bound: the state of a run has its optimizer's too.
-    """
+    """Raise `CheckpointError` where the disk cannot hold so many checkpoints of so many numbers."""
     free, count = shutil.disk_usage(folder).free, checkpoints * numbers
     lack = (
         f"room: {checkpoints} checkpoints of {numbers} numbers, about "
