@@ -92,8 +92,7 @@ class TaskSampler(StudySampler):
     """Runs the whole method on an objective that calls `grasp_tune.optuna.optimizer(trial, model)`.
 
     budget: T, the oracle calls (steps of the objective's loop) over all trials.
-    method: `NonConvex()` by default; `Convex` or `ConvexFree`.
-    schedule: `promote` by default; `paper` is the paper's algorithm to the letter.
+    method, schedule: as `grasp_tune.minimize` takes them.
     seed: fixes the method's choices, the minibatches of a shuffling loader, and the values of other
         parameters that the objective suggests: they are the same in all trials.
     artifact_store, timing: as `grasp_tune.optuna.run` takes them.

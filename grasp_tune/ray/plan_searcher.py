@@ -7,7 +7,6 @@ sampled again. A cell's score is the mean of its last reports (the paper's windo
 
 import contextlib
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from ray.tune.utils import unflattened_lookup
@@ -18,7 +17,7 @@ from grasp_tune.core.plan import Cell, Plan
 from grasp_tune.core.search import Step
 from grasp_tune.ray.tune_internals import TuneRun, TuneSearcher, drawn
 from grasp_tune.runtime.cell_sweep import BestCell, CellSweep, cell_result
-from grasp_tune.runtime.files import STATE_LIMIT, read_json, write_json_atomic
+from grasp_tune.runtime.files import STATE_LIMIT, read_json
 from grasp_tune.runtime.result import Result
 from grasp_tune.schedules.cells import Cells, cell_id, cell_of
 
@@ -139,9 +138,6 @@ class PlanSearcher(TuneSearcher):
     def result(self) -> Result:
         """The result without a model: that is in the trial called `best.trial`."""
         return cell_result(self.ledger.search)
-
-    def save(self, checkpoint_path: str) -> None:
-        write_json_atomic(Path(checkpoint_path), self.ledger.state())
 
     def restore(self, checkpoint_path: str) -> None:
         """Go on from a state; which cells still run is asked of Tune."""
