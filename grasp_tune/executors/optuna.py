@@ -206,7 +206,7 @@ class StudyExecutor:
     def cancel(self) -> None:
         self._inner.cancel()
         for key in list(self._ours):
-            self._write(key, sys.exception() or SearchError("its process was stopped"))
+            self._write(key, sys.exc_info()[1] or SearchError("its process was stopped"))
 
     def _claim(self) -> None:
         while self._inner.free and (waiting := self._log.unclaimed()):

@@ -63,8 +63,6 @@ class Job:
 
 @dataclass(eq=False)
 class Member:
-    """A worker of a pool."""
-
     address: str = ""  # below which a group that it leads can meet; known when it is ready
     job: Job | None = None
     rank: int = 0

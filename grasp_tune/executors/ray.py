@@ -86,7 +86,6 @@ class RayBackend:
 
     @property
     def needs(self) -> dict[str, float]:
-        """What a worker reserves, by Ray's names."""
         return {"CPU": self.cpus_per_task, "GPU": self.gpus_per_task}
 
     def run(
@@ -305,7 +304,6 @@ def start_actor(needs: Mapping[str, float], make: MakeActor) -> Any:
 
 
 def room_for(needs: Mapping[str, float], there: Mapping[str, float]) -> int:
-    """Return how many workers with these needs fit."""
     return min(int(there.get(kind, 0.0) / need) for kind, need in needs.items() if need)
 
 

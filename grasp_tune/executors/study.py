@@ -102,7 +102,6 @@ def _put_json(put: Callable[[str, str], None], key: str, value: Json) -> None:
 
 
 def _get_json(attributes: Mapping[str, Any], key: str) -> Json:
-    """Return what `_put_json` wrote, None where there is nothing."""
     pieces: list[str] = []
     while piece := attributes.get(f"{key}:{len(pieces)}"):
         pieces.append(str(piece))
@@ -110,7 +109,6 @@ def _get_json(attributes: Mapping[str, Any], key: str) -> Json:
 
 
 def set_study_json(study: Study, key: str, value: Json) -> None:
-    """Write JSON values of any length on a study."""
     _put_json(partial(study._storage.set_study_user_attr, study._study_id), key, value)
 
 
@@ -174,7 +172,6 @@ class StudyLog:
         self.refresh()
 
     def refresh(self) -> None:
-        """Read what is on the study now."""
         self.trials = trials_of(self.study)
         for trial in reversed(self.trials):  # the first of several with one label counts
             label = label_of(trial)
@@ -182,7 +179,6 @@ class StudyLog:
                 self._holders[label["task"], label["turn"]] = trial
 
     def running(self) -> list[FrozenTrial]:
-        """Return the trials that hold a task now."""
         return [trial for trial in self._holders.values() if not trial.state.is_finished()]
 
     @property
@@ -230,7 +226,6 @@ class StudyLog:
         self._wanted[task.id] = task
 
     def unclaimed(self) -> list[Any]:
-        """Return the tasks that nobody holds."""
         return [task for task in self._wanted.values() if self._holder(task.id) is None]
 
     def heard(self, key: str) -> None:
@@ -311,7 +306,6 @@ class StudyLog:
         return {**own, "task": task.id, "turn": self._turns[task.id]}
 
     def shown(self, task: Any) -> dict[str, Json]:
-        """Return all user attributes of such a trial."""
         more = {} if task is NOTHING else {"phase": task.phase, "budget": task.calls}
         return {TASK: self.label(task), "task": task.id, **more}
 

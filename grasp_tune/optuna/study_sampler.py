@@ -138,7 +138,6 @@ class Assignments(Ledger):
                     self.ended(held.task, how)
 
     def learn(self) -> None:
-        """Hear what has ended on the study."""
         with self._lock:
             self._submit()
             while news := self.log.news():
@@ -208,7 +207,6 @@ class StudySampler(BaseSampler):
         raise NotImplementedError
 
     def assignments(self, study: Study) -> Assignments:
-        """Return who does what on a study, as this process knows it."""
         key = (id(study._storage), study._study_id)
         return self._studies.get(key) or self._studies.setdefault(key, self._open(study))
 

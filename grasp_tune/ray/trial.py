@@ -53,7 +53,6 @@ def _span(names: list[str]) -> str:
 
 
 def work_in(config: Mapping[str, Any]) -> Work:
-    """Return the work that `to_config` wrote."""
     work = config.get(KEY, {}).get("work")
     if not isinstance(work, Work):
         raise InputError(f"config: it has no {KEY!r}; run it with search_alg=GraspSearcher(...)")

@@ -92,11 +92,9 @@ class TuneRun:
         return {item.trial_id: item.config for item in trials if item.status not in over}
 
     def trial(self, trial_id: str) -> Any:
-        """Return Tune's record of a trial; None if unknown."""
         return getattr(self.controller, "get_trial", lambda trial_id: None)(trial_id)
 
     def error_of(self, trial_id: str) -> str:
-        """Return what a trial died of, as far as it is known."""
         path = Path(getattr(self.trial(trial_id), "error_file", None) or "-")
         known = path.is_file()
         return path.read_text(errors="replace") if known else "the trial ended with an error"
@@ -108,7 +106,6 @@ class TuneRun:
 
     @property
     def trainable(self) -> type | None:
-        """The trainable's class; None if unknown."""
         with contextlib.suppress(ImportError):  # else another kind is not refused beforehand
             from ray.tune.registry import get_trainable_cls
 

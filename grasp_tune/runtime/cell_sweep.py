@@ -72,7 +72,6 @@ class CellSweep(Ledger):
         self._reports[key] = [*kept, [step, score]][-self._window :]
 
     def completed(self, key: str, trial: str, calls: int) -> None:
-        """Learn that the trial of a cell has ended well."""
         scores = [score for _, score in self._reports.get(key, [])] or [math.nan]
         self._trials[key], cell = trial, cell_of(self.search.tasks[key])
         score = sum(scores) / len(scores)
@@ -92,12 +91,10 @@ class CellSweep(Ledger):
         return BestCell(row.arm, self._trials[key], row.score, ended[key].calls)
 
     def state(self) -> dict[str, Json]:
-        """Return as JSON values what is needed to go on."""
         own = {"reports": self._reports, "trials": self._trials}
         return {**own, "cells": self.search.state()}
 
     def load(self, state: Json) -> None:
-        """Go on from `state`; raise where it belongs to other cells."""
         spec = self.search.spec
         if not isinstance(state, dict) or not isinstance(state.get("cells"), dict):
             raise InputError("not a state of cells; where an earlier version wrote it, begin anew")

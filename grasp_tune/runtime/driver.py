@@ -74,7 +74,6 @@ class WorkerFactory:
         return worker
 
     def own(self) -> Worker:
-        """Return a worker of this process."""
         return self.made[0] if self.made else self()
 
     def __getstate__(self) -> dict[str, object]:
@@ -160,7 +159,6 @@ class Ledger:
             self.ended(key, Died(reason))
 
     def task_of(self, owner: str) -> str | None:
-        """Return a task that an owner has and has not ended."""
         return next((key for key, who in self.running.items() if who == owner), None)
 
     def settle(self, calls: int) -> None:
@@ -256,7 +254,6 @@ class Driver(Ledger):
             self.reporter.update(self.search.progress, self.folder.calls.total - self._lost)
 
     def check_time(self) -> None:
-        """Raise `TimeUp` where the deadline has passed."""
         if time.monotonic() > self.deadline:
             raise TimeUp
 

@@ -186,7 +186,6 @@ def read_sealed(path: Path, limit: int = STATE_LIMIT) -> Any:
 
 
 def previous(path: Path) -> Path:
-    """Return where `write_sealed` keeps the file before the last."""
     return path.with_name(f"{path.stem}.previous{path.suffix}")
 
 
@@ -208,7 +207,6 @@ def check_place(path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file of ours, where there is one; `OSError` where it is something else."""
     check_place(path)
     path.unlink(missing_ok=True)
 

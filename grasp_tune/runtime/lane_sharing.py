@@ -26,7 +26,6 @@ class Usage:
 
     @property
     def share(self) -> float:
-        """Busy over held."""
         return self.busy / self.held if self.held else 0.0
 
 

@@ -112,5 +112,4 @@ class SharedStorage:
         return outcome_from_dict(json.loads(str(found["outcome"]))), int(found["width"])
 
     def forget(self, task: Task) -> None:
-        """Have a task done again that has ended."""
         self._outcomes.delete(task.id)

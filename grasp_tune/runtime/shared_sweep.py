@@ -153,7 +153,6 @@ class SharedSweep(Ledger):
         return Result.of(search, store.read(key).tensors, build)
 
     def state(self) -> dict[str, Json]:
-        """Return as JSON values what is needed to go on besides the outcomes in the storage."""
         search = {name: getattr(self.search, name) for name in ("repeated", "notes", "failures")}
         own = {"spec": self._given.to_dict(), "run": self.run, "selected": self.selected}
         return {"format": 3, **search, **own}

@@ -114,7 +114,6 @@ class BlobStore(ABC):
 
 
 def discard(store: Store, keys: Iterable[str]) -> None:
-    """Remove checkpoints that nobody will read again."""
     for key in keys:
         try:
             store.delete(key)
@@ -154,7 +153,6 @@ class CheckpointStore(BlobStore):
         super().__init__(sweep if lock is None else lock.sweep, f"{self.folder}/")
 
     def path(self, key: str) -> Path:
-        """Return the file of the key, there or not."""
         return self.folder / file_name(key)
 
     def put_blob(self, name: str, content: Content) -> None:
