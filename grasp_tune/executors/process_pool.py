@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Generic, TypeVar
+from typing import Any
 
 import torch
 
@@ -27,7 +27,7 @@ from grasp_tune.engine.lane_group import GroupLost, Seat
 from grasp_tune.engine.worker import Worker
 from grasp_tune.runtime.driver import MakeWorker
 from grasp_tune.runtime.executor import Died, Ended, portable
-from grasp_tune.runtime.lane_sharing import LaneSharing, UsageMeter
+from grasp_tune.runtime.lane_sharing import LaneSharing
 from grasp_tune.runtime.sweep_folder import SweepFolder
 
 logger = logging.getLogger(__name__)
@@ -68,23 +68,20 @@ class Member:
     rank: int = 0
 
 
-M = TypeVar("M", bound=Member)
-
-
-class WorkerPool(ABC, Generic[M]):
+class WorkerPool(ABC):
     """Hands tasks to workers, and the lanes of a task to those that are left over."""
 
-    def __init__(self, usage: UsageMeter) -> None:
-        self.members: list[M] = []
+    def __init__(self, sharing: LaneSharing) -> None:
+        self.members: list[Any] = []  # of a kind of `Member`
         self.waiting: deque[Task] = deque()  # handed out when polled: lanes take who is left over
-        self.sharing, self._usage = LaneSharing(usage), usage
+        self.sharing = sharing
 
     @abstractmethod
-    def send(self, member: M, job: Job) -> None:
+    def send(self, member: Any, job: Job) -> None:
         """Have a worker begin with its rank of a job."""
 
     @abstractmethod
-    def receive(self, timeout: float) -> Iterator[tuple[M, str | Ended]]:
+    def receive(self, timeout: float) -> Iterator[tuple[Any, str | Ended]]:
         """Yield what workers say: once their address, then how their rank of a job ended."""
 
     @property
@@ -129,7 +126,7 @@ class WorkerPool(ABC, Generic[M]):
         self._note()
 
     def _note(self) -> None:
-        self._usage.note(sum(bool(member.address) for member in self.members), self._busy)
+        self.sharing.note(sum(bool(member.address) for member in self.members), self._busy)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -139,7 +136,7 @@ class _Process(Member):
     since: float = field(default_factory=time.monotonic)
 
 
-class ProcessPool(WorkerPool[_Process]):
+class ProcessPool(WorkerPool):
     """An executor with a fixed number of forked workers; one that dies is replaced.
 
     Forked, because a problem is made of functions that cannot be pickled as a rule.
@@ -156,7 +153,7 @@ class ProcessPool(WorkerPool[_Process]):
             raise SearchError("this is a daemon process, which may start no workers; use workers=1")
         if torch.cuda.is_initialized():
             raise SearchError("CUDA was used in this process before the workers; use Ray for GPUs")
-        super().__init__(folder.usage)
+        super().__init__(folder.sharing)
         self._make_worker, self._place = make_worker, folder.path.resolve()
         self.members = [self._start() for _ in range(size)]
 

@@ -32,7 +32,7 @@ from grasp_tune.extras import missing_extra
 from grasp_tune.runtime.call_counter import CallCounter
 from grasp_tune.runtime.driver import MakeWorker, run_sweep
 from grasp_tune.runtime.executor import Died, Ended, portable
-from grasp_tune.runtime.lane_sharing import LaneSharing, UsageMeter, lanes_of
+from grasp_tune.runtime.lane_sharing import LaneSharing, lanes_of
 from grasp_tune.runtime.lock import FolderLock
 from grasp_tune.runtime.result import Result
 from grasp_tune.runtime.sweep_folder import SweepFolder
@@ -163,11 +163,11 @@ class _Actor(Member):
     waits: Any  # what it will answer next; None: it is idle
 
 
-class RayExecutor(WorkerPool[_Actor]):
+class RayExecutor(WorkerPool):
     """An executor whose workers are Ray actors, which see the folder; one that dies is replaced."""
 
     def __init__(self, backend: RayBackend, folder: SweepFolder, make_worker: MakeWorker) -> None:
-        super().__init__(folder.usage)
+        super().__init__(folder.sharing)
         self._backend, self._store, self._count = backend, folder.store, folder.calls.counter()
         self._session = contextlib.ExitStack()
         self._session.enter_context(_session(backend))
@@ -253,7 +253,7 @@ class Companions:
     """Actors beside a trial of Tune, on what is free in the cluster until its task ends."""
 
     def __init__(self) -> None:
-        self.sharing = LaneSharing(UsageMeter())
+        self.sharing = LaneSharing()
 
     def run(
         self, worker: Worker, task: Task, needs: Mapping[str, float], make: MakeActor

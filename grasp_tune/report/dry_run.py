@@ -27,7 +27,7 @@ from grasp_tune.core.tasks import (
     TrainOutcome,
     TrainTask,
 )
-from grasp_tune.runtime.lane_sharing import LaneSharing, UsageMeter, lanes_of
+from grasp_tune.runtime.lane_sharing import LaneSharing, lanes_of
 
 _ORIGIN = "dry run"
 
@@ -173,7 +173,7 @@ class Simulation:
 
 def simulate(run: DryRun, costs: Costs, workers: int) -> Simulation:
     """Return how the sweep would go on so many workers."""
-    sharing, rounds, busy = LaneSharing(UsageMeter()), list[float](), 0.0
+    sharing, rounds, busy = LaneSharing(), list[float](), 0.0
     for item in run.rounds:
         waiting, idle, now = list(item.tasks), workers, 0.0
         running: list[tuple[float, int]] = []  # (when it ends, its workers)

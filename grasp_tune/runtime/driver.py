@@ -216,7 +216,7 @@ class Driver(Ledger):
         self.settle(self.folder.calls.total)
         self.show(every=0.0)
         found = Result.of(self.search, tensors, partial(problem.build, self.search.spec.seed))
-        known: dict[str, Any] = {"usage": self.folder.usage.reading()}
+        known: dict[str, Any] = {"usage": self.folder.sharing.reading()}
         known["measured"] = problem.metric_name
         if not found.partial:  # else its scores are training losses
             known |= {"validation": problem.validation_rows, "metric": problem.choice_metric}

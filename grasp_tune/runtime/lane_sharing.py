@@ -29,11 +29,18 @@ class Usage:
         return self.busy / self.held if self.held else 0.0
 
 
-class UsageMeter:
-    """Adds up worker-seconds; executors with several workers tell it of every change."""
+def lanes_of(task: Task) -> int:
+    """Return how many workers could share the task: its lanes, 1 where it has none to share."""
+    segments = task.segments if isinstance(task, TrainTask) else ()
+    return segments[0].lanes if len(segments) == 1 else 1
+
+
+class LaneSharing:
+    """How many workers take which task, by the speeds that it is told; adds up worker-seconds."""
 
     def __init__(self) -> None:
         self.speeds: dict[int, float] = {}  # workers on a step -> calls a second, as last measured
+        self._slow: Counter[int] = Counter()  # how often so many were slower than fewer
         self._workers, self._held, self._busy = 0, 0.0, 0.0
         self._now, self._since = (0, 0), time.monotonic()
 
@@ -50,20 +57,6 @@ class UsageMeter:
         self.note(*self._now)
         speeds = tuple(sorted(self.speeds.items()))
         return Usage(self._workers, self._held, self._busy, speeds) if self._workers else None
-
-
-def lanes_of(task: Task) -> int:
-    """Return how many workers could share the task: its lanes, 1 where it has none to share."""
-    segments = task.segments if isinstance(task, TrainTask) else ()
-    return segments[0].lanes if len(segments) == 1 else 1
-
-
-class LaneSharing:
-    """How many workers take which task, by the speeds that `usage` has and is told."""
-
-    def __init__(self, usage: UsageMeter) -> None:
-        self.speeds = usage.speeds
-        self._slow: Counter[int] = Counter()  # how often so many were slower than fewer
 
     def shares(self, tasks: Sequence[Task], idle: int) -> list[int]:
         """Return how many workers each of at most `idle` tasks is given, to end early in all."""

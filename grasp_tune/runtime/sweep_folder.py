@@ -29,7 +29,7 @@ from grasp_tune.core.tasks import ProbeOutcome
 from grasp_tune.engine.checkpoints import Store
 from grasp_tune.runtime import files
 from grasp_tune.runtime.call_counter import NAMES, CallCounter
-from grasp_tune.runtime.lane_sharing import UsageMeter
+from grasp_tune.runtime.lane_sharing import LaneSharing
 from grasp_tune.runtime.lock import NAME, FolderLock, folder_lock
 from grasp_tune.runtime.store import CheckpointStore
 
@@ -54,7 +54,7 @@ class SweepFolder:
     calls: CallCounter
     made: bool  # the folder did not exist before
     kept: bool  # somebody may go on from it later
-    usage: UsageMeter = field(default_factory=UsageMeter)
+    sharing: LaneSharing = field(default_factory=LaneSharing)
     checked: int = 0  # rounds whose need for disk was looked at
 
     def __post_init__(self) -> None:
