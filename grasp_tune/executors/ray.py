@@ -249,45 +249,46 @@ class RayExecutor(WorkerPool):
         return ended
 
 
-class Companions:
-    """Actors beside a trial of Tune, on what is free in the cluster until its task ends."""
+def run_with_companions(
+    sharing: LaneSharing,
+    worker: Worker,
+    task: Task,
+    needs: Mapping[str, float],
+    make: MakeActor,
+) -> Outcome:
+    """Return the outcome of a task of a trial of Tune, run by its worker and actors beside it.
 
-    def __init__(self) -> None:
-        self.sharing = LaneSharing()
-
-    def run(
-        self, worker: Worker, task: Task, needs: Mapping[str, float], make: MakeActor
-    ) -> Outcome:
-        """Return the outcome of the task, run by this worker and its companions."""
-        size, alone = 1, self.sharing.speeds.get(1)
-        if alone is not None and lanes_of(task) > 1 and ray.is_initialized():
-            size = self.sharing.workers(task, 1 + room_for(needs, ray.available_resources()))
-            size = size if task.calls / alone * (1.0 - 1.0 / size) > GAIN else 1
-        with contextlib.ExitStack() as stack:
-            waiting = {}
-            for _ in range(size - 1):
-                actor = start_actor(needs, make)
-                stack.callback(ray.kill, actor)
-                waiting[actor.ready.remote()] = actor
-            # Fewer where somebody else was faster; one that died is missed when the group meets.
-            refs = list(waiting)
-            ready = ray.wait(refs, num_returns=len(refs), timeout=PATIENCE)[0] if refs else refs
-            job = Job(task, self.sharing.workers(task, 1 + len(ready)), "")
-            if job.size > 1:
-                logger.info("%s: %d workers a step", task.id, job.size)
-                address, _server = meeting_place(ray.util.get_node_ip_address())
-                job.address = f"{address}/0"
-            for rank, ref in enumerate(ready[: job.size - 1], 1):
-                waiting[ref].run.remote(task, job.seat(rank))
-            try:
-                outcome = worker.run(task, job.seat(0))
-            except GroupLost as lost:
-                logger.warning("%s: %s; it is run again, alone", task.id, lost)
-            else:
-                if isinstance(task, TrainTask):
-                    self.sharing.learn(job.size, task.calls, time.monotonic() - job.since)
-                return outcome
-        return worker.run(task)
+    They are on what is free in the cluster until the task ends; `make` makes a worker in one.
+    """
+    size, alone = 1, sharing.speeds.get(1)
+    if alone is not None and lanes_of(task) > 1 and ray.is_initialized():
+        size = sharing.workers(task, 1 + room_for(needs, ray.available_resources()))
+        size = size if task.calls / alone * (1.0 - 1.0 / size) > GAIN else 1
+    with contextlib.ExitStack() as stack:
+        waiting = {}
+        for _ in range(size - 1):
+            actor = start_actor(needs, make)
+            stack.callback(ray.kill, actor)
+            waiting[actor.ready.remote()] = actor
+        # Fewer where somebody else was faster; one that died is missed when the group meets.
+        refs = list(waiting)
+        ready = ray.wait(refs, num_returns=len(refs), timeout=PATIENCE)[0] if refs else refs
+        job = Job(task, sharing.workers(task, 1 + len(ready)), "")
+        if job.size > 1:
+            logger.info("%s: %d workers a step", task.id, job.size)
+            address, _server = meeting_place(ray.util.get_node_ip_address())
+            job.address = f"{address}/0"
+        for rank, ref in enumerate(ready[: job.size - 1], 1):
+            waiting[ref].run.remote(task, job.seat(rank))
+        try:
+            outcome = worker.run(task, job.seat(0))
+        except GroupLost as lost:
+            logger.warning("%s: %s; it is run again, alone", task.id, lost)
+        else:
+            if isinstance(task, TrainTask):
+                sharing.learn(job.size, task.calls, time.monotonic() - job.since)
+            return outcome
+    return worker.run(task)
 
 
 def load_compiler() -> None:

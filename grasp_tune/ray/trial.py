@@ -25,10 +25,11 @@ from grasp_tune.engine.fused import fusion_width
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.worker import Worker
 from grasp_tune.executors.in_trial import train_in_trial
-from grasp_tune.executors.ray import Companions, load_compiler
+from grasp_tune.executors.ray import load_compiler, run_with_companions
 from grasp_tune.loop.model_point import Groups
 from grasp_tune.loop.task_optimizer import TaskOptimizer
 from grasp_tune.ray.tune_internals import config_around, sweep_storage
+from grasp_tune.runtime.lane_sharing import LaneSharing
 from grasp_tune.runtime.result import Result
 from grasp_tune.runtime.shared_sweep import SharedTrial, Work
 
@@ -92,7 +93,7 @@ def tune_trial(config: Mapping[str, Any], silence: float = 0.0) -> SharedTrial:
     return SharedTrial(work, lambda: sweep_storage(context, work.run), tell, silence)
 
 
-_COMPANIONS = Companions()
+_SHARING = LaneSharing()  # of the lanes of tasks that run one after the other in this process
 
 
 class GraspTrainable(FunctionTrainable):
@@ -146,7 +147,7 @@ class GraspTrainable(FunctionTrainable):
             if trial.task is None:
                 trial.select(worker.tensors_at, done=True)
                 return
-            outcome = _COMPANIONS.run(worker, trial.task, needs, make)
+            outcome = run_with_companions(_SHARING, worker, trial.task, needs, make)
         type(self).kept = key, worker
         width = 0
         if isinstance(trial.task, ProbeTask):  # the first to end says what the driver cannot see

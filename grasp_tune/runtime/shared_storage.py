@@ -73,11 +73,9 @@ def sweep_store(storage: str, spec: SweepSpec, out: Path | None) -> Store:
     """Return a sweep's own store in a folder or bucket; the same `out` and spec find it again."""
     values = {**spec.to_dict(), "budget": 0}  # which may be extended
     name = uuid.uuid4().hex[:16] if out is None else fingerprint(str(out.resolve()), values)
-    name = f"grasp-{name}"
-    if "://" not in storage:
-        return CheckpointStore(Path(storage).resolve() / name, sweep=name)
+    name, place = f"grasp-{name}", storage if "://" in storage else str(Path(storage).resolve())
     try:
-        filesystem, path = arrow.FileSystem.from_uri(storage)
+        filesystem, path = arrow.FileSystem.from_uri(place)
     except (OSError, ValueError) as fault:
         raise InputError(f"storage: got {storage!r}, expected a folder or URI: {fault}") from fault
     return store_on(filesystem, f"{path}/{name}", name)

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyarrow import fs as arrow
