@@ -27,7 +27,7 @@ from grasp_tune.ray.tune_internals import FOLDER, TuneRun, TuneSearcher, drawn, 
 from grasp_tune.runtime.callbacks import Reporter, reporter_for
 from grasp_tune.runtime.cell_sweep import cell_result
 from grasp_tune.runtime.driver import SELECT
-from grasp_tune.runtime.files import STATE_LIMIT, read_json
+from grasp_tune.runtime.files import STATE_LIMIT, read_json, write_json_atomic
 from grasp_tune.runtime.result import Result
 from grasp_tune.runtime.shared_storage import SharedStorage
 from grasp_tune.runtime.shared_sweep import SharedSweep
@@ -196,6 +196,9 @@ class GraspSearcher(TuneSearcher):
         if self._failure is not None:
             raise self._failure
         return self.ledger.result(self._build)
+
+    def save(self, checkpoint_path: str) -> None:
+        write_json_atomic(checkpoint_path, self.ledger.state())
 
     def restore(self, checkpoint_path: str) -> None:
         """Go on from a state; one of another sweep ends the run with a sentence about it."""

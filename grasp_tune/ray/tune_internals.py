@@ -27,7 +27,7 @@ from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.core.random_streams import words
 from grasp_tune.core.search import Step
 from grasp_tune.executors.ray import SHARED
-from grasp_tune.runtime.files import write_json_atomic
+from grasp_tune.runtime.driver import Ledger
 from grasp_tune.runtime.shared_storage import SharedStorage
 
 logger = logging.getLogger(__name__)
@@ -130,7 +130,7 @@ def _set(owner: object, field: str, value: object, advice: str) -> None:
 class TuneSearcher(Searcher):
     """A searcher that knows the run which asks it, and which of its tasks live there."""
 
-    ledger: Any  # of tasks, whose owners are trials
+    ledger: Ledger  # of tasks, whose owners are trials
     meet: Callable[[TuneRun], None]  # sets a run up that asks for the first time
     task_in: Callable[[Mapping[str, Any]], str | None]  # the task in a config, if it is ours
     next: Callable[[str, TuneRun | None], dict[str, Any] | Step]  # gives a trial its config
@@ -158,9 +158,6 @@ class TuneSearcher(Searcher):
         if isinstance(found, Step):
             return None if found is Step.WAIT else Searcher.FINISHED
         return found
-
-    def save(self, checkpoint_path: str) -> None:
-        write_json_atomic(checkpoint_path, self.ledger.state())
 
 
 def storage_of(context: Any) -> tuple[Any, str] | None:

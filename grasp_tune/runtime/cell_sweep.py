@@ -1,22 +1,20 @@
-"""Cells around a training loop of the user's own: the probe, who runs which, and the choice."""
+"""Cells around a training loop of the user's own: the probe, the result, and the choice."""
 
 import math
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from grasp_tune.core import tasks
-from grasp_tune.core.errors import CheckpointError, InputError, SearchError
+from grasp_tune.core.errors import CheckpointError, SearchError
 from grasp_tune.core.methods import Method
-from grasp_tune.core.records import Json
 from grasp_tune.core.search import Search, Step
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.engine.checkpoints import Store
 from grasp_tune.engine.problem import TorchProblem, checked_problem
 from grasp_tune.engine.worker import Worker
-from grasp_tune.runtime.driver import Ledger
 from grasp_tune.runtime.result import Result
 from grasp_tune.runtime.store import TemporaryStore
-from grasp_tune.schedules.cells import Cells, CellSearch, cell_id, cell_of, cell_outcome
+from grasp_tune.schedules.cells import Cells, cell_id
 from grasp_tune.schedules.paper import Paper
 
 
@@ -36,72 +34,6 @@ def probed_cells(
         )
     name = parameter or ("lr" if plan.quantity == "step size" else "radius")
     return Cells(plan, None, name, replace(outcome, calls=search.calls["probe"])).spec(seed)
-
-
-class BestCell(NamedTuple):
-    """The best cell so far."""
-
-    cell: int  # its index
-    trial: str  # who ran it
-    score: float  # the smaller the better
-    calls: int  # as its trial counted them
-
-
-class CellSweep(Ledger):
-    """Cells that trials of somebody else run; a score is the mean of `window` last reports."""
-
-    def __init__(self, cells: Cells, window: int) -> None:
-        super().__init__(CellSearch(cells.spec()))
-        self._window = window
-        self._reports: dict[str, list[list[float]]] = {}  # by task: (iteration, score), the last
-        self._trials: dict[str, str] = {}  # by task that has ended
-
-    def task_for(self, trial: str, index: object) -> str | None:
-        """Return the task of a trial, which may say its cell; None if unknown, or ended."""
-        key = cell_id(index) if isinstance(index, int) else self.task_of(trial)
-        return None if key not in self.search.tasks or self.search.settled(key) else key
-
-    def parent(self, task: tasks.Task) -> str:
-        """Return the trial whose checkpoint a cell goes on from; empty where it begins at x0."""
-        origin = task.segments[0].origin if isinstance(task, tasks.TrainTask) else None
-        return "" if origin is None else self._trials[cell_id(origin.run)]
-
-    def hear(self, key: str, step: float, score: float) -> None:
-        """Learn what the trial of a cell reports; the last report comes twice."""
-        kept = [item for item in self._reports.get(key, []) if item[0] != step]
-        self._reports[key] = [*kept, [step, score]][-self._window :]
-
-    def completed(self, key: str, trial: str, calls: int) -> None:
-        scores = [score for _, score in self._reports.get(key, [])] or [math.nan]
-        self._trials[key], cell = trial, cell_of(self.search.tasks[key])
-        score = sum(scores) / len(scores)
-        self.ended(key, cell_outcome(cell.index, cell.budget, score, calls))
-
-    def gone(self, owner: str, reason: str) -> None:
-        self._reports.pop(self.task_of(owner) or "", None)
-        super().gone(owner, reason)
-
-    @property
-    def best(self) -> BestCell:
-        """The best cell so far; raises where none has a finite score."""
-        row, ended = cell_result(self.search).choice.chosen, self.search.outcomes
-        if not row.arm:
-            raise SearchError(f"none of the {len(ended)} cells that ended has a finite score")
-        key = cell_id(row.arm)
-        return BestCell(row.arm, self._trials[key], row.score, ended[key].calls)
-
-    def state(self) -> dict[str, Json]:
-        own = {"reports": self._reports, "trials": self._trials}
-        return {**own, "cells": self.search.state()}
-
-    def load(self, state: Json) -> None:
-        spec = self.search.spec
-        if not isinstance(state, dict) or not isinstance(state.get("cells"), dict):
-            raise InputError("not a state of cells; where an earlier version wrote it, begin anew")
-        if spec.difference(state["cells"]["spec"]):
-            raise InputError("the saved sweep has another plan than this one")
-        self.search = CellSearch.from_state(state["cells"], spec)
-        self.running, self._reports, self._trials = {}, state["reports"], state["trials"]
 
 
 def cell_result(cells: Search) -> Result:
