@@ -300,14 +300,11 @@ class StudyLog:
             done.set()
             thread.join()
 
-    def label(self, task: Any) -> dict[str, Json]:
-        """Return the label of a trial that holds a task, or `NOTHING`."""
-        own = {"sweep": self.sweep, "worker": files.process_name()}
-        return {**own, "task": task.id, "turn": self._turns[task.id]}
-
     def shown(self, task: Any) -> dict[str, Json]:
+        """Return the user attributes of a trial that holds a task, or `NOTHING`."""
+        label = {"sweep": self.sweep, "worker": files.process_name(), "task": task.id}
         more = {} if task is NOTHING else {"phase": task.phase, "budget": task.calls}
-        return {TASK: self.label(task), "task": task.id, **more}
+        return {TASK: {**label, "turn": self._turns[task.id]}, "task": task.id, **more}
 
     def claim(self, task: Any, parameters: dict[str, Any]) -> int | None:
         """Return the id of a new trial that holds the task, None where another was faster."""

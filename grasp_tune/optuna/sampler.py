@@ -47,7 +47,7 @@ class CellLog(StudyLog):
     """The cells of a plan on a study: a trial's value says how its cell went."""
 
     def shown(self, task: Any) -> dict[str, Json]:
-        label = self.label(task)
+        label = super().shown(task)[TASK]
         if task is NOTHING:
             return {TASK: {**label, "index": 0}}
         (part,) = task.segments

@@ -1,9 +1,8 @@
 """Everything here that is private to Ray Tune, each with what happens on the day it is gone.
 
-Tune tells a searcher nothing of the run around it, and two of its defaults would ruin a sweep:
-`num_samples=1` cuts it to one trial, and `reuse_actors=False` pays a new process for every task.
-The run is found among the callers of `suggest`. Where Tune has changed inside, nothing breaks: a
-warning names the public option to pass by hand.
+Tune tells a searcher nothing of the run around it, which is found among the callers of `suggest`,
+and two of its defaults would ruin a sweep: `num_samples=1` and `reuse_actors=False`. Where Tune has
+changed inside, nothing breaks: a warning names the public option to pass by hand.
 """
 
 import contextlib

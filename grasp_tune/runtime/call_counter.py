@@ -1,8 +1,7 @@
 """Oracle calls as they happen, in files that survive the death of their process.
 
-Eight bytes a process, mapped into memory: counting costs a store, and what a killed process had
-already asked of the oracle is known when the run goes on. That is how repeated work is told apart
-from budget.
+Eight bytes a process, mapped into memory: counting costs a store. That is how work repeated after a
+fault is told apart from budget.
 """
 
 import mmap

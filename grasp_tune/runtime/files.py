@@ -1,7 +1,6 @@
 """Files that are there whole or not at all: atomic replacement, and JSON written that way.
 
-A reader, a second process or the next run after a crash sees the old content or the new one. A
-temporary file stands beside its target while it is written; its name says who writes it, so that
+A temporary file stands beside its target while it is written; its name says who writes it, so that
 what a killed process left can be told from what a living one is writing. No link is ever followed,
 and what is no regular file is neither read nor replaced.
 """
