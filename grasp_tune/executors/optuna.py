@@ -22,6 +22,7 @@ from optuna import Study
 from optuna.artifacts import FileSystemArtifactStore, exceptions
 from optuna.artifacts._protocol import ArtifactStore
 from optuna.storages import JournalStorage, journal
+from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
 from grasp_tune.core.errors import InputError, SearchError, whole
@@ -142,7 +143,7 @@ def _run(
     workers: int = 1,
     **how: Any,
 ) -> Result:
-    if len(study.directions) > 1 or study.direction != optuna.study.StudyDirection.MINIMIZE:
+    if study.directions != [StudyDirection.MINIMIZE]:
         raise InputError(
             f"study {study.study_name!r} must have one objective, to be minimised; got "
             f"{[direction.name.lower() for direction in study.directions]}"
@@ -157,9 +158,8 @@ def _run(
         pool = workers > 1 and ProcessPool(workers, folder, make_worker)
         return StudyExecutor(log, pool or InProcess(folder, make_worker), calls)
 
-    how |= {"store": None if artifact_store is None else store, "origin": log.origin}
     how["calls"] = calls if workers == 1 or out is not None else None
-    result = run_sweep(problem, spec, executor, **how)
+    result = run_sweep(problem, spec, executor, store=store, origin=log.origin, **how)
     write_choice(study, result)
     if math.isfinite(result.score):
         log.want(SELECT)  # the one trial with a finite value: the study's best is the chosen run

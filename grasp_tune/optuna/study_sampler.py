@@ -30,7 +30,6 @@ from grasp_tune.executors.study import (
     label_of,
 )
 from grasp_tune.runtime.driver import Ledger
-from grasp_tune.runtime.executor import Ended
 from grasp_tune.runtime.store import discard
 
 logger = logging.getLogger(__name__)
@@ -139,20 +138,15 @@ class Assignments(Ledger):
 
     def learn(self) -> None:
         with self._lock:
-            self._submit()
-            while news := self.log.news():
+            while True:
+                while not isinstance(step := self.next(), Step):
+                    self.log.want(step)
+                if not (news := self.log.news()):
+                    break
                 for task, how in news:
                     self.ended(task.id, how)
-                self._submit()
-
-    def _submit(self) -> None:
-        while not isinstance(step := self.next(), Step):
-            self.log.want(step)
-
-    def ended(self, key: str, how: Ended) -> None:
-        super().ended(key, how)
-        if self.store is not None:
-            discard(self.store, self.search.discardable())
+            if self.store is not None:
+                discard(self.store, self.search.discardable())
 
     def exhausted(self) -> bool:
         """Return whether no task waits for a trial, now or later, unless one that runs fails."""
@@ -164,18 +158,18 @@ class Assignments(Ledger):
     def over(self, number: int) -> bool:
         """Return whether nothing is left for this process after one of its trials."""
         with self._lock:
-            self._submit()
-            if self.select_failures >= ATTEMPTS:
-                self.select_failures = 0  # another `study.optimize` tries again
-                logger.warning(
-                    "the last trial, which has the chosen weights, failed %d times; mend the "
-                    "objective and call study.optimize again, or use sampler.result(study)",
-                    ATTEMPTS,
-                )
-                return True
-            if self.log.unclaimed() or not self.exhausted():  # the first asks no storage
-                return False
+            exhausted = self.exhausted()
             running = [item for item in self.log.running() if item.number != number]
+        if self.select_failures >= ATTEMPTS:
+            self.select_failures = 0  # another `study.optimize` tries again
+            logger.warning(
+                "the last trial, which has the chosen weights, failed %d times; mend the "
+                "objective and call study.optimize again, or use sampler.result(study)",
+                ATTEMPTS,
+            )
+            return True
+        if not exhausted:
+            return False
         if not running or in_memory(self.study):
             return True
         if any(label_of(item)["worker"] for item in running):
