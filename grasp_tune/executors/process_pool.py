@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from typing import Any
 
 import torch
@@ -63,25 +62,30 @@ class Job:
 
 @dataclass(eq=False)
 class Member:
+    """A worker of a pool."""
+
+    process: Any  # or an actor
+    inbox: Any  # where its next answer comes: a pipe, or a reference; None: it is idle
     address: str = ""  # below which a group that it leads can meet; known when it is ready
     job: Job | None = None
     rank: int = 0
+    since: float = field(default_factory=time.monotonic)
 
 
 class WorkerPool(ABC):
     """Hands tasks to workers, and the lanes of a task to those that are left over."""
 
     def __init__(self, sharing: LaneSharing) -> None:
-        self.members: list[Any] = []  # of a kind of `Member`
+        self.members: list[Member] = []
         self.waiting: deque[Task] = deque()  # handed out when polled: lanes take who is left over
         self.sharing = sharing
 
     @abstractmethod
-    def send(self, member: Any, job: Job) -> None:
+    def send(self, member: Member, job: Job) -> None:
         """Have a worker begin with its rank of a job."""
 
     @abstractmethod
-    def receive(self, timeout: float) -> Iterator[tuple[Any, str | Ended]]:
+    def receive(self, timeout: float) -> Iterator[tuple[Member, str | Ended]]:
         """Yield what workers say: once their address, then how their rank of a job ended."""
 
     @property
@@ -129,13 +133,6 @@ class WorkerPool(ABC):
         self.sharing.note(sum(bool(member.address) for member in self.members), self._busy)
 
 
-@dataclass(eq=False, kw_only=True)
-class _Process(Member):
-    process: BaseProcess
-    pipe: Connection
-    since: float = field(default_factory=time.monotonic)
-
-
 class ProcessPool(WorkerPool):
     """An executor with a fixed number of forked workers; one that dies is replaced.
 
@@ -161,37 +158,37 @@ class ProcessPool(WorkerPool):
         for member in self.members:
             member.process.kill()  # nothing to lose: outcomes are recorded, the rest is repeated
             member.process.join()
-            member.pipe.close()
+            member.inbox.close()
         for place in self._place.glob(f"{MEETING}*"):
             place.unlink(missing_ok=True)
 
-    def _start(self) -> _Process:
+    def _start(self) -> Member:
         ours, theirs = self._context.Pipe()
         work = theirs, self._make_worker, os.getpid(), self._place.as_uri()
         process = self._context.Process(target=_serve, args=work)
         process.start()
         theirs.close()
-        return _Process(process=process, pipe=ours)
+        return Member(process, ours)
 
-    def send(self, member: _Process, job: Job) -> None:
+    def send(self, member: Member, job: Job) -> None:
         with suppress(BrokenPipeError):  # it died meanwhile: `poll` notices
-            member.pipe.send((job.task, job.seat(member.rank)))
+            member.inbox.send((job.task, job.seat(member.rank)))
 
-    def receive(self, timeout: float) -> Iterator[tuple[_Process, str | Ended]]:
+    def receive(self, timeout: float) -> Iterator[tuple[Member, str | Ended]]:
         for member in self.members:
             # Forked while another thread held a lock, it waits for that lock for ever.
             if not member.address and time.monotonic() - member.since > BEGIN:
                 logger.warning("a worker process did not begin in %g s: it is replaced", BEGIN)
                 member.process.kill()
-        ready = wait([member.pipe for member in self.members], timeout)
+        ready = wait([member.inbox for member in self.members], timeout)
         for at, member in enumerate(self.members):
-            if member.pipe in ready:
+            if member.inbox in ready:
                 try:
-                    said: str | Ended = member.pipe.recv()
+                    said: str | Ended = member.inbox.recv()
                 except (EOFError, OSError):  # also where it died in the middle of a message
                     member.process.join()
                     said = Died(f"its worker process died (exit code {member.process.exitcode})")
-                    member.pipe.close()
+                    member.inbox.close()
                     self.members[at] = self._start()
                 yield member, said
 

@@ -157,12 +157,6 @@ def _make_worker(
     return make_worker()
 
 
-@dataclass(eq=False, kw_only=True)
-class _Actor(Member):
-    actor: Any
-    waits: Any  # what it will answer next; None: it is idle
-
-
 class RayExecutor(WorkerPool):
     """An executor whose workers are Ray actors, which see the folder; one that dies is replaced."""
 
@@ -194,12 +188,12 @@ class RayExecutor(WorkerPool):
             self._looked = time.monotonic()
         return self._room
 
-    def send(self, member: _Actor, job: Job) -> None:
-        member.waits = member.actor.run.remote(job.task, job.seat(member.rank))
+    def send(self, member: Member, job: Job) -> None:
+        member.inbox = member.process.run.remote(job.task, job.seat(member.rank))
 
-    def receive(self, timeout: float) -> Iterator[tuple[_Actor, str | Ended]]:
+    def receive(self, timeout: float) -> Iterator[tuple[Member, str | Ended]]:
         self._grow()
-        waiting = {member.waits: member for member in self.members if member.waits is not None}
+        waiting = {member.inbox: member for member in self.members if member.inbox is not None}
         if waiting and ray.wait(list(waiting), timeout=timeout)[0]:
             for ref in ray.wait(list(waiting), num_returns=len(waiting), timeout=0.0)[0]:
                 yield waiting[ref], self._hear(waiting[ref])
@@ -214,7 +208,7 @@ class RayExecutor(WorkerPool):
     def cancel(self) -> None:
         with self._session:
             for member in self.members:
-                ray.kill(member.actor)
+                ray.kill(member.process)
             self._store.delete(self._token)
 
     def _grow(self) -> None:
@@ -226,11 +220,11 @@ class RayExecutor(WorkerPool):
         # A number that was asked for is started at once: workers import torch during the probe.
         for _ in range(min(self._backend.workers or wanted, room) - len(self.members)):
             actor = self._start()
-            self.members.append(_Actor(actor=actor, waits=actor.ready.remote()))
+            self.members.append(Member(actor, actor.ready.remote()))
 
-    def _hear(self, member: _Actor) -> str | Ended:
+    def _hear(self, member: Member) -> str | Ended:
         try:
-            answer, member.waits = ray.get(member.waits), None
+            answer, member.inbox = ray.get(member.inbox), None
         except ray.exceptions.RayTaskError as error:  # it could not even say what went wrong
             raise SearchError(f"a worker failed: {error}") from error
         except ray.exceptions.RayError as error:
@@ -250,11 +244,7 @@ class RayExecutor(WorkerPool):
 
 
 def run_with_companions(
-    sharing: LaneSharing,
-    worker: Worker,
-    task: Task,
-    needs: Mapping[str, float],
-    make: MakeActor,
+    sharing: LaneSharing, worker: Worker, task: Task, needs: Mapping[str, float], make: MakeActor
 ) -> Outcome:
     """Return the outcome of a task of a trial of Tune, run by its worker and actors beside it.
 

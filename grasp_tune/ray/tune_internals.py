@@ -61,7 +61,7 @@ class TuneRun:
         return None if generator is None else cls(generator, controller)
 
     def set_up(self, name: Callable[[Trial], str] | None = None) -> None:
-        """Have the whole sweep run, in processes that are reused; `name` calls trials something."""
+        """Have the whole sweep run, in processes that are reused, in trials called by `name`."""
         scheduler = getattr(self.controller, "_scheduler_alg", None)
         # Not isinstance: those that stop trials early are made from this one, too.
         if scheduler is not None and type(scheduler) is not FIFOScheduler:

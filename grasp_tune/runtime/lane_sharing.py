@@ -80,7 +80,7 @@ class LaneSharing:
         return sizes
 
     def workers(self, task: Task, idle: int) -> int:
-        """Return how many idle workers take a task alone: those that make its steps shorter."""
+        """Return how many of the idle workers a task gets that is the only one."""
         lanes = lanes_of(task)
         for count in range(min(idle, lanes), 1, -1):
             shorter = -(-lanes // (count - 1)) > -(-lanes // count)
