@@ -19,7 +19,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import optuna
@@ -49,7 +48,6 @@ SETTING = "grasp:spec"  # study: the sweep that runs on it
 CHOICE = "grasp:choice"  # study: the chosen candidate and its certificate
 
 PIECE = 30_000  # characters a value: some databases hold 64 KB
-NOTHING = SimpleNamespace(id="")  # the task of a trial for which none was left
 SPAN = FloatDistribution(1e-300, 1e300, log=True)  # of a step size, radius or distance
 MARKS = 8  # points of a training curve that are reported: each costs a write
 
@@ -301,10 +299,11 @@ class StudyLog:
             thread.join()
 
     def shown(self, task: Any) -> dict[str, Json]:
-        """Return the user attributes of a trial that holds a task, or `NOTHING`."""
-        label = {"sweep": self.sweep, "worker": files.process_name(), "task": task.id}
-        more = {} if task is NOTHING else {"phase": task.phase, "budget": task.calls}
-        return {TASK: {**label, "turn": self._turns[task.id]}, "task": task.id, **more}
+        """Return the user attributes of a trial that holds a task; None: none was left."""
+        key = "" if task is None else task.id
+        more = {} if task is None else {"phase": task.phase, "budget": task.calls}
+        label = {"sweep": self.sweep, "worker": files.process_name(), "task": key}
+        return {TASK: {**label, "turn": self._turns[key]}, "task": key, **more}
 
     def claim(self, task: Any, parameters: dict[str, Any]) -> int | None:
         """Return the id of a new trial that holds the task, None where another was faster."""
@@ -329,7 +328,7 @@ class StudyLog:
         if not in_optimize(self.study):  # another process may tell what was asked here
             shown[TASK]["worker"] = ""
         show_trial(self.study, trial, shown)
-        if task is not NOTHING:
+        if task is not None:
             self._holders[task.id, self._turns[task.id]] = trial
 
     def write_outcome(self, trial_id: int, outcome: Outcome) -> None:

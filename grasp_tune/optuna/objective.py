@@ -122,8 +122,7 @@ class TaskSampler(StudySampler):
 
         place: gives the tensors of a checkpoint; by default from the artifact store.
         """
-        found = self.assignments(study)
-        found.learn()
+        found = self.assignments(study).learn()
         key = found.search.partial().key
         tensors = found.store.read(key).tensors if place is None else place(key)
         found.settle(found.log.calls)

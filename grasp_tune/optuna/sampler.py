@@ -29,7 +29,7 @@ from grasp_tune.engine.checkpoints import model_tensors
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.executors import study as on_study
 from grasp_tune.executors.optuna import ArtifactCheckpoints, write_choice
-from grasp_tune.executors.study import CALLS, NOTHING, PLAN, TASK, StudyLog, label_of
+from grasp_tune.executors.study import CALLS, PLAN, TASK, StudyLog, label_of
 from grasp_tune.optuna.study_sampler import Addressed, Assignments, StudySampler, prune_surplus
 from grasp_tune.runtime.cell_sweep import choose_candidate, probed_cells
 from grasp_tune.runtime.executor import Died
@@ -48,7 +48,7 @@ class CellLog(StudyLog):
 
     def shown(self, task: Any) -> dict[str, Json]:
         label = super().shown(task)[TASK]
-        if task is NOTHING:
+        if task is None:
             return {TASK: {**label, "index": 0}}
         (part,) = task.segments
         keep = [call - part.start for call in part.keep]  # in the trial's own calls
@@ -162,8 +162,7 @@ class GraspSampler(StudySampler):
 
     def lost_cells(self, study: Study) -> tuple[Cell, ...]:
         """Return the cells whose trials failed too often; they are not issued again."""
-        found = self.assignments(study)
-        found.learn()
+        found = self.assignments(study).learn()
         return tuple(cell_of(found.search.tasks[key]) for key in found.search.lost)
 
     def sample_independent(self, study: Study, trial: FrozenTrial, name: str, kind: Any) -> Any:
@@ -292,8 +291,7 @@ def select(
             f"study {name!r} searched a step without a plan, which leaves no calls for fresh "
             "samples: its longest trial, study.best_trial as a rule, is the choice"
         )
-    trained = sampler.assignments(study)
-    trained.learn()
+    trained = sampler.assignments(study).learn()
     trained.settle(trained.log.calls)
     cells, store = trained.search, ArtifactCheckpoints(artifact_store, trained.log.sweep)
     if not any(store.exists(key) for task in cells.tasks.values() for key in task.writes):

@@ -21,14 +21,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from grasp_tune.core.random_streams import words
 from grasp_tune.core.search import ATTEMPTS, Search, Step
-from grasp_tune.executors.study import (
-    NOTHING,
-    StudyLog,
-    end_trial,
-    in_memory,
-    in_optimize,
-    label_of,
-)
+from grasp_tune.executors.study import StudyLog, end_trial, in_memory, in_optimize, label_of
 from grasp_tune.runtime.driver import Ledger
 from grasp_tune.runtime.store import discard
 
@@ -96,7 +89,7 @@ class Assignments(Ledger):
                 hope = any(self.growing or label_of(item)["worker"] for item in running)
                 late = time.monotonic() - begun > patience
                 if found or (not mute and (late or not hope)):
-                    self.log.take(trial, found or NOTHING)
+                    self.log.take(trial, found)
                     break
             for trial_id in mute:
                 if time.monotonic() - stuck.setdefault(trial_id, time.monotonic()) > PATIENCE:
@@ -136,7 +129,8 @@ class Assignments(Ledger):
                     self.log.heard(held.task)
                     self.ended(held.task, how)
 
-    def learn(self) -> None:
+    def learn(self) -> "Assignments":
+        """Hear what has ended on the study, and return itself."""
         with self._lock:
             while True:
                 while not isinstance(step := self.next(), Step):
@@ -147,6 +141,7 @@ class Assignments(Ledger):
                     self.ended(task.id, how)
             if self.store is not None:
                 discard(self.store, self.search.discardable())
+        return self
 
     def exhausted(self) -> bool:
         """Return whether no task waits for a trial, now or later, unless one that runs fails."""
@@ -263,5 +258,5 @@ class Addressed(RandomSampler):
 
 def prune_surplus(trial: FrozenTrial | Trial) -> None:
     """Raise `TrialPruned` in a trial for which no task was left."""
-    if label_of(trial).get("task") == NOTHING.id:
+    if label_of(trial).get("task") == "":
         raise TrialPruned("every cell or task has been given to a trial")
