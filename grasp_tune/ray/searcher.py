@@ -128,7 +128,7 @@ class GraspSearcher(TuneSearcher):
 
     def task_in(self, config: Mapping[str, Any]) -> str | None:
         work = work_in(config)
-        return work.id if work.run == self.ledger.run else None
+        return work.task.id if work.run == self.ledger.run else None
 
     def next(self, trial_id: str, run: TuneRun | None) -> dict[str, Any] | Step:
         if self._failure is not None:

@@ -38,19 +38,16 @@ KEY = "grasp"  # the one key in a trial's config that is ours
 
 def to_config(work: Work, metric: str | None = None) -> dict[str, Any]:
     """Return the config of a trial, with words for people; `metric` is wanted in all its rows."""
-    task, words = work.task, {"task": work.id, "phase": work.id, "budget": 0}
-    if task is not None:
-        words |= {"phase": task.phase, "budget": task.calls}
+    task = work.task
+    words = {"task": task.id, "phase": task.phase, "budget": task.calls}
     if isinstance(task, TrainTask):
         arms = [segment.arm for segment in task.segments]
         words["base"] = "+".join(dict.fromkeys(arm.base.rpartition(".")[2] for arm in arms))
-        words["cell"] = _span([f"{index}" for index in sorted(arm.index for arm in arms)])
-        words["value"] = _span([f"{value:.3g}" for value in sorted(arm.value for arm in arms)])
+        numbers, values = sorted(arm.index for arm in arms), sorted(arm.value for arm in arms)
+        ends = {"cell": (f"{numbers[0]}", f"{numbers[-1]}")}
+        ends["value"] = f"{values[0]:.3g}", f"{values[-1]:.3g}"
+        words |= {name: "to".join(dict.fromkeys(pair)) for name, pair in ends.items()}
     return {KEY: {**words, "run": work.run, "work": work, "metric": metric}}
-
-
-def _span(names: list[str]) -> str:
-    return names[0] if names[0] == names[-1] else f"{names[0]}to{names[-1]}"
 
 
 def work_in(config: Mapping[str, Any]) -> Work:

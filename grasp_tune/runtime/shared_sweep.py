@@ -42,17 +42,13 @@ class Work:
     """What a worker is to do, with all that it needs besides the problem and the storage."""
 
     run: str  # which sweep; its folder in the storage
-    task: Task | None  # None: put the chosen model where users find it
+    task: Task  # or `SELECT`: put the chosen model where users find it
     spec: SweepSpec
     bases: Mapping[str, Factory]
-    search: Search | None = None  # which has ended, where there is no task
-
-    @property
-    def id(self) -> str:
-        return str(SELECT.id) if self.task is None else self.task.id
+    search: Search | None = None  # which has ended, for `SELECT`
 
     def __repr__(self) -> str:
-        return f"<{self.id}>"  # frameworks write it into files and tables
+        return f"<{self.task.id}>"  # frameworks write it into files and tables
 
 
 class SharedSweep(Ledger):
@@ -86,15 +82,14 @@ class SharedSweep(Ledger):
     def next(self, owner: str = "") -> Any:
         """Return the owner's `Work`, or that others must end first, or that all is done."""
         while not isinstance(step := super().next(owner), Step):
-            if step is SELECT:
-                return Work(self.run, None, self.search.spec, self.bases, self.search)
-            if self.storage is not None:
+            if step is not SELECT and self.storage is not None:
                 if step.id in self.search.outcomes:
                     self.storage.forget(step)  # what it left is lost
                 elif (known := self.storage.read_outcome(step)) is not None:
                     self._tell(step.id, *known)  # a run that was cut off had done it
                     continue
-            return Work(self.run, step, self.search.spec, self.bases)
+            ended = self.search if step is SELECT else None
+            return Work(self.run, step, self.search.spec, self.bases, ended)
         return step
 
     def hear(self, owner: str, row: Mapping[str, Any]) -> None:
@@ -183,8 +178,7 @@ def fault_row(error: GraspError, work: Work) -> dict[str, Any]:
     """
     if not isinstance(error, CheckpointError):
         return {"status": "fault", "reason": f"{type(error).__name__}: {error}"}
-    chosen = () if work.search is None else (work.search.partial().key,)
-    if error.key not in (chosen if work.task is None else work.task.reads):
+    if error.key not in (work.task.reads if work.search is None else [work.search.partial().key]):
         raise error
     return {"status": "fault", "checkpoint": error.key}
 
@@ -204,7 +198,8 @@ class SharedTrial:
         report: Callable[[dict[str, Any], Result | None], None],
         silence: float = 0.0,
     ) -> None:
-        self.work, self.task, self.seed, self._report = work, work.task, work.spec.seed, report
+        self.work, self.seed, self._report = work, work.spec.seed, report
+        self.task = work.task if work.search is None else None
         self._calls, self._reported = 0, time.monotonic() - silence
         with self.faults():
             self.storage = open_storage()

@@ -49,10 +49,10 @@ def trial(work: Work, folder: Path, before: Before) -> dict[str, object]:
         )
         with mine.faults():
             worker = Worker(given, mine.seed, mine.store, work.bases, mine.count)
-            if work.task is None:
+            if mine.task is None:
                 mine.select(worker.tensors_at)
                 return rows[-1]
-            outcome = worker.run(work.task)
+            outcome = worker.run(mine.task)
         mine.end(outcome)
     return rows[-1]
 
@@ -70,7 +70,7 @@ def sweep(folder: Path, before: Before = lambda: None) -> gt.Result:
         except Exception as error:
             shared.gone(owner, str(error))
         else:
-            shared.hear(owner, {"run": work.run, "task": work.id, **row})
+            shared.hear(owner, {"run": work.run, "task": work.task.id, **row})
     return shared.result(None)
 
 
