@@ -153,7 +153,7 @@ class Assignments(Ledger):
     def over(self, number: int) -> bool:
         """Return whether nothing is left for this process after one of its trials."""
         with self._lock:
-            exhausted = self.exhausted()
+            exhausted = not self.log.unclaimed() and self.exhausted()  # the first asks no storage
             running = [item for item in self.log.running() if item.number != number]
         if self.select_failures >= ATTEMPTS:
             self.select_failures = 0  # another `study.optimize` tries again

@@ -253,8 +253,6 @@ class Result(_Saved):
         if data.get("format") != 2:
             raise InputError(f"{path}: not a result of format 2")
         found = decode(_Saved, {item.name: data.get(item.name) for item in fields(_Saved)})
-        if not all(type(count) is int for count in found.calls.values()):
-            raise InputError(f"{path}: calls must be whole numbers by purpose")
         values = {**vars(found), "spec": SweepSpec.checked(found.spec)}
         store = CheckpointStore(path.parent)
         tensors = store.read(MODEL).tensors
