@@ -10,9 +10,10 @@ import copy
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from traceback import walk_stack
 from typing import Any
 
 import ray
@@ -49,7 +50,7 @@ class TuneRun:
     def asking(cls) -> "TuneRun | None":
         """Return the run that called; None where nobody from Tune did."""
         generator, controller = None, None
-        for frame in _callers():
+        for frame, _ in walk_stack(sys._getframe()):
             owner = frame.f_locals.get("self")
             if isinstance(owner, SearchGenerator):
                 generator = owner
@@ -113,12 +114,6 @@ class TuneRun:
         return None
 
 
-def _callers() -> Iterator[Any]:
-    frame = sys._getframe(1)
-    while frame := frame.f_back:  # type: ignore[assignment]
-        yield frame
-
-
 def _set(owner: object, field: str, value: object, advice: str) -> None:
     if hasattr(owner, field):
         setattr(owner, field, value)
@@ -179,7 +174,7 @@ def sweep_storage(context: Any, run: str) -> SharedStorage:
 
 def config_around() -> Mapping[str, Any]:
     """Return the config of the function that Tune runs in this thread."""
-    for frame in _callers():
+    for frame, _ in walk_stack(sys._getframe()):
         if isinstance(owner := frame.f_locals.get("self"), FunctionTrainable):
             return dict(owner.config)
     raise InputError(
