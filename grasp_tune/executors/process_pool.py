@@ -134,13 +134,11 @@ class WorkerPool(ABC):
 
 
 class ProcessPool(WorkerPool):
-    """An executor with a fixed number of forked workers; one that dies is replaced.
-
-    Forked, because a problem is made of functions that cannot be pickled as a rule.
-    """
+    """An executor with a fixed number of forked workers; one that dies is replaced."""
 
     def __init__(self, size: int, folder: SweepFolder, make_worker: MakeWorker) -> None:
         try:
+            # As a rule a problem is made of functions that cannot be pickled.
             self._context = multiprocessing.get_context("fork")
         except ValueError:
             raise SearchError(

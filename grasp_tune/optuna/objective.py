@@ -118,10 +118,7 @@ class TaskSampler(StudySampler):
         return Assignments(log, Search(self._spec), store=store)
 
     def result(self, study: Study, place: Callable[[str], Tensors] | None = None) -> Result:
-        """Return the result; the best so far, marked partial, where the search has not ended.
-
-        place: gives the tensors of a checkpoint; by default from the artifact store.
-        """
+        """Return the result; the best so far, marked partial, where the search has not ended."""
         found = self.assignments(study).learn()
         key = found.search.partial().key
         tensors = found.store.read(key).tensors if place is None else place(key)

@@ -181,10 +181,7 @@ class Assignments(Ledger):
 
 
 class StudySampler(BaseSampler):
-    """A sampler that gives each trial a task; what the two kinds of them share.
-
-    others: samples the parameters that are not ours.
-    """
+    """A sampler that gives each trial a task; `others` samples the parameters that are not ours."""
 
     parameter = ""  # ours
 
@@ -241,10 +238,7 @@ class StudySampler(BaseSampler):
 
 
 class Addressed(RandomSampler):
-    """Random values that are functions of their address, whoever draws them and when.
-
-    each: whether trials differ; otherwise a parameter has the same value in all of them.
-    """
+    """Random values by seed and name, whoever draws them and when; trials differ with `each`."""
 
     def __init__(self, seed: int, *, each: bool) -> None:
         super().__init__()

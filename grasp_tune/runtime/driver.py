@@ -264,10 +264,7 @@ class Driver(Ledger):
         return total + held <= self.search.spec.budget
 
     def check_loss(self, make_worker: WorkerFactory) -> None:
-        """Note, where a sweep goes on, whether its loss depends on calls that are not made again.
-
-        That takes two oracle calls, which show as repeated.
-        """
+        """Note, where a sweep goes on, whether its loss depends on calls that are not repeated."""
         search = self.search
         known = not search.begun or search.choice is not None or RESUMED in search.notes
         # Workers that are forked later would find CUDA in use.
@@ -277,7 +274,7 @@ class Driver(Ledger):
         if not make_worker.own().loss_repeats():
             logger.warning(RESUMED)
             search.notes.append(RESUMED)
-        self._lost += 2
+        self._lost += 2  # the calls that this took show as repeated
 
     def _save(self) -> None:
         begun = time.monotonic()

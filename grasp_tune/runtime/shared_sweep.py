@@ -52,14 +52,12 @@ class Work:
 
 
 class SharedSweep(Ledger):
-    """The search, who works on what, and what each of them said.
-
-    width_known: whether `spec.width` is decided; otherwise the first outcome says it.
-    """
+    """The search, who works on what, and what each of them said."""
 
     def __init__(self, spec: SweepSpec, bases: Mapping[str, Factory], *, width_known: bool) -> None:
         super().__init__(Search(spec), select=True)
-        self._given, self.bases, self._width_known = spec, bases, width_known
+        self._given, self.bases = spec, bases
+        self._width_known = width_known  # otherwise the first outcome says it
         # Names the sweep's folder in the storage: what fixes the sweep, and which time it is run.
         self._kind = fingerprint(spec.to_dict())
         self.run = self._kind + uuid.uuid4().hex[:8]
