@@ -170,8 +170,7 @@ def sweep(options: argparse.Namespace, name: str, word: str, workers: int) -> di
                 list(self.poll(0.1))
             starting[0], begun[0] = time.monotonic() - begun[0], time.monotonic()
             folder = rest[1]
-            folder.usage = type(folder.usage)()
-            self._usage = folder.usage
+            folder.sharing = self.sharing = type(folder.sharing)()
 
     problem = sleeping(WORKLOADS[name], options.pause)
     spec, _ = SweepSpec.assemble(gt.NonConvex(), options.budget, schedule_of(word, options.lanes))

@@ -22,6 +22,7 @@ from optuna import Study
 from optuna.artifacts import FileSystemArtifactStore, exceptions
 from optuna.artifacts._protocol import ArtifactStore
 from optuna.storages import JournalStorage, journal
+from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
 from grasp_tune.core.errors import InputError, SearchError, whole
@@ -33,11 +34,10 @@ from grasp_tune.engine.checkpoints import Store
 from grasp_tune.engine.fused import fusion_width
 from grasp_tune.engine.problem import TorchProblem, checked_problem
 from grasp_tune.engine.tensor_file import Content
-from grasp_tune.executors import study as storage
+from grasp_tune.executors import study as on_study
 from grasp_tune.executors.local import InProcess
 from grasp_tune.executors.process_pool import ProcessPool
-from grasp_tune.executors.study import CALLS, CHOICE, Timing, beat, beating, end_trial
-from grasp_tune.executors.study_log import SPAN, StudyLog
+from grasp_tune.executors.study import CALLS, CHOICE, SPAN, StudyLog, Timing, end_trial
 from grasp_tune.runtime.call_counter import CallCounter
 from grasp_tune.runtime.driver import SELECT, MakeWorker, run_sweep
 from grasp_tune.runtime.executor import Died, Ended, Executor
@@ -77,7 +77,7 @@ def run(
     """
     width = fusion_width(checked_problem(problem), method, fused, seed)
     spec, bases = SweepSpec.assemble(method, budget, schedule, seed, width=width, **options)
-    return _run(study, problem, spec, artifact_store, timing, bases=bases)
+    return _run(study, problem, spec, artifact_store, timing=timing, bases=bases)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,27 +103,21 @@ class OptunaBackend:
     def run(
         self, problem: TorchProblem, spec: SweepSpec, *, out: Path | None = None, **how: Any
     ) -> Result:
-        """Return the result of the sweep; the same study again goes on where it was cut off.
-
-        how: `bases` and `progress`, as `run_sweep` takes them.
-        """
-        if out is None and self.storage is not None:
-            raise InputError(
-                "out: got None, but a study in a storage needs a folder for its checkpoints, "
-                "one that every process of the study can reach"
-            )
+        """Return the result of the sweep; the same study again goes on where it was cut off."""
         store = None
         if out is not None:
             (out / "artifacts").mkdir(parents=True, exist_ok=True)
             store = FileSystemArtifactStore(out / "artifacts")
-        how["hard_cap"] = self.hard_cap
-        return _run(self.open(out), problem, spec, store, None, out, self.workers, **how)
+        elif self.storage is not None:
+            raise InputError(
+                "out: got None, but a study in a storage needs a folder for its checkpoints, "
+                "one that every process of the study can reach"
+            )
+        how |= {"hard_cap": self.hard_cap, "workers": self.workers}
+        return _run(self.open(out), problem, spec, store, out=out, **how)
 
     def open(self, out: Path | None = None) -> Study:
-        """Return the study, new or as it was left; SearchError where the storage cannot be used.
-
-        out: the output folder, which holds `study.journal` where no storage is given.
-        """
+        """Return the study, new or as it was left; `out` is the output folder, if there is one."""
         place: Any = self.storage or (None if out is None else str(out / "study.journal"))
         try:
             if place is not None and "://" not in place:
@@ -143,28 +137,29 @@ def _run(
     problem: TorchProblem,
     spec: SweepSpec,
     artifact_store: ArtifactStore | None,
-    timing: Timing | None,
+    *,
+    timing: Timing | None = None,
     out: Path | None = None,
     workers: int = 1,
     **how: Any,
 ) -> Result:
-    """Take part in the sweep on the study until it is done, and return its result."""
-    if len(study.directions) > 1 or study.direction != optuna.study.StudyDirection.MINIMIZE:
+    if study.directions != [StudyDirection.MINIMIZE]:
         raise InputError(
             f"study {study.study_name!r} must have one objective, to be minimised; got "
             f"{[direction.name.lower() for direction in study.directions]}"
         )
     log, store = sweep_on(study, spec, artifact_store, timing)
-    # Several studies may keep their files in one folder.
-    calls = StudyCalls(None if out is None else out / "calls" / log.sweep, log)
+    # Several studies may keep their files in one folder. What a killed process of another folder
+    # had asked is known up to its last heartbeat.
+    folder = None if out is None else out / "calls" / log.sweep
+    calls = CallCounter(folder, others=lambda: log.calls)
 
     def executor(folder: SweepFolder, make_worker: MakeWorker) -> Executor:
         pool = workers > 1 and ProcessPool(workers, folder, make_worker)
         return StudyExecutor(log, pool or InProcess(folder, make_worker), calls)
 
-    how |= {"store": None if artifact_store is None else store, "origin": log.origin}
     how["calls"] = calls if workers == 1 or out is not None else None
-    result = run_sweep(problem, spec, executor, **how)
+    result = run_sweep(problem, spec, executor, store=store, origin=log.origin, **how)
     write_choice(study, result)
     if math.isfinite(result.score):
         log.want(SELECT)  # the one trial with a finite value: the study's best is the chosen run
@@ -180,32 +175,12 @@ def _run(
     return result
 
 
-class StudyCalls(CallCounter):
-    """Counts the calls of this process, and knows those of the others from the study.
-
-    What a killed one had asked is known up to its last heartbeat; to the call where all of them
-    count in one folder.
-    """
-
-    def __init__(self, folder: Path | None, log: StudyLog) -> None:
-        super().__init__(folder)
-        self._log = log
-
-    @property
-    def total(self) -> int:
-        """All calls so far, as far as they are known."""
-        return max(super().total, self._log.calls)
-
-
 class StudyExecutor:
-    """Runs those tasks of a sweep that nobody else on the study holds, and hears of the others.
+    """Runs those tasks that nobody else on the study holds, by `inner`; hears of the others."""
 
-    inner: runs the tasks that are ours.
-    """
-
-    def __init__(self, log: StudyLog, inner: Executor, calls: StudyCalls | None = None) -> None:
+    def __init__(self, log: StudyLog, inner: Executor, calls: CallCounter | None = None) -> None:
         self._log, self._inner = log, inner
-        self._calls, self._before = calls or StudyCalls(None, log), 0
+        self._calls, self._before = calls or CallCounter(None), 0
         self._ours: dict[str, int] = {}  # task id -> its trial: what runs
         self._pause, self._beat = PAUSES[0], time.monotonic()
         self.submit = log.want
@@ -219,19 +194,24 @@ class StudyExecutor:
         """Run what is ours, and yield what has ended on the study since, by whoever."""
         if not (ended := self._log.news()):
             self._claim()
-            self._run(timeout)
+            if self._ours:
+                self._run(timeout)
+            elif not self._log.end_silent():
+                # Of uneven length, so that idle processes do not all look at the same moment.
+                time.sleep(min(timeout, self._pause * random.uniform(0.5, 1.5)))
+                self._pause = min(2 * self._pause, PAUSES[1])
             ended = self._log.news()
         yield from ended
 
     def cancel(self) -> None:
         self._inner.cancel()
         for key in list(self._ours):
-            self._write(key, sys.exception() or SearchError("its process was stopped"))
+            self._write(key, sys.exc_info()[1] or SearchError("its process was stopped"))
 
     def _claim(self) -> None:
         while self._inner.free and (waiting := self._log.unclaimed()):
             # Not all from the front: two processes that look at once should not both want it.
-            alone = storage.in_memory(self._log.study)
+            alone = on_study.in_memory(self._log.study)
             task = waiting[0 if alone else random.randrange(min(len(waiting), FRONT))]
             one = isinstance(task, TrainTask) and len(task.segments) == 1
             value = task.segments[0].arm.value if one else math.nan
@@ -242,24 +222,16 @@ class StudyExecutor:
                 self._inner.submit(task)
 
     def _made(self) -> int:
-        """Return the calls since a task was last begun, as far as no file counts them."""
-        return self._calls.own - self._before
+        return self._calls.own - self._before  # since a task was last begun
 
     def _run(self, timeout: float) -> None:
-        """Let our tasks go on; without one, wait for the others and look who of them is gone."""
-        if not self._ours:
-            if not self._log.end_silent():
-                # Of uneven length, so that idle processes do not all look at the same moment.
-                time.sleep(min(timeout, self._pause * random.uniform(0.5, 1.5)))
-                self._pause = min(2 * self._pause, PAUSES[1])
-            return
         self._pause, held = PAUSES[0], list(self._ours.values())
-        study, every, living = self._log.study, self._log.timing.every, contextlib.ExitStack()
+        living: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         if isinstance(self._inner, InProcess):
-            living.enter_context(beating(study, every, held, self._made))
-        elif time.monotonic() - self._beat > every:  # a pool forks, and threads do not go with it
+            living = self._log.beating(held, self._made)
+        elif time.monotonic() - self._beat > self._log.timing.every:
             self._beat = time.monotonic()
-            beat(study, held, self._made())
+            self._log.beat(held, self._made())  # a pool forks, and threads do not go with it
         with living:
             for task, how in self._inner.poll(timeout):
                 self._write(task.id, how)
@@ -274,7 +246,7 @@ class StudyExecutor:
                 log.write_outcome(trial_id, how)
                 end_trial(log.study, trial_id, TrialState.COMPLETE, math.inf)
                 return
-            log.study._storage.set_trial_system_attr(trial_id, CALLS, self._made())
+            log.storage.set_trial_system_attr(trial_id, CALLS, self._made())
             log.write_fault(trial_id, how)
             end_trial(log.study, trial_id, TrialState.FAIL)
         except RuntimeError:  # UpdateFinishedTrialError: it was thought dead
@@ -285,12 +257,12 @@ def sweep_on(
     study: Study, spec: SweepSpec, artifact_store: ArtifactStore | None, timing: Timing | None
 ) -> tuple[StudyLog, Store]:
     """Return the trials of a sweep that all processes agree on, and where its checkpoints go."""
-    if artifact_store is None and not storage.in_memory(study):
+    if artifact_store is None and not on_study.in_memory(study):
         raise InputError(
             "artifact_store: got None, but checkpoints must outlive this process; give the "
             "workers one, such as optuna.artifacts.FileSystemArtifactStore(folder)"
         )
-    sweep = storage.agreed_sweep(study, spec)
+    sweep = on_study.agreed_sweep(study, spec)
     kept = artifact_store and ArtifactCheckpoints(artifact_store, sweep)
     return StudyLog(study, sweep, timing), kept or TemporaryStore()
 
@@ -300,18 +272,12 @@ def write_choice(study: Study, result: Result, **more: object) -> None:
     certificate = None if result.certificate is None else result.certificate.to_dict()
     chosen = {"candidate": encode(result.choice.chosen), "by": result.choice.by}
     note = {**chosen, "calls": dict(result.calls), "certificate": certificate, **more}
-    if storage.study_json(study, CHOICE) != note:
-        storage.set_study_json(study, CHOICE, note)
-
-
-_MISSING = (exceptions.ArtifactNotFound, OSError)
+    if on_study.study_json(study, CHOICE) != note:
+        on_study.set_study_json(study, CHOICE, note)
 
 
 class ArtifactCheckpoints(BlobStore):
-    """The checkpoints of a sweep in an artifact store, which cannot list what it holds.
-
-    A reader may meet a file half written: its checksum says so, and it is made again.
-    """
+    """The checkpoints of a sweep in an artifact store; one half written is made again."""
 
     def __init__(self, artifact_store: ArtifactStore, sweep: str) -> None:
         super().__init__(sweep)
@@ -331,12 +297,7 @@ class ArtifactCheckpoints(BlobStore):
         except exceptions.ArtifactNotFound:
             raise FileNotFoundError(name) from None
 
-    def has_blob(self, name: str) -> bool:
-        with contextlib.suppress(*_MISSING):
-            self._store.open_reader(name).close()
-            return True
-        return False
-
     def remove_blob(self, name: str) -> None:
-        with contextlib.suppress(*_MISSING):  # what stays costs room, nothing else
+        # What stays costs room, nothing else.
+        with contextlib.suppress(exceptions.ArtifactNotFound, OSError):
             self._store.remove(name)

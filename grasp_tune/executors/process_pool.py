@@ -16,8 +16,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
-from typing import Generic, TypeVar
+from typing import Any
 
 import torch
 
@@ -27,7 +26,7 @@ from grasp_tune.engine.lane_group import GroupLost, Seat
 from grasp_tune.engine.worker import Worker
 from grasp_tune.runtime.driver import MakeWorker
 from grasp_tune.runtime.executor import Died, Ended, portable
-from grasp_tune.runtime.lane_sharing import LaneSharing, UsageMeter
+from grasp_tune.runtime.lane_sharing import LaneSharing
 from grasp_tune.runtime.sweep_folder import SweepFolder
 
 logger = logging.getLogger(__name__)
@@ -48,8 +47,7 @@ class Job:
     answers: dict[int, Ended] = field(default_factory=dict)  # by rank
 
     def seat(self, rank: int) -> Seat | None:
-        """Return a worker's place among the others, None where it is alone."""
-        return Seat(rank, self.size, self.address) if self.size > 1 else None
+        return Seat(rank, self.size, self.address) if self.size > 1 else None  # None: it is alone
 
     def ended(self) -> Ended:
         """Return how it ended: what a worker raised, else a loss of workers, else the outcome."""
@@ -66,28 +64,28 @@ class Job:
 class Member:
     """A worker of a pool."""
 
+    process: Any  # or an actor
+    inbox: Any  # where its next answer comes: a pipe, or a reference; None: it is idle
     address: str = ""  # below which a group that it leads can meet; known when it is ready
     job: Job | None = None
     rank: int = 0
+    since: float = field(default_factory=time.monotonic)
 
 
-M = TypeVar("M", bound=Member)
-
-
-class WorkerPool(ABC, Generic[M]):
+class WorkerPool(ABC):
     """Hands tasks to workers, and the lanes of a task to those that are left over."""
 
-    def __init__(self, usage: UsageMeter) -> None:
-        self.members: list[M] = []
+    def __init__(self, sharing: LaneSharing) -> None:
+        self.members: list[Member] = []
         self.waiting: deque[Task] = deque()  # handed out when polled: lanes take who is left over
-        self.sharing, self._usage = LaneSharing(usage), usage
+        self.sharing = sharing
 
     @abstractmethod
-    def send(self, member: M, job: Job) -> None:
+    def send(self, member: Member, job: Job) -> None:
         """Have a worker begin with its rank of a job."""
 
     @abstractmethod
-    def receive(self, timeout: float) -> Iterator[tuple[M, str | Ended]]:
+    def receive(self, timeout: float) -> Iterator[tuple[Member, str | Ended]]:
         """Yield what workers say: once their address, then how their rank of a job ended."""
 
     @property
@@ -101,7 +99,6 @@ class WorkerPool(ABC, Generic[M]):
 
     @property
     def free(self) -> bool:
-        """Whether there is room for another task."""
         return len(self.waiting) + self._busy < self.capacity
 
     def submit(self, task: Task) -> None:
@@ -122,39 +119,26 @@ class WorkerPool(ABC, Generic[M]):
         for member, said in self.receive(timeout):
             if isinstance(said, str):
                 member.address = said
-            elif member.job is not None:
-                job, member.job = member.job, None
-                job.answers[member.rank] = said
-                if len(job.answers) == job.size:
-                    yield job.task, self._ended(job)
+            elif (answered := member.job) is not None:
+                member.job = None
+                answered.answers[member.rank] = said
+                if len(answered.answers) == answered.size:
+                    ended, seconds = answered.ended(), time.monotonic() - answered.since
+                    if isinstance(ended, TrainOutcome):
+                        self.sharing.learn(answered.size, ended.calls, seconds)
+                    yield answered.task, ended
         self._note()
 
-    def _ended(self, job: Job) -> Ended:
-        ended, seconds = job.ended(), time.monotonic() - job.since
-        if isinstance(ended, TrainOutcome):
-            self.sharing.learn(job.size, ended.calls, seconds)
-            logger.debug("%s: %d workers, %.1f s", job.task.id, job.size, seconds)
-        return ended
-
     def _note(self) -> None:
-        self._usage.note(sum(bool(member.address) for member in self.members), self._busy)
+        self.sharing.note(sum(bool(member.address) for member in self.members), self._busy)
 
 
-@dataclass(eq=False, kw_only=True)
-class _Process(Member):
-    process: BaseProcess
-    pipe: Connection
-    since: float = field(default_factory=time.monotonic)
-
-
-class ProcessPool(WorkerPool[_Process]):
-    """An executor with a fixed number of forked workers; one that dies is replaced.
-
-    Forked, because a problem is made of functions that cannot be pickled as a rule.
-    """
+class ProcessPool(WorkerPool):
+    """An executor with a fixed number of forked workers; one that dies is replaced."""
 
     def __init__(self, size: int, folder: SweepFolder, make_worker: MakeWorker) -> None:
         try:
+            # As a rule a problem is made of functions that cannot be pickled.
             self._context = multiprocessing.get_context("fork")
         except ValueError:
             raise SearchError(
@@ -164,7 +148,7 @@ class ProcessPool(WorkerPool[_Process]):
             raise SearchError("this is a daemon process, which may start no workers; use workers=1")
         if torch.cuda.is_initialized():
             raise SearchError("CUDA was used in this process before the workers; use Ray for GPUs")
-        super().__init__(folder.usage)
+        super().__init__(folder.sharing)
         self._make_worker, self._place = make_worker, folder.path.resolve()
         self.members = [self._start() for _ in range(size)]
 
@@ -172,37 +156,37 @@ class ProcessPool(WorkerPool[_Process]):
         for member in self.members:
             member.process.kill()  # nothing to lose: outcomes are recorded, the rest is repeated
             member.process.join()
-            member.pipe.close()
+            member.inbox.close()
         for place in self._place.glob(f"{MEETING}*"):
             place.unlink(missing_ok=True)
 
-    def _start(self) -> _Process:
+    def _start(self) -> Member:
         ours, theirs = self._context.Pipe()
         work = theirs, self._make_worker, os.getpid(), self._place.as_uri()
         process = self._context.Process(target=_serve, args=work)
         process.start()
         theirs.close()
-        return _Process(process=process, pipe=ours)
+        return Member(process, ours)
 
-    def send(self, member: _Process, job: Job) -> None:
+    def send(self, member: Member, job: Job) -> None:
         with suppress(BrokenPipeError):  # it died meanwhile: `poll` notices
-            member.pipe.send((job.task, job.seat(member.rank)))
+            member.inbox.send((job.task, job.seat(member.rank)))
 
-    def receive(self, timeout: float) -> Iterator[tuple[_Process, str | Ended]]:
+    def receive(self, timeout: float) -> Iterator[tuple[Member, str | Ended]]:
         for member in self.members:
             # Forked while another thread held a lock, it waits for that lock for ever.
             if not member.address and time.monotonic() - member.since > BEGIN:
                 logger.warning("a worker process did not begin in %g s: it is replaced", BEGIN)
                 member.process.kill()
-        ready = wait([member.pipe for member in self.members], timeout)
+        ready = wait([member.inbox for member in self.members], timeout)
         for at, member in enumerate(self.members):
-            if member.pipe in ready:
+            if member.inbox in ready:
                 try:
-                    said: str | Ended = member.pipe.recv()
+                    said: str | Ended = member.inbox.recv()
                 except (EOFError, OSError):  # also where it died in the middle of a message
                     member.process.join()
                     said = Died(f"its worker process died (exit code {member.process.exitcode})")
-                    member.pipe.close()
+                    member.inbox.close()
                     self.members[at] = self._start()
                 yield member, said
 

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import torch
 
-from grasp_tune.core.errors import InputError, SearchError, whole
+from grasp_tune.core.errors import CheckpointError, InputError, SearchError, whole
 from grasp_tune.core.search import ATTEMPTS
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import Outcome, Task, TrainTask
@@ -32,8 +32,8 @@ from grasp_tune.extras import missing_extra
 from grasp_tune.runtime.call_counter import CallCounter
 from grasp_tune.runtime.driver import MakeWorker, run_sweep
 from grasp_tune.runtime.executor import Died, Ended, portable
-from grasp_tune.runtime.lane_sharing import LaneSharing, UsageMeter, lanes_of
-from grasp_tune.runtime.lock import NAME as LOCK
+from grasp_tune.runtime.lane_sharing import LaneSharing, lanes_of
+from grasp_tune.runtime.lock import FolderLock
 from grasp_tune.runtime.result import Result
 from grasp_tune.runtime.sweep_folder import SweepFolder
 
@@ -86,16 +86,12 @@ class RayBackend:
 
     @property
     def needs(self) -> dict[str, float]:
-        """What a worker reserves, by Ray's names."""
         return {"CPU": self.cpus_per_task, "GPU": self.gpus_per_task}
 
     def run(
         self, problem: TorchProblem, spec: SweepSpec, *, out: Path | None = None, **how: Any
     ) -> Result:
-        """Return the result of the sweep; the same `out` again goes on where it was cut off.
-
-        how: `bases` and `progress`, as `run_sweep` takes them.
-        """
+        """Return the result of the sweep; the same `out` again goes on where it was cut off."""
         out = None if out is None else out.absolute()  # workers may be in another folder
         store = None
         if self.storage is not None:
@@ -114,11 +110,7 @@ MakeActor = Callable[[CallCounter], Worker]  # the counter is for calls that no 
 
 
 class WorkerActor:
-    """A worker process somewhere in the cluster.
-
-    make: makes a worker.
-    cpus: threads that it may use.
-    """
+    """A worker process somewhere in the cluster, with so many threads."""
 
     def __init__(self, make: MakeActor, cpus: float) -> None:
         self._make, self._cpus = make, cpus
@@ -132,10 +124,7 @@ class WorkerActor:
         return address
 
     def run(self, task: Task, seat: Seat | None) -> tuple[Ended, int]:
-        """Return how the task ended, and the oracle calls that no file counts.
-
-        seat: the place among the actors that share the task's lanes; None: it is alone.
-        """
+        """Return how the task ended, and the oracle calls that no file counts."""
         before = self._uncounted.total
         try:
             if self._worker is None:
@@ -148,43 +137,31 @@ class WorkerActor:
 
 
 def _make_worker(
-    parcel: list[Any],
-    token: str,
-    lock: Path,
-    text: str,
-    hard_cap: bool,
-    uncounted: CallCounter,
+    parcel: list[Any], token: str, lock: FolderLock, hard_cap: bool, uncounted: CallCounter
 ) -> Worker:
-    """Return a worker on this machine, which must see the driver's checkpoints.
-
-    parcel: a reference; in a list, so that it is opened here, where it can be said what fails.
-    """
+    """Return a worker on this machine, which must see the driver's checkpoints."""
     host = ray.util.get_node_ip_address()
     try:
-        make_worker = ray.get(parcel[0])
+        make_worker = ray.get(parcel[0])  # in a list: Ray itself would not say what fails
     except Exception as error:
         raise SearchError(f"the problem cannot be loaded on {host}: {error}") from None
     if not make_worker.store.exists(token):
         raise SearchError(f"{host} does not see the checkpoints of the driver: {SHARED}")
-    if not lock.is_file() or lock.read_text() != text:
+    try:
+        lock.check()
+    except CheckpointError:
         if hard_cap:
-            words = f"{host} does not see the `out` of the driver, {lock.parent}"
-            raise SearchError(f"hard_cap: {words}")
+            words = f"{host} does not see the `out` of the driver, {lock.folder}"
+            raise SearchError(f"hard_cap: {words}") from None
         make_worker.calls = uncounted
     return make_worker()
 
 
-@dataclass(eq=False, kw_only=True)
-class _Actor(Member):
-    actor: Any
-    waits: Any  # what it will answer next; None: it is idle
-
-
-class RayExecutor(WorkerPool[_Actor]):
+class RayExecutor(WorkerPool):
     """An executor whose workers are Ray actors, which see the folder; one that dies is replaced."""
 
     def __init__(self, backend: RayBackend, folder: SweepFolder, make_worker: MakeWorker) -> None:
-        super().__init__(folder.usage)
+        super().__init__(folder.sharing)
         self._backend, self._store, self._count = backend, folder.store, folder.calls.counter()
         self._session = contextlib.ExitStack()
         self._session.enter_context(_session(backend))
@@ -197,8 +174,7 @@ class RayExecutor(WorkerPool[_Actor]):
         except Exception as error:
             self.cancel()
             raise InputError(f"problem: it cannot be sent to other processes: {error}") from error
-        lock = folder.path.resolve() / LOCK
-        make = partial(_make_worker, parcel, self._token, lock, lock.read_text(), backend.hard_cap)
+        make = partial(_make_worker, parcel, self._token, folder.lock, backend.hard_cap)
         self._start = partial(start_actor, backend.needs, make)
 
     @property
@@ -212,22 +188,27 @@ class RayExecutor(WorkerPool[_Actor]):
             self._looked = time.monotonic()
         return self._room
 
-    def send(self, member: _Actor, job: Job) -> None:
-        member.waits = member.actor.run.remote(job.task, job.seat(member.rank))
+    def send(self, member: Member, job: Job) -> None:
+        member.inbox = member.process.run.remote(job.task, job.seat(member.rank))
 
-    def receive(self, timeout: float) -> Iterator[tuple[_Actor, str | Ended]]:
+    def receive(self, timeout: float) -> Iterator[tuple[Member, str | Ended]]:
         self._grow()
-        waiting = {member.waits: member for member in self.members if member.waits is not None}
+        waiting = {member.inbox: member for member in self.members if member.inbox is not None}
         if waiting and ray.wait(list(waiting), timeout=timeout)[0]:
             for ref in ray.wait(list(waiting), num_returns=len(waiting), timeout=0.0)[0]:
                 yield waiting[ref], self._hear(waiting[ref])
-        elif not any(member.address for member in self.members):
-            self._warn()
+        elif any(member.address for member in self.members):
+            return
+        elif time.monotonic() - self._since > PATIENCE:
+            self._since, there = time.monotonic(), ray.cluster_resources()
+            found = {kind: there.get(kind, 0.0) for kind in self._backend.needs}
+            needs = " and ".join(f"{n:g} free {kind}s" for kind, n in self._backend.needs.items())
+            logger.warning("waiting for a machine with %s; the cluster has %s", needs, found)
 
     def cancel(self) -> None:
         with self._session:
             for member in self.members:
-                ray.kill(member.actor)
+                ray.kill(member.process)
             self._store.delete(self._token)
 
     def _grow(self) -> None:
@@ -239,11 +220,11 @@ class RayExecutor(WorkerPool[_Actor]):
         # A number that was asked for is started at once: workers import torch during the probe.
         for _ in range(min(self._backend.workers or wanted, room) - len(self.members)):
             actor = self._start()
-            self.members.append(_Actor(actor=actor, waits=actor.ready.remote()))
+            self.members.append(Member(actor, actor.ready.remote()))
 
-    def _hear(self, member: _Actor) -> str | Ended:
+    def _hear(self, member: Member) -> str | Ended:
         try:
-            answer, member.waits = ray.get(member.waits), None
+            answer, member.inbox = ray.get(member.inbox), None
         except ray.exceptions.RayTaskError as error:  # it could not even say what went wrong
             raise SearchError(f"a worker failed: {error}") from error
         except ray.exceptions.RayError as error:
@@ -261,61 +242,43 @@ class RayExecutor(WorkerPool[_Actor]):
         self._count(calls)
         return ended
 
-    def _warn(self) -> None:
-        if time.monotonic() - self._since > PATIENCE:
-            self._since, there = time.monotonic(), ray.cluster_resources()
-            found = {kind: there.get(kind, 0.0) for kind in self._backend.needs}
-            needs = " and ".join(f"{n:g} free {kind}s" for kind, n in self._backend.needs.items())
-            logger.warning("waiting for a machine with %s; the cluster has %s", needs, found)
 
+def run_with_companions(
+    sharing: LaneSharing, worker: Worker, task: Task, needs: Mapping[str, float], make: MakeActor
+) -> Outcome:
+    """Return the outcome of a task of a trial of Tune, run by its worker and actors beside it.
 
-class Companions:
-    """Actors beside a trial of Tune, on what is free in the cluster until its task ends."""
-
-    def __init__(self) -> None:
-        self._usage = UsageMeter()
-        self.sharing = LaneSharing(self._usage)
-
-    def run(
-        self, worker: Worker, task: Task, needs: Mapping[str, float], make: MakeActor
-    ) -> Outcome:
-        """Return the outcome of the task, run by this worker and its companions.
-
-        needs: resources of one worker, such as `{"CPU": 1}`.
-        make: makes a worker in another process.
-        """
-        with contextlib.ExitStack() as stack:
-            waiting = {}
-            for _ in range(self._size(task, needs) - 1):
-                actor = start_actor(needs, make)
-                stack.callback(ray.kill, actor)
-                waiting[actor.ready.remote()] = actor
-            # Fewer where somebody else was faster; one that died is missed when the group meets.
-            refs = list(waiting)
-            ready = ray.wait(refs, num_returns=len(refs), timeout=PATIENCE)[0] if refs else refs
-            job = Job(task, self.sharing.workers(task, 1 + len(ready)), "")
-            if job.size > 1:
-                logger.info("%s: %d workers a step", task.id, job.size)
-                address, _server = meeting_place(ray.util.get_node_ip_address())
-                job.address = f"{address}/0"
-            for rank, ref in enumerate(ready[: job.size - 1], 1):
-                waiting[ref].run.remote(task, job.seat(rank))
-            try:
-                outcome = worker.run(task, job.seat(0))
-            except GroupLost as lost:
-                logger.warning("%s: %s; it is run again, alone", task.id, lost)
-            else:
-                if isinstance(task, TrainTask):
-                    self.sharing.learn(job.size, task.calls, time.monotonic() - job.since)
-                return outcome
-        return worker.run(task)
-
-    def _size(self, task: Any, needs: Mapping[str, float]) -> int:
-        alone = self._usage.speeds.get(1)
-        if alone is None or lanes_of(task) == 1 or not ray.is_initialized():
-            return 1
-        size = self.sharing.workers(task, 1 + room_for(needs, ray.available_resources()))
-        return size if task.calls / alone * (1.0 - 1.0 / size) > GAIN else 1
+    They are on what is free in the cluster until the task ends; `make` makes a worker in one.
+    """
+    size, alone = 1, sharing.speeds.get(1)
+    if alone is not None and lanes_of(task) > 1 and ray.is_initialized():
+        size = sharing.workers(task, 1 + room_for(needs, ray.available_resources()))
+        size = size if task.calls / alone * (1.0 - 1.0 / size) > GAIN else 1
+    with contextlib.ExitStack() as stack:
+        waiting = {}
+        for _ in range(size - 1):
+            actor = start_actor(needs, make)
+            stack.callback(ray.kill, actor)
+            waiting[actor.ready.remote()] = actor
+        # Fewer where somebody else was faster; one that died is missed when the group meets.
+        refs = list(waiting)
+        ready = ray.wait(refs, num_returns=len(refs), timeout=PATIENCE)[0] if refs else refs
+        job = Job(task, sharing.workers(task, 1 + len(ready)), "")
+        if job.size > 1:
+            logger.info("%s: %d workers a step", task.id, job.size)
+            address, _server = meeting_place(ray.util.get_node_ip_address())
+            job.address = f"{address}/0"
+        for rank, ref in enumerate(ready[: job.size - 1], 1):
+            waiting[ref].run.remote(task, job.seat(rank))
+        try:
+            outcome = worker.run(task, job.seat(0))
+        except GroupLost as lost:
+            logger.warning("%s: %s; it is run again, alone", task.id, lost)
+        else:
+            if isinstance(task, TrainTask):
+                sharing.learn(job.size, task.calls, time.monotonic() - job.since)
+            return outcome
+    return worker.run(task)
 
 
 def load_compiler() -> None:
@@ -332,7 +295,6 @@ def start_actor(needs: Mapping[str, float], make: MakeActor) -> Any:
 
 
 def room_for(needs: Mapping[str, float], there: Mapping[str, float]) -> int:
-    """Return how many workers with these needs fit."""
     return min(int(there.get(kind, 0.0) / need) for kind, need in needs.items() if need)
 
 

@@ -1,4 +1,9 @@
-"""What is written on a study and on its trials, under which names, and that a worker lives.
+"""The study as the event log that all processes of a sweep share.
+
+A trial says on a label which task it holds, and which turn of it. Storages number trials in the
+order in which they become visible, so of two trials with the same label all processes agree on the
+first; the other one ends at once. What a task came to is written on its trial. Every process reads
+the same trials, so that its own search learns the same events and decides the same.
 
 Goes past Optuna's public interface to its storage: system attributes, and trials that are born
 with attributes, have no other door.
@@ -7,30 +12,44 @@ with attributes, have no other door.
 import contextlib
 import json
 import logging
+import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import optuna
 from optuna import Study
-from optuna.trial import FrozenTrial, TrialState
+from optuna.distributions import CategoricalDistribution, FloatDistribution
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from grasp_tune.core.errors import InputError
+from grasp_tune.core.choice import best_seen
+from grasp_tune.core.errors import CheckpointError, GraspError, InputError, SearchError
 from grasp_tune.core.records import Json, fingerprint
 from grasp_tune.core.spec import SweepSpec
+from grasp_tune.core.tasks import Outcome, TrainOutcome, outcome_from_dict, outcome_to_dict
+from grasp_tune.runtime import files
+from grasp_tune.runtime.driver import SELECT
+from grasp_tune.runtime.executor import Died
 
 logger = logging.getLogger(__name__)
 
 TASK = "grasp:task"  # trial, user attribute: the task that it holds, or that none was left
 CALLS = "grasp:calls"  # trial: the oracle calls that it used
 BEAT = "grasp:beat"  # trial: changes while its worker lives
+OUTCOME = "grasp:outcome"  # trial: what its task found
+FAULT = "grasp:fault"  # trial: why its task has no outcome: one of these, and its words
+LOST, ERROR, DIED = "lost checkpoint", "error", "died"
 PLAN = "grasp:plan"  # study: the cells that a sampler gives to trials, as a sweep
 SETTING = "grasp:spec"  # study: the sweep that runs on it
 CHOICE = "grasp:choice"  # study: the chosen candidate and its certificate
 
 PIECE = 30_000  # characters a value: some databases hold 64 KB
+SPAN = FloatDistribution(1e-300, 1e300, log=True)  # of a step size, radius or distance
+MARKS = 8  # points of a training curve that are reported: each costs a write
 
 
 def trials_of(study: Study) -> list[FrozenTrial]:
@@ -73,14 +92,14 @@ def in_optimize(study: Study) -> bool:
     return bool(getattr(getattr(study, "_thread_local", None), "in_optimize_loop", False))
 
 
-def pieces_of(value: Json) -> list[str]:
-    """Return JSON values as text, in pieces that every database holds."""
+def _put_json(put: Callable[[str, str], None], key: str, value: Json) -> None:
+    """Write JSON values in pieces that every database holds, and what ends a longer text before."""
     text = json.dumps(value, separators=(",", ":"))
-    return [text[at : at + PIECE] for at in range(0, len(text), PIECE)]
+    for at in reversed(range(0, len(text) + PIECE, PIECE)):  # who finds the first finds all
+        put(f"{key}:{at // PIECE}", text[at : at + PIECE])
 
 
-def joined(attributes: Mapping[str, Any], key: str) -> Json:
-    """Return the values whose pieces are among the attributes; None where there are none."""
+def _get_json(attributes: Mapping[str, Any], key: str) -> Json:
     pieces: list[str] = []
     while piece := attributes.get(f"{key}:{len(pieces)}"):
         pieces.append(str(piece))
@@ -88,10 +107,7 @@ def joined(attributes: Mapping[str, Any], key: str) -> Json:
 
 
 def set_study_json(study: Study, key: str, value: Json) -> None:
-    """Write JSON values of any length on a study."""
-    pieces = [*pieces_of(value), ""]  # the last one ends a longer text that was there before
-    for at in reversed(range(len(pieces))):  # whoever finds the first piece finds all of them
-        study._storage.set_study_user_attr(study._study_id, f"{key}:{at}", pieces[at])
+    _put_json(partial(study._storage.set_study_user_attr, study._study_id), key, value)
 
 
 def study_json(study: Study, key: str, wanted: Json = None) -> Json:
@@ -101,7 +117,7 @@ def study_json(study: Study, key: str, wanted: Json = None) -> Json:
     read again. Later writers do not exist, because they find something.
     """
     try:
-        found = joined(study._storage.get_study_user_attrs(study._study_id), key)
+        found = _get_json(study._storage.get_study_user_attrs(study._study_id), key)
     except ValueError as error:
         where = f"study {study.study_name}, {key}"
         raise InputError(f"{where}: damaged, or not written by grasp_tune: {error}") from None
@@ -123,14 +139,10 @@ def agreed_sweep(study: Study, spec: SweepSpec, key: str = SETTING) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How often a worker says that it lives, and after how much silence it is thought dead.
+    """How often a worker says that it lives, and after how much silence it is thought dead."""
 
-    every: seconds between two signs of life.
-    grace: seconds of silence.
-    """
-
-    every: float = 5.0
-    grace: float = 60.0
+    every: float = 5.0  # seconds between two signs of life
+    grace: float = 60.0  # seconds of silence
 
     @classmethod
     def of(cls, study: Study) -> "Timing":
@@ -143,36 +155,199 @@ class Timing:
         return cls(float(every), float(grace or 2 * every))
 
 
-def beat(study: Study, trials: Iterable[int], calls: int) -> None:
-    """Say on some trials of this process that it lives, and how many calls it made.
+class StudyLog:
+    """The trials of one sweep, by its name, on a study: who holds which task, how they ended."""
 
-    Optuna's own heartbeat exists for relational databases alone and asks for equal clocks.
-    """
-    for trial_id in trials:
+    def __init__(self, study: Study, sweep: str, timing: Timing | None = None) -> None:
+        self.study, self.sweep, self.storage = study, sweep, study._storage
+        self.timing = timing or Timing.of(study)
+        self.trials: list[FrozenTrial] = []  # all of the study
+        self._holders: dict[tuple[str, int], FrozenTrial] = {}  # (task, turn) -> its first trial
+        self._outcomes: dict[int, Outcome | None] = {}  # by trial number: read once
+        self._wanted: dict[str, Any] = {}  # tasks to be run, and not ended as far as we have told
+        self._turns: Counter[str] = Counter()  # task id -> its turn now
+        self._beats: dict[int, tuple[object, float]] = {}  # by trial: the last one, and its time
+        self.refresh()
+
+    def refresh(self) -> None:
+        self.trials = trials_of(self.study)
+        for trial in reversed(self.trials):  # the first of several with one label counts
+            label = label_of(trial)
+            if label.get("sweep") == self.sweep and label["task"]:
+                self._holders[label["task"], label["turn"]] = trial
+
+    def running(self) -> list[FrozenTrial]:
+        return [trial for trial in self._holders.values() if not trial.state.is_finished()]
+
+    @property
+    def calls(self) -> int:
+        """Oracle calls of all tasks that have ended, well or not, as far as their trials say."""
+        total = 0
+        for trial in self._holders.values():
+            if trial.state.is_finished():
+                said = {**trial.system_attrs, **trial.user_attrs}.get(CALLS, 0)
+                total += int(said) if (found := self.outcome(trial)) is None else found.calls
+        return total
+
+    @property
+    def origin(self) -> str | None:
+        """The digest of the start point that the others have, None before anyone has said."""
+        known = map(self.outcome, self._holders.values())
+        return next((outcome.origin for outcome in known if outcome is not None), None)
+
+    def outcome(self, trial: FrozenTrial) -> Outcome | None:
+        """Return what a trial that has ended found, None where it did not."""
+        if trial.number not in self._outcomes and trial.state.is_finished():
+            try:
+                found = _get_json(trial.system_attrs, OUTCOME)
+                self._outcomes[trial.number] = None if found is None else outcome_from_dict(found)
+            except (ValueError, GraspError) as error:
+                words = f"trial {trial.number} has no readable outcome: {error}"
+                raise SearchError(words) from None
+        return self._outcomes.get(trial.number)
+
+    def ended(self, trial: FrozenTrial) -> Any:
+        """Return how a trial's task ended; None where it has not, or its worker raised an error.
+
+        Whoever raised it has said so to its user; whoever comes later tries again.
+        """
+        kind, words = trial.system_attrs.get(FAULT, (DIED, "its worker died"))
+        if not trial.state.is_finished() or kind == ERROR:
+            return None
+        if kind == LOST:
+            return CheckpointError(f"checkpoint {words} cannot be read", words)
+        found = None if trial.state == TrialState.FAIL else self.outcome(trial)
+        return found or (SELECT if trial.state == TrialState.COMPLETE else Died(words))
+
+    def want(self, task: Any) -> None:
+        """Remember the task: some process on the study will run it."""
+        self._wanted[task.id] = task
+
+    def unclaimed(self) -> list[Any]:
+        return [task for task in self._wanted.values() if self._holder(task.id) is None]
+
+    def heard(self, key: str) -> None:
+        """The caller knows how a task ended, before it is on the study."""
+        self._wanted.pop(key, None)
+        self._turns[key] += 1
+
+    def news(self) -> list[tuple[Any, Any]]:
+        """Return what has ended, in the order of the trials: the same for whoever comes late."""
+        self.refresh()
+        found: dict[int, tuple[Any, Any]] = {}
+        for task in list(self._wanted.values()):
+            trial = self._holder(task.id)
+            if trial is not None and (how := self.ended(trial)) is not None:
+                found[trial.number] = task, how
+                self.heard(task.id)
+        return [found[number] for number in sorted(found)]
+
+    def _holder(self, key: str) -> FrozenTrial | None:
+        """Return the trial that decides how the task ends, None where it is still to be made."""
+        while True:
+            trial = self._holders.get((key, self._turns[key]))
+            if trial is None or not trial.state.is_finished() or self.ended(trial) is not None:
+                return trial
+            self._turns[key] += 1
+
+    def last_trial(self, key: str) -> FrozenTrial:
+        """Return the trial of a task that has ended well."""
+        return self._holders[key, self._turns[key] - 1]
+
+    def end_silent(self) -> bool:
+        """End a trial whose worker is gone, by our own clock; return whether there was one."""
+        now = time.monotonic()
+        for trial in self.running():
+            beat, label = trial.system_attrs.get(BEAT), label_of(trial)
+            before, since = self._beats.get(trial.number, (beat, now))
+            since = since if before == beat else now
+            self._beats[trial.number] = beat, since
+            worker = label["worker"]  # nobody can tell of a trial that was asked for by hand
+            if worker and (now - since > self.timing.grace or files.is_dead(worker)):
+                if end_trial(self.study, trial._trial_id, TrialState.FAIL):
+                    logger.warning("the worker of %s is gone: it is run again", label["task"])
+                return True
+        return False
+
+    def beat(self, trials: Iterable[int], calls: int) -> None:
+        """Say on some trials of this process that it lives, and how many calls it made."""
+        # Optuna's own heartbeat exists for relational databases alone and asks for equal clocks.
+        for trial_id in trials:
+            try:
+                self.storage.set_trial_system_attr(trial_id, BEAT, time.time())
+                self.storage.set_trial_system_attr(trial_id, CALLS, calls)
+            except RuntimeError:
+                continue  # the trial was ended from outside; its worker will notice at the end
+            except (optuna.exceptions.StorageInternalError, OSError) as fault:
+                logger.info("a heartbeat could not be written: %s", fault)
+
+    @contextlib.contextmanager
+    def beating(self, trials: Iterable[int], calls: Callable[[], int]) -> Iterator[None]:
+        """Beat in a thread of its own while the block runs."""
+        done = threading.Event()
+
+        def work() -> None:
+            while not done.wait(self.timing.every):
+                self.beat(trials, calls())
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
         try:
-            study._storage.set_trial_system_attr(trial_id, BEAT, time.time())
-            study._storage.set_trial_system_attr(trial_id, CALLS, calls)
-        except RuntimeError:
-            continue  # the trial was ended from outside; its worker will notice at the end
-        except (optuna.exceptions.StorageInternalError, OSError) as fault:
-            logger.info("a heartbeat could not be written: %s", fault)
+            yield
+        finally:
+            done.set()
+            thread.join()
 
+    def shown(self, task: Any) -> dict[str, Json]:
+        """Return the user attributes of a trial that holds a task; None: none was left."""
+        key = "" if task is None else task.id
+        more = {} if task is None else {"phase": task.phase, "budget": task.calls}
+        label = {"sweep": self.sweep, "worker": files.process_name(), "task": key}
+        return {TASK: {**label, "turn": self._turns[key]}, "task": key, **more}
 
-@contextlib.contextmanager
-def beating(
-    study: Study, every: float, trials: Iterable[int], calls: Callable[[], int]
-) -> Iterator[None]:
-    """Beat in a thread of its own while the block runs."""
-    done = threading.Event()
+    def claim(self, task: Any, parameters: dict[str, Any]) -> int | None:
+        """Return the id of a new trial that holds the task, None where another was faster."""
+        kinds = {name: CategoricalDistribution((value,)) for name, value in parameters.items()}
+        template = create_trial(
+            state=TrialState.RUNNING,
+            user_attrs=self.shown(task),
+            params=parameters,
+            distributions={**kinds, **({"value": SPAN} if kinds else {})},
+        )
+        trial_id = self.storage.create_new_trial(self.study._study_id, template)
+        self.refresh()
+        if self._holders[task.id, self._turns[task.id]]._trial_id == trial_id:
+            return trial_id
+        end_trial(self.study, trial_id, TrialState.PRUNED)
+        return None
 
-    def work() -> None:
-        while not done.wait(every):
-            beat(study, trials, calls())
+    def take(self, trial: FrozenTrial, task: Any) -> None:
+        """Give a task to a trial that Optuna made; the caller knows that nobody else does."""
+        shown = self.shown(task)
+        shown[TASK]["trial"] = trial.number
+        if not in_optimize(self.study):  # another process may tell what was asked here
+            shown[TASK]["worker"] = ""
+        show_trial(self.study, trial, shown)
+        if task is not None:
+            self._holders[task.id, self._turns[task.id]] = trial
 
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
+    def write_outcome(self, trial_id: int, outcome: Outcome) -> None:
+        """Write what a task found on its trial, without ending it."""
+        write = partial(self.storage.set_trial_system_attr, trial_id)
+        _put_json(write, OUTCOME, outcome_to_dict(outcome))
+        if isinstance(outcome, TrainOutcome) and len(outcome.segments) == 1:
+            points = [p for p in outcome.segments[0].curve if math.isfinite(p.loss)][::-1]
+            for point in reversed(points[:: max(1, -(-len(points) // MARKS))]):
+                self.storage.set_trial_intermediate_value(trial_id, point.call, point.loss)
+        # A part of a sweep is never the study's best trial: its loss is an attribute.
+        if math.isfinite(loss := best_seen([outcome])):
+            self.storage.set_trial_user_attr(trial_id, "loss", loss)
+
+    def write_fault(self, trial_id: int, how: Died | BaseException) -> None:
+        """Write why a trial has no outcome, without ending it."""
+        fault = ERROR, repr(how)[:2000]
+        if isinstance(how, Died):
+            fault = DIED, how.reason
+        elif isinstance(how, CheckpointError) and how.key is not None:
+            fault = LOST, how.key
+        self.storage.set_trial_system_attr(trial_id, FAULT, fault)

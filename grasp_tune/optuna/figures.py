@@ -14,8 +14,7 @@ from grasp_tune.core.plan import Plan
 from grasp_tune.core.records import fingerprint
 from grasp_tune.core.search import Search
 from grasp_tune.core.spec import SweepSpec
-from grasp_tune.executors.study import CHOICE, PLAN, SETTING, study_json
-from grasp_tune.executors.study_log import StudyLog
+from grasp_tune.executors.study import CHOICE, PLAN, SETTING, StudyLog, study_json
 from grasp_tune.extras import need
 from grasp_tune.optuna.sampler import CellLog
 from grasp_tune.optuna.study_sampler import Assignments

@@ -92,8 +92,7 @@ class TaskSampler(StudySampler):
     """Runs the whole method on an objective that calls `grasp_tune.optuna.optimizer(trial, model)`.
 
     budget: T, the oracle calls (steps of the objective's loop) over all trials.
-    method: `NonConvex()` by default; `Convex` or `ConvexFree`.
-    schedule: `promote` by default; `paper` is the paper's algorithm to the letter.
+    method, schedule: as `grasp_tune.minimize` takes them.
     seed: fixes the method's choices, the minibatches of a shuffling loader, and the values of other
         parameters that the objective suggests: they are the same in all trials.
     artifact_store, timing: as `grasp_tune.optuna.run` takes them.
@@ -119,12 +118,8 @@ class TaskSampler(StudySampler):
         return Assignments(log, Search(self._spec), store=store)
 
     def result(self, study: Study, place: Callable[[str], Tensors] | None = None) -> Result:
-        """Return the result; the best so far, marked partial, where the search has not ended.
-
-        place: gives the tensors of a checkpoint; by default from the artifact store.
-        """
-        found = self.assignments(study)
-        found.learn()
+        """Return the result; the best so far, marked partial, where the search has not ended."""
+        found = self.assignments(study).learn()
         key = found.search.partial().key
         tensors = found.store.read(key).tensors if place is None else place(key)
         found.settle(found.log.calls)

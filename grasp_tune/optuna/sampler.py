@@ -1,35 +1,45 @@
-"""The sampler: a search for a step size, or the paper's plan, cell by cell, and then the end."""
+"""Cells for an objective of the user's own: the sampler, a trial's budget, and the choice.
+
+The cells are those of a search for a step size, or of the paper's plan. Trials may leave candidates
+as artifacts, of which `select` returns the best.
+"""
 
 import math
 import warnings
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from optuna import Study, Trial
-from optuna.distributions import BaseDistribution, FloatDistribution
+from optuna.artifacts._protocol import ArtifactStore
+from optuna.distributions import FloatDistribution
 from optuna.samplers import BaseSampler
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
+from torch import nn
 
-from grasp_tune.core.errors import InputError
+from grasp_tune.core.checkpoint_keys import iterate_key
+from grasp_tune.core.errors import InputError, whole
 from grasp_tune.core.methods import Method
 from grasp_tune.core.plan import Cell, Plan
 from grasp_tune.core.records import Json, encode
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import Point
+from grasp_tune.engine.checkpoints import model_tensors
 from grasp_tune.engine.problem import TorchProblem
-from grasp_tune.executors import study as storage
-from grasp_tune.executors.study import CALLS, PLAN, TASK, label_of
-from grasp_tune.executors.study_log import NOTHING, StudyLog
-from grasp_tune.optuna.study_sampler import Addressed, Assignments, StudySampler
-from grasp_tune.runtime.cell_sweep import probed_cells
+from grasp_tune.executors import study as on_study
+from grasp_tune.executors.optuna import ArtifactCheckpoints, write_choice
+from grasp_tune.executors.study import CALLS, PLAN, TASK, StudyLog, label_of
+from grasp_tune.optuna.study_sampler import Addressed, Assignments, StudySampler, prune_surplus
+from grasp_tune.runtime.cell_sweep import choose_candidate, probed_cells
 from grasp_tune.runtime.executor import Died
+from grasp_tune.runtime.result import Result
 from grasp_tune.schedules.cells import Cells, CellSearch, cell_id, cell_of, cell_outcome
 
 
 def cells_on(study: Study, wanted: SweepSpec | None = None) -> SweepSpec | None:
     """Return the sweep of a `GraspSampler` on a study, None without; `wanted` is written then."""
-    data = storage.study_json(study, PLAN, None if wanted is None else wanted.to_dict())
+    data = on_study.study_json(study, PLAN, None if wanted is None else wanted.to_dict())
     return None if data is None else SweepSpec.from_dict(data)
 
 
@@ -37,8 +47,8 @@ class CellLog(StudyLog):
     """The cells of a plan on a study: a trial's value says how its cell went."""
 
     def shown(self, task: Any) -> dict[str, Json]:
-        label = self.label(task)
-        if task is NOTHING:
+        label = super().shown(task)[TASK]
+        if task is None:
             return {TASK: {**label, "index": 0}}
         (part,) = task.segments
         keep = [call - part.start for call in part.keep]  # in the trial's own calls
@@ -147,28 +157,28 @@ class GraspSampler(StudySampler):
         return trial.suggest_float(self.parameter, kind.low, kind.high, log=True)
 
     def is_exhausted(self, study: Study) -> bool:
-        """Return whether every cell has been given to a trial that has not failed since.
-
-        For loops of `study.ask` and `study.tell`; `study.optimize` ends by itself.
-        """
+        """Return whether every cell has a trial that has not failed, for loops of `study.ask`."""
         return self.assignments(study).exhausted()
 
     def lost_cells(self, study: Study) -> tuple[Cell, ...]:
         """Return the cells whose trials failed too often; they are not issued again."""
-        found = self.assignments(study)
-        found.learn()
+        found = self.assignments(study).learn()
         return tuple(cell_of(found.search.tasks[key]) for key in found.search.lost)
 
     def sample_independent(self, study: Study, trial: FrozenTrial, name: str, kind: Any) -> Any:
         """Return the cell's value for our parameter, the other sampler's for any other."""
         label = label_of(trial)
         if name == self.parameter and label.get("index"):
-            if (value := self._fitting(kind, label["value"])) is not None:
-                return value
-            wide = self.distribution
+            value, (low, high), wide = label["value"], self.cells.source.range, self.distribution
+            if isinstance(kind, FloatDistribution) and kind.step is None:
+                # The last cell stands at or above the end of the plan's own range: it runs there.
+                if kind.low <= low and high <= kind.high < value:
+                    return float(kind.high)
+                if kind.low <= value <= kind.high:
+                    return value
             words = f"the value of cell {label['index']}, so one was drawn that is not in the plan"
             words += f"; use suggest_float({name!r}, {wide.low!r}, {wide.high!r}, log=True)"
-            self._void(study, trial, f"{kind} does not hold {label['value']!r}, {words}")
+            self._void(study, trial, f"{kind} does not hold {value!r}, {words}")
         return super().sample_independent(study, trial, name, kind)
 
     def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Any) -> None:
@@ -180,20 +190,120 @@ class GraspSampler(StudySampler):
 
     def _open(self, study: Study) -> Assignments:
         self._raise_error_if_multi_objective(study)
-        log = CellLog(study, storage.agreed_sweep(study, self._spec, PLAN))
+        log = CellLog(study, on_study.agreed_sweep(study, self._spec, PLAN))
         return Assignments(log, CellSearch(self._spec), self.parameter)
 
     def _void(self, study: Study, trial: FrozenTrial, why: str) -> None:
         """Take the cell from a trial that does not run it: it is issued again."""
-        storage.show_trial(study, trial, {TASK: {**trial.user_attrs[TASK], "void": True}})
+        on_study.show_trial(study, trial, {TASK: {**trial.user_attrs[TASK], "void": True}})
         warnings.warn(f"trial {trial.number}: {why}", stacklevel=3)
 
-    def _fitting(self, kind: BaseDistribution, value: float) -> float | None:
-        """Return the value inside the range that the objective asks for, None where it is not."""
-        if not isinstance(kind, FloatDistribution) or kind.step is not None:
-            return None
-        # The last cell stands at or above the end of the plan's own range: it runs at that end.
-        low, high = self.cells.source.range
-        if kind.low <= low and high <= kind.high < value:
-            return float(kind.high)
-        return value if kind.low <= value <= kind.high else None
+
+class Budget:
+    """Iterates over the oracle calls of one trial: 0, 1, 2, ... or every `per_step`-th.
+
+    With `GraspSampler(..., resume=True)` a trial may go on from an earlier one: `parent` is the
+    number of the trial whose checkpoint the objective loads, and the calls are counted from
+    `start`; `parent` is None where the trial begins at x0.
+    """
+
+    def __init__(self, trial: Trial, total: int, step: int) -> None:
+        self._trial, self._step, self._label = trial, step, label_of(trial)
+        self.total: int = self._label.get("budget", total)
+        self.keep: tuple[int, ...] = tuple(self._label.get("keep", ()))
+        self.start: int = self._label.get("start", 0)
+        self.parent: int | None = self._label.get("parent")
+        self.spent = 0  # oracle calls of this trial, those of the step under way included
+        self.done = 0  # oracle calls of the steps that are behind us
+        self._kept = set[int]()
+
+    def __iter__(self) -> Iterator[int]:
+        while self.spent + self._step <= self.total:
+            self.done, self.spent = self.spent, self.spent + self._step
+            yield self.start + self.done
+        self.done = self.spent
+        self.close()
+
+    def close(self) -> None:
+        """Write on the trial what it used; the loop does so at its end, a `break` does not."""
+        self._trial.set_user_attr(CALLS, self.spent)
+
+    def offer(self, model: nn.Module, artifact_store: ArtifactStore) -> bool:
+        """Upload the model where its iterate is one that the plan wants; return whether it was.
+
+        Call it first thing in each step, and once after the loop.
+        """
+        at_end = self.done + self._step > self.total
+        due = {call for call in self.keep if call <= self.done or at_end} - self._kept
+        for call in due:
+            key = iterate_key(self._label["index"], call)
+            store = ArtifactCheckpoints(artifact_store, self._label["sweep"])
+            store.write(key, model_tensors(model), {})
+        self._kept |= due
+        return bool(due)
+
+
+def grasp_budget(trial: Trial, *, per_step: int = 1, calls: int | None = None) -> Budget:
+    """Return the trial's oracle calls as an iterator that ends normally, so that it completes.
+
+    trial: what the objective was given.
+    per_step: oracle calls of one optimizer step; 2 for UniXGrad.
+    calls: the budget of a trial that has no cell because its value was enqueued.
+
+    Raises `TrialPruned` in a trial for which no cell was left.
+    """
+    whole("per_step", per_step)
+    prune_surplus(trial)
+    if not label_of(trial).get("index") and calls is None:
+        raise InputError(
+            f"trial {trial.number} has no cell: its study has no GraspSampler, or its value was "
+            "enqueued; say its budget: grasp_budget(trial, calls=...)"
+        )
+    return Budget(trial, calls or 0, per_step)
+
+
+def select(
+    study: Study,
+    problem: TorchProblem,
+    artifact_store: ArtifactStore,
+    *,
+    by: Literal["loss", "gradient"] = "loss",
+    method: Method | None = None,
+) -> Result:
+    """Return the best of the candidates that the trials uploaded, scored on fresh samples.
+
+    The choice and its certificate are written on the study. Costs what the plan sets aside for the
+    choice, and the probe at x0 where the plan was not made by `GraspSampler.for_problem`.
+
+    study: where the trials of a plan have ended.
+    problem: the same model, loss and data as the objective's.
+    artifact_store: where the trials uploaded their candidates.
+    by: `loss` compares losses: of `validation` where the problem has it, else of fresh training
+        minibatches. `gradient` is the paper's rule for a plan of `NonConvex`: the norm of the mean
+        gradient, which is also small where a network is dead.
+    method: needed only where the plan's method has a base optimizer of the user's own.
+    """
+    if by not in ("loss", "gradient"):
+        raise InputError(f"by: got {by!r}, expected 'loss' or 'gradient'")
+    sampler, name = GraspSampler.from_study(study), study.study_name
+    if sampler.cells.plan is None:
+        raise InputError(
+            f"study {name!r} searched a step without a plan, which leaves no calls for fresh "
+            "samples: its longest trial, study.best_trial as a rule, is the choice"
+        )
+    trained = sampler.assignments(study).learn()
+    trained.settle(trained.log.calls)
+    cells, store = trained.search, ArtifactCheckpoints(artifact_store, trained.log.sweep)
+    if not any(store.exists(key) for task in cells.tasks.values() for key in task.writes):
+        raise InputError(
+            f"study {name!r} has no candidates: let the objective call "
+            "budget.offer(model, artifact_store) in each step of grasp_budget and after the last"
+        )
+    result = choose_candidate(problem, cells, store, method, by_loss=by == "loss")
+    for note in result.notes:
+        if "dead network" in note:
+            warnings.warn(f"{note}; here: by='loss'", stacklevel=2)
+    chosen = result.choice.chosen
+    number = trained.log.last_trial(cell_id(chosen.arm)).number if chosen.arm else None
+    write_choice(study, result, trial=number, artifact=store.name(chosen.key))
+    return result

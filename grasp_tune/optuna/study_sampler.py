@@ -21,10 +21,8 @@ from optuna.trial import FrozenTrial, TrialState
 
 from grasp_tune.core.random_streams import words
 from grasp_tune.core.search import ATTEMPTS, Search, Step
-from grasp_tune.executors.study import beating, end_trial, in_memory, in_optimize, label_of
-from grasp_tune.executors.study_log import NOTHING, StudyLog
+from grasp_tune.executors.study import StudyLog, end_trial, in_memory, in_optimize, label_of
 from grasp_tune.runtime.driver import Ledger
-from grasp_tune.runtime.executor import Ended
 from grasp_tune.runtime.store import discard
 
 logger = logging.getLogger(__name__)
@@ -66,8 +64,9 @@ class Assignments(Ledger):
 
     def take(self, trial: FrozenTrial) -> None:
         """Give a trial its task, once all trials before it have theirs."""
-        for number, held in list(self.held.items()):  # Ctrl-C left it behind in this thread's loop
-            if held.thread == threading.get_ident() and in_optimize(self.study):
+        thread = threading.get_ident() if in_optimize(self.study) else 0
+        for number, held in list(self.held.items()):
+            if thread and held.thread == thread:  # Ctrl-C left it behind in this thread's loop
                 end_trial(self.study, held.trial_id, TrialState.FAIL)
                 self.forget(number)
         if self._has_value(trial):
@@ -90,7 +89,7 @@ class Assignments(Ledger):
                 hope = any(self.growing or label_of(item)["worker"] for item in running)
                 late = time.monotonic() - begun > patience
                 if found or (not mute and (late or not hope)):
-                    self.log.take(trial, found or NOTHING)
+                    self.log.take(trial, found)
                     break
             for trial_id in mute:
                 if time.monotonic() - stuck.setdefault(trial_id, time.monotonic()) > PATIENCE:
@@ -99,11 +98,10 @@ class Assignments(Ledger):
             pause = min(2 * pause, PAUSES[1])
         if found:
             self._idle = None
-            held = self.held[trial.number] = _Held(found.id, trial._trial_id)
-            if in_optimize(self.study):
-                held.thread = threading.get_ident()
-                every, trials = self.log.timing.every, [held.trial_id]
-                held.living.enter_context(beating(self.study, every, trials, lambda: held.calls))
+            held = self.held[trial.number] = _Held(found.id, trial._trial_id, thread)
+            if thread:
+                beating = self.log.beating([held.trial_id], lambda: held.calls)
+                held.living.enter_context(beating)
 
     def _has_value(self, trial: FrozenTrial) -> bool:
         return self._parameter in trial.system_attrs.get("fixed_params", {})
@@ -115,7 +113,7 @@ class Assignments(Ledger):
         which others write: a parameter may be there and our label, which was written before it, not
         yet. Whoever looks again sees it.
         """
-        before = [item for item in self.log.recent if item.number < trial.number]
+        before = self.log.trials[: trial.number]
         running = [item for item in before if item.state == TrialState.RUNNING]
         silent = [item for item in running if not (label_of(item) or self._has_value(item))]
         mute = [item._trial_id for item in silent if item._trial_id not in strangers]
@@ -131,23 +129,19 @@ class Assignments(Ledger):
                     self.log.heard(held.task)
                     self.ended(held.task, how)
 
-    def learn(self) -> None:
-        """Hear what has ended on the study."""
+    def learn(self) -> "Assignments":
+        """Hear what has ended on the study, and return itself."""
         with self._lock:
-            self._submit()
-            while news := self.log.news():
+            while True:
+                while not isinstance(step := self.next(), Step):
+                    self.log.want(step)
+                if not (news := self.log.news()):
+                    break
                 for task, how in news:
                     self.ended(task.id, how)
-                self._submit()
-
-    def _submit(self) -> None:
-        while not isinstance(step := self.next(), Step):
-            self.log.want(step)
-
-    def ended(self, key: str, how: Ended) -> None:
-        super().ended(key, how)
-        if self.store is not None:
-            discard(self.store, self.search.discardable())
+            if self.store is not None:
+                discard(self.store, self.search.discardable())
+        return self
 
     def exhausted(self) -> bool:
         """Return whether no task waits for a trial, now or later, unless one that runs fails."""
@@ -159,18 +153,18 @@ class Assignments(Ledger):
     def over(self, number: int) -> bool:
         """Return whether nothing is left for this process after one of its trials."""
         with self._lock:
-            self._submit()
-            if self.select_failures >= ATTEMPTS:
-                self.select_failures = 0  # another `study.optimize` tries again
-                logger.warning(
-                    "the last trial, which has the chosen weights, failed %d times; mend the "
-                    "objective and call study.optimize again, or use sampler.result(study)",
-                    ATTEMPTS,
-                )
-                return True
-            if self.log.unclaimed() or not self.exhausted():  # the first asks no storage
-                return False
+            exhausted = not self.log.unclaimed() and self.exhausted()  # the first asks no storage
             running = [item for item in self.log.running() if item.number != number]
+        if self.select_failures >= ATTEMPTS:
+            self.select_failures = 0  # another `study.optimize` tries again
+            logger.warning(
+                "the last trial, which has the chosen weights, failed %d times; mend the "
+                "objective and call study.optimize again, or use sampler.result(study)",
+                ATTEMPTS,
+            )
+            return True
+        if not exhausted:
+            return False
         if not running or in_memory(self.study):
             return True
         if any(label_of(item)["worker"] for item in running):
@@ -187,10 +181,7 @@ class Assignments(Ledger):
 
 
 class StudySampler(BaseSampler):
-    """A sampler that gives each trial a task; what the two kinds of them share.
-
-    others: samples the parameters that are not ours.
-    """
+    """A sampler that gives each trial a task; `others` samples the parameters that are not ours."""
 
     parameter = ""  # ours
 
@@ -202,7 +193,6 @@ class StudySampler(BaseSampler):
         raise NotImplementedError
 
     def assignments(self, study: Study) -> Assignments:
-        """Return who does what on a study, as this process knows it."""
         key = (id(study._storage), study._study_id)
         return self._studies.get(key) or self._studies.setdefault(key, self._open(study))
 
@@ -248,10 +238,7 @@ class StudySampler(BaseSampler):
 
 
 class Addressed(RandomSampler):
-    """Random values that are functions of their address, whoever draws them and when.
-
-    each: whether trials differ; otherwise a parameter has the same value in all of them.
-    """
+    """Random values by seed and name, whoever draws them and when; trials differ with `each`."""
 
     def __init__(self, seed: int, *, each: bool) -> None:
         super().__init__()
@@ -265,5 +252,5 @@ class Addressed(RandomSampler):
 
 def prune_surplus(trial: FrozenTrial | Trial) -> None:
     """Raise `TrialPruned` in a trial for which no task was left."""
-    if label_of(trial).get("task") == NOTHING.id:
+    if label_of(trial).get("task") == "":
         raise TrialPruned("every cell or task has been given to a trial")

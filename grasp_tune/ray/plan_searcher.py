@@ -6,23 +6,33 @@ sampled again. A cell's score is the mean of its last reports (the paper's windo
 """
 
 import contextlib
+import math
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ray.tune.utils import unflattened_lookup
 from ray.tune.utils.util import unflatten_dict  # type: ignore[attr-defined]
 
-from grasp_tune.core.errors import InputError, whole
+from grasp_tune.core.errors import InputError, SearchError, whole
 from grasp_tune.core.plan import Cell, Plan
 from grasp_tune.core.search import Step
 from grasp_tune.ray.tune_internals import TuneRun, TuneSearcher, drawn
-from grasp_tune.runtime.cell_sweep import BestCell, CellSweep, cell_result
+from grasp_tune.runtime.cell_sweep import cell_result
+from grasp_tune.runtime.driver import Ledger
 from grasp_tune.runtime.files import STATE_LIMIT, read_json, write_json_atomic
 from grasp_tune.runtime.result import Result
-from grasp_tune.schedules.cells import Cells, cell_id, cell_of
+from grasp_tune.schedules.cells import Cells, CellSearch, cell_id, cell_of, cell_outcome
 
 CELL = "cell"  # the config's key for the cell's index: work is known by it
+
+
+class BestCell(NamedTuple):
+    """The best cell so far."""
+
+    cell: int  # its index
+    trial: str  # who ran it
+    score: float  # the smaller the better
+    calls: int  # as its trial counted them
 
 
 class PlanSearcher(TuneSearcher):
@@ -60,7 +70,9 @@ class PlanSearcher(TuneSearcher):
         self._parameter, self._budget_key, self._count = parameter, budget_key, count
         cells = Cells.of(plan, budget, resume, longer=True)
         self._resume, self.plan = resume and plan is None, cells.plan
-        self.ledger: CellSweep = CellSweep(cells, whole("window", window))
+        self.ledger, self._window = Ledger(CellSearch(cells.spec())), whole("window", window)
+        self._reports: dict[str, list[list[float]]] = {}  # by task: (iteration, score), the last
+        self._trials: dict[str, str] = {}  # by task that has ended
         super().__init__(metric=metric, mode=mode or ("min" if metric else None))
 
     @property
@@ -95,10 +107,11 @@ class PlanSearcher(TuneSearcher):
         task: Any = self.ledger.next(trial_id)
         if isinstance(task, Step):
             return task
-        cell, parent = cell_of(task), self.ledger.parent(task)
+        cell, origin = cell_of(task), task.segments[0].origin
         found: dict[str, Any] = {CELL: cell.index, self._parameter: cell.value}
         found[self._budget_key] = cell.budget
         if self._resume:
+            parent = "" if origin is None else self._trials[cell_id(origin.run)]
             kept = getattr(None if run is None else run.trial(parent), "checkpoint", None)
             if parent and kept is None:
                 raise InputError(
@@ -108,28 +121,44 @@ class PlanSearcher(TuneSearcher):
             found["".join(self._budget_key.rpartition("/")[:2]) + "checkpoint"] = kept
         return dict(unflatten_dict(found))
 
+    def _task(self, trial_id: str, row: Mapping[str, Any]) -> str | None:
+        """Return the task of a trial, None where that is unknown, or known to have ended."""
+        index, search = row.get(f"config/{CELL}"), self.ledger.search
+        key = cell_id(index) if isinstance(index, int) else self.ledger.task_of(trial_id)
+        return None if key not in search.tasks or search.settled(key) else key
+
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        key = self.ledger.task_for(trial_id, result.get(f"config/{CELL}"))
+        key, step = self._task(trial_id, result), result.get("training_iteration", 0)
         with contextlib.suppress(KeyError, TypeError, ValueError):
             value = float(result[self._metric or ""])  # also of NumPy or torch
             if key is not None:
                 value = -value if self._mode == "max" else value
-                self.ledger.hear(key, result.get("training_iteration", 0), value)
+                # The last report comes twice.
+                kept = [item for item in self._reports.get(key, []) if item[0] != step]
+                self._reports[key] = [*kept, [step, value]][-self._window :]
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
         """Score the cell; one that failed is tried again, three times in all."""
         if error or result is None:
+            self._reports.pop(self.ledger.task_of(trial_id) or "", None)
             self.ledger.gone(trial_id, "failed")
-        elif key := self.ledger.task_for(trial_id, result.get(f"config/{CELL}")):
+        elif key := self._task(trial_id, result):
             self.on_trial_result(trial_id, result)
-            self.ledger.completed(key, trial_id, int(result.get(self._count, 0)))
+            scores = [score for _, score in self._reports.get(key, [])] or [math.nan]
+            score, calls = sum(scores) / len(scores), int(result.get(self._count, 0))
+            self._trials[key], cell = trial_id, cell_of(self.ledger.search.tasks[key])
+            self.ledger.ended(key, cell_outcome(cell.index, cell.budget, score, calls))
 
     @property
     def best(self) -> BestCell:
         """The best cell so far: its index, its trial and its score; raises where there is none."""
-        return self.ledger.best
+        row, ended = self.result.choice.chosen, self.ledger.search.outcomes
+        if not row.arm:
+            raise SearchError(f"none of the {len(ended)} cells that ended has a finite score")
+        key = cell_id(row.arm)
+        return BestCell(row.arm, self._trials[key], row.score, ended[key].calls)
 
     @property
     def cell(self) -> Cell:
@@ -141,8 +170,15 @@ class PlanSearcher(TuneSearcher):
         return cell_result(self.ledger.search)
 
     def save(self, checkpoint_path: str) -> None:
-        write_json_atomic(Path(checkpoint_path), self.ledger.state())
+        state = {"reports": self._reports, "trials": self._trials}
+        write_json_atomic(checkpoint_path, {**state, "cells": self.ledger.search.state()})
 
     def restore(self, checkpoint_path: str) -> None:
         """Go on from a state; which cells still run is asked of Tune."""
-        self.ledger.load(read_json(checkpoint_path, STATE_LIMIT))
+        state, spec = read_json(checkpoint_path, STATE_LIMIT), self.ledger.search.spec
+        if not isinstance(state, dict) or not isinstance(state.get("cells"), dict):
+            raise InputError("not a state of cells; where an earlier version wrote it, begin anew")
+        if spec.difference(state["cells"]["spec"]):
+            raise InputError("the saved sweep has another plan than this one")
+        self.ledger = Ledger(CellSearch.from_state(state["cells"], spec))
+        self._reports, self._trials = state["reports"], state["trials"]

@@ -34,31 +34,15 @@ from grasp_tune.runtime.shared_sweep import SharedSweep
 from grasp_tune.schedules.cells import CellSearch
 from grasp_tune.schedules.paper import for_a_loss
 
-FUNCTION_ENDED = (
-    "the function ended in the middle of {task} (trial {trial}): make its optimizer with "
-    "grasp_tune.ray.optimizer(model), loop until opt.done, and leave `stop` out; for a function "
-    "that is given a learning rate use GraspSearcher.for_step(budget, parameter=...)"
-)
-STOPPED = (
-    "stop: it ended trial {trial} in the middle of {task}; leave `stop` out: the budget ends "
-    "trials, and time_budget_s the run"
-)
-
 
 class GraspSearcher(TuneSearcher):
     """A whole sweep as a Ray Tune searcher; see `grasp_trainable` and `optimizer`.
 
-    method: `NonConvex()` by default; `Convex`, `ConvexFree` or `Deterministic`.
-    budget: T, the oracle calls allowed in all.
-    schedule: `promote` spends most calls on the leaders; `paper` is the paper's to the letter.
-    seed: fixes everything: start point, minibatches, candidates.
-    ensemble: `resample` scores candidates on fresh samples; `window` by the last minibatches.
+    method, budget, schedule, seed, ensemble, challengers: as `grasp_tune.minimize` takes them.
     fused: let short runs of a small model share a task; `auto` decides by the model's shape, as
-        `grasp_tune.minimize` does, so that both give the same bits. False spreads the runs over
-        the cluster.
+        `minimize` does, so that both give the same bits. False spreads the runs over the cluster.
     probe_parts: tasks that share the probe; by default as many as its length makes worthwhile with
         `paper`, and one with `promote`.
-    challengers: further base optimizers that join the race, by name or as functions.
     metric, mode: `score` or `loss`, and `min`; a function of your own reports what it likes. With
         `loss`, `paper` compares losses, too, where the paper compares norms of gradients.
     """
@@ -144,7 +128,7 @@ class GraspSearcher(TuneSearcher):
 
     def task_in(self, config: Mapping[str, Any]) -> str | None:
         work = work_in(config)
-        return work.id if work.run == self.ledger.run else None
+        return work.task.id if work.run == self.ledger.run else None
 
     def next(self, trial_id: str, run: TuneRun | None) -> dict[str, Any] | Step:
         if self._failure is not None:
@@ -166,8 +150,16 @@ class GraspSearcher(TuneSearcher):
             if result is not None and not error:
                 self.ledger.hear(trial_id, result)
                 if (task := self.ledger.task_of(trial_id)) is not None:
-                    advice = FUNCTION_ENDED if self._function else STOPPED
-                    raise InputError(advice.format(task=task, trial=trial_id))
+                    if not self._function:
+                        words = f"stop: it ended trial {trial_id} in the middle of {task}; leave"
+                        more = "out: the budget ends trials, and time_budget_s the run"
+                        raise InputError(f"{words} `stop` {more}")
+                    raise InputError(
+                        f"the function ended in the middle of {task} (trial {trial_id}): make its "
+                        "optimizer with grasp_tune.ray.optimizer(model), loop until opt.done, and "
+                        "leave `stop` out; for a function that is given a learning rate use "
+                        "GraspSearcher.for_step(budget, parameter=...)"
+                    )
             run = TuneRun.asking()
             reason = "it failed" if run is None else run.error_of(trial_id)
             last = reason.strip().splitlines()[-1]
@@ -206,7 +198,7 @@ class GraspSearcher(TuneSearcher):
         return self.ledger.result(self._build)
 
     def save(self, checkpoint_path: str) -> None:
-        write_json_atomic(Path(checkpoint_path), self.ledger.state())
+        write_json_atomic(checkpoint_path, self.ledger.state())
 
     def restore(self, checkpoint_path: str) -> None:
         """Go on from a state; one of another sweep ends the run with a sentence about it."""

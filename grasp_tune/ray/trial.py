@@ -11,7 +11,7 @@ import re
 import tempfile
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 import torch
 from ray import tune
@@ -25,10 +25,11 @@ from grasp_tune.engine.fused import fusion_width
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.worker import Worker
 from grasp_tune.executors.in_trial import train_in_trial
-from grasp_tune.executors.ray import Companions, load_compiler
+from grasp_tune.executors.ray import load_compiler, run_with_companions
 from grasp_tune.loop.model_point import Groups
 from grasp_tune.loop.task_optimizer import TaskOptimizer
 from grasp_tune.ray.tune_internals import config_around, sweep_storage
+from grasp_tune.runtime.lane_sharing import LaneSharing
 from grasp_tune.runtime.result import Result
 from grasp_tune.runtime.shared_sweep import SharedTrial, Work
 
@@ -37,23 +38,19 @@ KEY = "grasp"  # the one key in a trial's config that is ours
 
 def to_config(work: Work, metric: str | None = None) -> dict[str, Any]:
     """Return the config of a trial, with words for people; `metric` is wanted in all its rows."""
-    task, words = work.task, {"task": work.id, "phase": work.id, "budget": 0}
-    if task is not None:
-        words |= {"phase": task.phase, "budget": task.calls}
+    task = work.task
+    words = {"task": task.id, "phase": task.phase, "budget": task.calls}
     if isinstance(task, TrainTask):
         arms = [segment.arm for segment in task.segments]
         words["base"] = "+".join(dict.fromkeys(arm.base.rpartition(".")[2] for arm in arms))
-        words["cell"] = _span([f"{index}" for index in sorted(arm.index for arm in arms)])
-        words["value"] = _span([f"{value:.3g}" for value in sorted(arm.value for arm in arms)])
+        numbers, values = sorted(arm.index for arm in arms), sorted(arm.value for arm in arms)
+        ends = {"cell": (f"{numbers[0]}", f"{numbers[-1]}")}
+        ends["value"] = f"{values[0]:.3g}", f"{values[-1]:.3g}"
+        words |= {name: "to".join(dict.fromkeys(pair)) for name, pair in ends.items()}
     return {KEY: {**words, "run": work.run, "work": work, "metric": metric}}
 
 
-def _span(names: list[str]) -> str:
-    return names[0] if names[0] == names[-1] else f"{names[0]}to{names[-1]}"
-
-
 def work_in(config: Mapping[str, Any]) -> Work:
-    """Return the work that `to_config` wrote."""
     work = config.get(KEY, {}).get("work")
     if not isinstance(work, Work):
         raise InputError(f"config: it has no {KEY!r}; run it with search_alg=GraspSearcher(...)")
@@ -78,29 +75,22 @@ def report(row: dict[str, Any], result: Result | None = None) -> None:
         tune.report(row, checkpoint=kept)
 
 
-class TuneTrial(SharedTrial):
-    """The trial of Tune in which this process works."""
+def tune_trial(config: Mapping[str, Any], silence: float = 0.0) -> SharedTrial:
+    """Return the trial of Tune in which this process works; `silence` as `SharedTrial` takes it."""
+    work, words, context = work_in(config), config[KEY], tune.get_context().get_storage()
+    # Every row has every column. `score` and `loss` are numbers in the last trial only, so that
+    # Tune's best trial by either of them is the chosen model, never a training run.
+    columns = ("score", "loss", "train_loss", "gradient_norm", words["metric"] or "score")
+    names = {name: words[name] for name in ("task", "phase", "run")}
+    blank = {**names, "oracle_calls": 0, **dict.fromkeys(columns, math.nan)}
 
-    def __init__(self, config: Mapping[str, Any], silence: float = 0.0) -> None:
-        work, words = work_in(config), config[KEY]
-        # Every row has every column. `score` and `loss` are numbers in the last trial only, so that
-        # Tune's best trial by either of them is the chosen model, never a training run.
-        columns = ("score", "loss", "train_loss", "gradient_norm", words["metric"] or "score")
-        names = {name: words[name] for name in ("task", "phase", "run")}
-        self._blank = {**names, "oracle_calls": 0, **dict.fromkeys(columns, math.nan)}
-        context = tune.get_context().get_storage()
-        super().__init__(work, lambda: sweep_storage(context, work.run), silence)
+    def tell(row: dict[str, Any], result: Result | None) -> None:
+        report({**blank, **row}, result)
 
-    def report(self, row: dict[str, Any], result: Result | None = None) -> None:
-        report({**self._blank, **row}, result)
-
-    def last(self, row: dict[str, Any]) -> NoReturn:
-        """Report, and end the function the way Tune does: it leaves `report` by SystemExit."""
-        self.report({**row, "done": True})
-        raise SystemExit(0)
+    return SharedTrial(work, lambda: sweep_storage(context, work.run), tell, silence)
 
 
-_COMPANIONS = Companions()
+_SHARING = LaneSharing()  # of the lanes of tasks that run one after the other in this process
 
 
 class GraspTrainable(FunctionTrainable):
@@ -139,7 +129,7 @@ class GraspTrainable(FunctionTrainable):
         super().setup(config)
 
     def _trainable_func(self, config: dict[str, Any]) -> None:
-        trial, reserved = TuneTrial(config), self.trial_resources
+        trial, reserved = tune_trial(config), self.trial_resources
         constants = {key: value for key, value in config.items() if key != KEY}
         needs = reserved.bundles[0] if reserved is not None and reserved.bundles else {"CPU": 1.0}
         torch.set_num_threads(max(1, int(needs.get("CPU", 1))))
@@ -154,7 +144,7 @@ class GraspTrainable(FunctionTrainable):
             if trial.task is None:
                 trial.select(worker.tensors_at, done=True)
                 return
-            outcome = _COMPANIONS.run(worker, trial.task, needs, make)
+            outcome = run_with_companions(_SHARING, worker, trial.task, needs, make)
         type(self).kept = key, worker
         width = 0
         if isinstance(trial.task, ProbeTask):  # the first to end says what the driver cannot see
@@ -200,7 +190,7 @@ def optimizer(model: Groups, config: Mapping[str, Any] | None = None) -> TaskOpt
     config: what the function was given; needed only where another thread calls this.
     """
     # The first call is told: where a loop ends early, Tune knows.
-    trial = TuneTrial(config_around() if config is None else config, silence=math.inf)
+    trial = tune_trial(config_around() if config is None else config, silence=math.inf)
     return TaskOptimizer(model, trial)
 
 

@@ -1,9 +1,8 @@
 """Everything here that is private to Ray Tune, each with what happens on the day it is gone.
 
-Tune tells a searcher nothing of the run around it, and two of its defaults would ruin a sweep:
-`num_samples=1` cuts it to one trial, and `reuse_actors=False` pays a new process for every task.
-The run is found among the callers of `suggest`. Where Tune has changed inside, nothing breaks: a
-warning names the public option to pass by hand.
+Tune tells a searcher nothing of the run around it, which is found among the callers of `suggest`,
+and two of its defaults would ruin a sweep: `num_samples=1` and `reuse_actors=False`. Where Tune has
+changed inside, nothing breaks: a warning names the public option to pass by hand.
 """
 
 import contextlib
@@ -11,9 +10,10 @@ import copy
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from traceback import walk_stack
 from typing import Any
 
 import ray
@@ -50,7 +50,7 @@ class TuneRun:
     def asking(cls) -> "TuneRun | None":
         """Return the run that called; None where nobody from Tune did."""
         generator, controller = None, None
-        for frame in _callers():
+        for frame, _ in walk_stack(sys._getframe()):
             owner = frame.f_locals.get("self")
             if isinstance(owner, SearchGenerator):
                 generator = owner
@@ -62,10 +62,7 @@ class TuneRun:
         return None if generator is None else cls(generator, controller)
 
     def set_up(self, name: Callable[[Trial], str] | None = None) -> None:
-        """Have the whole sweep run, in processes that are reused, under names that say what it is.
-
-        name: what trials and their folders are called, unless the user has decided.
-        """
+        """Have the whole sweep run, in processes that are reused, in trials called by `name`."""
         scheduler = getattr(self.controller, "_scheduler_alg", None)
         # Not isinstance: those that stop trials early are made from this one, too.
         if scheduler is not None and type(scheduler) is not FIFOScheduler:
@@ -95,11 +92,9 @@ class TuneRun:
         return {item.trial_id: item.config for item in trials if item.status not in over}
 
     def trial(self, trial_id: str) -> Any:
-        """Return Tune's record of a trial; None if unknown."""
         return getattr(self.controller, "get_trial", lambda trial_id: None)(trial_id)
 
     def error_of(self, trial_id: str) -> str:
-        """Return what a trial died of, as far as it is known."""
         path = Path(getattr(self.trial(trial_id), "error_file", None) or "-")
         known = path.is_file()
         return path.read_text(errors="replace") if known else "the trial ended with an error"
@@ -111,19 +106,12 @@ class TuneRun:
 
     @property
     def trainable(self) -> type | None:
-        """The trainable's class; None if unknown."""
         with contextlib.suppress(ImportError):  # else another kind is not refused beforehand
             from ray.tune.registry import get_trainable_cls
 
             if isinstance(name := self.spec.get("run"), str):
                 return get_trainable_cls(name)
         return None
-
-
-def _callers() -> Iterator[Any]:
-    frame = sys._getframe(1)
-    while frame := frame.f_back:  # type: ignore[assignment]
-        yield frame
 
 
 def _set(owner: object, field: str, value: object, advice: str) -> None:
@@ -186,7 +174,7 @@ def sweep_storage(context: Any, run: str) -> SharedStorage:
 
 def config_around() -> Mapping[str, Any]:
     """Return the config of the function that Tune runs in this thread."""
-    for frame in _callers():
+    for frame, _ in walk_stack(sys._getframe()):
         if isinstance(owner := frame.f_locals.get("self"), FunctionTrainable):
             return dict(owner.config)
     raise InputError(

@@ -15,7 +15,7 @@ from grasp_tune.core.checkpoint_keys import Key
 from grasp_tune.core.plan import Plan
 from grasp_tune.core.search import Search
 from grasp_tune.core.spec import SweepSpec
-from grasp_tune.runtime.lane_sharing import LaneSharing, UsageMeter, lanes_of
+from grasp_tune.runtime.lane_sharing import LaneSharing, lanes_of
 
 _ORIGIN = "dry run"
 
@@ -158,7 +158,7 @@ class Simulation:
 
 def simulate(run: DryRun, costs: Costs, workers: int) -> Simulation:
     """Return how the sweep would go on so many workers."""
-    sharing, rounds, busy = LaneSharing(UsageMeter()), list[float](), 0.0
+    sharing, rounds, busy = LaneSharing(), list[float](), 0.0
     for item in run.rounds:
         waiting, idle, now = list(item.tasks), workers, 0.0
         running: list[tuple[float, int]] = []  # (when it ends, its workers)

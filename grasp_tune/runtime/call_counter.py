@@ -1,8 +1,7 @@
 """Oracle calls as they happen, in files that survive the death of their process.
 
-Eight bytes a process, mapped into memory: counting costs a store, and what a killed process had
-already asked of the oracle is known when the run goes on. That is how repeated work is told apart
-from budget.
+Eight bytes a process, mapped into memory: counting costs a store. That is how work repeated after a
+fault is told apart from budget.
 """
 
 import mmap
@@ -25,10 +24,16 @@ class CallCounter:
     folder: where the files are; without it the calls of this process alone are counted.
     check: called before a file is made, and now and then; raises where the folder is another's by
         now, so that the workers of a driver that died end where another driver goes on.
+    others: gives a number of calls that is known in another way, where that is larger.
     """
 
-    def __init__(self, folder: Path | None, check: Callable[[], None] = lambda: None) -> None:
-        self._folder, self._check = folder, check
+    def __init__(
+        self,
+        folder: Path | None,
+        check: Callable[[], None] = lambda: None,
+        others: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self._folder, self._check, self._others = folder, check, others
         self.own = 0  # calls of this process that no file counts
 
     def counter(self) -> Callable[[int], None]:
@@ -57,7 +62,8 @@ class CallCounter:
         files = [] if self._folder is None else self._folder.glob(NAMES)
         counts = [read_bytes(path, _COUNT.size) for path in files]
         # One that is shorter is just being made.
-        return self.own + sum(_COUNT.unpack(item)[0] for item in counts if len(item) == 8)
+        known = self.own + sum(_COUNT.unpack(item)[0] for item in counts if len(item) == 8)
+        return max(known, self._others())
 
 
 def _new_count(folder: Path) -> mmap.mmap:

@@ -4,7 +4,7 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -63,7 +63,7 @@ class Reporter:
         """Tell the curves of the runs that a task has trained."""
         if isinstance(outcome, TrainOutcome):
             for item in outcome.segments:
-                self._run(item.arm, [(point.call, point.loss) for point in item.curve])
+                self._run(item.arm, ((point.call, point.loss) for point in item.curve))
 
     def close(self) -> None:
         """Show no more."""
@@ -76,10 +76,10 @@ class Reporter:
         for callback in self._callbacks:
             callback.on_end(result)
 
-    def _run(self, run: int, curve: list[tuple[int, float]]) -> None:
-        self._heard = True
+    def _run(self, run: int, curve: Iterable[tuple[int, float]]) -> None:
+        self._heard, finite = True, [point for point in curve if math.isfinite(point[1])]
         for callback in self._callbacks:
-            callback.on_run(run, [(call, loss) for call, loss in curve if math.isfinite(loss)])
+            callback.on_run(run, finite)
 
 
 def reporter_for(wanted: bool | Reporter, callbacks: Sequence[Callback] = ()) -> Reporter:
@@ -92,11 +92,8 @@ def reporter_for(wanted: bool | Reporter, callbacks: Sequence[Callback] = ()) ->
 class ProgressReporter(Reporter):
     """A bar where standard error is a terminal; elsewhere now and then a line in the log.
 
-    Both say phase, calls, best loss so far and time left. The bar appears with the first update, so
-    that an error before it leaves no empty one, and takes the calls of an earlier run as given, so
-    that they do not count as speed.
-
-    console: a terminal to show the bar on.
+    The bar appears with the first update, so that an error before it leaves no empty one, and takes
+    the calls of an earlier run as given, so that they do not count as speed.
     """
 
     def __init__(

@@ -1,32 +1,27 @@
-"""Cells around a training loop of the user's own: the probe, who runs which, and the choice."""
+"""Cells around a training loop of the user's own: the probe, the result, and the choice."""
 
 import math
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from grasp_tune.core import tasks
-from grasp_tune.core.errors import CheckpointError, InputError, SearchError
+from grasp_tune.core.errors import CheckpointError, SearchError
 from grasp_tune.core.methods import Method
-from grasp_tune.core.records import Json
 from grasp_tune.core.search import Search, Step
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.engine.checkpoints import Store
 from grasp_tune.engine.problem import TorchProblem, checked_problem
 from grasp_tune.engine.worker import Worker
-from grasp_tune.runtime.driver import Ledger
 from grasp_tune.runtime.result import Result
 from grasp_tune.runtime.store import TemporaryStore
-from grasp_tune.schedules.cells import Cells, CellSearch, cell_id, cell_of, cell_outcome
+from grasp_tune.schedules.cells import Cells, cell_id
 from grasp_tune.schedules.paper import Paper
 
 
 def probed_cells(
     problem: TorchProblem, budget: int, method: Method | None, parameter: str | None, seed: int
 ) -> SweepSpec:
-    """Return the sweep over the cells of the paper's plan for a problem, after a probe at x0.
-
-    parameter: what the loop calls the value; by default `lr` or `radius`.
-    """
+    """Return the sweep over the cells of the paper's plan for a problem, after a probe at x0."""
     spec, _ = SweepSpec.assemble(method, budget, "paper", seed)
     search, worker = Search(spec), Worker(checked_problem(problem), seed, TemporaryStore())
     while isinstance(task := search.ask(), tasks.ProbeTask):  # its parts, then their sum
@@ -39,81 +34,6 @@ def probed_cells(
         )
     name = parameter or ("lr" if plan.quantity == "step size" else "radius")
     return Cells(plan, None, name, replace(outcome, calls=search.calls["probe"])).spec(seed)
-
-
-class BestCell(NamedTuple):
-    """The best cell so far."""
-
-    cell: int  # its index
-    trial: str  # who ran it
-    score: float  # the smaller the better
-    calls: int  # as its trial counted them
-
-
-class CellSweep(Ledger):
-    """Cells that are run by trials of somebody else, and what these report.
-
-    window: the score of a cell is the mean of so many last reports.
-    """
-
-    def __init__(self, cells: Cells, window: int) -> None:
-        super().__init__(CellSearch(cells.spec()))
-        self._window = window
-        self._reports: dict[str, list[list[float]]] = {}  # by task: (iteration, score), the last
-        self._trials: dict[str, str] = {}  # by task that has ended
-
-    def task_for(self, trial: str, index: object) -> str | None:
-        """Return the task of a trial, None where that is unknown, or known to have ended.
-
-        index: that of the cell, where the trial says it.
-        """
-        key = cell_id(index) if isinstance(index, int) else self.task_of(trial)
-        return None if key not in self.search.tasks or self.search.settled(key) else key
-
-    def parent(self, task: tasks.Task) -> str:
-        """Return the trial whose checkpoint a cell goes on from; empty where it begins at x0."""
-        origin = task.segments[0].origin if isinstance(task, tasks.TrainTask) else None
-        return "" if origin is None else self._trials[cell_id(origin.run)]
-
-    def hear(self, key: str, step: float, score: float) -> None:
-        """Learn what the trial of a cell reports; the last report comes twice."""
-        kept = [item for item in self._reports.get(key, []) if item[0] != step]
-        self._reports[key] = [*kept, [step, score]][-self._window :]
-
-    def completed(self, key: str, trial: str, calls: int) -> None:
-        """Learn that the trial of a cell has ended well."""
-        scores = [score for _, score in self._reports.get(key, [])] or [math.nan]
-        self._trials[key], cell = trial, cell_of(self.search.tasks[key])
-        score = sum(scores) / len(scores)
-        self.ended(key, cell_outcome(cell.index, cell.budget, score, calls))
-
-    def gone(self, owner: str, reason: str) -> None:
-        self._reports.pop(self.task_of(owner) or "", None)
-        super().gone(owner, reason)
-
-    @property
-    def best(self) -> BestCell:
-        """The best cell so far; raises where none has a finite score."""
-        row, ended = cell_result(self.search).choice.chosen, self.search.outcomes
-        if not row.arm:
-            raise SearchError(f"none of the {len(ended)} cells that ended has a finite score")
-        key = cell_id(row.arm)
-        return BestCell(row.arm, self._trials[key], row.score, ended[key].calls)
-
-    def state(self) -> dict[str, Json]:
-        """Return as JSON values what is needed to go on."""
-        own = {"reports": self._reports, "trials": self._trials}
-        return {**own, "cells": self.search.state()}
-
-    def load(self, state: Json) -> None:
-        """Go on from `state`; raise where it belongs to other cells."""
-        spec = self.search.spec
-        if not isinstance(state, dict) or not isinstance(state.get("cells"), dict):
-            raise InputError("not a state of cells; where an earlier version wrote it, begin anew")
-        if spec.difference(state["cells"]["spec"]):
-            raise InputError("the saved sweep has another plan than this one")
-        self.search = CellSearch.from_state(state["cells"], spec)
-        self.running, self._reports, self._trials = {}, state["reports"], state["trials"]
 
 
 def cell_result(cells: Search) -> Result:
@@ -129,10 +49,8 @@ def choose_candidate(
 ) -> Result:
     """Return the best of the candidates that the cells of a plan left, scored on fresh samples.
 
-    x0 is probed where the plan was not made by `probed_cells`.
+    Those that cannot be read are left out. x0 is probed where `probed_cells` has not done it.
 
-    cells: a search over them.
-    store: where the candidates are; those that cannot be read are left out.
     method: where the plan's has a base of the user's own.
     by_loss: compare losses, also where the paper compares gradients.
     """

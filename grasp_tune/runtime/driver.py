@@ -74,7 +74,6 @@ class WorkerFactory:
         return worker
 
     def own(self) -> Worker:
-        """Return a worker of this process."""
         return self.made[0] if self.made else self()
 
     def __getstate__(self) -> dict[str, object]:
@@ -160,7 +159,6 @@ class Ledger:
             self.ended(key, Died(reason))
 
     def task_of(self, owner: str) -> str | None:
-        """Return a task that an owner has and has not ended."""
         return next((key for key, who in self.running.items() if who == owner), None)
 
     def settle(self, calls: int) -> None:
@@ -168,29 +166,23 @@ class Ledger:
         self.search.repeated = max(self.search.repeated, calls - self.search.progress.calls)
 
 
-@dataclass(eq=False)
-class Driver:
+class Driver(Ledger):
     """One sweep in this process: its search, its folder, and what is written when."""
 
-    spec: SweepSpec
-    folder: SweepFolder
-    reporter: Reporter
-    deadline: float  # of `time.monotonic`
-    hard_cap: bool
-    again: int
-
-    def __post_init__(self) -> None:
-        self.search = self.folder.search(self.spec)
-        self._ledger = Ledger(self.search, again=self.again)
-        known = self.search.progress.calls
-        self._lost = max(0, self.folder.calls.total - known)  # what a crash undid
+    def __init__(
+        self, spec: SweepSpec, folder: SweepFolder, reporter: Reporter, hard_cap: bool, again: int
+    ) -> None:
+        super().__init__(folder.search(spec), again=again)
+        self.folder, self.reporter, self._hard_cap = folder, reporter, hard_cap
+        self.deadline = math.inf  # of `time.monotonic`
+        self._lost = max(0, folder.calls.total - self.search.progress.calls)  # what a crash undid
         self._saved, self._pause, self._shown = time.monotonic(), SAVE_EVERY, 0.0
         self._own = os.getpid(), threading.get_ident()
 
     def run(self, executor: Executor) -> None:
         """Run the search to its end; the order in which tasks end changes nothing."""
         try:
-            while (step := self._ledger.next()) is not Step.DONE:
+            while (step := self.next()) is not Step.DONE:
                 self.check_time()
                 self.folder.check_room(self.search)
                 if not isinstance(step, Step):
@@ -198,11 +190,11 @@ class Driver:
                     if executor.free and fits:
                         executor.submit(step)
                         continue
-                    self._ledger.give_back(step.id)
-                    if not fits and not self._ledger.running:
+                    self.give_back(step.id)
+                    if not fits and not self.running:
                         raise TimeUp
                 for task, how in executor.poll(POLL):
-                    self._ledger.ended(task.id, how)
+                    self.ended(task.id, how)
                     self.reporter.ended(how)
                     garbage = self.search.discardable()
                     if garbage or time.monotonic() - self._saved > self._pause:
@@ -221,15 +213,14 @@ class Driver:
         """Return the result at the search's choice, with the work done twice told apart."""
         self.deadline = math.inf  # what the choice still needs is done, whatever the time
         tensors = self._place(worker)
-        self._ledger.settle(self.folder.calls.total)
+        self.settle(self.folder.calls.total)
         self.show(every=0.0)
-        build = partial(problem.build, self.spec.seed)
-        found = Result.of(self.search, tensors, build)
-        usage = self.folder.usage.reading()
-        found = replace(found, usage=usage, measured=problem.metric_name)
-        if found.partial:  # its scores are training losses
-            return found
-        return replace(found, validation=problem.validation_rows, metric=problem.choice_metric)
+        found = Result.of(self.search, tensors, partial(problem.build, self.search.spec.seed))
+        known: dict[str, Any] = {"usage": self.folder.sharing.reading()}
+        known["measured"] = problem.metric_name
+        if not found.partial:  # else its scores are training losses
+            known |= {"validation": problem.validation_rows, "metric": problem.choice_metric}
+        return replace(found, **known)
 
     def _place(self, worker: Worker) -> Tensors:
         """Put the worker's model at the choice, made again here where it cannot be read."""
@@ -240,15 +231,15 @@ class Driver:
                 if error.key is None:
                     raise
                 self.search.make_again(error.key)
-            while not isinstance(task := self._ledger.next(), Step):
+            while not isinstance(task := self.next(), Step):
                 if not self._fits():
                     words = "the chosen point is lost, and the hard cap allows no more"
                     raise CheckpointError(words)
                 try:
-                    ended: Ended = worker.run(task)
+                    how: Ended = worker.run(task)
                 except CheckpointError as error:
-                    ended = error
-                self._ledger.ended(task.id, ended)
+                    how = error
+                self.ended(task.id, how)
 
     def watch(self) -> None:
         """Look around after an oracle call; other threads and forked workers need not."""
@@ -263,22 +254,17 @@ class Driver:
             self.reporter.update(self.search.progress, self.folder.calls.total - self._lost)
 
     def check_time(self) -> None:
-        """Raise `TimeUp` where the deadline has passed."""
         if time.monotonic() > self.deadline:
             raise TimeUp
 
     def _fits(self, more: int = 0) -> bool:
         """Return whether the hard cap holds if tasks under way and `more` make all their calls."""
-        if not self.hard_cap:
-            return True
-        held = more + sum(self.search.tasks[key].calls for key in self._ledger.running)
-        return self.folder.calls.total + held <= self.spec.budget
+        held = more + sum(self.search.tasks[key].calls for key in self.running)
+        total = self.folder.calls.total if self._hard_cap else -math.inf
+        return total + held <= self.search.spec.budget
 
     def check_loss(self, make_worker: WorkerFactory) -> None:
-        """Note, where a sweep goes on, whether its loss depends on calls that are not made again.
-
-        That takes two oracle calls, which show as repeated.
-        """
+        """Note, where a sweep goes on, whether its loss depends on calls that are not repeated."""
         search = self.search
         known = not search.begun or search.choice is not None or RESUMED in search.notes
         # Workers that are forked later would find CUDA in use.
@@ -288,13 +274,7 @@ class Driver:
         if not make_worker.own().loss_repeats():
             logger.warning(RESUMED)
             search.notes.append(RESUMED)
-        self._lost += 2
-
-    def worth_keeping(self, error: Exception) -> bool:
-        """Return whether what was done before this error is of use to a later run."""
-        trained = [isinstance(item, TrainOutcome) for item in self.search.outcomes.values()]
-        # After an error in the input, the next call will have another one.
-        return any(trained) if isinstance(error, InputError) else bool(trained)
+        self._lost += 2  # the calls that this took show as repeated
 
     def _save(self) -> None:
         begun = time.monotonic()
@@ -340,7 +320,8 @@ def run_sweep(
     ):
         if hard_cap and folder.lock.crashed:
             time.sleep(ORPHANS)
-        driver = Driver(spec, folder, reporter, deadline, hard_cap, again)
+        driver = Driver(spec, folder, reporter, hard_cap, again)
+        driver.deadline = deadline
         make_worker = WorkerFactory(
             problem, spec.seed, folder.store, bases, folder.calls, driver.watch, origin
         )
@@ -356,7 +337,9 @@ def run_sweep(
                 runner.cancel()
             result = driver.result(make_worker.own(), problem)
         except Exception as error:
-            if not driver.worth_keeping(error):
+            done = [isinstance(item, TrainOutcome) for item in driver.search.outcomes.values()]
+            # After an error in the input, the next call will have another one.
+            if not (any(done) if isinstance(error, InputError) else done):
                 folder.clear()
             raise
         if out is not None:

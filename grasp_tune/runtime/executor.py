@@ -44,10 +44,7 @@ class Executor(Protocol):
 
 
 def portable(error: Exception, task: Task) -> Exception:
-    """Return the error with a note of where it was raised, or a `SearchError` in its place.
-
-    The latter where it cannot be pickled, and so not be sent to the driver.
-    """
+    """Return the error with a note of where it was raised; a `SearchError` if it cannot travel."""
     if isinstance(error, GraspError):
         return error  # one sentence, which says everything
     where = "".join(traceback.format_exception(error))

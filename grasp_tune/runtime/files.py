@@ -1,7 +1,6 @@
 """Files that are there whole or not at all: atomic replacement, and JSON written that way.
 
-A reader, a second process or the next run after a crash sees the old content or the new one. A
-temporary file stands beside its target while it is written; its name says who writes it, so that
+A temporary file stands beside its target while it is written; its name says who writes it, so that
 what a killed process left can be told from what a living one is writing. No link is ever followed,
 and what is no regular file is neither read nor replaced.
 """
@@ -76,10 +75,7 @@ def in_words(
 def replace_atomically(
     path: Path, write: Callable[[BinaryIO], object], *, durable: bool = True
 ) -> None:
-    """Put what `write` writes in the place of `path`, whole, or leave no trace.
-
-    durable: it is on the disk before this returns; otherwise when the system likes.
-    """
+    """Put what `write` writes in the place of `path`, whole, or nothing; on the disk if durable."""
     check_place(path)
     token = os.urandom(8).hex()  # two threads may write the same path
     temporary = path.with_name(f".{path.name}.{process_name()}.{token}.tmp")
@@ -189,7 +185,6 @@ def read_sealed(path: Path, limit: int = STATE_LIMIT) -> Any:
 
 
 def previous(path: Path) -> Path:
-    """Return where `write_sealed` keeps the file before the last."""
     return path.with_name(f"{path.stem}.previous{path.suffix}")
 
 
@@ -211,7 +206,6 @@ def check_place(path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file of ours, where there is one; `OSError` where it is something else."""
     check_place(path)
     path.unlink(missing_ok=True)
 

@@ -26,15 +26,21 @@ class Usage:
 
     @property
     def share(self) -> float:
-        """Busy over held."""
         return self.busy / self.held if self.held else 0.0
 
 
-class UsageMeter:
-    """Adds up worker-seconds; executors with several workers tell it of every change."""
+def lanes_of(task: Task) -> int:
+    """Return how many workers could share the task: its lanes, 1 where it has none to share."""
+    segments = task.segments if isinstance(task, TrainTask) else ()
+    return segments[0].lanes if len(segments) == 1 else 1
+
+
+class LaneSharing:
+    """How many workers take which task, by the speeds that it is told; adds up worker-seconds."""
 
     def __init__(self) -> None:
         self.speeds: dict[int, float] = {}  # workers on a step -> calls a second, as last measured
+        self._slow: Counter[int] = Counter()  # how often so many were slower than fewer
         self._workers, self._held, self._busy = 0, 0.0, 0.0
         self._now, self._since = (0, 0), time.monotonic()
 
@@ -51,20 +57,6 @@ class UsageMeter:
         self.note(*self._now)
         speeds = tuple(sorted(self.speeds.items()))
         return Usage(self._workers, self._held, self._busy, speeds) if self._workers else None
-
-
-def lanes_of(task: Task) -> int:
-    """Return how many workers could share the task: its lanes, 1 where it has none to share."""
-    segments = task.segments if isinstance(task, TrainTask) else ()
-    return segments[0].lanes if len(segments) == 1 else 1
-
-
-class LaneSharing:
-    """How many workers take which task, by the speeds that `usage` has and is told."""
-
-    def __init__(self, usage: UsageMeter) -> None:
-        self._speeds = usage.speeds
-        self._slow: Counter[int] = Counter()  # how often so many were slower than fewer
 
     def shares(self, tasks: Sequence[Task], idle: int) -> list[int]:
         """Return how many workers each of at most `idle` tasks is given, to end early in all."""
@@ -88,10 +80,7 @@ class LaneSharing:
         return sizes
 
     def workers(self, task: Task, idle: int) -> int:
-        """Return how many of the idle workers take the task, if it is the only one.
-
-        As many as make its steps shorter, unless so many were slower than fewer.
-        """
+        """Return how many of the idle workers a task gets that is the only one."""
         lanes = lanes_of(task)
         for count in range(min(idle, lanes), 1, -1):
             shorter = -(-lanes // (count - 1)) > -(-lanes // count)
@@ -103,6 +92,6 @@ class LaneSharing:
         """Note how fast a task of training was with so many workers on its steps."""
         if not calls or seconds <= 0.0:
             return
-        self._speeds[size] = speed = calls / seconds
-        fewer = [each for other, each in self._speeds.items() if other < size]
+        self.speeds[size] = speed = calls / seconds
+        fewer = [each for other, each in self.speeds.items() if other < size]
         self._slow[size] += bool(fewer) and speed < max(fewer)

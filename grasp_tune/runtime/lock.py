@@ -1,9 +1,8 @@
 """Whose folder it is: a marker file that owns it, names its sweep, and is locked while it is used.
 
 The lock is the kernel's and goes with the process: one left by a crash is never in the way. The
-text in the file holds the sweep's name, and tells people, and whoever writes to the folder, who
-holds the lock. The library `filelock` empties the file that it locks, and knows neither its holder
-nor whether it is still the one in the folder, which is why this is not it.
+text in the file tells who holds it. The library `filelock` empties the file that it locks, and
+knows neither its holder nor whether it is still the one in the folder.
 """
 
 import contextlib

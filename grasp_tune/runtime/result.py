@@ -18,15 +18,7 @@ from grasp_tune.core.plan import Cell, Plan
 from grasp_tune.core.records import Json, decode, encode, record
 from grasp_tune.core.search import Search
 from grasp_tune.core.spec import SweepSpec
-from grasp_tune.core.tasks import (
-    ProbeOutcome,
-    SampleOutcome,
-    ScoreOutcome,
-    Segment,
-    SegmentOutcome,
-    TrainOutcome,
-    ended_runs,
-)
+from grasp_tune.core.tasks import ProbeOutcome, ScoreOutcome, TrainOutcome, ended_runs
 from grasp_tune.engine.checkpoints import Tensors, digest, load_model
 from grasp_tune.runtime.files import STATE_LIMIT, read_json, write_json_atomic
 from grasp_tune.runtime.lane_sharing import Usage
@@ -200,15 +192,13 @@ class Result(_Saved):
             loss = run.last_loss if math.isfinite(run.last_loss) else math.inf
             return run.arm != chosen, math.isinf(loss), -run.calls, loss
 
-        head = ("run", "base", "value", "calls", "last loss", "score")
-        lines = ["{:>4} {:<10} {:>10} {:>8} {:>11} {:>11}".format(*head)]
+        line = "{:>4} {:<10} {:>10} {:>8} {:>11} {:>11}  {}".format
+        lines = [line("run", "base", "value", "calls", "last loss", "score", "").rstrip()]
         for run in sorted(self.runs, key=rank)[:limit]:
             word = "<- chosen" if run.arm == chosen else "" if run.finite else "diverged"
-            line = (
-                f"{run.arm:>4} {run.base:<10} {run.value:>10.3g} {run.calls:>8} "
-                f"{_number(run.last_loss):>11} {_number(scores.get(run.arm, math.nan)):>11}  {word}"
-            )
-            lines.append(line.rstrip())
+            numbers = _number(run.last_loss), _number(scores.get(run.arm, math.nan))
+            cells = run.arm, run.base, f"{run.value:.3g}", run.calls, *numbers, word
+            lines.append(line(*cells).rstrip())
         if limit is not None and len(self.runs) > limit:
             lines.append(f"... and {len(self.runs) - limit} more")
         return "\n".join(lines)
@@ -263,8 +253,6 @@ class Result(_Saved):
         if data.get("format") != 2:
             raise InputError(f"{path}: not a result of format 2")
         found = decode(_Saved, {item.name: data.get(item.name) for item in fields(_Saved)})
-        if not all(type(count) is int for count in found.calls.values()):
-            raise InputError(f"{path}: calls must be whole numbers by purpose")
         values = {**vars(found), "spec": SweepSpec.checked(found.spec)}
         store = CheckpointStore(path.parent)
         tensors = store.read(MODEL).tensors
@@ -310,7 +298,7 @@ def _number(value: float) -> str:
 
 def _runs(search: Search) -> tuple[Run, ...]:
     """Return every run, its stretches put together in the order of its own calls."""
-    found: dict[int, list[tuple[Segment, SegmentOutcome]]] = {}
+    found: dict[int, list[Any]] = {}  # by run: its parts, as asked for and as they ended
     writers: dict[Key | None, int] = {}  # checkpoint -> the run that left it
     for segment, outcome in ended_runs(search.tasks.values(), search.outcomes):
         writers.update(dict.fromkeys(segment.writes, segment.arm.index))
@@ -322,10 +310,7 @@ def _runs(search: Search) -> tuple[Run, ...]:
         first, items = parts[0][0], [item for _, item in parts]
         runs.append(
             Run(
-                arm=arm,
-                base=first.arm.base,
-                value=first.arm.value,
-                power=first.arm.power,
+                *(arm, first.arm.base, first.arm.value, first.arm.power),
                 calls=sum(item.calls for item in items),
                 finite=all(item.finite for item in items),
                 stretches=tuple((segment.start, segment.stop) for segment, _ in parts),
@@ -342,22 +327,20 @@ def _looks(search: Search) -> tuple[Look, ...]:
     outcomes = search.outcomes
     if not any(isinstance(item, ProbeOutcome) and item.held_out for item in outcomes.values()):
         return ()
-    found: dict[tuple[int, int, bool], list[SampleOutcome]] = {}
+    found: dict[tuple[int, int, bool], list[Any]] = {}
     for task, item in outcomes.items():
-        value = getattr(search.tasks[task], "by", "") == "value"
-        for sample in item.samples if isinstance(item, ScoreOutcome) and value else ():
-            key = Key.parse(sample.key)  # a state is the same point as the iterate
-            place = (key.run, key.call, key.what == "average")
-            found.setdefault(place, []).append(replace(sample, key=""))
+        if isinstance(item, ScoreOutcome) and getattr(search.tasks[task], "by", "") == "value":
+            for sample in item.samples:
+                key = Key.parse(sample.key)  # a state is the same point as the iterate
+                place = (key.run, key.call, key.what == "average")
+                found.setdefault(place, []).append(replace(sample, key=""))
     looks = []
     for place, samples in found.items():
         score = tallied(samples)[""]
         total = score.count or math.nan
-        loss = sum(item.count * item.loss for item in samples) / total
+        loss, error = sum(item.count * item.loss for item in samples) / total, math.nan
         metric = sum(item.count * item.metric for item in samples) / total
-        error = math.sqrt(score.variance / total)
         if math.isnan(loss):  # it is the score
-            looks.append(Look(*place, score.count, score.mean, error, metric))
-        else:
-            looks.append(Look(*place, score.count, loss, math.nan, metric))
+            loss, error = score.mean, math.sqrt(score.variance / total)
+        looks.append(Look(*place, score.count, loss, error, metric))
     return tuple(looks)

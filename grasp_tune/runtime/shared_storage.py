@@ -16,6 +16,7 @@ import json
 import shutil
 import uuid
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -52,12 +53,8 @@ class ArrowStore(BlobStore):
         with self._filesystem.open_input_stream(f"{self._folder}/{name}") as stream:
             return io.BytesIO(stream.read())  # it has no size: all of it is read at once
 
-    def has_blob(self, name: str) -> bool:
-        found = self._filesystem.get_file_info(f"{self._folder}/{name}")
-        return bool(found.type == arrow.FileType.File)
-
     def remove_blob(self, name: str) -> None:
-        if self.has_blob(name):
+        with suppress(FileNotFoundError):
             self._filesystem.delete_file(f"{self._folder}/{name}")
 
     def blobs(self) -> Iterable[str]:
@@ -76,11 +73,9 @@ def sweep_store(storage: str, spec: SweepSpec, out: Path | None) -> Store:
     """Return a sweep's own store in a folder or bucket; the same `out` and spec find it again."""
     values = {**spec.to_dict(), "budget": 0}  # which may be extended
     name = uuid.uuid4().hex[:16] if out is None else fingerprint(str(out.resolve()), values)
-    name = f"grasp-{name}"
-    if "://" not in storage:
-        return CheckpointStore(Path(storage).resolve() / name, sweep=name)
+    name, place = f"grasp-{name}", storage if "://" in storage else str(Path(storage).resolve())
     try:
-        filesystem, path = arrow.FileSystem.from_uri(storage)
+        filesystem, path = arrow.FileSystem.from_uri(place)
     except (OSError, ValueError) as fault:
         raise InputError(f"storage: got {storage!r}, expected a folder or URI: {fault}") from fault
     return store_on(filesystem, f"{path}/{name}", name)
@@ -115,5 +110,4 @@ class SharedStorage:
         return outcome_from_dict(json.loads(str(found["outcome"]))), int(found["width"])
 
     def forget(self, task: Task) -> None:
-        """Have a task done again that has ended."""
         self._outcomes.delete(task.id)

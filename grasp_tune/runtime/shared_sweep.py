@@ -11,7 +11,6 @@ import logging
 import math
 import time
 import uuid
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
@@ -43,30 +42,22 @@ class Work:
     """What a worker is to do, with all that it needs besides the problem and the storage."""
 
     run: str  # which sweep; its folder in the storage
-    task: Task | None  # None: put the chosen model where users find it
+    task: Task  # or `SELECT`: put the chosen model where users find it
     spec: SweepSpec
     bases: Mapping[str, Factory]
-    search: Search | None = None  # which has ended, where there is no task
-
-    @property
-    def id(self) -> str:
-        return str(SELECT.id) if self.task is None else self.task.id
+    search: Search | None = None  # which has ended, for `SELECT`
 
     def __repr__(self) -> str:
-        return f"<{self.id}>"  # frameworks write it into files and tables
+        return f"<{self.task.id}>"  # frameworks write it into files and tables
 
 
 class SharedSweep(Ledger):
-    """The search, who works on what, and what each of them said.
-
-    spec: everything that fixes the sweep.
-    bases: the user's own optimizers by name.
-    width_known: whether `spec.width` is decided; otherwise the first outcome says it.
-    """
+    """The search, who works on what, and what each of them said."""
 
     def __init__(self, spec: SweepSpec, bases: Mapping[str, Factory], *, width_known: bool) -> None:
         super().__init__(Search(spec), select=True)
-        self._given, self.bases, self._width_known = spec, bases, width_known
+        self._given, self.bases = spec, bases
+        self._width_known = width_known  # otherwise the first outcome says it
         # Names the sweep's folder in the storage: what fixes the sweep, and which time it is run.
         self._kind = fingerprint(spec.to_dict())
         self.run = self._kind + uuid.uuid4().hex[:8]
@@ -89,15 +80,14 @@ class SharedSweep(Ledger):
     def next(self, owner: str = "") -> Any:
         """Return the owner's `Work`, or that others must end first, or that all is done."""
         while not isinstance(step := super().next(owner), Step):
-            if step is SELECT:
-                return Work(self.run, None, self.search.spec, self.bases, self.search)
-            if self.storage is not None:
+            if step is not SELECT and self.storage is not None:
                 if step.id in self.search.outcomes:
                     self.storage.forget(step)  # what it left is lost
                 elif (known := self.storage.read_outcome(step)) is not None:
                     self._tell(step.id, *known)  # a run that was cut off had done it
                     continue
-            return Work(self.run, step, self.search.spec, self.bases)
+            ended = self.search if step is SELECT else None
+            return Work(self.run, step, self.search.spec, self.bases, ended)
         return step
 
     def hear(self, owner: str, row: Mapping[str, Any]) -> None:
@@ -107,29 +97,26 @@ class SharedSweep(Ledger):
             return
         if status == "running":
             self._under_way[key] = int(row.get("oracle_calls", 0))
-        elif status == "ended":
-            if self.storage is None:
-                self.storage = SharedStorage(arrow.LocalFileSystem(), str(row["folder"]))
-            self._end(key, self.storage)
         elif status == "fault" and self.running.get(key) == owner:  # else it was heard before
             if lost is None:
                 raise SearchError(f"{key} cannot be done: {row.get('reason')}")
             self.ended(key, CheckpointError(f"checkpoint {lost} cannot be read", str(lost)))
-
-    def _end(self, key: str, storage: SharedStorage) -> None:
-        task, known = self.search.tasks.get(key), key in self.search.outcomes
-        if key == SELECT.id:
-            self.ended(key, SELECT)
-        if task is None or (known and key not in self.running):
-            return  # heard before
-        if (record := storage.read_outcome(task)) is not None:
-            self._tell(key, *record)
-        elif not known:  # else it comes late, and the task is being done again
-            raise SearchError(
-                f"{key} ended, but its outcome is not in the storage that the driver sees: with "
-                "several machines, storage_path must be a shared folder (NFS) or a bucket "
-                "(s3://..., gs://...) that all of them, and this one, can reach"
-            )
+        elif status == "ended":
+            if self.storage is None:
+                self.storage = SharedStorage(arrow.LocalFileSystem(), str(row["folder"]))
+            task, known = self.search.tasks.get(key), key in self.search.outcomes
+            if key == SELECT.id:
+                self.ended(key, SELECT)
+            elif task is None or (known and key not in self.running):
+                return  # heard before
+            elif (record := self.storage.read_outcome(task)) is not None:
+                self._tell(key, *record)
+            elif not known:  # else it comes late, and the task is being done again
+                raise SearchError(
+                    f"{key} ended, but its outcome is not in the storage that the driver sees: "
+                    "with several machines, storage_path must be a shared folder (NFS) or a bucket "
+                    "(s3://..., gs://...) that all of them, and this one, can reach"
+                )
 
     def _tell(self, key: str, outcome: Outcome, width: int) -> None:
         if not self._width_known:  # as the model's shape asks
@@ -159,7 +146,6 @@ class SharedSweep(Ledger):
         return Result.of(search, store.read(key).tensors, build)
 
     def state(self) -> dict[str, Json]:
-        """Return as JSON values what is needed to go on besides the outcomes in the storage."""
         search = {name: getattr(self.search, name) for name in ("repeated", "notes", "failures")}
         own = {"spec": self._given.to_dict(), "run": self.run, "selected": self.selected}
         return {"format": 3, **search, **own}
@@ -190,24 +176,28 @@ def fault_row(error: GraspError, work: Work) -> dict[str, Any]:
     """
     if not isinstance(error, CheckpointError):
         return {"status": "fault", "reason": f"{type(error).__name__}: {error}"}
-    reads = () if work.task is None else work.task.reads
-    chosen = () if work.search is None else (work.search.partial().key,)
-    if error.key not in (*reads, *chosen):
+    if error.key not in (work.task.reads if work.search is None else [work.search.partial().key]):
         raise error
     return {"status": "fault", "checkpoint": error.key}
 
 
-class SharedTrial(ABC):
+class SharedTrial:
     """What a worker does around its work, and what it reports; see `loop.task_optimizer.TaskTrial`.
 
     open_storage: gives the sweep's storage, as this machine sees it.
+    report: tells the driver, with the chosen model where there is a result.
     silence: seconds since the driver last heard of the worker.
     """
 
     def __init__(
-        self, work: Work, open_storage: Callable[[], SharedStorage], silence: float = 0.0
+        self,
+        work: Work,
+        open_storage: Callable[[], SharedStorage],
+        report: Callable[[dict[str, Any], Result | None], None],
+        silence: float = 0.0,
     ) -> None:
-        self.work, self.task, self.seed = work, work.task, work.spec.seed
+        self.work, self.seed, self._report = work, work.spec.seed, report
+        self.task = work.task if work.search is None else None
         self._calls, self._reported = 0, time.monotonic() - silence
         with self.faults():
             self.storage = open_storage()
@@ -217,13 +207,10 @@ class SharedTrial(ABC):
             self._ended(known[0])
         self._add = self.storage.calls.counter()
 
-    @abstractmethod
-    def report(self, row: dict[str, Any], result: Result | None = None) -> None:
-        """Report to the driver, with the chosen model where there is a result."""
-
-    @abstractmethod
-    def last(self, row: dict[str, Any]) -> NoReturn:
-        """Report to the driver, and end."""
+    def _last(self, row: dict[str, Any]) -> NoReturn:
+        """Report, and end the worker's function the way Tune does: it leaves `report` like this."""
+        self._report({**row, "done": True}, None)
+        raise SystemExit(0)
 
     def called(self, calls: int) -> None:
         self.count(1)
@@ -234,7 +221,7 @@ class SharedTrial(ABC):
         self._calls += calls
         if time.monotonic() - self._reported > HEARTBEAT:
             self._reported = time.monotonic()
-            self.report({"status": "running", "oracle_calls": self._calls})
+            self._report({"status": "running", "oracle_calls": self._calls}, None)
 
     def end(self, outcome: Outcome, width: int = 0) -> NoReturn:
         """Put the outcome into the storage, then report it; see `SharedStorage.write_outcome`."""
@@ -251,7 +238,7 @@ class SharedTrial(ABC):
             if finite:
                 best = min(finite, key=lambda item: item.loss)
                 row |= {"train_loss": best.loss, "gradient_norm": best.window_norm}
-        self.last(row)
+        self._last(row)
 
     @contextlib.contextmanager
     def faults(self) -> Iterator[None]:
@@ -259,13 +246,10 @@ class SharedTrial(ABC):
         try:
             yield
         except GraspError as error:
-            self.last(fault_row(error, self.work))
+            self._last(fault_row(error, self.work))
 
     def select(self, place: Callable[[str], Tensors], **more: Any) -> Result:
-        """Leave the chosen model and the result in the storage, and report them; the work goes on.
-
-        place: puts a model at a checkpoint, and returns its tensors.
-        """
+        """Leave the chosen model and the result in the storage, and report them."""
         search, storage = self.work.search, self.storage
         assert search is not None
         tensors = place(search.partial().key)
@@ -279,5 +263,5 @@ class SharedTrial(ABC):
             probes = [x.value for x in outcomes if isinstance(x, ProbeOutcome) and x.values]
             loss = (probes or [loss])[-1]
         row = {"status": "ended", "folder": storage.path, "score": result.score, "loss": loss}
-        self.report({**row, **more}, result)
+        self._report({**row, **more}, result)
         return result

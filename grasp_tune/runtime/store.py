@@ -21,13 +21,7 @@ from torch import Tensor
 from grasp_tune.core.errors import CheckpointError, InputError
 from grasp_tune.engine.checkpoints import Checkpoint, Store
 from grasp_tune.engine.tensor_file import Content, DamagedFile, Meta, read_tensors
-from grasp_tune.runtime.files import (
-    in_words,
-    open_regular,
-    remove,
-    remove_stale,
-    replace_atomically,
-)
+from grasp_tune.runtime import files
 from grasp_tune.runtime.lock import FolderLock
 
 logger = logging.getLogger(__name__)
@@ -65,28 +59,21 @@ class BlobStore(ABC):
     @abstractmethod
     def put_blob(self, name: str, content: Content) -> None: ...
     @abstractmethod
-    def open_blob(self, name: str) -> BinaryIO:
-        """Return it, to be read from its beginning; `FileNotFoundError` where there is none."""
-
+    def open_blob(self, name: str) -> BinaryIO: ...  # `FileNotFoundError` where there is none
     @abstractmethod
-    def has_blob(self, name: str) -> bool: ...
-    @abstractmethod
-    def remove_blob(self, name: str) -> None:
-        """Remove it; one that is not there is no fault."""
+    def remove_blob(self, name: str) -> None: ...  # one that is not there is no fault
 
     def blobs(self) -> Iterable[str]:
-        """Return the names of those that can be listed."""
-        return ()
+        return ()  # the names of those that can be listed
 
     def name(self, key: str) -> str:
-        """Return the name of a key's blob."""
         return file_name(key)
 
     def write(self, key: str, tensors: Mapping[str, Tensor], meta: Meta) -> None:
         """Replace the blob of the key; kept for good when this returns."""
         (name, what), content = self._blob(key), Content.of(tensors, meta, key, self._sweep)
         # The error is without the key: there is nothing to make again.
-        in_words(lambda: self.put_blob(name, content), what, needed=content.size)
+        files.in_words(lambda: self.put_blob(name, content), what, needed=content.size)
 
     def read(self, key: str) -> Checkpoint:
         name, what = self._blob(key)
@@ -103,14 +90,18 @@ class BlobStore(ABC):
             except DamagedFile as fault:
                 raise CheckpointError(f"{what} {fault}", key) from None
 
-        return in_words(load, what, "read", key=key)
+        return files.in_words(load, what, "read", key=key)
 
     def exists(self, key: str) -> bool:
-        return self.has_blob(self.name(key))
+        name = self.name(key)
+        with contextlib.suppress(OSError):
+            self.open_blob(name).close()
+            return True
+        return False
 
     def delete(self, key: str) -> None:
         name, what = self._blob(key)
-        in_words(lambda: self.remove_blob(name), what, "removed")
+        files.in_words(lambda: self.remove_blob(name), what, "removed")
 
     def keys(self) -> tuple[str, ...]:
         found = (name.removesuffix(SUFFIX) for name in self.blobs() if name.endswith(SUFFIX))
@@ -123,7 +114,6 @@ class BlobStore(ABC):
 
 
 def discard(store: Store, keys: Iterable[str]) -> None:
-    """Remove checkpoints that nobody will read again."""
     for key in keys:
         try:
             store.delete(key)
@@ -163,7 +153,6 @@ class CheckpointStore(BlobStore):
         super().__init__(sweep if lock is None else lock.sweep, f"{self.folder}/")
 
     def path(self, key: str) -> Path:
-        """Return the file of the key, there or not."""
         return self.folder / file_name(key)
 
     def put_blob(self, name: str, content: Content) -> None:
@@ -171,18 +160,15 @@ class CheckpointStore(BlobStore):
             self._lock.check()
         self.folder.mkdir(parents=True, exist_ok=True)
         if not self._cleaned:
-            remove_stale(self.folder)
+            files.remove_stale(self.folder)
             self._cleaned = True
-        replace_atomically(self.folder / name, content.write, durable=self._durable)
+        files.replace_atomically(self.folder / name, content.write, durable=self._durable)
 
     def open_blob(self, name: str) -> BinaryIO:
-        return open(open_regular(self.folder / name), "rb")
-
-    def has_blob(self, name: str) -> bool:
-        return (self.folder / name).is_file()
+        return open(files.open_regular(self.folder / name), "rb")
 
     def remove_blob(self, name: str) -> None:
-        remove(self.folder / name)
+        files.remove(self.folder / name)
 
     def blobs(self) -> Iterable[str]:
         return (path.name for path in self.folder.glob(f"*{SUFFIX}"))

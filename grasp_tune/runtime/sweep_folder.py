@@ -29,7 +29,7 @@ from grasp_tune.core.tasks import ProbeOutcome
 from grasp_tune.engine.checkpoints import Store
 from grasp_tune.runtime import files
 from grasp_tune.runtime.call_counter import NAMES, CallCounter
-from grasp_tune.runtime.lane_sharing import UsageMeter
+from grasp_tune.runtime.lane_sharing import LaneSharing
 from grasp_tune.runtime.lock import NAME, FolderLock, folder_lock
 from grasp_tune.runtime.store import CheckpointStore
 
@@ -40,10 +40,7 @@ USUAL_BYTES, LEAST_BYTES = 4, 2  # of one number; the least in half precision
 
 
 def load_search(path: Path, spec: SweepSpec | None = None) -> Search:
-    """Return the search of a state file; where that is damaged, of the one saved before it.
-
-    One that has ended is extended where `spec` has more budget.
-    """
+    """Return the search of a state file, or of the one saved before it; `spec` may extend it."""
     return Search.from_state(files.read_sealed(path), spec, extend=True)
 
 
@@ -57,7 +54,7 @@ class SweepFolder:
     calls: CallCounter
     made: bool  # the folder did not exist before
     kept: bool  # somebody may go on from it later
-    usage: UsageMeter = field(default_factory=UsageMeter)
+    sharing: LaneSharing = field(default_factory=LaneSharing)
     checked: int = 0  # rounds whose need for disk was looked at
 
     def __post_init__(self) -> None:
@@ -167,10 +164,7 @@ def open_folder(
 
 
 def check_room(folder: Path, checkpoints: int, numbers: int) -> None:
-    """Raise `CheckpointError` where the disk cannot hold so many more checkpoints.
-
-    numbers: of the model, a lower bound: the state of a run has its optimizer's too.
-    """
+    """Raise `CheckpointError` where the disk cannot hold so many checkpoints of so many numbers."""
     free, count = shutil.disk_usage(folder).free, checkpoints * numbers
     lack = (
         f"room: {checkpoints} checkpoints of {numbers} numbers, about "

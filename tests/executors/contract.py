@@ -24,7 +24,7 @@ from grasp_tune.executors.local import InProcess
 from grasp_tune.executors.optuna import StudyExecutor
 from grasp_tune.executors.process_pool import ProcessPool
 from grasp_tune.executors.ray import RayBackend, RayExecutor
-from grasp_tune.executors.study_log import StudyLog
+from grasp_tune.executors.study import StudyLog
 from grasp_tune.runtime.driver import MakeWorker, run_sweep
 from grasp_tune.runtime.executor import Ended, Executor
 from grasp_tune.runtime.store import CheckpointStore

@@ -24,7 +24,7 @@ from grasp_tune.core.tasks import Arm, Segment, TrainTask
 from grasp_tune.engine.lane_group import LaneGroup, LaneSum, Seat, Shares
 from grasp_tune.executors.ray import RayBackend, RayExecutor
 from grasp_tune.runtime.driver import run_sweep
-from grasp_tune.runtime.lane_sharing import LaneSharing, UsageMeter
+from grasp_tune.runtime.lane_sharing import LaneSharing
 from grasp_tune.schedules.paper import start_candidate, train_candidates
 from grasp_tune.schedules.probe import probing
 from tests.executors.contract import CountedCalls
@@ -196,8 +196,7 @@ def task(lanes: int) -> TrainTask:
 
 
 def test_a_number_of_workers_that_is_slower_than_fewer_is_given_up() -> None:
-    meter = UsageMeter()
-    rule = LaneSharing(meter)
+    rule = LaneSharing()
     assert rule.workers(task(8), 7) == 4  # with five to seven some would still have two lanes
     assert rule.workers(task(8), 3) == 3
     assert rule.workers(task(1), 5) == 1
@@ -212,11 +211,11 @@ def test_a_number_of_workers_that_is_slower_than_fewer_is_given_up() -> None:
     rule.learn(3, 80, 4.0)
     rule.learn(3, 80, 4.0)
     assert rule.workers(task(8), 5) == 2
-    assert meter.reading() is None and meter.speeds == {1: 10.0, 2: 40.0, 3: 20.0, 4: 5.0}
+    assert rule.reading() is None and rule.speeds == {1: 10.0, 2: 40.0, 3: 20.0, 4: 5.0}
 
 
 def test_workers_are_given_to_the_task_that_would_end_last() -> None:
-    rule = LaneSharing(UsageMeter())
+    rule = LaneSharing()
     assert rule.shares([task(8), task(1)], 3) == [2, 1]
     assert rule.shares([task(8), task(8)], 8) == [4, 4]
     assert rule.shares([task(8), task(8), task(8)], 8) == [3, 3, 2]

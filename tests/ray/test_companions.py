@@ -11,7 +11,8 @@ import pytest
 from grasp_tune.core.tasks import Arm, Segment, TrainTask
 from grasp_tune.engine.worker import Worker
 from grasp_tune.executors import ray as executor
-from grasp_tune.executors.ray import Companions
+from grasp_tune.executors.ray import run_with_companions
+from grasp_tune.runtime.lane_sharing import LaneSharing
 from grasp_tune.runtime.store import CheckpointStore
 from tests.ray.shop import linear_problem
 
@@ -36,15 +37,16 @@ def test_a_task_with_companions_has_the_bits_of_one_without(
 
     def done(name: str, **how: Any) -> tuple[Any, bytes]:
         caplog.clear()
-        outcome = group.run(make(name), TASK, {"CPU": 1.0}, lambda counter: make(name, **how))
+        made, needs = make(name), {"CPU": 1.0}
+        outcome = run_with_companions(sharing, made, TASK, needs, lambda _: make(name, **how))
         assert ("2 workers a step" in caplog.text) == (name != "alone")
         return outcome, next((tmp_path / name).glob("run001*")).read_bytes()
 
     monkeypatch.setattr(executor, "GAIN", 0.0)
     caplog.set_level(logging.INFO)
-    group = Companions()
+    sharing = LaneSharing()
     alone = done("alone")  # nothing is known yet of its speed
-    group.sharing.learn(1, TASK.calls, 100.0)
+    sharing.learn(1, TASK.calls, 100.0)
     assert done("shared") == alone
     assert "alone" not in caplog.text
     assert done("deadly", deadly=True) == alone

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
 
 import pytest
 from pyarrow import fs as arrow
@@ -33,24 +32,6 @@ DISK = arrow.LocalFileSystem()
 Before = Callable[[], None]
 
 
-class Reported(Exception):
-    """A trial's last report."""
-
-    row: dict[str, object]
-
-
-class Trial(SharedTrial):
-    """A trial that ends with its last report as an exception."""
-
-    def report(self, row: dict[str, Any], result: gt.Result | None = None) -> None:
-        self.row = row
-
-    def last(self, row: dict[str, Any]) -> NoReturn:
-        error = Reported()
-        error.row = row
-        raise error
-
-
 def trial(work: Work, folder: Path, before: Before) -> dict[str, object]:
     """What `GraspTrainable` does with a piece of work, and what it reports."""
 
@@ -59,17 +40,21 @@ def trial(work: Work, folder: Path, before: Before) -> dict[str, object]:
         return workbench.cross_entropy(model, batch)  # type: ignore[arg-type]
 
     given = workbench.problem(workbench.linear, loss)  # type: ignore[arg-type]
-    try:
-        mine = Trial(work, lambda: SharedStorage(DISK, str(folder / work.run)))
+    rows: list[dict[str, object]] = []
+    with suppress(SystemExit):
+        mine = SharedTrial(
+            work,
+            lambda: SharedStorage(DISK, str(folder / work.run)),
+            lambda row, result: rows.append(row),
+        )
         with mine.faults():
             worker = Worker(given, mine.seed, mine.store, work.bases, mine.count)
-            if work.task is None:
+            if mine.task is None:
                 mine.select(worker.tensors_at)
-                return mine.row
-            outcome = worker.run(work.task)
+                return rows[-1]
+            outcome = worker.run(mine.task)
         mine.end(outcome)
-    except Reported as reported:
-        return reported.row
+    return rows[-1]
 
 
 def sweep(folder: Path, before: Before = lambda: None) -> gt.Result:
@@ -85,7 +70,7 @@ def sweep(folder: Path, before: Before = lambda: None) -> gt.Result:
         except Exception as error:
             shared.gone(owner, str(error))
         else:
-            shared.hear(owner, {"run": work.run, "task": work.id, **row})
+            shared.hear(owner, {"run": work.run, "task": work.task.id, **row})
     return shared.result(None)
 
 

@@ -1,5 +1,6 @@
 """The paper's plan for a trainable of the user's own."""
 
+import json
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -111,6 +112,28 @@ def test_failures_unknown_trials_and_restoring_are_harmless(tmp_path: Path) -> N
     other = GraspSearcher.from_plan(gt.NonConvex().plan(budget=9000, grad_norm=1.0), "lr")
     with pytest.raises(gt.InputError, match="another plan"):
         other.restore(str(tmp_path / "state.json"))
+
+
+def test_the_reports_of_a_trial_that_failed_do_not_count() -> None:
+    found = searcher(window=3)
+    config = found.suggest("first")
+    assert isinstance(config, dict)
+    found.on_trial_result("first", row(config, 1, 100.0))
+    found.on_trial_complete("first", error=True)
+    assert found.suggest("second") == config
+    for step, loss in enumerate((5.0, 2.0, 3.0, 1.0)):
+        found.on_trial_result("second", row(config, step, loss))
+    found.on_trial_complete("second", row(config, 3, 1.0))
+    assert found.best == (config["cell"], "second", 2.0, 3)  # (2 + 3 + 1) / 3
+    found.on_trial_complete("second", row(config, 4, -9.0))  # it has ended
+    assert found.best.score == 2.0
+
+
+@pytest.mark.parametrize("state", [{"outcomes": {}}, [], {"cells": 3}])
+def test_a_state_of_another_kind_is_one_line(state: object, tmp_path: Path) -> None:
+    (tmp_path / "state.json").write_text(json.dumps(state))
+    with pytest.raises(gt.InputError, match=r"not a state of cells; where an earlier version"):
+        searcher().restore(str(tmp_path / "state.json"))
 
 
 def test_a_cell_that_always_fails_is_lost() -> None:

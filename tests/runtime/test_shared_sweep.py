@@ -9,6 +9,7 @@ from grasp_tune.core.errors import CheckpointError
 from grasp_tune.core.search import ATTEMPTS, Search
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import Arm, Segment, TrainTask
+from grasp_tune.runtime.driver import SELECT
 from grasp_tune.runtime.shared_sweep import SharedSweep, Work, fault_row
 
 
@@ -24,7 +25,7 @@ def test_a_probe_that_was_given_up_is_asked_for_again_after_a_restore() -> None:
     again = SharedSweep(spec, {}, width_known=True)
     again.load(sweep.state())
     work = again.next("fresh")
-    assert isinstance(work, Work) and work.id.startswith("probe")
+    assert isinstance(work, Work) and work.task.id.startswith("probe")
 
 
 def test_failures_outlive_the_driver() -> None:
@@ -44,7 +45,7 @@ def test_failures_outlive_the_driver() -> None:
 def test_only_a_checkpoint_that_the_work_reads_is_made_again() -> None:
     spec = SweepSpec(gt.NonConvex(), 300)
     task = TrainTask("part", (Segment(Arm.of(1, "sgd", 0.1), 10, 20),))
-    works = Work("run", task, spec, {}), Work("run", None, spec, {}, Search(spec))
+    works = Work("run", task, spec, {}), Work("run", SELECT, spec, {}, Search(spec))
     for work, key in zip(works, (task.reads[0], "x0"), strict=True):
         assert fault_row(CheckpointError("gone", key), work)["checkpoint"] == key
         assert "full" in fault_row(gt.InputError("a full sentence"), work)["reason"]
