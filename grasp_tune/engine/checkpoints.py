@@ -124,6 +124,8 @@ class Buffers:
 
     def __init__(self, model: nn.Module | None) -> None:
         self._modules = [] if model is None else list(model.modules())
+        tracking = (x for x in self._modules if getattr(x, "track_running_stats", False))
+        self._tracking = [(x, x.momentum) for x in tracking if isinstance(x.momentum, float)]
         self._places: list[tuple[dict[str, Tensor | None], str, Tensor]] = []
         self.kept: list[Tensor] = []  # as `keep` found them
 
@@ -131,6 +133,15 @@ class Buffers:
     def items(self) -> list[Tensor]:
         """The buffers, where the model has not put others in their places."""
         return [item for _, _, item in self._places]
+
+    def follow(self, steps: int | None) -> None:
+        """Let running statistics (BatchNorm) look back over at most a tenth of a run's steps.
+
+        With torch's own momentum of 0.1 they would lag behind the weights of a run of fewer than
+        100 steps. None: back to the momentum that the user has chosen.
+        """
+        for part, momentum in self._tracking:
+            part.momentum = max(momentum, min(0.5, 10.0 / steps)) if steps else momentum
 
     def keep(self) -> None:
         """Remember the buffers as they are now."""

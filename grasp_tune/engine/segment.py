@@ -196,6 +196,7 @@ class TrainingRun:
                 checkpoints.load_optimizer(self.optimizer, saved.tensors, numbers, key)
                 self.averages.load(saved.tensors, saved.meta, key)
         self._set_step(1.0)  # the saved one may have been annealed, or another run's
+        bench.buffers.follow(segment.anneal[1] // segment.lanes if segment.anneal else None)
 
     @property
     def over(self) -> bool:
