@@ -125,7 +125,9 @@ class Buffers:
     def __init__(self, model: nn.Module | None) -> None:
         self._modules = [] if model is None else list(model.modules())
         tracking = (x for x in self._modules if getattr(x, "track_running_stats", False))
-        self._tracking = [(x, x.momentum) for x in tracking if isinstance(x.momentum, float)]
+        self._tracking: list[tuple[Any, float]] = [
+            (x, x.momentum) for x in tracking if isinstance(x.momentum, float)
+        ]
         self._places: list[tuple[dict[str, Tensor | None], str, Tensor]] = []
         self.kept: list[Tensor] = []  # as `keep` found them
 
