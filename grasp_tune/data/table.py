@@ -1,5 +1,6 @@
 """Arrays to data: labels to classes, a test share, fewer rows, standardized and scaled columns."""
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,7 +45,8 @@ def reading(file: object, what: str, how: str = "") -> Iterator[None]:
         raise
     except Exception as error:  # readers raise many kinds; all mean the same here
         wanted = f"; expected {how}" if how else ""
-        raise DataError(f"{file}: cannot be read as {what} ({error}){wanted}") from error
+        why = textwrap.shorten(str(error), 200, placeholder=" ...")
+        raise DataError(f"{file}: cannot be read as {what} ({why}){wanted}") from error
 
 
 def check_memory(name: str, needed: float, max_gib: float) -> None:
