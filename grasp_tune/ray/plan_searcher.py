@@ -121,6 +121,9 @@ class PlanSearcher(TuneSearcher):
     ) -> None:
         """Score the cell; one that failed is tried again, three times in all."""
         if error or result is None:
+            run = TuneRun.asking()
+            if self._failure is None and run is not None:
+                self._failure = run.loading_fault(trial_id)
             self.ledger.gone(trial_id, "failed")
         elif key := self.ledger.task_for(trial_id, result.get(f"config/{CELL}")):
             self.on_trial_result(trial_id, result)

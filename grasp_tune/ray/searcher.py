@@ -84,7 +84,6 @@ class GraspSearcher(TuneSearcher):
             method, budget, schedule, seed, ensemble, width, probe_parts, challengers
         )
         self.ledger: SharedSweep = SharedSweep(spec, bases, width_known=fused != "auto")
-        self._failure: Exception | None = None  # raised by the next `suggest`
         self._function = False  # whether the trainable is a function of the user's own
         self._drawn: dict[str, Any] = {}  # constants of the sweep, from a search space
         self._build: Callable[[], nn.Module] | None = None
@@ -147,8 +146,6 @@ class GraspSearcher(TuneSearcher):
         return work.id if work.run == self.ledger.run else None
 
     def next(self, trial_id: str, run: TuneRun | None) -> dict[str, Any] | Step:
-        if self._failure is not None:
-            raise self._failure
         work = self.ledger.next(trial_id)
         if isinstance(work, Step):
             return work
@@ -169,11 +166,10 @@ class GraspSearcher(TuneSearcher):
                     advice = FUNCTION_ENDED if self._function else STOPPED
                     raise InputError(advice.format(task=task, trial=trial_id))
             run = TuneRun.asking()
+            if run is not None and (fault := run.loading_fault(trial_id)):
+                raise fault
             reason = "it failed" if run is None else run.error_of(trial_id)
-            last = reason.strip().splitlines()[-1]
-            if "failed to import on the worker" in reason:
-                raise SearchError(f"the trainable cannot be loaded in a worker process: {last}")
-            self.ledger.gone(trial_id, last)
+            self.ledger.gone(trial_id, reason.strip().splitlines()[-1])
 
     @contextlib.contextmanager
     def _kept_for_later(self) -> Iterator[None]:

@@ -1,8 +1,10 @@
 """The paper's plan for a trainable of the user's own."""
 
 import math
+import sys
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from ray import cloudpickle, tune
 from ray.tune.search import ConcurrencyLimiter, Searcher
 
 import grasp_tune as gt
+from grasp_tune.core.errors import SearchError
 from grasp_tune.ray import GraspSearcher, PlanSearcher, load_result
 from grasp_tune.ray.tune_internals import TuneRun
 from grasp_tune.schedules.cells import training_only
@@ -393,3 +396,23 @@ def test_with_checkpoints_trials_go_on_from_earlier_ones(monkeypatch: pytest.Mon
     kept.clear()
     with pytest.raises(gt.InputError, match="left no checkpoint to go on from"):
         searched(lost)
+
+
+@pytest.mark.usefixtures("ray_session")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("make", [searcher, lambda: GraspSearcher(budget=60)])
+def test_a_trainable_that_workers_cannot_import_ends_the_run_at_once(
+    make: Callable[[], Searcher], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = ModuleType("gone_module")
+    exec("def train(config):\n    pass", vars(gone))
+    monkeypatch.setitem(sys.modules, "gone_module", gone)  # in this process alone
+    with pytest.raises(SearchError, match="cannot be loaded in a worker process: ModuleNotFoundE"):
+        tune.run(
+            gone.train,
+            search_alg=make(),
+            metric="loss",
+            mode="min",
+            storage_path=str(tmp_path),
+            verbose=0,
+        )
