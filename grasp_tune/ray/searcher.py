@@ -245,7 +245,7 @@ def load_result(experiment: Any) -> Result:
     path = Path(str(getattr(experiment, "experiment_path", experiment)))
     if last := sorted(path.glob(f"{FOLDER}/*/result.json"), key=os.path.getmtime):
         return Result.load(last[-1].parent)
-    states = sorted(path.glob("searcher-state-*"), key=os.path.getmtime)
+    states = sorted(path.glob("searcher-state-*"))  # named by time; Tune copies them in any order
     saved = read_json(states[-1], STATE_LIMIT) if states else {}
     if "cells" not in saved:
         raise SearchError(f"{path}: there is no result in it; was it stopped before its end?")
