@@ -93,9 +93,13 @@ def load_model(model: nn.Module, tensors: Mapping[str, Tensor], key: str) -> Non
     for name, own in model_tensors(model).items():
         given = tensors.get(name)
         if given is None or given.shape != own.shape or given.dtype != own.dtype:
+            there = "missing" if given is None else f"{given.dtype} of shape {tuple(given.shape)}"
+            here = f"{own.dtype} of shape {tuple(own.shape)}".replace("torch.", "")
             raise CheckpointError(
-                f"checkpoint {key} does not fit the model at {name}: it was written by another "
-                "model, such as one that names its layers anew each time it is built, or is damaged"
+                f"checkpoint {key} does not fit the model at {name}: it is "
+                f"{there.replace('torch.', '')} there and {here} in the model. Names and shapes of "
+                "parameters and buffers must stay the same, in every model that is built and while "
+                "it runs; or the checkpoint is another model's, or damaged"
             )
         own.copy_(given)
 

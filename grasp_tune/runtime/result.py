@@ -170,7 +170,7 @@ class Result(_Saved):
     def error(self) -> float:
         """The standard error of a score that is a mean over minibatches, else NaN."""
         row = self.choice.chosen
-        if self.choice.by != "value" or row.samples < 2:
+        if self.choice.by != "value" or row.samples < 2 or not math.isfinite(row.score):
             return math.nan
         return math.sqrt(Tally(row.samples, row.score, row.square).variance / row.samples)
 
