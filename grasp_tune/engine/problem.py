@@ -5,6 +5,7 @@ every one of them counts against the budget.
 """
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -256,7 +257,9 @@ def _batch_like(data: Any) -> int:
 
 def _column(item: Tensor | np.ndarray[Any, Any]) -> Tensor:
     try:
-        found = torch.as_tensor(item)
+        with warnings.catch_warnings():  # that it may not be written to, which nobody here does
+            warnings.filterwarnings("ignore", message=".*not writable")
+            found = torch.as_tensor(item)
     except TypeError:
         raise ProblemError(f"data: got an array of {item.dtype}, expected numbers") from None
     wide = isinstance(item, np.ndarray) and found.dtype == torch.float64
