@@ -191,7 +191,7 @@ def run(
     folder = (out or Path(experiment.out or "")).expanduser().absolute()
     flag = " --allow-outside" * allow_outside
     tell = (lambda text: None) if quiet else (lambda text: say(f"note: {text}"))
-    with _resumable(f"grasp-tune resume {shlex.quote(str(folder))}{flag}"):
+    with _resumable(f"grasp-tune resume {shlex.quote(str(folder))}{flag}", folder):
         finished = run_experiment(
             experiment, out, progress=not quiet, fresh=fresh, tell=tell, began=_BEGUN
         )
@@ -219,13 +219,18 @@ def resume(
 
 
 @contextmanager
-def _resumable(command: str) -> Iterator[None]:
-    """Turn Ctrl-C and SIGTERM into one line that says how to go on, and an exit code."""
+def _resumable(command: str, folder: Path | None = None) -> Iterator[None]:
+    """Turn Ctrl-C and SIGTERM into one line that says how to go on, and an exit code.
+
+    folder: what `command` goes on with, once it is there.
+    """
     try:
         yield
     except KeyboardInterrupt as error:
         stopped = type(error) is not KeyboardInterrupt  # our own: SIGTERM
         line = f"stopped; nothing that was finished is lost. To go on: {command}"
+        if folder is not None and not folder.exists():
+            line = "stopped before anything was begun"
         say(f"\n{line}" if sys.stderr.isatty() else line)
         raise typer.Exit(143 if stopped else 130) from None
 
