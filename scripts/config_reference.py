@@ -109,7 +109,8 @@ def _bounds(metadata: list[Any]) -> str:
             for name, sign in (("gt", ">"), ("ge", ">="), ("lt", "<"), ("le", "<=")):
                 bound = getattr(constraint, name, None)
                 if bound is not None:
-                    found.append(f"{sign} {bound:.3g}")
+                    whole = bound == round(bound) and bound < 1e7
+                    found.append(f"{sign} {bound:,.0f}" if whole else f"{sign} {bound:.3g}")
     return f" {', '.join(found)}" if found else ""
 
 

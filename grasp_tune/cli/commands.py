@@ -190,7 +190,7 @@ def run(
     flag = " --allow-outside" * allow_outside
     tell = (lambda text: None) if quiet else (lambda text: _say(f"note: {text}"))
     quoted = shlex.quote(str(folder))
-    with _resumable(f"grasp-tune resume {quoted}{flag}"):
+    with _resumable(f"grasp-tune resume {quoted}{flag}", folder):
         finished = run_experiment(
             experiment, out, progress=not quiet, fresh=fresh, tell=tell, began=_BEGUN
         )
@@ -218,13 +218,18 @@ def resume(
 
 
 @contextmanager
-def _resumable(command: str) -> Iterator[None]:
-    """Turn Ctrl-C and SIGTERM into one line that says how to go on, and an exit code."""
+def _resumable(command: str, folder: Path | None = None) -> Iterator[None]:
+    """Turn Ctrl-C and SIGTERM into one line that says how to go on, and an exit code.
+
+    folder: what `command` goes on with, once it is there.
+    """
     try:
         yield
     except KeyboardInterrupt as error:
         stopped = type(error) is not KeyboardInterrupt  # our own: SIGTERM
         line = f"stopped; nothing that was finished is lost. To go on: {command}"
+        if folder is not None and not folder.exists():
+            line = "stopped before anything was begun"
         _say(f"\n{line}" if sys.stderr.isatty() else line)
         raise typer.Exit(143 if stopped else 130) from None
 

@@ -151,7 +151,11 @@ class Augment(nn.Module):
                 numbers = x.to(torch.get_default_dtype())
                 x = numbers + 0.1 * numbers.std(dim=0) * torch.randn_like(numbers)
             else:
-                x = load_entry_point(name, "problem.augment")(x)
+                rows, x = len(x), load_entry_point(name, "problem.augment")(x)
+                if not isinstance(x, Tensor) or len(x) != rows:
+                    got = f"{len(x)} rows" if isinstance(x, Tensor) else type(x).__name__
+                    wanted = f"expected a tensor of the {rows} rows it was given"
+                    raise EntryPointError(f"problem.augment: {name} returned {got}, {wanted}")
         return x
 
 

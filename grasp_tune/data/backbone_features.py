@@ -4,6 +4,8 @@ A linear layer on them is the convex problem of the paper's experiments, at the 
 """
 
 import logging
+import pickle
+import textwrap
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -95,13 +97,19 @@ def _load(path: Path, key: str) -> dict[str, Tensor]:
             f"{key}: {path} is not there; expected a file with the network's state_dict, saved by "
             "torch.save or as .safetensors"
         )
-    with reading(path, "weights"):
+    how = "a state_dict of tensors, as torch.save(model.state_dict(), path) writes"
+    with reading(path, "weights", how):
         if path.suffix == ".safetensors":
             return load_file(path)
         # weights_only: tensors alone, so that a file of weights cannot run code.
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        try:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+        except pickle.UnpicklingError:  # its own words are a page long
+            raise ValueError("it holds more than tensors, or is damaged") from None
     right = isinstance(state, dict) and all(isinstance(v, Tensor) for v in state.values())
-    require(right, f"{path}: holds {type(state).__name__}, expected a state_dict of tensors")
+    names = ", ".join(map(str, state)) if isinstance(state, dict) else type(state).__name__
+    got = textwrap.shorten(names, 80, placeholder=" ...")
+    require(right, f"{path}: holds {got}, expected {how}")
     return dict(state)
 
 

@@ -61,7 +61,7 @@ def _all_rows(source: Any, options: OwnData) -> list[Array]:
     except (TypeError, ValueError) as error:
         raise EntryPointError(
             f"{KEY}.name: {options.name} gave batches that are no pairs of arrays of one shape "
-            f"({error}); expected (x, y)"
+            f"({error}); expected (x, y), which {KEY}.collate_fn can make of a list of rows"
         ) from error
 
 

@@ -3,6 +3,7 @@
 `table_data` makes it of arrays: labels to classes, a test share, fewer rows, scaled columns.
 """
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -123,7 +124,8 @@ def reading(file: object, what: str, how: str = "") -> Iterator[None]:
         raise
     except Exception as error:  # readers raise many kinds; all mean the same here
         wanted = f"; expected {how}" if how else ""
-        raise DataError(f"{file}: cannot be read as {what} ({error}){wanted}") from error
+        why = textwrap.shorten(str(error), 200, placeholder=" ...")
+        raise DataError(f"{file}: cannot be read as {what} ({why}){wanted}") from error
 
 
 def check_memory(name: str, needed: float, max_gib: float) -> None:

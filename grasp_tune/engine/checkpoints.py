@@ -99,9 +99,13 @@ def load_model(model: Named, tensors: Mapping[str, Tensor], key: str) -> None:
     for name, own in model_tensors(model).items():
         given = tensors.get(name)
         if given is None or given.shape != own.shape or given.dtype != own.dtype:
+            there = "missing" if given is None else f"{given.dtype} of shape {tuple(given.shape)}"
+            here = f"{own.dtype} of shape {tuple(own.shape)}".replace("torch.", "")
             raise CheckpointError(
-                f"checkpoint {key} does not fit the model at {name}: it was written by another "
-                "model, such as one that names its layers anew each time it is built, or is damaged"
+                f"checkpoint {key} does not fit the model at {name}: it is "
+                f"{there.replace('torch.', '')} there and {here} in the model. Names and shapes of "
+                "parameters and buffers must stay the same, in every model that is built and while "
+                "it runs; or the checkpoint is another model's, or damaged"
             )
         own.copy_(given)
 
@@ -127,9 +131,22 @@ class Buffers:
 
     def __init__(self, model: nn.Module | None) -> None:
         self._modules = [] if model is None else list(model.modules())
+        tracking = (x for x in self._modules if getattr(x, "track_running_stats", False))
+        self._tracking: list[tuple[Any, float]] = [
+            (x, x.momentum) for x in tracking if isinstance(x.momentum, float)
+        ]
         self._places: list[tuple[dict[str, Tensor | None], str, Tensor]] = []
         self.items: list[Tensor] = []  # where the model has not put others in their places
         self.kept: list[Tensor] = []  # as `keep` found them
+
+    def follow(self, steps: int | None) -> None:
+        """Let running statistics (BatchNorm) look back over at most a tenth of a run's steps.
+
+        With torch's own momentum of 0.1 they would lag behind the weights of a run of fewer than
+        100 steps. None: back to the momentum that the user has chosen.
+        """
+        for part, momentum in self._tracking:
+            part.momentum = max(momentum, min(0.5, 10.0 / steps)) if steps else momentum
 
     def keep(self) -> None:
         """Remember the buffers as they are now."""

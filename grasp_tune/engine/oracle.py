@@ -6,9 +6,11 @@ Every call of the user's loss happens here, and is counted here. Random numbers 
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from grasp_tune.core.errors import ProblemError
 from grasp_tune.core.random_streams import address
@@ -52,14 +54,25 @@ class Oracle:
         of a differential equation).
         """
         batch = self._batch(purpose, call)
-        loss = float(self._loss(batch))
         metric = self.problem.metric
         if metric is None or purpose != "validation":
-            return loss
+            return float(self._loss(batch))
         if not isinstance(batch, tuple | list) or len(batch) != 2:
             raise ProblemError("metric: it needs batches of two parts, inputs and targets")
-        with torch.no_grad():
-            outputs, targets = self.model(batch[0]), batch[1]
+        (inputs, targets), seen = batch, list[Tensor]()
+
+        def see(model: nn.Module, given: tuple[Any, ...], named: Any, output: Any) -> None:
+            if len(given) == 1 and given[0] is inputs and not named and isinstance(output, Tensor):
+                seen.append(output.detach().clone())  # the loss may change it
+
+        hears = not isinstance(self.model, torch.jit.ScriptModule)
+        hook = self.model.register_forward_hook(see, with_kwargs=True) if hears else nullcontext()
+        with hook:
+            loss = float(self._loss(batch))
+        if not seen:  # the loss asks the model in a way of its own
+            with torch.no_grad():
+                seen.append(self.model(inputs))
+        outputs = seen[0]
         self.validated.add(loss, outputs, targets)
         by_loss = self.problem.choose_by == "loss"
         return loss if by_loss else 1.0 - measured(metric, outputs, targets)

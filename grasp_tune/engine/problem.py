@@ -1,7 +1,8 @@
 """What the user gives: a model, a loss, data; checked as far as that takes no oracle call."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, cast
@@ -25,6 +26,10 @@ Data = (
 )
 
 _ASIDE = 7003  # the seed of the validation rows: the same ones whatever a sweep's seed
+_KINDS = (
+    "a tuple of tensors or arrays, a Dataset with a length, a DataLoader, or a function that gives "
+    "an iterable of batches"
+)
 _BUILDER = "a function without arguments that builds the model, such as `lambda: nn.Linear(64, 10)`"
 
 
@@ -41,16 +46,16 @@ class TorchProblem:
         loss of torch, that is any `nn.Module` or a function of `torch.nn.functional`, is applied
         as `loss(model(batch[0]), batch[1])`.
     data: the training data, as one of
-        - a tensor, a NumPy array, or a tuple of them with equal first sizes; a batch is the tuple
-          of the sampled rows, and arrays of float64 become torch's default type;
+        - a tensor, an array or a table (NumPy, pandas), or a tuple of them with equal first sizes;
+          a batch is the tuple of the sampled rows, and float64 becomes torch's default type;
         - a `Dataset` or another sequence of rows, which are collated as a `DataLoader` does;
         - a `DataLoader`: its data set, its batch size and its `collate_fn`. The rows of a batch are
           drawn by number, so that its sampler and its worker processes are not used;
         - an iterable of batches, or a function that gives one. It is read from the beginning for
           each purpose, and again when it ends. So is a loader of an `IterableDataset`.
     batch_size: rows of a batch, for data that come in rows; a `DataLoader` brings its own.
-    validation: like `data`, or the share of its rows to keep aside, such as 0.1; where given, the
-        ensemble compares losses there, in evaluation mode.
+    validation: like `data`, or the share of its rows to keep aside, such as 0.1 (which copies
+        arrays to memory); where given, the ensemble compares losses there, in evaluation mode.
     device: `None` picks CUDA, then MPS, then the CPU.
     metric: what people judge the model by, larger is better: `accuracy`, `f1`, `auc`, `r2`, or a
         function of (outputs, targets), where a batch is (inputs, targets).
@@ -178,12 +183,18 @@ class Rows:
 def _as_data(data: Any, batch_size: int, name: str = "data") -> Any:
     """Return the data as a tuple of tensors, as `Rows`, or as batches to be read in order."""
     columns = Tensor | np.ndarray
+    data = tuple(map(_array, data)) if isinstance(data, tuple) else _array(data)
     if isinstance(data, columns):
         data = (data,)
     if isinstance(data, tuple | list) and data and all(isinstance(x, columns) for x in data):
         return tuple(_column(item) for item in data)
+    if isinstance(data, Mapping | str | bytes):
+        kind = type(data).__name__
+        raise ProblemError(f"{name}: got a {kind}, expected {_KINDS}; rows may be mappings")
     if isinstance(data, tuple | Rows):
         return data
+    if isinstance(data, DataLoader) and data.batch_sampler is None:
+        return data  # batch_size=None: what its data set gives are batches
     if isinstance(data, DataLoader) and _has_rows(data.dataset):
         size = data.batch_size or getattr(data.batch_sampler, "batch_size", None)
         return Rows(data.dataset, data.collate_fn, size)
@@ -200,6 +211,11 @@ def _as_data(data: Any, batch_size: int, name: str = "data") -> Any:
         once = f"a {type(data).__name__} can be read only once; give a function that makes one"
         raise ProblemError(f"{name}: {once}, such as `lambda: itertools.cycle(batches)`")
     return data
+
+
+def _array(item: Any) -> Any:
+    """Return columns of pandas and its like as arrays, everything else as it is."""
+    return item.to_numpy() if hasattr(item, "to_numpy") else item
 
 
 def _has_rows(data: object) -> bool:
@@ -220,7 +236,9 @@ def _batch_like(data: Any) -> int:
 
 def _column(item: Tensor | np.ndarray[Any, Any]) -> Tensor:
     try:
-        found = torch.as_tensor(item)
+        with warnings.catch_warnings():  # that it may not be written to, which nobody here does
+            warnings.filterwarnings("ignore", message=".*not writable")
+            found = torch.as_tensor(item)
     except TypeError:
         raise ProblemError(f"data: got an array of {item.dtype}, expected numbers") from None
     wide = isinstance(item, np.ndarray) and found.dtype == torch.float64
@@ -252,13 +270,13 @@ def _parted(data: Any, share: float) -> tuple[Any, Any]:
 def _checked_rows(data: Any, name: str, least: int) -> int | None:
     """Return how many rows there are, None for an iterable; fewer than `least` is an error."""
     if not isinstance(data, tuple | Rows):
-        wanted = "a tuple of tensors or arrays, a Dataset with a length, a DataLoader, or a"
-        wanted += " function that gives an iterable of batches"
-        _need(callable(data) or hasattr(data, "__iter__"), name, type(data).__name__, wanted)
+        _need(callable(data) or hasattr(data, "__iter__"), name, type(data).__name__, _KINDS)
         return None
     if isinstance(data, tuple):
+        kinds = ", ".join(type(item).__name__ for item in data)
         if not data or not all(isinstance(item, Tensor) and item.ndim >= 1 for item in data):
-            raise ProblemError(f"{name}: a tuple must hold tensors with at least one dimension")
+            wanted = "a tuple must hold tensors with at least one dimension, or arrays"
+            raise ProblemError(f"{name}: {wanted}; got ({kinds})")
         sizes = [len(item) for item in data]
         if len(set(sizes)) != 1:
             raise ProblemError(f"{name}: the tensors have different numbers of rows: {sizes}")

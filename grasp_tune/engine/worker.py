@@ -4,6 +4,8 @@ Given the same problem, seed and store, a task gives the same bits wherever and 
 runs, since minibatches and noise are addressed and every start is a checkpoint or x0.
 """
 
+import warnings
+import weakref
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import partial
@@ -27,6 +29,12 @@ from grasp_tune.engine.streams import untouched_randomness
 from grasp_tune.optimizers.muon import hidden_matrices
 from grasp_tune.optimizers.registry import Factory
 
+SAME_MODEL = (
+    "model: it returned the very module that an earlier sweep has moved, so that this one starts "
+    "where that one ended; return a new one each time, such as copy.deepcopy(model)"
+)
+_MOVED: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # models of the workers so far
+
 
 class Worker:
     """One problem, one process: runs tasks one after the other."""
@@ -44,6 +52,9 @@ class Worker:
         self.oracle = Oracle(problem, seed, count)
         self.model: nn.Module = self.oracle.model
         self.named: checkpoints.Named = self.model
+        if self.model in _MOVED:
+            warnings.warn(SAME_MODEL, stacklevel=2)
+        _MOVED.add(self.model)
         self.trained: list[Tensor] = list(self.oracle.parameters)
         self.matrices = hidden_matrices(self.model, self.trained)
         self.held_out = problem.validation is not None

@@ -39,9 +39,11 @@ class _Parts(Callback):
         self._report(self._parts, self._best)
 
 
-@torch.no_grad()
 def _value(problem: TorchProblem, model: nn.Module, data: Any, drawn: list[int] | None) -> float:
-    """Return the loss, or 1 - metric, over the data's rows (those drawn), in evaluation mode."""
+    """Return the loss, or 1 - metric, over the data's rows (those drawn), in evaluation mode.
+
+    Gradients are on, as in the oracle: a loss may take derivatives itself.
+    """
     device, metric = problem.chosen_device, problem.metric
     if drawn is not None and isinstance(data, tuple):
         data = tuple(item[drawn] for item in data)
@@ -50,9 +52,10 @@ def _value(problem: TorchProblem, model: nn.Module, data: Any, drawn: list[int] 
     model.to(device).eval()
     parts = list(full_batches(data, device))
     if metric is not None and problem.choose_by == "metric":
-        outputs = torch.cat([model(batch[0]) for batch, _ in parts])
+        with torch.no_grad():
+            outputs = torch.cat([model(batch[0]) for batch, _ in parts])
         return 1.0 - measured(metric, outputs, torch.cat([batch[1] for batch, _ in parts]))
-    total = sum(float(problem.loss(model, batch)) * count for batch, count in parts)
+    total = sum(float(problem.loss(model, batch).detach()) * count for batch, count in parts)
     return total / sum(count for _, count in parts)
 
 

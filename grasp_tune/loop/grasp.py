@@ -152,6 +152,7 @@ class Grasp(LoopOptimizer):
     def _place_choice(self) -> None:
         """Leave the chosen weights in the model, for good."""
         self._point.place(self._search.leader)
+        self._point.buffers.follow(None)
         self._done = True
         if self._whole_epochs:  # a search may end with some steps to spare
             self._spare = self._search.spec.budget - self._calls

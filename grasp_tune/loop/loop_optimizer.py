@@ -63,6 +63,11 @@ class LoopOptimizer(Optimizer):
         if not isinstance(point.model, torch.jit.ScriptModule | None):  # it takes no hooks
             self.listen_to(point.model)
 
+    @property
+    def model(self) -> nn.Module | None:
+        """The model that it was given, None where it was given parameters."""
+        return self._point.model
+
     def listen_to(self, model: nn.Module) -> None:
         """Take the losses of steps without one from this model's output."""
         # The hook knows the list alone, and so does that of a copy of the model.

@@ -32,7 +32,7 @@ class GraspCallback(TrainerCallback):
             if not isinstance(self._opt, Grasp):
                 kind = type(self._opt).__name__
                 raise TypeError(f"the Trainer's optimizer is a {kind}, expected a grasp_tune.Grasp")
-        if self._opt._point.model is None:  # it was made from parameters
+        if self._opt.model is None:  # it was made from parameters
             self._opt.listen_to(kwargs["model"])
         schedule = kwargs.get("lr_scheduler")
         if schedule is not None and hasattr(schedule, "lr_lambdas"):

@@ -142,6 +142,9 @@ class PlanSearcher(TuneSearcher):
     ) -> None:
         """Score the cell; one that failed is tried again, three times in all."""
         if error or result is None:
+            run = TuneRun.asking()
+            if self._failure is None and run is not None:
+                self._failure = run.loading_fault(trial_id)
             self._reports.pop(self.ledger.task_of(trial_id) or "", None)
             self.ledger.gone(trial_id, "failed")
         elif key := self._task(trial_id, result):

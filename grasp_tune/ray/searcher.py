@@ -68,7 +68,6 @@ class GraspSearcher(TuneSearcher):
             method, budget, schedule, seed, ensemble, width, probe_parts, challengers
         )
         self.ledger: SharedSweep = SharedSweep(spec, bases, width_known=fused != "auto")
-        self._failure: Exception | None = None  # raised by the next `suggest`
         self._function = False  # whether the trainable is a function of the user's own
         self._drawn: dict[str, Any] = {}  # constants of the sweep, from a search space
         self._build: Callable[[], nn.Module] | None = None
@@ -131,8 +130,6 @@ class GraspSearcher(TuneSearcher):
         return work.task.id if work.run == self.ledger.run else None
 
     def next(self, trial_id: str, run: TuneRun | None) -> dict[str, Any] | Step:
-        if self._failure is not None:
-            raise self._failure
         work = self.ledger.next(trial_id)
         if isinstance(work, Step):
             return work
@@ -161,11 +158,10 @@ class GraspSearcher(TuneSearcher):
                         "GraspSearcher.for_step(budget, parameter=...)"
                     )
             run = TuneRun.asking()
+            if run is not None and (fault := run.loading_fault(trial_id)):
+                raise fault
             reason = "it failed" if run is None else run.error_of(trial_id)
-            last = reason.strip().splitlines()[-1]
-            if "failed to import on the worker" in reason:
-                raise SearchError(f"the trainable cannot be loaded in a worker process: {last}")
-            self.ledger.gone(trial_id, last)
+            self.ledger.gone(trial_id, reason.strip().splitlines()[-1])
 
     @contextlib.contextmanager
     def _kept_for_later(self) -> Iterator[None]:
@@ -241,7 +237,7 @@ def load_result(experiment: Any) -> Result:
     path = Path(str(getattr(experiment, "experiment_path", experiment)))
     if last := sorted(path.glob(f"{FOLDER}/*/result.json"), key=os.path.getmtime):
         return Result.load(last[-1].parent)
-    states = sorted(path.glob("searcher-state-*"), key=os.path.getmtime)
+    states = sorted(path.glob("searcher-state-*"))  # named by time; Tune copies them in any order
     saved = read_json(states[-1], STATE_LIMIT) if states else {}
     if "cells" not in saved:
         raise SearchError(f"{path}: there is no result in it; was it stopped before its end?")

@@ -9,6 +9,7 @@ import contextlib
 import copy
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -99,6 +100,15 @@ class TuneRun:
         known = path.is_file()
         return path.read_text(errors="replace") if known else "the trial ended with an error"
 
+    def loading_fault(self, trial_id: str) -> SearchError | None:
+        """Return why the trainable of a failed trial, and so of all, cannot be loaded, if so."""
+        _, said, after = self.error_of(trial_id).partition("failed to import on the worker")
+        causes = [
+            line for line in after.splitlines() if re.match(r"[\w.]+(Error|Exception)\b", line)
+        ]
+        why = f"the trainable cannot be loaded in a worker process: {(causes or ['no reason'])[0]}"
+        return SearchError(why) if said else None
+
     @property
     def spec(self) -> dict[str, Any]:
         """What Tune was told: trainable (`run`), `config`, `storage`; empty if unknown."""
@@ -129,6 +139,7 @@ class TuneSearcher(Searcher):
     task_in: Callable[[Mapping[str, Any]], str | None]  # the task in a config, if it is ours
     next: Callable[[str, TuneRun | None], dict[str, Any] | Step]  # gives a trial its config
     _met: object = None  # the run that was set up
+    _failure: Exception | None = None  # raised by the next `suggest`
     _restored: frozenset[str] = frozenset()  # trials that lived in it before it asked
 
     def __getstate__(self) -> dict[str, Any]:
@@ -148,6 +159,8 @@ class TuneSearcher(Searcher):
                 self._restored -= {trial}
                 if (task := self.ledger.task_of(trial)) is not None:
                     self.ledger.give_back(task)
+        if self._failure is not None:
+            raise self._failure
         found = self.next(trial_id, run)
         if isinstance(found, Step):
             return None if found is Step.WAIT else Searcher.FINISHED

@@ -12,7 +12,7 @@ from torch import nn
 
 from grasp_tune.core.checkpoint_keys import Key
 from grasp_tune.core.choice import Candidate, Certificate, Choice, certify
-from grasp_tune.core.ensemble import tallied
+from grasp_tune.core.ensemble import Tally, tallied
 from grasp_tune.core.errors import CheckpointError, InputError
 from grasp_tune.core.plan import Cell, Plan
 from grasp_tune.core.records import Json, decode, encode, record
@@ -159,6 +159,14 @@ class Result(_Saved):
         return self.choice.chosen.score
 
     @property
+    def error(self) -> float:
+        """The standard error of a score that is a mean over minibatches, else NaN."""
+        row = self.choice.chosen
+        if self.choice.by != "value" or row.samples < 2 or not math.isfinite(row.score):
+            return math.nan
+        return math.sqrt(Tally(row.samples, row.score, row.square).variance / row.samples)
+
+    @property
     def loss(self) -> float:
         """The chosen point's loss as far as it is known without a further call, else NaN."""
         if self.choice.by == "value":
@@ -268,7 +276,10 @@ class Result(_Saved):
         kind = f"{held_out}loss" if self.choice.by == "value" else "gradient norm"
         kind = kind if self.metric is None else f"1 - {self.metric}"
         samples = self.choice.chosen.samples  # few of them are an estimate, and said to be
-        score = _number(self.score) + (f" over {samples} minibatches" if samples else "")
+        bar = "" if math.isnan(self.error) else f" ± {self.error:.2g}"
+        rows = f" of {self.validation} rows" if self.validation else ""
+        words = f" over {samples} minibatch{'es' * (samples > 1)}{rows}" if samples else ""
+        score = f"{_number(self.score)}{bar}{words}"
         partial = ", stopped early" if self.partial else ""
         return f"<Result: {what}, {kind} {score}, {calls} of {self.spec['budget']} calls{partial}>"
 

@@ -180,6 +180,17 @@ def loss(model, batch):
 """
 
 
+def test_a_run_stopped_before_its_folder_was_made_names_no_folder_to_resume(
+    command: Command, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / "stopping.py").write_text("def rows():\n    raise KeyboardInterrupt\n")
+    monkeypatch.syspath_prepend(place)
+    stopped = command("run", "small.yaml", "--out", "o", "--set", "problem.dataset=stopping:rows")
+    assert stopped.code == 130
+    assert stopped.err.splitlines()[-1] == "stopped before anything was begun"
+    assert not (place / "o").exists()
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_stopped_run_says_how_to_go_on_and_does(
     command: Command, place: Path, number: signal.Signals, code: int

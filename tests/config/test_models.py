@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from grasp_tune.config.errors import DataError, EntryPointError
 from grasp_tune.config.loader import experiment_from
@@ -187,3 +187,37 @@ def test_a_model_starts_from_weights_that_fit(tmp_path: Path) -> None:
     torch.save({"a": torch.ones(2)}, tmp_path / "w.pt")
     with pytest.raises(DataError, match=r"none of the 1 tensors fits mlp; expected names such as"):
         factory(ROWS, 3, name="mlp", weights=str(tmp_path / "w.pt"))()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (
+            nn.Linear(2, 2),
+            r"as weights \(it holds more than tensors, or is damaged\); expected a state_dict",
+        ),
+        ({"epoch": 3, "state_dict": {}}, "w.pt: holds epoch, state_dict, expected a state_dict of"),
+    ],
+)
+def test_a_file_without_plain_weights_is_one_line(
+    given: object, words: str, tmp_path: Path
+) -> None:
+    torch.save(given, tmp_path / "w.pt")
+    with pytest.raises(DataError, match=words) as caught:
+        factory(ROWS, 3, name="mlp", weights=str(tmp_path / "w.pt"))()
+    assert len(str(caught.value)) < 200 + len(str(tmp_path))
+
+
+def nothing(x: Tensor) -> None:
+    """An augmentation that forgets to return the rows."""
+
+
+def half(x: Tensor) -> Tensor:
+    return x[::2]
+
+
+@pytest.mark.parametrize(("name", "got"), [("nothing", "NoneType"), ("half", "2 rows")])
+def test_an_augmentation_returns_the_rows_it_was_given(name: str, got: str) -> None:
+    layer = Augment((f"{__name__}:{name}",))
+    with pytest.raises(EntryPointError, match=f"returned {got}, expected a tensor of the 4 rows"):
+        layer(torch.zeros(4, 6))

@@ -138,3 +138,37 @@ def test_a_loss_may_take_derivatives_itself() -> None:
     oracle = Oracle(workbench.problem(loss=residual), 0)
     assert oracle.value("ensemble", 0) == float(oracle.gradient("ensemble", 0))
     assert oracle.exact(gradient=False) == oracle.exact(gradient=True)
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["model(x)", "another way"])
+def test_a_validation_minibatch_goes_through_the_model_once(own: bool) -> None:
+    passes, judged = 0, list[Tensor]()
+
+    class Counted(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            nonlocal passes
+            passes += 1
+            return super().forward(x)
+
+    def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        outputs = model(batch[0].clone() if own else batch[0])
+        value = nn.functional.cross_entropy(outputs, batch[1])
+        with torch.no_grad():
+            outputs.zero_()  # what the metric judges is what the model said
+        return value
+
+    def metric(outputs: Tensor, targets: Tensor) -> float:
+        judged.append(outputs)
+        return 0.5
+
+    problem = workbench.problem(
+        lambda: Counted(workbench.FEATURES, workbench.CLASSES),
+        loss=loss,
+        validation=workbench.rows(),
+        metric=metric,
+        choose_by="metric",
+    )
+    oracle = Oracle(problem, 0)
+    oracle.value("validation", 0)
+    assert passes == (2 if own else 1)
+    assert len(judged) == 1 and judged[0].abs().sum() > 0.0

@@ -14,6 +14,7 @@ from torch.nn import functional
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
+    Dataset,
     IterableDataset,
     SequentialSampler,
     TensorDataset,
@@ -21,6 +22,7 @@ from torch.utils.data import (
 
 import grasp_tune as gt
 from grasp_tune.core.errors import ProblemError
+from grasp_tune.engine.oracle import Oracle
 from tests.engine import workbench
 
 
@@ -130,6 +132,9 @@ def test_a_module_as_the_loss_needs_pairs() -> None:
         ({"data": ()}, "data: a tuple must hold tensors"),
         ({"data": (torch.tensor(1.0),)}, "data: a tuple must hold tensors with at least one dim"),
         ({"data": np.array(["a"] * 9)}, "data: got an array of <U1, expected numbers"),
+        ({"data": ([1.0], [2.0])}, r"dimension, or arrays; got \(list, list\)"),
+        ({"data": {"x": torch.ones(3)}}, "data: got a dict, expected a tuple of tensors or arrays"),
+        ({"validation": "0.1"}, "validation: got a str, expected a tuple of tensors or arrays"),
         ({"data": 5}, "data: got int, expected a tuple of tensors or arrays, a Dataset"),
         ({"data": iter([torch.zeros(8)])}, "can be read only once; give a function that makes one"),
         ({"validation": (torch.zeros(0, 2),)}, "validation: there are no rows"),
@@ -203,3 +208,29 @@ def test_the_device_is_the_users_choice() -> None:
     ).chosen_device
     best = "cuda" if torch.cuda.is_available() else "cpu"
     assert chosen.type in (best, "mps")
+
+
+def test_tables_of_pandas_are_arrays() -> None:
+    pandas = pytest.importorskip("pandas")
+    rows, targets = workbench.rows()
+    table = pandas.DataFrame(rows.double().numpy())
+    found: Any = workbench.problem(data=(table, pandas.Series(targets.numpy()))).data
+    assert torch.equal(found[0], rows) and torch.equal(found[1], targets)
+    alone: Any = workbench.problem(data=table).data
+    assert len(alone) == 1
+
+
+def test_a_loader_that_does_not_batch_gives_the_batches_of_its_data_set() -> None:
+    rows, targets = workbench.rows()
+    ready = [(rows[at : at + 8], targets[at : at + 8]) for at in range(0, 64, 8)]
+
+    class Ready(Dataset[tuple[Tensor, Tensor]]):
+        def __len__(self) -> int:
+            return len(ready)
+
+        def __getitem__(self, at: int) -> tuple[Tensor, Tensor]:
+            return ready[at]
+
+    problem = workbench.problem(data=DataLoader(Ready(), batch_size=None))
+    batch = Oracle(problem, 0).stream("train").batch(0)
+    assert torch.equal(batch[0], ready[0][0]) and torch.equal(batch[1], ready[0][1])

@@ -397,3 +397,11 @@ def test_validation_loss_and_metric_are_both_known_whichever_chooses() -> None:
         assert look.samples % 3 == 0 and look.loss == pytest.approx(whole, rel=1e-5)
         assert look.metric == pytest.approx(right(model(x[:24]), y[:24]))
     assert 24 in seen  # over all rows of a look at once
+
+
+def test_a_module_that_an_earlier_sweep_has_moved_is_told() -> None:
+    shared = workbench.linear()
+    problem = workbench.problem(lambda: shared)
+    gt.minimize(problem, 60, progress=False)
+    with pytest.warns(UserWarning, match="the very module that an earlier sweep has moved"):
+        gt.minimize(problem, 60, progress=False)

@@ -1,5 +1,7 @@
 """A sweep inside a trial: what it returns tells trials apart, and costs no more than it may."""
 
+import math
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -68,3 +70,17 @@ def test_the_paper_s_sweep_compares_losses_as_the_trials_are() -> None:
             problem()[0], 200, lambda part, best: None, method, schedule=schedule
         )
         assert found.choice.by == ("value" if schedule == "paper" else "gradient")
+
+
+def test_a_loss_may_take_derivatives() -> None:
+    def penalized(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        inputs = batch[0].clone().requires_grad_()
+        outputs = model(inputs)
+        (slope,) = torch.autograd.grad(outputs.sum(), inputs, create_graph=True)
+        return nn.functional.cross_entropy(outputs, batch[1]) + 0.01 * slope.square().mean()
+
+    given = gt.TorchProblem(
+        model=lambda: nn.Linear(3, 2), loss=penalized, data=(ROWS, LABELS), batch_size=8
+    )
+    _, found = train_in_trial(given, 80, lambda part, best: None)
+    assert math.isfinite(found["loss"]) and found["loss"] > 0.0

@@ -87,6 +87,18 @@ def test_parameters_changed_from_outside_are_noticed(change: Callable[[Any], obj
     assert opt.calls < 4
 
 
+def test_parameters_of_another_kind_are_noticed() -> None:
+    model = network()
+    opt, source = gt.Grasp(model, 200), batches()
+    while opt.phase != "train":
+        one_step(model, opt, next(source))
+    one_step(model, opt, next(source))
+    model.double()
+    x, y = next(source)
+    with pytest.raises(gt.SearchError, match="changed since the last step"):
+        one_step(model, opt, (x.double(), y))
+
+
 @pytest.mark.parametrize("phase", ["probe", "score"])
 def test_one_change_of_data_while_samples_are_taken_is_noticed(phase: str) -> None:
     model = network()

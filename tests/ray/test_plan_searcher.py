@@ -2,8 +2,10 @@
 
 import json
 import math
+import sys
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from ray import cloudpickle, tune
 from ray.tune.search import ConcurrencyLimiter, Searcher
 
 import grasp_tune as gt
+from grasp_tune.core.errors import SearchError
 from grasp_tune.ray import GraspSearcher, PlanSearcher, load_result
 from grasp_tune.ray.tune_internals import TuneRun
 from grasp_tune.schedules.cells import training_only
@@ -332,7 +335,9 @@ def test_the_whole_budget_is_for_training_and_the_grid_stays() -> None:
 def test_the_result_of_a_restored_plan_is_found_in_its_folder(tmp_path: Path) -> None:
     found = searcher()
     finish(found, {PLAN.cells[1].index: [0.5]})
-    found.save(str(tmp_path / "searcher-state-2026.pkl"))
+    found.save(str(tmp_path / "searcher-state-2026-11-18_16-28-54.pkl"))
+    # That of the run before it was restored; Tune may copy it last.
+    searcher().save(str(tmp_path / "searcher-state-2026-11-18_16-28-32.pkl"))
     result = load_result(tmp_path)
     assert result.score == 0.5
     assert result.cell == found.result.cell
@@ -416,3 +421,23 @@ def test_with_checkpoints_trials_go_on_from_earlier_ones(monkeypatch: pytest.Mon
     kept.clear()
     with pytest.raises(gt.InputError, match="left no checkpoint to go on from"):
         searched(lost)
+
+
+@pytest.mark.usefixtures("ray_session")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("make", [searcher, lambda: GraspSearcher(budget=60)])
+def test_a_trainable_that_workers_cannot_import_ends_the_run_at_once(
+    make: Callable[[], Searcher], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = ModuleType("gone_module")
+    exec("def train(config):\n    pass", vars(gone))
+    monkeypatch.setitem(sys.modules, "gone_module", gone)  # in this process alone
+    with pytest.raises(SearchError, match="cannot be loaded in a worker process: ModuleNotFoundE"):
+        tune.run(
+            gone.train,
+            search_alg=make(),
+            metric="loss",
+            mode="min",
+            storage_path=str(tmp_path),
+            verbose=0,
+        )

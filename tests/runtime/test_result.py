@@ -69,7 +69,10 @@ def test_the_table_has_a_line_for_each_run_the_chosen_first(result: Result) -> N
 
 def test_a_result_is_readable_in_a_terminal_and_in_a_notebook(result: Result) -> None:
     assert repr(result).startswith(f"<Result: run {result.choice.chosen.arm} (")
-    assert f" over {result.choice.chosen.samples} minibatches, " in repr(result)
+    assert f" ± {result.error:.2g} over {result.choice.chosen.samples} minibatches, " in repr(
+        result
+    )
+    assert " minibatches of 359 rows, " in repr(replace(result, validation=359))
     assert f"{result.score:.5g}" in repr(result)
     assert "of 600 calls>" in repr(result)
     nasty = "<script>alert('x')</script> & co"
