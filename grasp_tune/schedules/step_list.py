@@ -244,7 +244,7 @@ def last_doubling(losses: Sequence[float], usual: float, risen: float) -> tuple[
         if loss <= bound:
             lowest = min(lowest, loss)
     begun = sum(losses[:TINY_STEPS]) / max(1, len(losses[:TINY_STEPS]))
-    if begun - lowest > usual - begun:  # more than noise
+    if math.isfinite(lowest) and begun - lowest > usual - begun:  # more than noise
         bound = min((begun + lowest) / 2, risen * lowest if lowest > 0.0 else math.inf)
         last = max(at for at, loss in enumerate(losses) if loss <= bound)
         if last < len(losses) - 2:

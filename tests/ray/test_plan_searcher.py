@@ -127,9 +127,10 @@ def test_the_reports_of_a_trial_that_failed_do_not_count() -> None:
     for step, loss in enumerate((5.0, 2.0, 3.0, 1.0)):
         found.on_trial_result("second", row(config, step, loss))
     found.on_trial_complete("second", row(config, 3, 1.0))
-    assert found.best == (config["cell"], "second", 2.0, 3)  # (2 + 3 + 1) / 3
+    best = config["cell"], "second", 2.0, 3  # (2 + 3 + 1) / 3
+    assert found.best == best
     found.on_trial_complete("second", row(config, 4, -9.0))  # it has ended
-    assert found.best.score == 2.0
+    assert found.best == best
 
 
 @pytest.mark.parametrize("state", [{"outcomes": {}}, [], {"cells": 3}])
