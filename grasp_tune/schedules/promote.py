@@ -67,9 +67,7 @@ class Promote(PromoteOptions):
         if plan.stationary:
             return stationary_start(rows[0], "value")
         races = not method.exact and spec.ensemble != "window"
-        # At least 8 calls; half of what is left where that is less, so that a tiny budget trains.
-        wanted = max(8, int(self.race_share * budget))
-        calls = min(wanted, (budget - start.calls) // 2) if races else 0
+        calls = self.race_budget(budget, budget - start.calls) if races else 0
         state = PromoteState(self, spec, start, plan, left=budget - start.calls - calls)
         sweep = plan_paper_sweep(state)
         extra = sweep.tasks if sweep is not None else ()
@@ -96,7 +94,7 @@ class Promote(PromoteOptions):
         assert earlier.start is not None and earlier.plan is not None
         left, races = spec.budget - earlier.spent, spec.ensemble != "window"
         sampled = races and not spec.method.exact
-        calls = min(max(8, int(self.race_share * spec.budget)), left // 2) if sampled else 0
+        calls = self.race_budget(spec.budget, left) if sampled else 0
         state = PromoteState(self, spec, earlier.start, earlier.plan, left - calls)
         state.next_run, state.sampled = max(earlier.arms) + 1, earlier.sampled
         state.leader, owner = Key(chosen.key), earlier.arms[chosen.arm]

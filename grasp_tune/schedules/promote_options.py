@@ -78,7 +78,13 @@ class PromoteOptions:
     least_look: int = 8  # minibatches; where a look has fewer, validation data alone ends nothing
     look_share: float = 0.004  # for each look
 
-    race_share: float = 0.01  # for the last choice
+    race_share: float = 0.01  # for the last choice; where that is little, at least so many calls,
+    race_calls: int = 24  # eight samples for each of three points, but at most a twentieth of T
+
+    def race_budget(self, budget: int, left: int) -> int:
+        """Return the calls of the last choice: 8 at least, or half of what is left of a tiny T."""
+        least = max(8, min(self.race_calls, budget // 20))
+        return min(max(least, int(self.race_share * budget)), left // 2)
 
     def __post_init__(self) -> None:
         for item in fields(self):
