@@ -309,7 +309,7 @@ def _session(backend: RayBackend) -> Iterator[None]:
     try:
         if address is not None and ":" in address:  # Ray itself would try for minutes
             place = urlsplit(address if "//" in address else f"//{address}")
-            socket.create_connection((place.hostname, place.port), timeout=10.0).close()
+            socket.create_connection((place.hostname, place.port or 0), timeout=10.0).close()
         ray.init(log_to_driver=False, **own)
     except (OSError, ValueError) as fault:
         raise SearchError(f"address: no Ray cluster answers at {address!r}: {fault}") from fault

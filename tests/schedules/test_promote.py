@@ -169,6 +169,12 @@ def test_a_run_that_learns_or_has_learned_needs_no_second_chance(
     assert not segments(tasks, "other") and len(segments(tasks, "final")) == 8
 
 
+def test_the_calls_of_the_last_choice_by_hand() -> None:
+    # A hundredth of 10,000; 24 where a hundredth is less; a twentieth of 300; 8; half of 10.
+    found = [Promote().race_budget(budget, budget) for budget in (10_000, 1_000, 300, 100)]
+    assert found == [100, 24, 15, 8] and Promote().race_budget(1_000, 10) == 5
+
+
 @pytest.mark.parametrize("parts", [1, 2, 3, 4])
 def test_few_parts_still_reach_the_end_of_the_budget(parts: int) -> None:
     spec = SweepSpec(NonConvex(base="adam"), 20_000, Promote(parts=parts))
