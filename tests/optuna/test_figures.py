@@ -28,7 +28,7 @@ def test_every_run_is_a_point_at_its_step_size(sweep: tuple[optuna.Study, gt.Res
         (run.value, run.losses[-1]) for run in good
     ]
     # The markers grow with the calls of the runs.
-    spent = [run.stretches[-1][1] for run in good]
+    spent = [run.calls for run in good]
     assert [size == max(points.marker.size) for size in points.marker.size] == [
         calls == max(spent) for calls in spent
     ]
