@@ -65,10 +65,14 @@ class StepList:
 
     @property
     def flat(self) -> list[int]:
-        """The places whose losses say nothing: several alike, where no run has learned anything."""
+        """The places whose losses say nothing: several alike, where no run has learned anything.
+
+        The largest step that was tried is not among them: else all may be too small.
+        """
         low = min(self.losses.values(), default=math.inf)
         alike = [place for place, loss in self.losses.items() if loss < low + self.gain]
-        return alike if low > self.start - self.gain and len(alike) > 1 else []
+        learned = low <= self.start - self.gain
+        return [] if learned or len(alike) < 2 or min(self.losses) in alike else alike
 
     @property
     def best(self) -> int:

@@ -108,6 +108,9 @@ def test_where_nothing_was_learned_the_usual_place_stands_for_those_alike() -> N
     assert tried.best == 3 and tried.beyond(7) is None
     assert replace(tried, gain=0.002).best == 4  # then 3 is worse
     assert replace(tried, start=2.4).best == 4  # then something was learned
+    # Where the largest step is alike, all may be too small, and larger ones are tried.
+    small = replace(tried, losses={2: 2.309, 3: 2.312, 4: 2.31})
+    assert small.best == 2 and small.beyond(7) == 1
     # A single run that did not blow up says that smaller steps are wanted.
     alone = replace(tried, losses={2: math.inf, 3: math.inf, 4: 2.4})
     assert alone.best == 4 and alone.beyond(7) == 5
