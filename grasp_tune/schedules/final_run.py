@@ -23,6 +23,7 @@ from grasp_tune.schedules.promote_state import PromoteState, finite_loss
 from grasp_tune.schedules.step_list import FinalStart
 
 ENDED_EARLY = "the final run ended early: it did not get better any more"
+FITTED = 0.1  # of the start's loss: below it, units without gradients have nothing left to learn
 EARLY = (1 / 16, 1 / 8, 1 / 4, 1 / 2)  # of the first part: looks at a run that memorizes at once
 
 
@@ -99,7 +100,7 @@ class _FinalRun:
     def _dies(self, item: SegmentOutcome | None, loss: float) -> bool:
         """Return whether a part has silenced many units; where the loss is low, they rest."""
         least = max(self._state.options.dying, self._silent + self._state.options.dying / 2)
-        return item is not None and item.silent > least and loss > self._state.start.value / 10
+        return item is not None and item.silent > least and loss > FITTED * self._state.start.value
 
     def second_chance(self) -> Generator[Round, Known, bool]:
         """Yield a part of the next smaller step, where the run stalls or dies; return whether.

@@ -332,7 +332,8 @@ def _second_rung(
         if further is None:
             break
         state.leader = state_key(winner.index, end)
-        found, _ = yield from state.train(f"end{further.index}", [_run(state, further, 0, end)])
+        more, _ = yield from state.train(f"end{further.index}", [_run(state, further, 0, end)])
+        found |= more
         losses[further] = finite_loss(found.get(further.index))
         alive += [further] if math.isfinite(losses[further]) else []
         winner, tried = _leading(lists, alive, losses)
@@ -345,7 +346,7 @@ def _second_rung(
     if options.interpolate and described(winner.base).changes_step:
         moved = tried.vertex({place: losses.get(arm) for place, arm in tried.arms.items()})
         arm = state.new_arm(winner, winner.value * tried.spacing**-moved)
-    silent = found[winner.index].silent if winner.index in found else 0.0
+    silent = found[winner.index].silent
     return FinalStart(arm, winner, state.leader, losses[winner], other, silent)
 
 
