@@ -144,6 +144,17 @@ def test_a_part_that_silences_half_of_a_layer_is_undone() -> None:
         assert len({segment.arm for segment in segments(tasks, "final")}) == 1
 
 
+def test_a_winner_keeps_its_silent_units_when_a_run_beyond_it_follows() -> None:
+    spec = SweepSpec(NonConvex(base="adam"), 20_000, Promote(most_places=9))
+    _, tasks = run(spec, final_losses({"final": 1.1}))
+    largest = max((part.arm for part in segments(tasks, "second")), key=lambda arm: arm.value)
+    losses = {"final": 1.1, "end": 1.3, "second": 1.3, f"second-run{largest.index:03d}": 1.2}
+    silent = {"second": 0.6, "final": 0.7}  # not half a threshold more than before
+    _, tasks = checked_run(spec, final_losses(losses, silent))
+    assert segments(tasks, "end") and not segments(tasks, "other")
+    assert len({part.arm for part in segments(tasks, "final")}) == 1
+
+
 def test_a_run_whose_units_die_early_gives_way_to_the_next_smaller_step() -> None:
     # Its loss is lower, and falls; but the state before the part has dying units, too.
     losses = {"final": 1.2, "final0": 1.5, "final1": 1.3, "other": 1.9}
