@@ -71,7 +71,7 @@ class PlanSearcher(TuneSearcher):
         cells = Cells.of(plan, budget, resume, longer=True)
         self._resume, self.plan = resume and plan is None, cells.plan
         self.ledger, self._window = Ledger(CellSearch(cells.spec())), whole("window", window)
-        self._reports: dict[str, list[list[float]]] = {}  # by task: (iteration, score), the last
+        self._reports: dict[str, list[list[float]]] = {}  # by trial: (iteration, score), the last
         self._trials: dict[str, str] = {}  # by task that has ended
         super().__init__(metric=metric, mode=mode or ("min" if metric else None))
 
@@ -128,14 +128,13 @@ class PlanSearcher(TuneSearcher):
         return None if key not in search.tasks or search.settled(key) else key
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        key, step = self._task(trial_id, result), result.get("training_iteration", 0)
+        step = result.get("training_iteration", 0)
         with contextlib.suppress(KeyError, TypeError, ValueError):
             value = float(result[self._metric or ""])  # also of NumPy or torch
-            if key is not None:
-                value = -value if self._mode == "max" else value
-                # The last report comes twice.
-                kept = [item for item in self._reports.get(key, []) if item[0] != step]
-                self._reports[key] = [*kept, [step, value]][-self._window :]
+            value = -value if self._mode == "max" else value
+            # The last report comes twice, and a trial that Tune restarted comes by once more.
+            kept = [item for item in self._reports.get(trial_id, []) if item[0] < step]
+            self._reports[trial_id] = [*kept, [step, value]][-self._window :]
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
@@ -145,14 +144,14 @@ class PlanSearcher(TuneSearcher):
             run = TuneRun.asking()
             if self._failure is None and run is not None:
                 self._failure = run.loading_fault(trial_id)
-            self._reports.pop(self.ledger.task_of(trial_id) or "", None)
             self.ledger.gone(trial_id, "failed")
         elif key := self._task(trial_id, result):
             self.on_trial_result(trial_id, result)
-            scores = [score for _, score in self._reports.get(key, [])] or [math.nan]
+            scores = [score for _, score in self._reports.get(trial_id, [])] or [math.nan]
             score, calls = sum(scores) / len(scores), int(result.get(self._count, 0))
             self._trials[key], cell = trial_id, cell_of(self.ledger.search.tasks[key])
             self.ledger.ended(key, cell_outcome(cell.index, cell.budget, score, calls))
+        self._reports.pop(trial_id, None)
 
     @property
     def best(self) -> BestCell:
@@ -173,11 +172,11 @@ class PlanSearcher(TuneSearcher):
         return cell_result(self.ledger.search)
 
     def save(self, checkpoint_path: str) -> None:
-        state = {"reports": self._reports, "trials": self._trials}
-        write_json_atomic(checkpoint_path, {**state, "cells": self.ledger.search.state()})
+        own = {"reports": self._reports, "trials": self._trials, "running": self.ledger.running}
+        write_json_atomic(checkpoint_path, {**own, "cells": self.ledger.search.state()})
 
     def restore(self, checkpoint_path: str) -> None:
-        """Go on from a state; which cells still run is asked of Tune."""
+        """Go on from a state; Tune says which of the cells that ran then still do."""
         state, spec = read_json(checkpoint_path, STATE_LIMIT), self.ledger.search.spec
         if not isinstance(state, dict) or not isinstance(state.get("cells"), dict):
             raise InputError("not a state of cells; where an earlier version wrote it, begin anew")
@@ -185,3 +184,4 @@ class PlanSearcher(TuneSearcher):
             raise InputError("the saved sweep has another plan than this one")
         self.ledger = Ledger(CellSearch.from_state(state["cells"], spec))
         self._reports, self._trials = state["reports"], state["trials"]
+        self.ledger.running = state["running"]

@@ -8,6 +8,7 @@ changed inside, nothing breaks: a warning names the public option to pass by han
 import contextlib
 import copy
 import logging
+import math
 import os
 import re
 import sys
@@ -140,27 +141,32 @@ class TuneSearcher(Searcher):
     next: Callable[[str, TuneRun | None], dict[str, Any] | Step]  # gives a trial its config
     _met: object = None  # the run that was set up
     _failure: Exception | None = None  # raised by the next `suggest`
-    _restored: frozenset[str] = frozenset()  # trials that lived in it before it asked
+    _most, _batch, _full = math.inf, False, False  # trials at a time; whether all end together
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_met": None}  # it belongs to this process
+
+    def set_max_concurrency(self, max_concurrent: int) -> bool:
+        """Keep to a limiter's limit for it: it hides the end of trials that it saw no begin of."""
+        self._most = max_concurrent
+        self._batch = getattr(sys._getframe(1).f_locals.get("self"), "batch", False)
+        return True
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:  # type: ignore[override]
         """Return the next config, None to be asked again later, or that all is done."""
         if (run := TuneRun.asking()) is not None and self._met is not run.generator:
             self.meet(run)
             self._met = run.generator
-            tasks = {trial: self.task_in(config) for trial, config in run.live().items()}
-            self.ledger.running |= {task: trial for trial, task in tasks.items() if task}
-            self._restored = frozenset(tasks)
-        if run is not None and self._restored:
-            # A limiter keeps the end of trials to itself that it has not seen begin.
-            for trial in self._restored - run.live().keys():
-                self._restored -= {trial}
-                if (task := self.ledger.task_of(trial)) is not None:
-                    self.ledger.give_back(task)
+            tasks = {self.task_in(config): trial for trial, config in run.live().items()}
+            for task in self.ledger.running.keys() - tasks.keys():
+                self.ledger.give_back(task)  # of a run that was cut off
+            self.ledger.running |= {task: trial for task, trial in tasks.items() if task}
         if self._failure is not None:
             raise self._failure
+        live = len(self.ledger.running)
+        self._full = live >= self._most or (self._full and self._batch and live > 0)
+        if self._full:
+            return None
         found = self.next(trial_id, run)
         if isinstance(found, Step):
             return None if found is Step.WAIT else Searcher.FINISHED

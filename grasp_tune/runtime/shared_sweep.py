@@ -108,7 +108,7 @@ class SharedSweep(Ledger):
             if key == SELECT.id:
                 self.ended(key, SELECT)
             elif task is None or (known and key not in self.running):
-                return  # heard before
+                self.running.pop(key, None)  # of a sweep just restored: the storage knows it
             elif (record := self.storage.read_outcome(task)) is not None:
                 self._tell(key, *record)
             elif not known:  # else it comes late, and the task is being done again

@@ -289,21 +289,49 @@ def test_a_restored_searcher_knows_what_runs_and_what_was_reported(
     assert dead.suggest("t5") == config
 
 
-def test_a_restored_trial_whose_end_a_limiter_keeps_to_itself_is_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("limit", [None, {}, {"batch": True}])
+def test_a_searcher_restored_outside_of_tune_issues_no_running_cell_again(
+    tmp_path: Path, limit: dict[str, bool] | None
+) -> None:
+    def limited(one: PlanSearcher) -> Searcher:
+        return one if limit is None else ConcurrencyLimiter(one, max_concurrent=2, **limit)
+
+    found, again = searcher(window=2), searcher(window=2)
+    before, after = limited(found), limited(again)
+    configs: list[Any] = [before.suggest("t0"), before.suggest("t1")]
+    for step, loss in ((1, 9.0), (2, 4.0)):
+        before.on_trial_result("t0", row(configs[0], step, loss))
+    before.save(str(tmp_path / "state.json"))
+    after.restore(str(tmp_path / "state.json"))
+    if limit is not None:
+        assert after.suggest("t2") is None  # both run
+    after.on_trial_result("t0", row(configs[0], 3, 2.0))
+    after.on_trial_complete("t0", row(configs[0], 3, 2.0))
+    assert (again.best.trial, again.best.score) == ("t0", 3.0)  # (4 + 2) / 2
+    after.on_trial_complete("t1", error=True)  # its process is dead: its cell is tried again
+    assert after.suggest("t2") == configs[1]
+    third: Any = after.suggest("t3")
+    assert third["cell"] == PLAN.cells[2].index
+
+
+def test_a_searcher_whose_run_was_cut_off_serves_another_run(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     found = searcher()
+    asked_by(FakeRun("loss", "min"), monkeypatch)
+    config = found.suggest("t0")  # Ctrl-C: Tune says no word about it
+    asked_by(FakeRun("loss", "min"), monkeypatch)
+    assert found.suggest("t1") == config
+
+
+def test_a_trial_that_tune_restarted_is_scored_by_its_last_life() -> None:
+    found = searcher(window=3)
     config = found.suggest("t0")
     assert isinstance(config, dict)
-    found.save(str(tmp_path / "state.json"))
-    again, run = searcher(), FakeRun("loss", "min")
-    again.restore(str(tmp_path / "state.json"))
-    asked_by(run, monkeypatch)
-    run.configs["restarted"] = config  # Tune gave it another id, which no limiter knows
-    second = again.suggest("t1")
-    assert isinstance(second, dict) and second["cell"] != config["cell"]
-    run.configs.clear()  # it has failed, and nobody says so
-    assert again.suggest("t2") == config
+    for step, loss in ((1, 8.0), (2, 6.0), (1, 4.0), (2, 2.0)):  # its worker died after two
+        found.on_trial_result("t0", row(config, step, loss))
+    found.on_trial_complete("t0", row(config, 2, 2.0))
+    assert found.best.score == 3.0  # (4 + 2) / 2
 
 
 def test_no_cell_is_handed_out_where_all_scores_are_infinite() -> None:

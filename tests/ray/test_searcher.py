@@ -353,6 +353,22 @@ def test_a_limiter_holds_back_what_is_beyond_its_limit(tmp_path: Path, batch: bo
     assert (shop.ask(limiter)[1] is None) == batch
 
 
+def test_a_trial_that_ends_before_a_restored_searcher_is_asked_is_known(tmp_path: Path) -> None:
+    shop, found = Shop(searcher(), tmp_path), searcher()
+    for number in range(3):
+        trial_id, config = shop.ask()
+        row = shop.work(config)
+        if number < 2:
+            shop.searcher.on_trial_complete(trial_id, row)
+    shop.searcher.save(str(tmp_path / "state.json"))
+    found.restore(str(tmp_path / "state.json"))
+    found.ledger.running = {config["grasp"]["task"]: trial_id}  # as Tune says: it lives
+    found.on_trial_complete(trial_id, row)
+    assert found.ledger.running == {}
+    _, after = shop.ask(found)
+    assert isinstance(after, dict) and after["grasp"]["task"] not in shop.done
+
+
 def test_a_trial_that_is_stopped_in_the_middle_says_what_to_leave_out(tmp_path: Path) -> None:
     shop = Shop(searcher(), tmp_path)
     trial_id, config = shop.ask()
