@@ -44,8 +44,9 @@ def accuracy(outputs: Tensor, targets: Tensor) -> float:
 def f1(outputs: Tensor, targets: Tensor) -> float:
     """The mean over classes of the harmonic mean of precision and recall; of class 1 for two."""
     named, targets, found = _named(outputs), _right(outputs, targets), []
-    kinds = torch.unique(torch.cat([targets, named])).tolist()
-    for kind in [1] if set(kinds) <= {0, 1} else kinds:
+    two = outputs.ndim == 1 or outputs.shape[-1] <= 2  # not by the classes that occur in these rows
+    kinds = [1] if two else torch.unique(torch.cat([targets, named])).tolist()
+    for kind in kinds:
         ours, right = named == kind, targets == kind
         total = int(ours.sum()) + int(right.sum())
         found.append(2.0 * int((ours & right).sum()) / total if total else 0.0)
@@ -97,8 +98,13 @@ def find_metric(metric: str | Metric) -> tuple[str, Metric]:
 
 
 def measured(metric: str | Metric, outputs: Tensor, targets: Tensor) -> float:
-    """Return the metric of these outputs; `ProblemError` where it gives no number."""
+    """Return the metric of these outputs; `ProblemError` where it gives no number.
+
+    NaN where an output is, which names no class.
+    """
     name, function = find_metric(metric)
+    if outputs.isnan().any():
+        return math.nan
     found = function(outputs, targets)
     try:
         return float(found)

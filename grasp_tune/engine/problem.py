@@ -5,12 +5,22 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from numbers import Real
 from typing import Any, Literal, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, IterableDataset, Subset, default_collate
+from torch.utils.data import (
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+    default_collate,
+)
 
 from grasp_tune.core.errors import ProblemError, expect
 from grasp_tune.engine.checkpoints import check_tensors
@@ -33,6 +43,8 @@ _KINDS = (
 _BUILDER = "a function without arguments that builds the model, such as `lambda: nn.Linear(64, 10)`"
 
 
+_BY_NUMBER = SequentialSampler | RandomSampler | DistributedSampler  # every row as often as others
+_BY_POSITION = nn.MultiLabelMarginLoss  # its targets name classes, as many as there are outputs
 _need = partial(expect, kind=ProblemError)
 
 
@@ -50,9 +62,10 @@ class TorchProblem:
           a batch is the tuple of the sampled rows, and float64 becomes torch's default type;
         - a `Dataset` or another sequence of rows, which are collated as a `DataLoader` does;
         - a `DataLoader`: its data set, its batch size and its `collate_fn`. The rows of a batch are
-          drawn by number, so that its sampler and its worker processes are not used;
+          drawn by number, so that its order and its worker processes are not used;
         - an iterable of batches, or a function that gives one. It is read from the beginning for
-          each purpose, and again when it ends. So is a loader of an `IterableDataset`.
+          each purpose, and again when it ends. So is a loader of an `IterableDataset`, and one
+          whose sampler weights its rows or makes batches in a way of its own.
     batch_size: rows of a batch, for data that come in rows; a `DataLoader` brings its own.
     validation: like `data`, or the share of its rows to keep aside, such as 0.1 (which copies
         arrays to memory); where given, the ensemble compares losses there, in evaluation mode.
@@ -84,10 +97,13 @@ class TorchProblem:
         _need(type(size) is int and size >= 1, "batch_size", repr(size), "a whole number >= 1")
         builds = callable(self.model) and not isinstance(self.model, nn.Module)
         _need(builds, "model", type(self.model).__name__, _BUILDER)
-        kind = type(self.loss).__name__
-        _need(callable(self.loss), "loss", kind, "a function of (model, batch)")
-        _need(0.0 <= decay < math.inf, "weight_decay", repr(decay), "a number >= 0")
-        _need(clip is None or clip > 0.0, "clip", repr(clip), "a number > 0")
+        kind = repr(self.loss) if isinstance(self.loss, type) else type(self.loss).__name__
+        wanted = "a function of (model, batch), or one of torch's, such as nn.CrossEntropyLoss()"
+        _need(callable(self.loss) and not isinstance(self.loss, type), "loss", kind, wanted)
+        fits = isinstance(decay, Real) and 0.0 <= decay < math.inf
+        _need(fits, "weight_decay", repr(decay), "a number >= 0")
+        fits = clip is None or (isinstance(clip, Real) and clip > 0.0)
+        _need(fits, "clip", repr(clip), "a number > 0")
         _need(by in ("loss", "metric"), "choose_by", repr(by), "'loss' or 'metric'")
         if by == "metric" and (self.metric is None or self.validation is None):
             raise ProblemError("choose_by: got 'metric', which needs a metric and validation data")
@@ -101,8 +117,8 @@ class TorchProblem:
         own["data"] = data = _as_data(self.data, size)
         if isinstance(data, Rows) and data.batch_size:
             own["batch_size"] = data.batch_size
-        if isinstance(self.validation, float):
-            own["data"], own["validation"] = _parted(data, self.validation)
+        if isinstance(self.validation, Real):
+            own["data"], own["validation"] = _parted(data, float(self.validation))
         own["rows"] = _checked_rows(self.data, "data", self.batch_size)
         if self.validation is not None:
             own["validation"] = _as_data(self.validation, self.batch_size, "validation")
@@ -165,7 +181,18 @@ def _target_loss(criterion: Callable[..., Tensor], model: nn.Module, batch: Batc
     if not isinstance(batch, tuple | list) or len(batch) != 2:
         text = "a loss of torch needs batches of two parts, input and target"
         raise ProblemError(f"loss: {text}; give a function of (model, batch) instead")
-    return criterion(model(batch[0]), batch[1])
+    output, target = model(batch[0]), batch[1]
+    if isinstance(output, Tensor) and isinstance(target, Tensor):
+        # (rows, 1) beside (rows,): torch would compare every output with every target.
+        if output.shape == (*target.shape, 1):
+            output = output.squeeze(-1)
+        elif target.shape == (*output.shape, 1):
+            target = target.squeeze(-1)
+        if not (target.is_floating_point() or target.is_complex()):
+            # One number for each output, or classes, which torch takes as int64 only.
+            alike = output.shape == target.shape and not isinstance(criterion, _BY_POSITION)
+            target = target.to(output.dtype if alike else torch.int64)
+    return criterion(output, target)
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,8 +223,14 @@ def _as_data(data: Any, batch_size: int, name: str = "data") -> Any:
     if isinstance(data, DataLoader) and data.batch_sampler is None:
         return data  # batch_size=None: what its data set gives are batches
     if isinstance(data, DataLoader) and _has_rows(data.dataset):
+        rows: Any = data.dataset
+        sampler = getattr(data.batch_sampler, "sampler", None)
+        if isinstance(sampler, SubsetRandomSampler):
+            rows = Subset(rows, list(sampler.indices))
+        elif not isinstance(sampler, _BY_NUMBER):
+            return data
         size = data.batch_size or getattr(data.batch_sampler, "batch_size", None)
-        return Rows(data.dataset, data.collate_fn, size)
+        return Rows(rows, data.collate_fn, size)
     if isinstance(data, IterableDataset):
         return DataLoader(data, batch_size=batch_size)
     if _has_rows(data):
@@ -215,7 +248,12 @@ def _as_data(data: Any, batch_size: int, name: str = "data") -> Any:
 
 def _array(item: Any) -> Any:
     """Return columns of pandas and its like as arrays, everything else as it is."""
-    return item.to_numpy() if hasattr(item, "to_numpy") else item
+    if not hasattr(item, "to_numpy"):
+        return item
+    found = item.to_numpy()
+    if found.dtype == object:  # columns of several kinds, such as float and bool
+        found = np.array(found.tolist())
+    return found.astype(float) if found.dtype == bool and found.ndim == 2 else found
 
 
 def _has_rows(data: object) -> bool:
@@ -240,7 +278,8 @@ def _column(item: Tensor | np.ndarray[Any, Any]) -> Tensor:
             warnings.filterwarnings("ignore", message=".*not writable")
             found = torch.as_tensor(item)
     except TypeError:
-        raise ProblemError(f"data: got an array of {item.dtype}, expected numbers") from None
+        wanted = "numbers, so turn words, dates and blanks into numbers first"
+        raise ProblemError(f"data: got an array of {item.dtype}, expected {wanted}") from None
     wide = isinstance(item, np.ndarray) and found.dtype == torch.float64
     return found.to(torch.get_default_dtype()) if wide else found
 

@@ -61,12 +61,14 @@ class WorkerFactory:
     made: list[Worker] = field(default_factory=list)
 
     def __call__(self) -> Worker:
-        add = self.calls.counter()
+        add, watch = self.calls.counter(), self.watch
 
+        # It does not know the factory, which knows the worker: who waits for the garbage collection
+        # of such a circle waits ten seconds for every loader with worker processes.
         def count(calls: int) -> None:
             add(calls)
-            if self.watch is not None:
-                self.watch()
+            if watch is not None:
+                watch()
 
         worker = Worker(self.problem, self.seed, self.store, self.bases, count)
         check_origin(worker.origin, self.origin)

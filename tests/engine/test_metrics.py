@@ -51,6 +51,21 @@ def test_metrics_are_scikit_learns() -> None:
     assert auc(one, two) == pytest.approx(metrics.roc_auc_score(two, one))
 
 
+def test_classes_that_do_not_occur_change_no_definition() -> None:
+    scores, right = torch.eye(3)[[0, 0, 1]], torch.zeros(3, dtype=torch.long)
+    # Class 0: precision 1, recall 2/3, so 0.8; class 1: nothing right; class 2 occurs nowhere.
+    assert f1(scores, right) == pytest.approx(0.4)
+    assert f1(torch.eye(3)[[0, 0]], torch.zeros(2)) == 1.0
+    assert f1(torch.eye(2)[[0, 0]], torch.zeros(2)) == 0.0  # of two classes the second one counts
+    assert auc(scores, right) == 0.5
+
+
+@pytest.mark.parametrize("name", ["accuracy", "f1", "auc", "r2"])
+def test_outputs_that_are_no_numbers_name_no_class(name: str) -> None:
+    outputs = torch.tensor([[1.0, 0.0], [math.nan, 0.0]])
+    assert math.isnan(measured(name, outputs, torch.tensor([0, 0])))
+
+
 def test_a_metric_is_a_name_or_a_function() -> None:
     def within(outputs: torch.Tensor, targets: torch.Tensor) -> float:
         return float((outputs - targets).abs().max() < 1)

@@ -17,7 +17,9 @@ from torch.utils.data import (
     Dataset,
     IterableDataset,
     SequentialSampler,
+    SubsetRandomSampler,
     TensorDataset,
+    WeightedRandomSampler,
 )
 
 import grasp_tune as gt
@@ -111,6 +113,51 @@ def test_a_share_of_the_rows_is_kept_aside() -> None:
             gt.TorchProblem(data=data, validation=share, **given)
 
 
+def test_a_loader_keeps_to_the_rows_that_its_sampler_gives() -> None:
+    x: Any = torch.arange(40.0).reshape(40, 1)
+    halves = [DataLoader(x, 5, sampler=SubsetRandomSampler(range(at, at + 20))) for at in (0, 20)]
+    problem: Any = workbench.problem(data=halves[0], validation=halves[1])
+    assert (problem.rows, problem.validation_rows, problem.batch_size) == (20, 20, 5)
+    train = Oracle(problem, 0).stream("train")
+    assert max(train.batch(call).max() for call in range(40)) == 19.0
+
+    weights = [float(row == 7) for row in range(40)]
+    weighted: Any = DataLoader(x, 5, sampler=WeightedRandomSampler(weights, 40))
+    train = Oracle(workbench.problem(data=weighted), 0).stream("train")
+    assert {number for call in range(9) for number in train.batch(call).flatten().tolist()} == {7.0}
+
+
+@pytest.mark.parametrize("loss", [nn.MSELoss(), nn.BCEWithLogitsLoss(), functional.l1_loss])
+def test_a_row_of_targets_is_taken_as_the_column_that_the_model_gives(loss: Any) -> None:
+    x, classes = workbench.rows()
+    right = (classes > 1).long()
+    model = nn.Linear(x.shape[1], 1)
+    expected = loss(model(x), right.float().unsqueeze(1))
+    for targets in (right, right.float(), right.bool(), right.int(), right.unsqueeze(1)):
+        problem = workbench.problem(loss=loss, data=(x, targets))
+        assert torch.equal(problem.loss(model, (x, targets)), expected)
+        flat = nn.Sequential(model, nn.Flatten(0))
+        assert torch.equal(problem.loss(flat, (x, targets)), expected)
+
+
+def test_classes_may_be_counted_in_small_numbers() -> None:
+    x, right = workbench.rows()
+    model = workbench.linear()
+
+    def found(loss: Any, targets: Tensor) -> Tensor:
+        return workbench.problem(loss=loss, data=(x, targets)).loss(model, (x, targets))
+
+    for kind in (torch.int8, torch.uint8, torch.int32):
+        loss = nn.CrossEntropyLoss()
+        assert torch.equal(found(loss, right.to(kind)), loss(model(x), right))
+    two, pair = right > 1, nn.Sequential(model, nn.Linear(workbench.CLASSES, 2))
+    given = workbench.problem(loss=functional.cross_entropy, data=(x, two))
+    assert torch.equal(given.loss(pair, (x, two)), functional.cross_entropy(pair(x), two.long()))
+    named = torch.tensor([[1, 3, -1, 0]] * len(x))  # numbers of classes, as many as outputs
+    many = nn.MultiLabelMarginLoss()
+    assert torch.equal(found(many, named), many(model(x), named))
+
+
 def test_a_module_as_the_loss_needs_pairs() -> None:
     given = workbench.problem(loss=nn.MSELoss(), data=X)
     with pytest.raises(ProblemError, match="needs batches of two parts, input and target"):
@@ -127,6 +174,10 @@ def test_a_module_as_the_loss_needs_pairs() -> None:
             "data: 200 rows are fewer than one batch of 201; use batch_size <= 200",
         ),
         ({"model": nn.Linear(2, 2)}, "model: got Linear, expected a function without arguments"),
+        ({"loss": nn.MSELoss}, r"loss: got <class .*MSELoss'>, .* such as nn.CrossEntropyLoss\(\)"),
+        ({"weight_decay": "0.1"}, "weight_decay: got '0.1', expected a number >= 0"),
+        ({"clip": "1"}, "clip: got '1', expected a number > 0"),
+        ({"validation": 1}, "validation: got 1.0, expected a share of data that come in rows"),
         ({"loss": "mse"}, r"loss: got str, expected a function of \(model, batch\)"),
         ({"data": (torch.zeros(9, 2), torch.zeros(8))}, r"different numbers of rows: \[9, 8\]"),
         ({"data": ()}, "data: a tuple must hold tensors"),
@@ -218,6 +269,11 @@ def test_tables_of_pandas_are_arrays() -> None:
     assert torch.equal(found[0], rows) and torch.equal(found[1], targets)
     alone: Any = workbench.problem(data=table).data
     assert len(alone) == 1
+    flags = pandas.DataFrame({"a": [True, False] * 9, "b": [False] * 18})  # as get_dummies gives
+    mixed: Any = workbench.problem(data=flags.assign(c=0.5), batch_size=8).data
+    assert mixed[0][1].tolist() == [0.0, 0.0, 0.5]
+    bare: Any = workbench.problem(data=flags, batch_size=8).data
+    assert torch.equal(bare[0], mixed[0][:, :2])
 
 
 def test_a_loader_that_does_not_batch_gives_the_batches_of_its_data_set() -> None:

@@ -1,11 +1,14 @@
 """What the driver says of faults that it could not mend."""
 
+import gc
+import itertools
 import os
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from torch import Tensor
 
 import grasp_tune as gt
 from grasp_tune.core.errors import CheckpointError
@@ -17,6 +20,7 @@ from grasp_tune.optimizers.registry import Factory
 from grasp_tune.runtime.driver import SELECT, Ledger, run_sweep
 from grasp_tune.runtime.executor import Died, Ended
 from tests.core.simulation import answer
+from tests.engine import workbench
 from tests.executors.sweeps import BUDGET, problem
 
 METHOD = gt.NonConvex(L_eps=1.0, F_eps=1.0, delta=0.3, base="adam")
@@ -115,3 +119,22 @@ def test_a_last_task_follows_the_search_until_it_has_ended_well() -> None:
     assert ledger.next() is SELECT
     ledger.ended(SELECT.id, SELECT)
     assert ledger.next() is Step.DONE and not ledger.growing
+
+
+def test_batches_of_an_iterable_are_let_go_of_when_the_sweep_ends() -> None:
+    open_now = 0
+
+    def batches() -> Iterator[tuple[Tensor, Tensor]]:
+        nonlocal open_now
+        open_now += 1
+        try:
+            yield from itertools.cycle([workbench.rows()])
+        finally:
+            open_now -= 1  # here a loader's worker processes are told to end
+
+    gc.disable()  # they do not hear it from the collector in time, which then waits ten seconds
+    try:
+        gt.minimize(workbench.problem(data=batches), 60, progress=False)
+        assert open_now == 0
+    finally:
+        gc.enable()
