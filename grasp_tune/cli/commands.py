@@ -20,7 +20,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 import grasp_tune
-from grasp_tune.config.errors import ConfigError, DataError, EntryPointError, MissingDataError
+from grasp_tune.config.errors import (
+    ConfigError,
+    DataError,
+    EntryPointError,
+    MissingDataError,
+    one_line,
+)
 from grasp_tune.core.errors import GraspError, InputError, MissingExtra
 
 if TYPE_CHECKING:
@@ -75,7 +81,7 @@ def _experiment(
 
 
 def _say(text: str) -> None:
-    typer.echo(text, err=True)
+    typer.echo(one_line(text), err=True)  # names of columns may hold what a terminal obeys
 
 
 def _output(found: Any, shown: Format, template: str, **more: object) -> None:
@@ -230,7 +236,8 @@ def _resumable(command: str, folder: Path | None = None) -> Iterator[None]:
         line = f"stopped; nothing that was finished is lost. To go on: {command}"
         if folder is not None and not folder.exists():
             line = "stopped before anything was begun"
-        _say(f"\n{line}" if sys.stderr.isatty() else line)
+        typer.echo("\n" * sys.stderr.isatty(), err=True, nl=False)
+        _say(line)
         raise typer.Exit(143 if stopped else 130) from None
 
 

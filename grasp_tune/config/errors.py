@@ -10,7 +10,7 @@ class ConfigError(GraspError, ValueError):
         if what:  # else a whole line, from another process
             key, got, expected = what
             where = f"{source}: {key[:117]}{'...' * (len(key) > 117)}" if key else source
-            source = _one_line(f"{where}: got {got}, expected {expected}")
+            source = one_line(f"{where}: got {got}, expected {expected}")
         super().__init__(source)
 
 
@@ -34,10 +34,10 @@ class EntryPointError(GraspError, ImportError):
 
 def shown(value: object, limit: int = 60) -> str:
     """Text of a value for an error line: quoted if text, cut when long, never a line break."""
-    text = _one_line(repr(value))
+    text = one_line(repr(value))
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
     """The text with line breaks and control characters turned into spaces or question marks."""
     return "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in text)

@@ -124,10 +124,17 @@ class Experiment(s.Section):
         if method == "deterministic" and isinstance(size, int):
             right = "full, for that method needs exact gradients"
             yield "problem.batch_size", f"{size} with method: {method}", right
-        if self.ensemble == "window" and share > 0:
-            right = "0, for a window looks only at training minibatches"
-            yield "problem.validation", f"{share:g} with ensemble: window", right
         file = getattr(problem.dataset, "validation_path", None)
+        for key, held, none in (
+            ("validation", share, 0),
+            ("dataset.validation_path", file, "none"),
+        ):
+            if self.ensemble == "window" and held:
+                right = f"{none}, for a window looks only at training minibatches"
+                yield f"problem.{key}", f"{held} with ensemble: window", right
+        if problem.choose_by == "metric" and not (problem.metric and (file or share)):
+            right = "loss, or a problem.metric and problem.validation"
+            yield "problem.choose_by", "metric without a metric or validation rows", right
         beside = "with problem.dataset.validation_path"
         if file and share:
             yield "problem.validation", f"{share:g} {beside}", "0, or no validation_path"
@@ -137,6 +144,9 @@ class Experiment(s.Section):
         if self.schedule == "paper" and self.challengers:
             got = f"{len(self.challengers)} with schedule: paper"
             yield "challengers", got, "none, or schedule: promote"
+        if self.schedule == "paper" and self.patience is not None:
+            got = f"{self.patience} with schedule: paper, which has no final run to end"
+            yield "patience", got, "empty, or schedule: promote"
         if len(set(self.challengers)) < len(self.challengers):
             yield "challengers", "one of them twice", "each at most once"
         floor = getattr(self.method, "value_floor", 0.0)

@@ -126,8 +126,12 @@ def _whole(value: object) -> object:
 
 
 def _is_text(value: object) -> bool:
+    return isinstance(value, str) and value.strip() != ""
+
+
+def _is_harmless(value: object) -> bool:
     # Control characters reach terminals, and as lines of their own a journal that a shell may read.
-    return isinstance(value, str) and value.strip() != "" and not _CONTROL.search(value)
+    return not _CONTROL.search(str(value))
 
 
 Whole = Annotated[int, Field(strict=True), BeforeValidator(_whole)]
@@ -143,7 +147,9 @@ _BATCH = checked(
     "a whole number from 1 to 1000000, or full",
 )
 Batch = Annotated[int | Literal["full"], _BATCH, BeforeValidator(_whole)]
-Text = Annotated[str, Field(max_length=4096), checked(_is_text, "text without control characters")]
+_HARMLESS = checked(_is_harmless, "text without control characters")
+_TEXT = checked(_is_text, "text, in quotes where it looks like a number")
+Text = Annotated[str, Field(max_length=4096), _HARMLESS, _TEXT]
 # Absolute from the start: a run may be resumed from another folder.
 PathText = Annotated[Text, AfterValidator(absolute)]
 # Where a run writes; what is shown or stored of it holds no password.

@@ -29,6 +29,8 @@ _HINTS = {
     "'\\t'": ("a tab", ", which takes spaces only"),
     "another document": ("a second document", " with one document in a file"),
     "block end": (None, ", where the keys of one mapping begin in the same column"),
+    "mapping values": ("a colon too many", ", with quotes around text that has one"),
+    "cannot start": (None, ", with quotes around text that begins with it"),
 }
 
 
@@ -97,6 +99,7 @@ def parse_yaml(content: bytes | str, source: str) -> Any:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         got = str(getattr(error, "problem", None) or getattr(error, "reason", "broken text"))
+        got = got.removeprefix("found ")
         line, wanted = -1 if mark is None else mark.line, ""
         if ";" in "".join(text.splitlines()[line : line + 1]):
             got, wanted = "a semicolon", ", which takes a comma or a new line there"

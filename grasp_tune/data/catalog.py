@@ -19,9 +19,11 @@ from grasp_tune.data.data import KEY, Array, Data, check_memory, existing_file, 
 from grasp_tune.data.options import BreastCancer, Csv, Dataset, Digits, Libsvm, Npz, OwnData, Table
 from grasp_tune.extras import need
 
-_BLANKS = frozenset({"", "NA", "N/A", "?", "null", "NULL"})
+_BLANKS = frozenset({"", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "?", "null", "NULL"})
 _WITH_COMMA = re.compile(r"[-+]?(\d+|\d{1,3}(\.\d{3})+),\d+")  # 1234,5 or 1.234,5
 _MAX_WORDS = 100  # different words of one column; more are names or dates, not categories
+_FEW_WORDS = 20  # so many may well be mostly numbers, as those of streets and grades are
+_DIGITS = 15  # of a whole number; doubles do not tell larger ones apart
 
 Columns = dict[str, list[str]]
 
@@ -138,7 +140,9 @@ def npz(options: Npz) -> Data:
 def csv(options: Csv) -> Data:
     """A table with a header line; see `Csv` for what becomes of words, blanks and scales."""
     file, columns, rows = _read_csv(options.path, "path", options)
-    target = options.target or list(columns)[-1]
+    target = (
+        options.target or [*columns, *(name for name in columns if name not in options.drop)][-1]
+    )
     for name, key in [(target, "target"), *((name, "drop") for name in options.drop)]:
         fault = f"has no column {shown(name)}, only {', '.join(list(columns)[:20])}"
         require(name in columns, f"{file}: {fault}; set {KEY}.{key}")
@@ -168,17 +172,23 @@ def _read_csv(path: str, key: str, options: Csv) -> tuple[Path, Columns, list[in
     file = existing_file(path, key, "a text file with a header line and one row per line")
     # A field needs at least two characters of the file and eight bytes of memory.
     check_memory(file.name, 4.0 * file.stat().st_size, options.max_gib)
-    with reading(file, "a table"), file.open(newline="", encoding="utf-8-sig") as stream:
+    how = "text in UTF-8, a header line and one row per line"
+    with reading(file, "a table", how), file.open(newline="", encoding="utf-8-sig") as stream:
         first = stream.readline()
-        likely = max(",;\t", key=first.count)
+        likely = max(",;\t|", key=first.count)
         stream.seek(0)
         lines = csv_rows(stream, delimiter=options.delimiter or likely, strict=True)
         header, *rows = [[field.strip() for field in line] for line in lines] or [[]]
+    header = [name or f"column {at}" for at, name in enumerate(header, 1)]
     width, twice = len(header), [name for name in header if header.count(name) > 1]
-    other = f"; its first line is divided by {likely!r}: set {KEY}.delimiter to it"
-    fault = f"has {width} columns, expected a label and features"
-    require(width > 1, f"{file}: {fault}{other if likely in first else ''}")
+    other = f"is divided by {likely!r}: set {KEY}.delimiter to it"
+    other = other if likely in first else f"is {shown(first.strip())}"
+    fault = f"has {width * bool(first)} columns, expected a label and features; its first line"
+    require(width > 1, f"{file}: {fault} {other}")
     require(not twice, f"{file}: has the column {shown(min(twice, default=''))} twice")
+    counts = any(header == [str(at + by) for at in range(width)] for by in (0, 1))
+    fault = "its first line holds numbers, expected the names of the columns"
+    require(counts or None in map(_number, header), f"{file}: {fault}")
     for row, fields in enumerate(rows, 2):
         if len(fields) not in (0, width):
             raise DataError(f"{file}: row {row}: got {len(fields)} columns, expected {width}")
@@ -214,11 +224,14 @@ def _words(file: Path, name: str, values: list[str]) -> list[str]:
     found = sorted(set(values) - _BLANKS)
     remedy = f"leave the column out with {KEY}.drop: [{name}]"
     require(found, f"{file}: column {shown(name)} is blank in every row; {remedy}")
-    if None not in map(_number, found):
+    if not (words := [word for word in found if _number(word) is None]):
         return []
-    fault = f"got {len(found)} different words such as {shown(found[0])}, expected numbers or at "
-    fault = f"{file}: column {shown(name)}: {fault}most {_MAX_WORDS} words; {remedy}"
-    require(len(found) <= _MAX_WORDS, fault)
+    where, first = f"{file}: column {shown(name)}: got", shown(words[0])
+    mostly = len(found) > _FEW_WORDS and 2 * len(words) < len(found)
+    fault = f"{first} among {len(found) - len(words)} different numbers; leave the field blank "
+    require(not mostly, f"{where} {fault}where the number is not known, or {remedy}")
+    fault = f"{len(found)} different words such as {first}, expected numbers or at most "
+    require(len(found) <= _MAX_WORDS, f"{where} {fault}{_MAX_WORDS} words; {remedy}")
     return found
 
 
@@ -251,13 +264,16 @@ def _cell(file: Path, name: str, row: int, text: str, options: Csv) -> float:
 
 def _labels(file: Path, columns: Columns, rows: list[int], name: str) -> Array:
     """Numbers where all are; else text, if it can be classes."""
-    if "" in (values := columns[name]):
-        raise DataError(f"{file}: row {rows[values.index('')]}: the label is blank")
+    values = columns[name]
+    for row, value in zip(rows, values, strict=True):
+        require(value not in _BLANKS, f"{file}: row {row}: the label is blank")
     numbers, different = [_number(value) for value in values], len(set(values))
-    if None not in numbers:
+    long = any(value.isdecimal() and len(value) > _DIGITS for value in values)
+    if None not in numbers and not long:
         return np.array(numbers)
+    first = next((v for v, found in zip(values, numbers, strict=True) if found is None), values[0])
     fault = f"{file}: column {shown(name)}: got {different} different labels such as "
-    fault += f"{shown(values[0])} in {len(values)} rows, expected classes, or numbers such as "
+    fault += f"{shown(first)} in {len(values)} rows, expected classes, or numbers such as "
     fault += "1234.5, without currency, unit or marks between thousands"
     require(different <= _MAX_WORDS or 2 * different <= len(values), fault)
     return np.array(values)

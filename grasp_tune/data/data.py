@@ -222,7 +222,7 @@ def encode_labels(
     require(finite, f"{name}: labels hold nan or inf, expected finite numbers")
     names: Labels = None
     if task == "regression" or (task == "auto" and not _looks_like_classes(y)):
-        fault = f"labels are text ({shown(y.flat[0])}), expected numbers"
+        fault = f"labels are text ({shown(str(y.flat[0]))}), expected numbers"
         require(np.issubdtype(y.dtype, np.number), f"{name}: {fault}")
         codes = [part.astype(np.float32) for part in parts]
     else:

@@ -11,6 +11,10 @@ from grasp_tune.config import section as s
 from grasp_tune.core.errors import InputError
 
 
+def _divides(text: object) -> bool:
+    return isinstance(text, str) and len(text) == 1 and text not in '\r\n"'
+
+
 class Dataset(s.NamedSection):
     """The keys of one kind of data."""
 
@@ -104,8 +108,9 @@ class Csv(TextFile):
     name: Annotated[Literal["csv"], s.KIND] = "csv"
     target: s.Text | None = None
     """Column with the label; empty: the last one."""
-    delimiter: Annotated[s.Text, Field(max_length=1)] | None = None
-    """The character between two columns; empty: comma, semicolon or tab, as the header line has."""
+    delimiter: Annotated[str, s.checked(_divides, "one character between columns")] | None = None
+    """The character between two columns, such as `" "`; empty: comma, semicolon, tab or `|`, as the
+    header line has."""
     decimal: Literal[".", ","] = "."
     """The character before the decimals of a number; with a comma, points divide thousands."""
     drop: tuple[s.Text, ...] = ()

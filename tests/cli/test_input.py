@@ -216,3 +216,14 @@ def test_what_is_allowed_or_typed_is_done(command: Command, place: Path) -> None
     assert command(*run, "b", "--set", "backend.storage=mine.log").code == 0
     assert (place / "mine.log").exists()
     assert command(*run, "c", "--set", "backend={kind: optuna, storage: c/study.log}").code == 0
+
+
+def test_names_in_data_reach_a_terminal_without_control_characters(
+    command: Command, place: Path
+) -> None:
+    rows = "".join(f"{'ab'[k % 2]},{k % 3},{k % 2}\n" for k in range(20))
+    (place / "rows.csv").write_text("\x1b[31mred\x07,a,y\n" + rows)
+    data = ["--set", "problem.dataset.name=csv", "--set", "problem.dataset.path=rows.csv"]
+    ended = command("run", "small.yaml", "--out", "r", *data)
+    assert ended.code == 0 and "note: Columns of words" in ended.err
+    assert "\x1b" not in ended.err + ended.out and "\x07" not in ended.err

@@ -40,6 +40,7 @@ def problem(**keys: Any) -> dict[str, Any]:
         (top(budget="10"), "budget: got '10', expected a whole number"),
         (top(seed=-1), "seed: got -1, expected >= 0"),
         (top(out=3), "out: got 3, expected text"),
+        (top(title=2024), "title: got 2024, expected text, in quotes where it looks like a number"),
         (top(out="a\0b"), "out: got 'a\\x00b', expected text without control characters"),
         (
             top(title="a\33]0;b\7"),
@@ -184,6 +185,19 @@ def test_unknown_key_names_the_nearest_valid_one(mapping: dict[str, Any], expect
         (
             top(schedule="paper", challengers=["sgd"]),
             "challengers: got 1 with schedule: paper, expected none, or schedule: promote",
+        ),
+        (
+            {**problem(dataset={"name": "csv", "path": "a", "validation_path": "/b"})}
+            | {"ensemble": "window"},
+            "problem.dataset.validation_path: got /b with ensemble: window, expected none, for",
+        ),
+        (
+            problem(choose_by="metric", metric="f1"),
+            "problem.choose_by: got metric without a metric or validation rows, expected loss, or",
+        ),
+        (
+            top(schedule="paper", patience=3),
+            "patience: got 3 with schedule: paper, which has no final run to end, expected empty",
         ),
         (
             top(schedule_options={"probe_shere": 0.1}),

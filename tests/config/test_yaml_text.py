@@ -116,6 +116,9 @@ def test_broken_text_names_the_line() -> None:
     assert "expected valid YAML" in refused("a: 1\n\tb: 2")
     tab = "got a tab, expected valid YAML, which takes spaces only"
     assert refused("a:\n\tb: 2") == f"a.yaml: line 2: {tab}"
+    colon = "got a colon too many, expected valid YAML, with quotes around text that has one"
+    assert refused("a: b: c") == f"a.yaml: line 1: {colon}"
+    assert "got character '@' that cannot start any token, expected" in refused("a: @b")
     semicolon = "got a semicolon, expected valid YAML, which takes a comma or a new line there"
     assert refused("x: 1\na: {b: c; d: e}") == f"a.yaml: line 2: {semicolon}"
     assert refused("a: {b: c}; d: e") == f"a.yaml: line 1: {semicolon}"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from grasp_tune.config.errors import DataError
+from grasp_tune.config.errors import ConfigError, DataError
 from grasp_tune.config.loader import experiment_from
 from grasp_tune.data import Data, load_data
 
@@ -35,7 +35,10 @@ def test_csv_takes_the_last_column_or_the_one_that_is_named(tmp_path: Path) -> N
         ("a,b\nnan,1\n2,0\n", "row 2: column 'a': got nan or inf"),
         ("a,b\n\n1,2\n\ninf,3\n", "row 5: column 'a': got nan or inf"),  # blank lines count
         ("a,b\n1,2\n\n3,\n", "row 4: the label is blank"),
-        ('a,b\n"1,2\n', "cannot be read as a table"),
+        ('a,b\n"1,2\n', "cannot be read as a table .*; expected text in UTF-8, a header line"),
+        ("a,b\n1,0\n2,NaN\n", "row 3: the label is blank"),
+        ("1.5,2\n3,4\n", "its first line holds numbers, expected the names of the columns"),
+        ("# mine\na,b\n1,2\n", "has 1 columns, .*; its first line is '# mine'"),
     ],
 )
 def test_csv_that_makes_no_sense_is_told(tmp_path: Path, text: str, message: str) -> None:
@@ -111,6 +114,53 @@ def test_csv_columns_that_help_nobody_are_named_with_the_remedy(tmp_path: Path) 
     (tmp_path / "a.csv").write_text("a;y\n1;0\n")
     with pytest.raises(DataError, match=r"has 1 columns.*divided by ';': set .*delimiter"):
         load(name="csv", path=str(tmp_path / "a.csv"), delimiter=",")
+
+
+def test_csv_a_word_among_numbers_is_named_with_the_remedy(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    for count in (30, 300):
+        rows = "".join(f"{'old' if k == 20 else k},{k % 2}\n" for k in range(count))
+        file.write_text("age,y\n" + rows)
+        words = rf"column 'age': got 'old' among {count - 1} different numbers; leave the field b"
+        with pytest.raises(DataError, match=words):
+            load(name="csv", path=str(file))
+    file.write_text("grade,y\n1,0\n2,1\n3,0\nA,1\n")  # few: they may be categories
+    assert load(name="csv", path=str(file)).x.shape == (4, 4)
+
+
+def test_csv_blanks_of_other_programs_are_blanks(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a,b,y\nNaN,n/a,0\n3,x,1\n<NA>,x,1\n")
+    assert load(name="csv", path=str(tmp_path / "a.csv")).x.tolist() == [[3, 0], [3, 1], [3, 1]]
+
+
+def test_csv_any_character_may_divide_the_columns(tmp_path: Path) -> None:
+    for mark in "\t|; ":
+        (tmp_path / "a.csv").write_text(f"a{mark}b{mark}y\n1{mark}2{mark}0\n3{mark}4{mark}1\n")
+        given = [{"delimiter": mark}] if mark == " " else [{"delimiter": mark}, {}]
+        for options in given:
+            data = load(name="csv", path=str(tmp_path / "a.csv"), **options)
+            assert data.x.tolist() == [[1, 2], [3, 4]]
+    with pytest.raises(ConfigError, match=r"delimiter: got 'ab', expected one character"):
+        load(name="csv", path=str(tmp_path / "a.csv"), delimiter="ab")
+
+
+def test_csv_columns_without_a_name_have_a_number(tmp_path: Path) -> None:
+    rows = "".join(f"{k},{k % 3},{k % 2},-\n" for k in range(9))
+    (tmp_path / "a.csv").write_text(",a,y,remark\n" + rows)  # as pandas writes its index
+    data = load(name="csv", path=str(tmp_path / "a.csv"), drop=["remark"])
+    assert data.notes == (
+        "Column column 1 counts the rows; problem.dataset.drop: [column 1] leaves it out.",
+    )
+    data = load(name="csv", path=str(tmp_path / "a.csv"), drop=["remark", "column 1"])
+    assert data.x.flatten().tolist() == [0, 1, 2] * 3  # the label is the last column that is left
+    (tmp_path / "a.csv").write_text("0,1,2\n5,6,0\n7,8,1\n")  # and columns without names
+    assert load(name="csv", path=str(tmp_path / "a.csv")).x.tolist() == [[5, 6], [7, 8]]
+
+
+def test_csv_long_numbers_are_told_apart(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a,y\n" + "".join(f"{k},{10**18 + k % 3}\n" for k in range(9)))
+    data = load(name="csv", path=str(tmp_path / "a.csv"))
+    assert data.labels == tuple(str(10**18 + k) for k in range(3))
 
 
 def test_csv_prices_are_numbers_to_predict_and_grades_are_classes(tmp_path: Path) -> None:
