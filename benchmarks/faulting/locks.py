@@ -41,10 +41,11 @@ def two_drivers(folder: Path, backend: str = "local") -> Row:
 
 def lock_text_of_a_stranger(folder: Path) -> Row:
     """Whatever a lock file holds, a folder that nobody uses can be used."""
-    for content in (b"", b"\xff\xfe", b"[]", b'{"pid": "x"}', b'{"pid": 1, "host": "elsewhere"}'):
+    stranger = b'{"pid": 1, "host": "elsewhere"}'
+    for content in (b"", b"\xff\xfe", b"[]", b'{"pid": "x"}', stranger, bytes(256)):
         run = folder / f"run-{content.hex()[:20]}"
         run.mkdir(parents=True)
-        (run / MARKER).write_bytes(content)
+        (run / MARKER).write_bytes(content.ljust(256) if content else b"")
         code, found = finish(Sweep(str(run)))
         expect(code == 0, f"lock {content!r}: {found}")
     expect(os.path.exists(folder), "the folder is gone")

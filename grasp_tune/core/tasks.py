@@ -58,7 +58,7 @@ class Segment:
     anneal: tuple[int, int] | None = None  # the step falls linearly to 0 between these two calls
     warmup: int = 0  # the step rises over so many calls of the run
     ramp: bool = False  # the step doubles from call to call
-    origin: Key | None = None  # the state to start from, where it is another run's
+    origin: Key | None = None  # where to start from, if not from its own state: another's, or x0
     ceiling: float | None = None  # a loss above this counts as divergence
     lanes: int = 1  # minibatches averaged in one step; a step then costs so many calls
 
@@ -93,9 +93,9 @@ class Segment:
     @property
     def state(self) -> Key | None:
         """The state to go on from, None for x0."""
-        if self.origin is not None or not self.start:
-            return self.origin
-        return keys.state_key(self.arm.index, self.start)
+        own = keys.state_key(self.arm.index, self.start) if self.start else START
+        state = self.origin or own
+        return None if state == START else state
 
     @property
     def candidates(self) -> tuple[Key, ...]:

@@ -133,9 +133,9 @@ class TorchProblem:
         if not isinstance(model, nn.Module):
             kind = type(model).__name__
             raise ProblemError(f"model: it returned {kind}, expected a torch.nn.Module")
-        if not any(parameter.requires_grad for parameter in model.parameters()):
-            raise ProblemError("model: it has no trainable parameter, so there is nothing to train")
         check_tensors(model)
+        if not any(item.requires_grad and item.numel() for item in model.parameters()):
+            raise ProblemError("model: it has no trainable parameter, so there is nothing to train")
         for name, part in model.named_modules():
             trained = any(item.requires_grad for item in part.parameters(recurse=False))
             if trained and getattr(part, "sparse", False) is True:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from grasp_tune.core.errors import CheckpointError, InputError, LockedError
+from grasp_tune.core.errors import CheckpointError, InputError, LockedError, expect
 from grasp_tune.runtime.files import in_words, open_regular, read_bytes
 
 NAME = ".grasp_tune.json"
@@ -36,9 +36,14 @@ class FolderLock:
     text: bytes  # of the marker, which no other driver would write
     crashed: bool = False  # whoever held it before died: its workers may live for another moment
 
+    @property
+    def held(self) -> bool:
+        """Whether the folder is still the one that was locked."""
+        return _text(self.folder / NAME) == self.text
+
     def check(self) -> None:
-        """Raise `CheckpointError` where the folder is no longer the one that was locked."""
-        if _text(self.folder / NAME) != self.text:
+        """Raise `CheckpointError` where it is not."""
+        if not self.held:
             raise CheckpointError(
                 f"{self.folder} was removed or taken over by another run while this one used it: "
                 "nothing more is written there"
@@ -56,6 +61,9 @@ def folder_lock(folder: Path) -> Iterator[FolderLock]:
         file = in_words(lambda: _open_marker(folder), path, needed=_SIZE)
         _OPEN.add(file)
         try:
+            size = os.fstat(file).st_size  # a crash may have left it empty
+            words = f"0 or {_SIZE}: it is no file of ours, and would be overwritten"
+            expect(size in (0, _SIZE), f"out: bytes of {path}", size, words)
             _acquire(file, folder)
             held = _read(file)
             sweep = str(held.get("sweep") or os.urandom(16).hex())
@@ -102,10 +110,6 @@ def _open_marker(folder: Path) -> int:
             )
         with contextlib.suppress(FileExistsError), open(folder / NAME, "xb") as file:
             file.write(_record(os.urandom(16).hex(), 0))
-    if os.lstat(folder / NAME).st_size > _SIZE:
-        raise InputError(
-            f"out: {folder / NAME} has more than {_SIZE} bytes, which is no file of ours"
-        )
     return open_regular(folder / NAME, os.O_RDWR)
 
 

@@ -126,7 +126,7 @@ class SweepFolder:
 
     def clear(self) -> None:
         """Remove what a run that never got anywhere has written, and nothing else."""
-        if not self._fresh:
+        if not self._fresh or not self.lock.held:
             return
         keys = self.store.keys()
         for key in keys:

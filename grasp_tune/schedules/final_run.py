@@ -14,7 +14,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import replace
 from statistics import median
 
-from grasp_tune.core.checkpoint_keys import Key, average_key, iterate_key, state_key
+from grasp_tune.core.checkpoint_keys import START, Key, average_key, iterate_key, state_key
 from grasp_tune.core.choice import Candidate
 from grasp_tune.core.ensemble import Tally
 from grasp_tune.core.rounds import Known, Round
@@ -71,7 +71,9 @@ class _FinalRun:
         if stop <= first:
             return False
         points = () if last else self._stopping.points(first, stop, early=number == 0)
-        segment = self._segment(arm, first, stop, self._good, points, last=last)
+        # Where no part from x0 has stood, the next one begins there, too.
+        origin = self._good or (START if first else None)
+        segment = self._segment(arm, first, stop, origin, points, last=last)
         item = yield from self._train(f"final{number}", segment)
         self._call, loss = stop, _usual_loss(item, options.curve_points)
         self._losses.append(loss)
@@ -207,8 +209,8 @@ class _StepSize:
             return loss < before
         # A loss that may be negative has no zero to be a multiple of: it then jumps where it loses
         # all that was gained since the start.
-        rise = (options.jump - 1.0) * before if before > 0.0 else max(-before, start - before)
-        return math.isfinite(loss) and loss < before + rise
+        bound = options.jump * before if before > 0.0 else max(0.0, start)
+        return math.isfinite(loss) and loss < bound
 
     def stalls(self, before: float, loss: float) -> bool:
         """Return whether the loss is still high, and a part has hardly lowered it."""

@@ -39,9 +39,11 @@ ENSEMBLES: tuple[EnsembleName, ...] = ("resample", "window")
 def spent(spec: SweepSpec, reply: object = answer) -> int:
     """The calls of a whole search, or of its beginning where the budget is refused."""
     search = Search(spec)
-    total = 0
+    total, there = 0, {"x0"}
     try:
         while not isinstance(step := search.ask(), Step):
+            assert there.issuperset(step.reads), step.id  # what it reads has been left for it
+            there.update(step.writes)
             total += step.calls
             outcome = reply(step)  # type: ignore[operator]
             total += outcome.calls - step.calls
@@ -104,6 +106,7 @@ def wild(seed: int) -> object:
             second_length=st.sampled_from([1.0, 3.0, 20.0]),
             doublings=st.sampled_from([2, 24]),
             parts=st.sampled_from([1, 8, 40]),
+            jump=st.sampled_from([1.0, 2.0]),
         ),
     ),
     ensemble=st.sampled_from(ENSEMBLES),

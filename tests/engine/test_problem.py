@@ -235,6 +235,7 @@ def test_every_build_starts_at_the_same_point_and_leaves_the_generators_alone() 
 @pytest.mark.parametrize(
     ("model", "words"),
     [
+        (lambda: nn.ParameterList([torch.zeros(0)]), "it has no trainable parameter"),
         (lambda: nn.Linear(3, 1, device="meta"), "weight is on the meta device"),
         (lambda: nn.Sequential(nn.Embedding(4, 2, sparse=True)), "model: 0 has sparse gradients"),
     ],

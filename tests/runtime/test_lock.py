@@ -24,12 +24,14 @@ def test_a_second_holder_is_told_who_the_first_is(tmp_path: Path) -> None:
         pass  # free again
 
 
-def test_a_marker_that_is_too_long_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [2, 257])
+def test_a_marker_of_another_size_is_refused_and_not_waited_for(size: int, tmp_path: Path) -> None:
     marker = tmp_path / NAME
-    marker.write_bytes(b"{}".ljust(257))
-    with pytest.raises(InputError, match="has more than 256 bytes"), folder_lock(tmp_path):
+    marker.write_bytes(b"{}".ljust(size))
+    words = rf"json: got {size}, expected 0 or 256: it is no file of ours"
+    with pytest.raises(InputError, match=words), folder_lock(tmp_path):
         pass
-    assert marker.read_bytes() == b"{}".ljust(257)
+    assert marker.read_bytes() == b"{}".ljust(size)
 
 
 def test_any_name_of_a_machine_fits_into_the_marker(tmp_path: Path) -> None:

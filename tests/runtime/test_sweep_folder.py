@@ -175,16 +175,17 @@ def moved(folder: Path, other: Path) -> None:
     shutil.copytree(other, folder)
 
 
+@pytest.mark.parametrize("call", [1, 200])  # in the probe, and later
 @pytest.mark.parametrize("removal", [lambda folder, other: shutil.rmtree(folder), moved])
 def test_a_folder_taken_by_another_run_stops_the_first(
-    removal: Callable[[Path, Path], None], finished: Path, tmp_path: Path
+    removal: Callable[[Path, Path], None], call: int, finished: Path, tmp_path: Path
 ) -> None:
     out, seen = tmp_path / "out", 0
 
     def before() -> None:
         nonlocal seen
         seen += 1
-        if seen == 200:
+        if seen == call:
             removal(out, finished)
 
     with pytest.raises(CheckpointError, match="removed or taken over by another run"):

@@ -113,3 +113,23 @@ def test_a_run_that_is_stopped_returns_the_best_point_that_validation_has_seen(
 def test_patience_is_a_number_of_looks() -> None:
     with pytest.raises(InputError, match=r"patience: got -1"):
         gt.Promote(patience=-1)
+
+
+@pytest.mark.parametrize("schedule", [gt.Promote(), gt.Promote(jump=1.0)], ids=["usual", "jump"])
+def test_a_run_from_x0_whose_first_part_is_undone_begins_at_x0_again(schedule: gt.Promote) -> None:
+    calls = 0
+
+    def loss(model: nn.Module, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        found: torch.Tensor = model(batch[0]).square().mean()
+        return found * math.nan if calls == 14 else found  # 2 of the probe, 10 of the ramp before
+
+    data = (torch.randn(40, 3, generator=torch.Generator().manual_seed(0)),)
+    problem = gt.TorchProblem(model=lambda: nn.Linear(3, 1), loss=loss, data=data, batch_size=4)
+    result = gt.minimize(problem, 50, schedule=schedule, progress=False)
+    first, second = result.runs[1:3]  # the ramp is the run before
+    assert not first.finite and first.stretches == ((0, 3),)
+    assert second.finite and second.stretches[0][0] == 3 and second.parent == 0
+    assert result.choice.chosen.arm >= second.arm
+    assert sum(result.calls.values()) == calls <= 50
