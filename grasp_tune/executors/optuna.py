@@ -37,7 +37,7 @@ from grasp_tune.engine.tensor_file import Content
 from grasp_tune.executors import study as on_study
 from grasp_tune.executors.local import InProcess
 from grasp_tune.executors.process_pool import ProcessPool
-from grasp_tune.executors.study import CALLS, CHOICE, SPAN, StudyLog, Timing, end_trial
+from grasp_tune.executors.study import CALLS, CHOICE, FRONT, SPAN, StudyLog, Timing, end_trial
 from grasp_tune.runtime.call_counter import CallCounter
 from grasp_tune.runtime.driver import SELECT, MakeWorker, run_sweep
 from grasp_tune.runtime.executor import Died, Ended, Executor
@@ -47,7 +47,6 @@ from grasp_tune.runtime.sweep_folder import SweepFolder
 
 logger = logging.getLogger(__name__)
 
-FRONT = 8  # tasks from the front of the line among which a process picks one
 PAUSES = (0.02, 0.5)  # seconds between two looks at the study: the first, and the longest
 
 

@@ -1,9 +1,11 @@
 """The study as the event log that all processes of a sweep share.
 
 A trial says on a label which task it holds, and which turn of it. Storages number trials in the
-order in which they become visible, so of two trials with the same label all processes agree on the
-first; the other one ends at once. What a task came to is written on its trial. Every process reads
-the same trials, so that its own search learns the same events and decides the same.
+order in which they become visible, so of two that are born with the same label all processes agree
+on the first; the other one ends at once. A trial that Optuna has made writes its label and looks
+again: where another bears the same, it takes another task; the later of two always sees the first.
+What a task came to is written on its trial. Every process reads the same trials, so that its own
+search learns the same events and decides the same.
 
 Goes past Optuna's public interface to its storage: system attributes, and trials that are born
 with attributes, have no other door.
@@ -49,6 +51,7 @@ CHOICE = "grasp:choice"  # study: the chosen candidate and its certificate
 
 PIECE = 30_000  # characters a value: some databases hold 64 KB
 SPAN = FloatDistribution(1e-300, 1e300, log=True)  # of a step size, radius or distance
+FRONT = 8  # tasks from the front of the line among which a process picks one, so as not to collide
 MARKS = 8  # points of a training curve that are reported: each costs a write
 
 
@@ -163,6 +166,7 @@ class StudyLog:
         self.timing = timing or Timing.of(study)
         self.trials: list[FrozenTrial] = []  # all of the study
         self._holders: dict[tuple[str, int], FrozenTrial] = {}  # (task, turn) -> its first trial
+        self._claims = Counter[tuple[str, int]]()  # (task, turn) -> how many trials
         self._outcomes: dict[int, Outcome | None] = {}  # by trial number: read once
         self._wanted: dict[str, Any] = {}  # tasks to be run, and not ended as far as we have told
         self._turns: Counter[str] = Counter()  # task id -> its turn now
@@ -170,11 +174,13 @@ class StudyLog:
         self.refresh()
 
     def refresh(self) -> None:
-        self.trials = trials_of(self.study)
-        for trial in reversed(self.trials):  # the first of several with one label counts
+        self.trials, self._holders = trials_of(self.study), {}
+        self._claims.clear()
+        for trial in self.trials:  # the first of several with one label counts
             label = label_of(trial)
             if label.get("sweep") == self.sweep and label["task"]:
-                self._holders[label["task"], label["turn"]] = trial
+                self._holders.setdefault((label["task"], label["turn"]), trial)
+                self._claims[label["task"], label["turn"]] += 1
 
     def running(self) -> list[FrozenTrial]:
         return [trial for trial in self._holders.values() if not trial.state.is_finished()]
@@ -321,15 +327,17 @@ class StudyLog:
         end_trial(self.study, trial_id, TrialState.PRUNED)
         return None
 
-    def take(self, trial: FrozenTrial, task: Any) -> None:
-        """Give a task to a trial that Optuna made; the caller knows that nobody else does."""
+    def take(self, trial: FrozenTrial, task: Any) -> bool:
+        """Give a task, or none, to a trial that Optuna made; False where another wants it, too."""
         shown = self.shown(task)
         shown[TASK]["trial"] = trial.number
         if not in_optimize(self.study):  # another process may tell what was asked here
             shown[TASK]["worker"] = ""
         show_trial(self.study, trial, shown)
-        if task is not None:
-            self._holders[task.id, self._turns[task.id]] = trial
+        self.refresh()
+        if task is None or self._claims[task.id, self._turns[task.id]] == 1:
+            return True
+        return not self.take(trial, None)
 
     def write_outcome(self, trial_id: int, outcome: Outcome) -> None:
         """Write what a task found on its trial, without ending it."""

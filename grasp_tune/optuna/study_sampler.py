@@ -1,14 +1,13 @@
 """Samplers that give each trial of `study.optimize` a task, agreed by processes without a lock.
 
-Trials decide in the order of their numbers, each after all before it have decided, so that no two
-take the same task. One that does not decide within `PATIENCE` is ended from outside, after which
-its owner can write nothing more on it. A trial for which there is nothing yet waits a little for
-what others run, and ends without a task; so `timeout=` and Ctrl-C end a study in about their time.
+A trial for which there is nothing yet waits a little for what others run, and ends without a task;
+so `timeout=` and Ctrl-C end a study in about their time.
 """
 
 import contextlib
 import copy
 import logging
+import random
 import threading
 import time
 from dataclasses import dataclass, field
@@ -21,13 +20,12 @@ from optuna.trial import FrozenTrial, TrialState
 
 from grasp_tune.core.random_streams import words
 from grasp_tune.core.search import ATTEMPTS, Search, Step
-from grasp_tune.executors.study import StudyLog, end_trial, in_memory, in_optimize, label_of
+from grasp_tune.executors.study import FRONT, StudyLog, end_trial, in_memory, in_optimize, label_of
 from grasp_tune.runtime.driver import Ledger
 from grasp_tune.runtime.store import discard
 
 logger = logging.getLogger(__name__)
 
-PATIENCE = 30.0  # seconds that a trial may take to say which task it takes
 PAUSES = (0.02, 1.0)  # seconds between two looks: the first, and the longest
 WAIT = (1.0, 0.25)  # a trial waits so many seconds, or this share of the wait before it
 
@@ -63,62 +61,40 @@ class Assignments(Ledger):
         self._warned = False
 
     def take(self, trial: FrozenTrial) -> None:
-        """Give a trial its task, once all trials before it have theirs."""
+        """Give a trial its task, or none where nothing comes up within a while."""
         thread = threading.get_ident() if in_optimize(self.study) else 0
         for number, held in list(self.held.items()):
             if thread and held.thread == thread:  # Ctrl-C left it behind in this thread's loop
                 end_trial(self.study, held.trial_id, TrialState.FAIL)
                 self.forget(number)
-        if self._has_value(trial):
+        if self._parameter in trial.system_attrs.get("fixed_params", {}):
             return
         given = trial.params.get(self._parameter or "")  # of Optuna's retry of one that failed
-        begun, pause = time.monotonic(), PAUSES[0]
+        begun, (pause, longest), front, taken = time.monotonic(), PAUSES, 1, False
         self._idle = self._idle or begun
         patience = max(WAIT[0], WAIT[1] * (begun - self._idle))
-        stuck: dict[int, float] = {}  # trial id -> since when it holds us up
-        strangers: set[int] = set()
-        while True:
+        while not taken:
             with self._lock:
                 self.log.end_silent()
                 self.learn()
-                mute, free = self._undecided(trial, strangers), self.log.unclaimed()
+                free = self.log.unclaimed()
                 fits = [t for t in free if given is None or t.segments[0].arm.value == given]
-                found = None if mute or not fits else fits[0]
                 # Others may lead to further tasks, or die: one that was asked for by hand cannot.
                 running = self.log.running()
                 hope = any(self.growing or label_of(item)["worker"] for item in running)
                 late = time.monotonic() - begun > patience
-                if found or (not mute and (late or not hope)):
-                    self.log.take(trial, found)
-                    break
-            for trial_id in mute:
-                if time.monotonic() - stuck.setdefault(trial_id, time.monotonic()) > PATIENCE:
-                    end_trial(self.study, trial_id, TrialState.FAIL)
-            time.sleep(pause)
-            pause = min(2 * pause, PAUSES[1])
+                found = random.choice(fits[:front]) if fits else None
+                if found or late or not hope:
+                    taken = self.log.take(trial, found)
+            if not taken:
+                time.sleep(pause * random.uniform(0.5, 1.0))
+                front, pause = FRONT, min(2 * pause, longest)  # not what another one wants, too
         if found:
             self._idle = None
             held = self.held[trial.number] = _Held(found.id, trial._trial_id, thread)
             if thread:
                 beating = self.log.beating([held.trial_id], lambda: held.calls)
                 held.living.enter_context(beating)
-
-    def _has_value(self, trial: FrozenTrial) -> bool:
-        return self._parameter in trial.system_attrs.get("fixed_params", {})
-
-    def _undecided(self, trial: FrozenTrial, strangers: set[int]) -> list[int]:
-        """Return the trials before this one that may yet take a task.
-
-        Others' samplers never write our label. But databases are read with several queries, between
-        which others write: a parameter may be there and our label, which was written before it, not
-        yet. Whoever looks again sees it.
-        """
-        before = self.log.trials[: trial.number]
-        running = [item for item in before if item.state == TrialState.RUNNING]
-        silent = [item for item in running if not (label_of(item) or self._has_value(item))]
-        mute = [item._trial_id for item in silent if item._trial_id not in strangers]
-        strangers.update(item._trial_id for item in silent if item.params)
-        return mute
 
     def forget(self, number: int, how: Any = None) -> None:
         """Learn that a trial of this process is over, and how, before that is on the study."""

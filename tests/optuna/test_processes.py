@@ -1,7 +1,6 @@
 """Four processes, four kinds of storage: no cell twice, none lost, whoever fails or dies."""
 
 import collections
-import copy
 import multiprocessing
 import os
 import signal
@@ -9,6 +8,7 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import optuna
 import pytest
@@ -18,8 +18,8 @@ from optuna.trial import TrialState
 
 from grasp_tune.core.plan import Plan
 from grasp_tune.executors import study as log_module
-from grasp_tune.executors.study import TASK, Timing, trials_of
-from grasp_tune.optuna import GraspSampler, study_sampler
+from grasp_tune.executors.study import TASK, Timing
+from grasp_tune.optuna import GraspSampler
 from grasp_tune.runtime import files
 from tests.optuna.conftest import Place
 
@@ -156,24 +156,17 @@ def test_optuna_s_own_retry_keeps_the_cell(plan: Plan, folder: Path) -> None:
     assert len(study.trials) == len(plan.cells) + 2
 
 
-def test_a_worker_that_dies_before_it_wrote_anything_costs_no_cell(
-    plan: Plan, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(study_sampler, "PATIENCE", 0.1)
+def test_a_worker_that_dies_before_it_wrote_anything_costs_no_cell(plan: Plan) -> None:
     study = optuna.create_study(sampler=GraspSampler(plan, "lr"))
     study.ask()
-    silent = study._storage.create_new_trial(study._study_id)  # no attribute of ours
-    assert study.ask().user_attrs[TASK]["index"] == 2
-    assert study._storage.get_trial(silent).state == TrialState.FAIL
+    study._storage.create_new_trial(study._study_id)  # no attribute of ours
+    assert study.ask().user_attrs[TASK]["index"] == 2  # at once
     study.optimize(lambda trial: trial.suggest_float("lr", 1e-9, 1e9, log=True))
     taken = [t.user_attrs[TASK]["index"] for t in study.trials if TASK in t.user_attrs]
     assert taken == [cell.index for cell in plan.cells]
 
 
-def test_a_running_trial_of_another_sampler_is_left_alone(
-    plan: Plan, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(study_sampler, "PATIENCE", 0.0)
+def test_a_running_trial_of_another_sampler_is_left_alone(plan: Plan) -> None:
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
     other = study.ask()
     other.suggest_float("lr", 0.1, 1.0)
@@ -182,25 +175,32 @@ def test_a_running_trial_of_another_sampler_is_left_alone(
     assert study.trials[other.number].state == TrialState.RUNNING
 
 
-def test_a_trial_read_while_it_was_being_written_keeps_its_rank(
-    plan: Plan, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("first", [True, False])
+def test_of_two_that_want_one_cell_the_later_takes_another(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch, first: bool
 ) -> None:
     study = optuna.create_study(sampler=GraspSampler(plan, "lr"))
-    study.ask().suggest_float("lr", 1e-9, 1e9, log=True)
-    study.sampler = GraspSampler(plan, "lr")  # another process, which has seen nothing yet
-    whole, reads = trials_of, 0
+    samplers = [GraspSampler(plan, "lr") for _ in range(2)]  # of two processes
+    write, other = log_module.show_trial, list[Any]()
 
-    def torn(study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
-        nonlocal reads
-        reads += 1
-        trials = copy.deepcopy(whole(study))
-        if reads == 1:  # its parameter was read after it was written, its attribute before
-            del trials[0].user_attrs[TASK]
-        return trials
+    def meanwhile(study: optuna.Study, trial: optuna.trial.FrozenTrial, shown: Any) -> None:
+        if not first:
+            write(study, trial, shown)
+        if not other:
+            study.sampler = samplers[1]
+            other.append(trial)
+            other[0] = study.ask()  # before or after the first has written what it takes
+        if first:
+            write(study, trial, shown)
 
-    monkeypatch.setattr(log_module, "trials_of", torn)
-    assert study.ask().user_attrs[TASK]["index"] == 2
-    assert reads > 1
+    study.sampler = samplers[0]
+    monkeypatch.setattr(log_module, "show_trial", meanwhile)
+    mine = study.ask()
+    taken = [trial.user_attrs[TASK]["index"] for trial in (mine, other[0])]
+    assert 1 in taken and taken[0] != taken[1]
+    study.optimize(lambda trial: trial.suggest_float("lr", 1e-9, 1e9, log=True))
+    done = [trial.user_attrs[TASK]["index"] for trial in study.trials]
+    assert sorted(done) == [cell.index for cell in plan.cells]
 
 
 def test_a_worker_that_is_silent_elsewhere_loses_its_cell(
