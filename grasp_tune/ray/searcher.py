@@ -4,9 +4,8 @@ Every task of the search is a trial; a last one, `select`, leaves the chosen mod
 checkpoint. Nothing here decides anything: see `runtime.shared_sweep`.
 """
 
-import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,7 +13,7 @@ from ray import tune
 from ray.tune.trainable import FunctionTrainable
 from torch import nn
 
-from grasp_tune.core.errors import CheckpointError, GraspError, InputError, SearchError
+from grasp_tune.core.errors import CheckpointError, InputError, SearchError
 from grasp_tune.core.methods import Method
 from grasp_tune.core.plan import Plan
 from grasp_tune.core.search import Progress, Step
@@ -27,7 +26,7 @@ from grasp_tune.ray.tune_internals import FOLDER, TuneRun, TuneSearcher, drawn, 
 from grasp_tune.runtime.callbacks import Reporter, reporter_for
 from grasp_tune.runtime.cell_sweep import cell_result
 from grasp_tune.runtime.driver import SELECT
-from grasp_tune.runtime.files import STATE_LIMIT, read_json, write_json_atomic
+from grasp_tune.runtime.files import STATE_LIMIT, read_json
 from grasp_tune.runtime.result import Result
 from grasp_tune.runtime.shared_storage import SharedStorage
 from grasp_tune.runtime.shared_sweep import SharedSweep
@@ -139,37 +138,20 @@ class GraspSearcher(TuneSearcher):
         with self._kept_for_later():
             self.ledger.hear(trial_id, result)
 
-    def on_trial_complete(
-        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
-    ) -> None:
-        """Learn that a trial is over; one without an outcome has failed."""
-        with self._kept_for_later():
-            if result is not None and not error:
-                self.ledger.hear(trial_id, result)
-                if (task := self.ledger.task_of(trial_id)) is not None:
-                    if not self._function:
-                        words = f"stop: it ended trial {trial_id} in the middle of {task}; leave"
-                        more = "out: the budget ends trials, and time_budget_s the run"
-                        raise InputError(f"{words} `stop` {more}")
-                    raise InputError(
-                        f"the function ended in the middle of {task} (trial {trial_id}): make its "
-                        "optimizer with grasp_tune.ray.optimizer(model), loop until opt.done, and "
-                        "leave `stop` out; for a function that is given a learning rate use "
-                        "GraspSearcher.for_step(budget, parameter=...)"
-                    )
-            run = TuneRun.asking()
-            if run is not None and (fault := run.loading_fault(trial_id)):
-                raise fault
-            reason = "it failed" if run is None else run.error_of(trial_id)
-            self.ledger.gone(trial_id, reason.strip().splitlines()[-1])
-
-    @contextlib.contextmanager
-    def _kept_for_later(self) -> Iterator[None]:
-        # Tune turns an error here into text inside a TuneError, or loses it: `suggest` raises it.
-        try:
-            yield
-        except Exception as error:
-            self._failure = error
+    def done(self, trial_id: str, result: dict[str, Any]) -> None:
+        self.ledger.hear(trial_id, result)
+        if (task := self.ledger.task_of(trial_id)) is not None:
+            if not self._function:
+                raise InputError(
+                    f"stop: it ended trial {trial_id} in the middle of {task}; leave `stop` out: "
+                    "the budget ends trials, and time_budget_s the run"
+                )
+            raise InputError(
+                f"the function ended in the middle of {task} (trial {trial_id}): make its "
+                "optimizer with grasp_tune.ray.optimizer(model), loop until opt.done, and "
+                "leave `stop` out; for a function that is given a learning rate use "
+                "GraspSearcher.for_step(budget, parameter=...)"
+            )
 
     @property
     def spec(self) -> SweepSpec:
@@ -192,17 +174,6 @@ class GraspSearcher(TuneSearcher):
         if self._failure is not None:
             raise self._failure
         return self.ledger.result(self._build)
-
-    def save(self, checkpoint_path: str) -> None:
-        write_json_atomic(checkpoint_path, self.ledger.state())
-
-    def restore(self, checkpoint_path: str) -> None:
-        """Go on from a state; one of another sweep ends the run with a sentence about it."""
-        try:
-            self.ledger.load(read_json(checkpoint_path, STATE_LIMIT))
-        except GraspError as error:
-            # Raised here, Tune would log it and start the sweep again from its beginning.
-            self._failure = error
 
 
 class GraspProgress(tune.Callback):

@@ -12,7 +12,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from traceback import walk_stack
@@ -25,11 +25,11 @@ from ray.tune.search import Searcher, SearchGenerator
 from ray.tune.search.variant_generator import assign_value, parse_spec_vars
 from ray.tune.trainable import FunctionTrainable
 
-from grasp_tune.core.errors import InputError, SearchError
+from grasp_tune.core.errors import GraspError, InputError, SearchError
 from grasp_tune.core.random_streams import words
 from grasp_tune.core.search import Step
 from grasp_tune.executors.ray import SHARED
-from grasp_tune.runtime.driver import Ledger
+from grasp_tune.runtime.files import STATE_LIMIT, read_json, write_json_atomic
 from grasp_tune.runtime.shared_storage import SharedStorage
 
 logger = logging.getLogger(__name__)
@@ -135,16 +135,28 @@ def _set(owner: object, field: str, value: object, advice: str) -> None:
 class TuneSearcher(Searcher):
     """A searcher that knows the run which asks it, and which of its tasks live there."""
 
-    ledger: Ledger  # of tasks, whose owners are trials
+    ledger: Any  # of tasks, whose owners are trials: a `SharedSweep` or a `CellSweep`
     meet: Callable[[TuneRun], None]  # sets a run up that asks for the first time
     task_in: Callable[[Mapping[str, Any]], str | None]  # the task in a config, if it is ours
     next: Callable[[str, TuneRun | None], dict[str, Any] | Step]  # gives a trial its config
+    done: Callable[[str, dict[str, Any]], None]  # a trial has ended by itself, with its last row
     _met: object = None  # the run that was set up
     _failure: Exception | None = None  # raised by the next `suggest`
     _most, _batch, _full = math.inf, False, False  # trials at a time; whether all end together
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_met": None}  # it belongs to this process
+
+    def save(self, checkpoint_path: str) -> None:
+        write_json_atomic(checkpoint_path, self.ledger.state())
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Go on from a state; one of another sweep ends the run with a sentence about it."""
+        try:
+            self.ledger.load(read_json(checkpoint_path, STATE_LIMIT))
+        except GraspError as error:
+            # Raised here, Tune would log it and start the sweep again from its beginning.
+            self._failure = error
 
     def set_max_concurrency(self, max_concurrent: int) -> bool:
         """Keep to a limiter's limit for it: it hides the end of trials that it saw no begin of."""
@@ -171,6 +183,28 @@ class TuneSearcher(Searcher):
         if isinstance(found, Step):
             return None if found is Step.WAIT else Searcher.FINISHED
         return found
+
+    def on_trial_complete(
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+    ) -> None:
+        """Learn that a trial is over; one without an outcome has failed."""
+        with self._kept_for_later():
+            if result is not None and not error:
+                self.done(trial_id, result)
+            elif (run := TuneRun.asking()) is None:
+                self.ledger.gone(trial_id, "its trial failed")
+            else:
+                if fault := run.loading_fault(trial_id):
+                    raise fault
+                self.ledger.gone(trial_id, run.error_of(trial_id).strip().splitlines()[-1])
+
+    @contextlib.contextmanager
+    def _kept_for_later(self) -> Iterator[None]:
+        # Tune turns an error here into text inside a TuneError, or loses it: `suggest` raises it.
+        try:
+            yield
+        except Exception as error:
+            self._failure = error
 
 
 def storage_of(context: Any) -> tuple[Any, str] | None:

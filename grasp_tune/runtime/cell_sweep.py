@@ -2,19 +2,21 @@
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from grasp_tune.core import tasks
-from grasp_tune.core.errors import CheckpointError, SearchError
+from grasp_tune.core.errors import CheckpointError, InputError, SearchError, whole
 from grasp_tune.core.methods import Method
+from grasp_tune.core.records import Json
 from grasp_tune.core.search import Search, Step
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.engine.checkpoints import Store
 from grasp_tune.engine.problem import TorchProblem, checked_problem
 from grasp_tune.engine.worker import Worker
+from grasp_tune.runtime.driver import Ledger
 from grasp_tune.runtime.result import Result
 from grasp_tune.runtime.store import TemporaryStore
-from grasp_tune.schedules.cells import Cells, cell_id
+from grasp_tune.schedules.cells import Cells, CellSearch, cell_id, cell_of, cell_outcome
 from grasp_tune.schedules.paper import Paper
 
 
@@ -34,6 +36,70 @@ def probed_cells(
         )
     name = parameter or ("lr" if plan.quantity == "step size" else "radius")
     return Cells(plan, None, name, replace(outcome, calls=search.calls["probe"])).spec(seed)
+
+
+class BestCell(NamedTuple):
+    """The best cell so far."""
+
+    cell: int  # its index
+    trial: str  # who ran it
+    score: float  # the smaller the better
+    calls: int  # as its trial counted them
+
+
+class CellSweep(Ledger):
+    """Cells whose owners report scores, of which the mean of the last `window` counts."""
+
+    search: CellSearch
+
+    def __init__(self, spec: SweepSpec, window: int) -> None:
+        super().__init__(CellSearch(spec))
+        self._window = whole("window", window)
+        self._reports: dict[str, list[list[float]]] = {}  # by owner: (step, score), the last
+        self.trials: dict[str, str] = {}  # who ran it, by task that has ended
+
+    def hear(self, owner: str, step: int, score: float) -> None:
+        """Learn a score; the last may come twice, and an owner that is restarted comes by again."""
+        kept = [item for item in self._reports.get(owner, []) if item[0] < step]
+        self._reports[owner] = [*kept, [step, score]][-self._window :]
+
+    def task_given(self, index: object, owner: str) -> str | None:
+        """Return the task of a cell or an owner, None where it is unknown or has ended."""
+        key = cell_id(index) if isinstance(index, int) else self.task_of(owner)
+        return None if key not in self.search.tasks or self.search.settled(key) else key
+
+    def score(self, key: str, owner: str, calls: int) -> None:
+        """Learn that an owner has run a cell to its end."""
+        scores = [score for _, score in self._reports.pop(owner, [])] or [math.nan]
+        cell, self.trials[key] = cell_of(self.search.tasks[key]), owner
+        self.ended(key, cell_outcome(cell.index, cell.budget, sum(scores) / len(scores), calls))
+
+    def gone(self, owner: str, reason: str) -> None:
+        self._reports.pop(owner, None)
+        super().gone(owner, reason)
+
+    @property
+    def best(self) -> BestCell:
+        """The best cell so far: its index, its trial and its score; raises where there is none."""
+        row, ended = cell_result(self.search).choice.chosen, self.search.outcomes
+        if not row.arm:
+            raise SearchError(f"none of the {len(ended)} cells that ended has a finite score")
+        key = cell_id(row.arm)
+        return BestCell(row.arm, self.trials[key], row.score, ended[key].calls)
+
+    def state(self) -> dict[str, Json]:
+        known = {"reports": self._reports, "trials": self.trials, "running": self.running}
+        return {**known, "cells": self.search.state()}
+
+    def load(self, state: Json) -> None:
+        """Go on from `state`; raise where it belongs to another sweep."""
+        if not isinstance(state, dict) or not isinstance(state.get("cells"), dict):
+            raise InputError("not a state of cells; where an earlier version wrote it, begin anew")
+        if self.search.spec.difference(state["cells"]["spec"]):
+            raise InputError("the saved sweep has another plan than this one")
+        self.search = CellSearch.from_state(state["cells"], self.search.spec)
+        self._reports, self.trials = state["reports"], state["trials"]
+        self.running = state["running"]
 
 
 def cell_result(cells: Search) -> Result:
