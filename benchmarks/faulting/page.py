@@ -96,6 +96,8 @@ _TAIL = """
 - Sweeps in several threads of one process take turns, since the threads share the random
   generators.
 - A process killed with SIGKILL cannot remove its temporary folder (runs without `out`).
+- Counts of calls have no checksum: a bit that flips in one changes `repeated`, and what `hard_cap`
+  allows.
 - The data are not part of the state: resuming with other data in the same folder is not noticed
   unless the start point differs.
 """

@@ -1,7 +1,5 @@
 """Tasks in this process, one after the other."""
 
-from collections.abc import Iterator
-
 from grasp_tune.core.errors import CheckpointError
 from grasp_tune.core.tasks import Task
 from grasp_tune.runtime.driver import MakeWorker
@@ -23,16 +21,15 @@ class InProcess:
     def submit(self, task: Task) -> None:
         self._task = task
 
-    def poll(self, timeout: float) -> Iterator[tuple[Task, Ended]]:
+    def poll(self, timeout: float) -> list[tuple[Task, Ended]]:
         """Run the task that was submitted; other errors than lost checkpoints are raised here."""
-        if self._task is None:
-            return
-        task, self._task = self._task, None
+        if (task := self._task) is None:
+            return []
+        self._task = None
         try:
-            ended: Ended = self._worker.run(task)
+            return [(task, self._worker.run(task))]
         except CheckpointError as error:
-            ended = error
-        yield task, ended
+            return [(task, error)]
 
     def cancel(self) -> None:
         self._task = None

@@ -20,8 +20,9 @@ from grasp_tune.runtime.files import in_words, open_regular, read_bytes
 
 NAME = ".grasp_tune.json"
 # What a sweep or a saved result writes. In a folder without the marker they are somebody else's.
-_SWEEP = ("state.json", "state.previous.json", "state.damaged.json", "clock.json")
-OURS = (*_SWEEP, "checkpoints", "calls", "result.json", "model.safetensors")
+_SWEEP = ("state.json", "state.previous.json", "state.damaged.json")
+_CLOCK = ("clock.json", "clock.previous.json")
+OURS = (*_SWEEP, *_CLOCK, "checkpoints", "calls", "result.json", "model.safetensors")
 _SIZE = 256  # bytes of the marker: always as many, so that rewriting it needs no room on the disk
 _HOST = ascii(socket.gethostname())[1:-1][:80]  # a byte for each letter: the marker has its size
 _OPEN: set[int] = set()  # the markers that this process has locked

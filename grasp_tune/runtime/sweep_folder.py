@@ -103,15 +103,17 @@ class SweepFolder:
             return
         file, spent, begun = self.path / CLOCK, 0.0, time.monotonic()
         if file.exists():
-            found = files.read_json(file, 2**12)
-            given = found.get("seconds") if isinstance(found, dict) else found
-            spent = number(f"{file}: seconds", given, "at least 0", lambda x: x >= 0)
+            try:
+                found = files.read_sealed(file).get("seconds")
+                spent = number(f"{file}: seconds", found, "at least 0", lambda x: x >= 0)
+            except DamagedState as damaged:
+                logger.warning("%s; the time that was spent before is not known", damaged)
         try:
             yield begun + 60 * minutes - spent
         finally:
             with suppress(CheckpointError):
                 self.lock.check()
-                files.write_json_atomic(file, {"seconds": spent + time.monotonic() - begun})
+                files.write_sealed(file, {"seconds": spent + time.monotonic() - begun})
 
     def check_room(self, search: Search) -> None:
         """Look, once a round, whether the disk can hold what the round will leave."""

@@ -286,6 +286,7 @@ def test_a_loss_that_raises_says_so_itself_and_leaves_nothing(tmp_path: Path) ->
         ({"backend": "cloud"}, "backend: got 'cloud', expected 'local', 'ray', 'optuna' or an"),
         ({"backend": 3}, "backend: got 3, expected"),
         ({"out": ""}, "out: got '', expected the path of a folder"),
+        ({"out": "a\0b"}, r"out: got 'a\\x00b', expected the path of a folder"),
         ({"out": 3}, "out: got 3, expected the path of a folder"),
         ({"schedule": "fast"}, "schedule: got 'fast', expected 'paper' or 'promote'"),
         ({"method": "convex"}, r"method: got 'convex', expected NonConvex\(\)"),

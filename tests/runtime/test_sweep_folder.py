@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,9 +12,10 @@ import torch
 
 import grasp_tune as gt
 from grasp_tune.core.errors import CheckpointError, InputError
+from grasp_tune.runtime.files import previous
 from grasp_tune.runtime.lock import NAME, OURS, folder_lock
 from grasp_tune.runtime.store import CheckpointStore
-from grasp_tune.runtime.sweep_folder import SweepFolder
+from grasp_tune.runtime.sweep_folder import SweepFolder, open_folder
 from tests.executors.sweeps import fingerprint, problem, sweep
 
 
@@ -168,6 +170,32 @@ def test_checkpoints_that_another_put_there_outlive_a_mistake_in_the_loss(tmp_pa
     with pytest.raises(ValueError, match="a mistake in the loss"):
         sweep(tmp_path, problem(broken))
     assert own.read_bytes() == b"the user's own"
+
+
+def zeroed(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def test_the_time_spent_outlives_damage_and_is_else_said_to_be_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, now = tmp_path / "clock.json", 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    with open_folder(tmp_path) as folder:
+        with folder.deadline(60.0) as deadline:
+            assert deadline == 1000.0 + 3600.0
+            now = 1180.0
+        with folder.deadline(60.0) as deadline:
+            assert deadline == 1180.0 + 3600.0 - 180.0
+        zeroed(clock)  # a power cut; what was written before is there
+        with folder.deadline(60.0) as deadline:
+            assert deadline == 1180.0 + 3600.0 - 180.0
+        assert not caplog.messages[1:]
+        zeroed(clock)
+        zeroed(previous(clock))
+        with folder.deadline(60.0) as deadline:
+            assert deadline == 1180.0 + 3600.0
+    assert "the time that was spent before is not known" in caplog.text
 
 
 def moved(folder: Path, other: Path) -> None:
