@@ -20,6 +20,7 @@ from grasp_tune.engine.tensor_file import NAMES, Meta
 from grasp_tune.optimizers.coordinatewise import OwnState
 
 Tensors = dict[str, Tensor]
+GIVEN = "momentum_given"  # what a BatchNorm's attribute of this name holds while another one is set
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,11 @@ def check_tensors(model: Named) -> None:
 def _faults(item: Tensor) -> Iterator[str]:
     if nn.parameter.is_lazy(item):
         yield "not initialised yet (a lazy module); run the model once on an example first"
+    if hasattr(item, "full_tensor") or hasattr(item, "_is_flat_param"):
+        yield (
+            "sharded (FSDP), so that each rank would measure its own part; use "
+            "DistributedDataParallel"
+        )
     if item.is_meta:
         yield "on the meta device, without numbers; build the model on a real one"
     if item.is_nested or item.layout is not torch.strided:
@@ -131,9 +137,11 @@ class Buffers:
 
     def __init__(self, model: nn.Module | None) -> None:
         self._modules = [] if model is None else list(model.modules())
-        tracking = (x for x in self._modules if getattr(x, "track_running_stats", False))
-        self._tracking: list[tuple[Any, float]] = [
-            (x, x.momentum) for x in tracking if isinstance(x.momentum, float)
+        frozen = torch.jit.ScriptModule  # a momentum cannot be set in it
+        self._tracking: list[Any] = [
+            item
+            for item in self._modules
+            if getattr(item, "track_running_stats", False) and not isinstance(item, frozen)
         ]
         self._places: list[tuple[dict[str, Tensor | None], str, Tensor]] = []
         self.items: list[Tensor] = []  # where the model has not put others in their places
@@ -143,10 +151,14 @@ class Buffers:
         """Let running statistics (BatchNorm) look back over at most a tenth of a run's steps.
 
         With torch's own momentum of 0.1 they would lag behind the weights of a run of fewer than
-        100 steps. None: back to the momentum that the user has chosen.
+        100 steps. None: back to the momentum that the user has chosen, which the module keeps, for
+        a copy of it, or another optimizer that is given it in the middle of a run.
         """
-        for part, momentum in self._tracking:
-            part.momentum = max(momentum, min(0.5, 10.0 / steps)) if steps else momentum
+        for part in self._tracking:
+            given = part.momentum = vars(part).pop(GIVEN, part.momentum)
+            if steps and isinstance(given, float):
+                vars(part)[GIVEN] = given
+                part.momentum = max(given, min(0.5, 10.0 / steps))
 
     def keep(self) -> None:
         """Remember the buffers as they are now."""

@@ -181,7 +181,8 @@ class TrainingRun:
                 self._go_on(saved.tensors, saved.meta["optimizer"], saved.meta, key)
         self._loudest = [item.max() for item in self._unit_sizes()]
         self._set_step(1.0)  # the saved one may have been annealed, or another run's
-        bench.buffers.follow(segment.anneal[1] // segment.lanes if segment.anneal else None)
+        end = segment.anneal[1] if segment.anneal else segment.stop
+        bench.buffers.follow(end // segment.lanes)
 
     def _go_on(self, tensors: Tensors, numbers: Any, averages: Meta, key: str) -> None:
         checkpoints.load_optimizer(self.optimizer, tensors, str(numbers), key)

@@ -248,14 +248,16 @@ class Grasp(LoopOptimizer):
             raise InputError(text)
         spec = self._spec(budget=budget)
         self._search, self._timing = Search.from_state(dict(grasp["search"]), spec), False
-        self._calls, self._done, self._run = int(grasp["calls"]), bool(grasp["done"]), None
+        self._calls, self._done = int(grasp["calls"]), bool(grasp["done"])
+        self._run = self._task = self._aside = None
         if self._clock is not None:
             self._clock.go_on(grasp["clock"])
-        if "store" not in grasp:
-            return
+        self._point.buffers.follow(None)
         store = self._point.store
         for key in store.keys():  # noqa: SIM118
             store.delete(key)
+        if "store" not in grasp:
+            return
         for key, (tensors, meta) in grasp["store"].items():
             store.write(key, tensors, meta)
         if not self._done:  # tasks follow each other, so the next one is the one under way

@@ -2,11 +2,14 @@
 
 from typing import Any
 
+from grasp_tune.core.errors import InputError
 from grasp_tune.extras import need
 from grasp_tune.loop.grasp import Grasp
 from grasp_tune.runtime.result import Result
 
-Callback: Any = need("lightning.pytorch", "lightning", "GraspCallback").Callback
+_callbacks: Any = need("lightning.pytorch.callbacks", "lightning", "GraspCallback")
+Callback: Any = _callbacks.Callback
+AVERAGES = ("WeightAveraging", "StochasticWeightAveraging")  # the first is new in Lightning 2.6
 
 
 class GraspCallback(Callback):
@@ -19,10 +22,24 @@ class GraspCallback(Callback):
     def __init__(self) -> None:
         self.result: Result | None = None
 
+    def on_fit_start(self, trainer: Any, module: Any) -> None:
+        """Refuse callbacks that put an average of all points that the model was at in its place."""
+        kinds = tuple(getattr(_callbacks, name) for name in AVERAGES if hasattr(_callbacks, name))
+        for item in trainer.callbacks:
+            if isinstance(item, kinds):
+                raise InputError(
+                    f"{type(item).__name__} would replace the chosen weights by an average over "
+                    "several runs; leave it out: the search averages its last run by itself"
+                )
+
     def on_before_backward(self, trainer: Any, module: Any, loss: Any) -> None:
-        """Note the loss, for steps that are given none: with a scaler, or made by hand."""
+        """Note the loss: steps with a scaler, or made by hand, are given none.
+
+        Lightning's own steps divide it by the number of minibatches whose gradients are added.
+        """
         scaler = getattr(trainer.precision_plugin, "scaler", None)
-        _grasp(trainer).note_loss(loss if scaler is None else loss / scaler.get_scale())
+        loss = loss if scaler is None else loss / scaler.get_scale()
+        _grasp(trainer).note_loss(loss, part=module.automatic_optimization)
 
     def on_train_batch_end(self, trainer: Any, module: Any, *rest: Any) -> None:
         opt = _grasp(trainer)

@@ -1,11 +1,14 @@
 """What every optimizer does that a loop of the user's own drives: one oracle call a step."""
 
+import contextlib
 import math
+import signal
+import threading
 import warnings
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, SupportsFloat
+from typing import Any, NoReturn, SupportsFloat
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +24,7 @@ from grasp_tune.engine.segment import TrainingRun
 from grasp_tune.engine.step_rules import DEFAULTS
 from grasp_tune.loop.model_point import ModelPoint
 
+_Told = tuple[Tensor, bool]  # a loss, and whether it is a part of the step's
 LOSSES = 4096  # of minibatches whose gradients are accumulated; a model in other use tells more
 NO_RATE = 1.0  # what `param_groups` show as lr while no run is under way
 NEEDS_LOSS = (
@@ -34,6 +38,18 @@ MOVED = (
     "longer fit; make a new optimizer, or leave the parameters alone"
 )
 JOINED = "parameters cannot join later: give all of them to a new optimizer"
+GROUP_SET = (
+    "the weight_decay or multiplier of a parameter group was changed, which is ignored: runs are "
+    "compared under those that were given first; make a new optimizer"
+)
+COPIED = (
+    "a Grasp optimizer cannot be copied or pickled: save opt.state_dict(), and load it into a new "
+    "optimizer of the copied model"
+)
+JOINING = (
+    "uneven ranks (model.join()): all ranks must make the same number of steps, since they decide "
+    "together; give each the same number of minibatches (DistributedSampler)"
+)
 SKIPS = 32  # overflows in a row of a GradScaler, which begins at a scale of 2**16
 RATE_SET = (
     "something sets the learning rate of a Grasp optimizer (a learning-rate scheduler?); it has "
@@ -57,8 +73,9 @@ class LoopOptimizer(Optimizer):
         self._told: set[str] = set()  # warnings that were given
         self._spare = 0  # steps after the last one that are no mistake
         # Losses that the model's own output has told, and those that somebody else has.
-        self._heard, self._noted = (deque[Tensor](maxlen=LOSSES) for _ in range(2))
+        self._heard, self._noted = (deque[_Told](maxlen=LOSSES) for _ in range(2))
         super().__init__(point.groups, {"lr": NO_RATE, "shown": NO_RATE, **DEFAULTS})
+        self._given = [{name: group[name] for name in DEFAULTS} for group in self.param_groups]
         self.defaults["momentum"] = 0.0  # for schedulers that insist on one; it is ignored
         if not isinstance(point.model, torch.jit.ScriptModule | None):  # it takes no hooks
             self.listen_to(point.model)
@@ -71,16 +88,21 @@ class LoopOptimizer(Optimizer):
     def listen_to(self, model: nn.Module) -> None:
         """Take the losses of steps without one from this model's output."""
         # The hook knows the list alone, and so does that of a copy of the model.
-        model.register_forward_hook(partial(_hear, self._heard))
+        model.register_forward_hook(partial(_hear, self._heard), with_kwargs=True)
 
-    def note_loss(self, loss: Tensor) -> None:
-        """Say the loss of the next `step()`, which is called by somebody else and without one.
+    def note_loss(self, loss: Tensor, part: bool = False) -> None:
+        """Say the loss of the next `step`, which is called by somebody else.
 
         Of several, as with accumulated gradients, the mean counts; losses without gradients are
         those of an evaluation, and are ignored.
+
+        part: each is a share of the loss, whose gradients are added; their sum counts.
         """
         if torch.is_grad_enabled():
-            self._noted.append(loss.detach().reshape(()))
+            self._noted.append((loss.detach().reshape(()), part))
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise InputError(COPIED)
 
     @property
     def done(self) -> bool:
@@ -118,7 +140,8 @@ class LoopOptimizer(Optimizer):
         value = self._checked(loss)
         self._skips = self._skips + 1 if infinite and bool(value.isfinite()) else 0
         if not 0 < self._skips < SKIPS:  # else the scale was too large: as if there was no step
-            self._take(value)
+            with _interrupts_after():
+                self._take(value)
         return loss
 
     def _unscaled(self) -> bool:
@@ -163,8 +186,11 @@ class LoopOptimizer(Optimizer):
 
     def _checked(self, loss: Any) -> Tensor:
         """Return the loss of this step as a tensor, the mean over all ranks."""
-        if loss is None and (told := self._noted or self._heard):
-            loss = torch.stack([item.float() for item in told]).mean()
+        told = self._noted or self._heard
+        # A Trainer that adds up parts hands over the last of them.
+        if told and (loss is None or (told is self._noted and told[0][1])):
+            loss = torch.stack([item.float() for item, _ in told])
+            loss = loss.sum() if told[0][1] else loss.mean()
         self._heard.clear()
         self._noted.clear()
         if loss is None:
@@ -172,22 +198,25 @@ class LoopOptimizer(Optimizer):
         if not isinstance(loss, Tensor | SupportsFloat):
             raise InputError(f"loss: got a {type(loss).__name__}, expected a tensor or a number")
         value = loss.detach() if isinstance(loss, Tensor) else torch.tensor(float(loss))
-        if value.numel() != 1:
-            got = f"a tensor of shape {tuple(value.shape)}"
-            raise InputError(f"loss: got {got}, expected one number")
+        if value.numel() != 1 or value.is_complex() or value.is_meta:
+            kind = "complex " * value.is_complex() + "meta " * value.is_meta
+            got = f"a {kind}tensor of shape {tuple(value.shape)}"
+            raise InputError(f"loss: got {got}, expected one real number")
         return self._agreed(value.reshape(()).float())
 
     def _agreed(self, value: Tensor) -> Tensor:
         """Return the mean of a number over all ranks, so that they decide alike."""
         if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
             return value
+        if getattr(getattr(self._point.model, "_join_config", None), "enable", False):
+            raise InputError(JOINING)
         value = value.to(self._point.trained[0].device, copy=True)
         torch.distributed.all_reduce(value)
         return value / torch.distributed.get_world_size()
 
     def _tensors(self) -> Tensors:
         """Return where the model is now: all of it, where it was given."""
-        model = self._point.model
+        model = self._point.bare
         return self._point.tensors() if model is None else model_tensors(model)
 
     def _show_step(self) -> None:
@@ -195,7 +224,9 @@ class LoopOptimizer(Optimizer):
         size = NO_RATE
         if isinstance(run := self._run, TrainingRun):  # NaN where the optimizer has none
             size = float(run.optimizer.param_groups[0].get(run.base.group_entry or "", math.nan))
-        for group in self.param_groups:
+        for group, given in zip(self.param_groups, self._given, strict=True):
+            if any(group[name] != value for name, value in given.items()):
+                self._warn(GROUP_SET)
             # A schedule that is constant sets what it found first, which does no harm.
             if group["lr"] not in (group["shown"], NO_RATE):
                 self._warn(RATE_SET)
@@ -207,10 +238,29 @@ class LoopOptimizer(Optimizer):
             warnings.warn(text, stacklevel=4)
 
 
-def _hear(losses: deque[Tensor], module: nn.Module, given: Any, output: Any) -> None:
+def _hear(losses: deque[_Told], module: nn.Module, given: Any, named: Any, output: Any) -> None:
     loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if isinstance(loss, Tensor) and loss.numel() == 1 and torch.is_grad_enabled():
-        losses.append(loss.detach().reshape(()))
+        # Hugging Face's Trainer divides by the items of all minibatches whose gradients it adds.
+        part = named.get("num_items_in_batch") is not None
+        losses.append((loss.detach().reshape(()), part))
+
+
+@contextlib.contextmanager
+def _interrupts_after() -> Iterator[None]:
+    """Let Ctrl-C wait until the block is over: half a step could not be gone on from."""
+    before = signal.getsignal(signal.SIGINT)
+    if not callable(before) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[Any] = []
+    signal.signal(signal.SIGINT, lambda *given: came.append(given))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if came:
+            before(*came[0])
 
 
 def check_spec(spec: SweepSpec, bases: Mapping[str, Any] | None = None) -> None:

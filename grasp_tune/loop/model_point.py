@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from grasp_tune.core.errors import CheckpointError, InputError
 from grasp_tune.engine import checkpoints
@@ -69,13 +70,14 @@ class ModelPoint:
     ) -> None:
         self.store = store
         self.model = given if isinstance(given, nn.Module) else None
+        self.bare = None if self.model is None else _bare(self.model)
         self.groups = _groups(given, weight_decay)
         self.trained: list[Tensor] = [p for group in self.groups for p in group["params"]]
         if not self.trained:
             raise InputError("there is no trainable parameter, so there is nothing to train")
         if len({id(item) for item in self.trained}) < len(self.trained):
             raise InputError("a parameter is in two groups; give each once")
-        named = () if self.model is None else self.model.named_parameters()
+        named = () if self.bare is None else self.bare.named_parameters()
         names = {id(item): name for name, item in named}
         self._names = [names.get(id(item), str(at)) for at, item in enumerate(self.trained)]
         self.named: Named = self
@@ -90,7 +92,7 @@ class ModelPoint:
         return zip(self._names, self.trained, strict=True)
 
     def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
-        return iter(()) if self.model is None else self.model.named_buffers()
+        return iter(()) if self.bare is None else self.bare.named_buffers()
 
     def tensors(self) -> Tensors:
         return checkpoints.model_tensors(self)
@@ -146,6 +148,17 @@ class ModelPoint:
         for item in self.trained:
             if item.grad is not None and item.grad.layout is not torch.strided:
                 item.grad = item.grad.to_dense()
+
+
+def _bare(model: nn.Module) -> nn.Module:
+    """Return the model within DistributedDataParallel and torch.compile: names are its own."""
+    while True:
+        inner = getattr(model, "_orig_mod", None)  # torch.compile's
+        if isinstance(model, DataParallel | DistributedDataParallel):
+            inner = model.module
+        if not isinstance(inner, nn.Module):
+            return model
+        model = inner
 
 
 def _groups(given: Groups, weight_decay: float) -> list[dict[str, Any]]:

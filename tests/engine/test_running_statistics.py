@@ -1,5 +1,8 @@
 """BatchNorm's running statistics follow the weights, also in a run of a few dozen steps."""
 
+import copy
+
+import pytest
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
@@ -62,8 +65,43 @@ def test_a_loop_leaves_the_users_momentum_in_the_model() -> None:
         opt.step(loss)
         seen.add(model[1].momentum)  # type: ignore[index]
     opt.finish()
-    assert len(seen) == 2  # the final run is a short one
+    assert 0.1 in seen and max(seen) == 0.5  # short runs, the final one among them
     assert model[1].momentum == model[4].momentum == 0.1  # type: ignore[index]
+
+
+def test_another_optimizer_in_the_middle_of_a_run_knows_the_users_momentum() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(3), nn.BatchNorm1d(3, momentum=0.3))
+    Buffers(model).follow(12)
+    twin = copy.deepcopy(model)
+    for each in (model, twin):
+        Buffers(each).follow(None)
+        assert [part.momentum for part in each] == [0.1, 0.3]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
+def test_a_scripted_model_keeps_its_momentum() -> None:
+    model = torch.jit.script(nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)))
+    Buffers(model).follow(12)
+    assert getattr(model, "1").momentum == 0.1
+
+
+def test_the_best_point_of_a_short_run_is_as_good_in_evaluation_mode() -> None:
+    rows, targets = digits()
+    pairs = []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        model = network()
+        opt = gt.Grasp(model, 300, seed=seed)
+        for _ in range(90):  # the first rounds have ended: a run of 20 calls leads
+            at = torch.randint(len(rows), (64,))
+            opt.zero_grad()
+            loss = F.cross_entropy(model(rows[at]), targets[at])
+            loss.backward()
+            opt.step(loss)
+        with opt.best():
+            pairs.append(losses(model, rows, targets))
+    own, fresh = (sum(item) for item in zip(*pairs, strict=True))
+    assert own < 1.5 * fresh  # with torch's momentum: nearly four times as much
 
 
 def test_long_runs_and_own_choices_are_left_alone() -> None:

@@ -4,6 +4,9 @@ import copy
 import io
 import itertools
 import logging
+import os
+import pickle
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -168,6 +171,76 @@ def test_a_loop_saved_while_the_best_point_is_looked_at_goes_on_from_its_own() -
     again.load_state_dict(saved)
     train(other, again, source)
     assert same(bits(other), bits(straight))
+
+
+def test_a_loop_goes_back_to_a_state_of_its_own() -> None:
+    straight, model = network(), network()
+    train(straight, gt.Grasp(straight, 60), batches())
+    opt = gt.Grasp(model, 60)
+    start = copy.deepcopy((opt.state_dict(), model.state_dict()))
+    train(model, opt, batches(), most=50)  # in the final run, whose momentum is another one
+    opt.load_state_dict(start[0])
+    model.load_state_dict(start[1])
+    source = batches()
+    train(model, opt, source, most=40)
+    saved = opt.state_dict()
+    with opt.best():
+        opt.load_state_dict(saved)  # the block's end puts nothing else there
+    train(model, opt, source)
+    assert same(bits(model), bits(straight))
+
+
+def test_a_compiled_model_s_state_is_that_of_the_model_itself() -> None:
+    straight, model, other = network(), network(), network(seed=3)
+    train(straight, gt.Grasp(straight, 60), batches())
+    compiled: Any = torch.compile(model, backend="eager")
+    opt, source = gt.Grasp(compiled, 60), batches()
+    train(compiled, opt, source, most=40)
+    again = gt.Grasp(other, 60)
+    again.load_state_dict(opt.state_dict())
+    train(other, again, source)
+    assert same(bits(other), bits(straight))
+    assert set(opt.finish().tensors) == set(again.finish().tensors)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickle.dumps])
+def test_an_optimizer_is_not_copied(copied: Callable[[Any], object]) -> None:
+    with pytest.raises(gt.InputError, match=r"save opt\.state_dict"):
+        copied(gt.Grasp(network(), 60))
+
+
+def test_an_interrupt_within_a_step_waits_for_its_end() -> None:
+    straight, model = network(), network()
+    train(straight, gt.Grasp(straight, 60), batches())
+    opt, source, came = gt.Grasp(model, 60), batches(), 0
+    feed = opt._feed
+
+    def interrupted(loss: Tensor) -> bool:
+        if opt.calls % 7 == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        return feed(loss)
+
+    opt._feed = interrupted  # type: ignore[method-assign]
+    while not opt.done:
+        try:
+            one_step(model, opt, next(source))
+        except KeyboardInterrupt:
+            came += 1
+    assert came == 8  # before the steps 4, 11, ... 53 of 59
+    assert same(bits(model), bits(straight))
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("name", ["weight_decay", "multiplier"])
+def test_a_group_that_is_edited_gets_a_warning_and_changes_nothing(name: str) -> None:
+    straight, model = network(), network()
+    train(straight, gt.Grasp(straight, 60), batches())
+    opt, source = gt.Grasp(model, 60), batches()
+    train(model, opt, source, most=20)
+    opt.param_groups[0][name] = 0.5
+    with pytest.warns(UserWarning, match="of a parameter group was changed, which is ignored"):
+        train(model, opt, source)
+    assert same(bits(model), bits(straight))
 
 
 def test_finishing_while_the_best_point_is_looked_at_leaves_the_chosen_weights() -> None:

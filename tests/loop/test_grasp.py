@@ -236,6 +236,16 @@ def test_the_start_point_is_where_the_model_is_at_the_first_step() -> None:
     assert same(bits(model), bits(other))
 
 
+@pytest.mark.parametrize("kind", ["complex", "meta"])
+def test_a_loss_that_is_no_real_number_is_told(kind: str) -> None:
+    model = network()
+    opt = gt.Grasp(model, BUDGET)
+    F.cross_entropy(model(X[:8]), Y[:8]).backward()
+    loss = torch.tensor(0.5 + 1j) if kind == "complex" else torch.ones((), device="meta")
+    with pytest.raises(gt.InputError, match=f"loss: got a {kind} tensor"):
+        opt.step(loss)
+
+
 @pytest.mark.parametrize("loss", ["0.5", {"loss": torch.ones(())}, [0.5]])
 def test_what_is_no_loss_is_told(loss: Any) -> None:
     model = network()

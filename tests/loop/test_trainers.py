@@ -1,5 +1,7 @@
 """What people do with Lightning and the Hugging Face Trainer beyond the examples."""
 
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from tests.loop.test_grasp import X, Y, bits, network, same
 pytestmark = pytest.mark.filterwarnings("default")  # other people's packages
 
 
-def fit(by_hand: bool = False, **options: Any) -> Any:
+def fit(others: Sequence[Any] = (), by_hand: bool = False, **options: Any) -> Any:
     """Return Lightning's module and the callback after training by `network` and 60 steps."""
     lightning = example("lightning_digits").L
 
@@ -39,7 +41,7 @@ def fit(by_hand: bool = False, **options: Any) -> Any:
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     quiet["enable_model_summary"] = False
     trainer = lightning.Trainer(
-        max_epochs=-1, callbacks=[grasp], accelerator="cpu", **quiet, **options
+        max_epochs=-1, callbacks=[grasp, *others], accelerator="cpu", **quiet, **options
     )
     trainer.fit(module, loader)
     return module, grasp, trainer
@@ -51,6 +53,21 @@ def test_lightning_s_steps_by_hand_need_no_closure() -> None:
     assert not grasp.result.partial
     assert trainer.callback_metrics["grasp/phase"] == 4.0  # done
     assert trainer.callback_metrics["grasp/calls"] == sum(grasp.result.calls.values())
+
+
+def test_lightning_s_loss_is_that_of_all_minibatches_of_a_step() -> None:
+    _, plain, _ = fit()
+    _, grasp, _ = fit(accumulate_grad_batches=5)  # 25 minibatches an epoch
+    assert not grasp.result.partial
+    assert 0.5 < grasp.result.score / plain.result.score < 1.1  # not a fifth
+
+
+def test_lightning_s_averages_of_weights_are_refused() -> None:
+    from lightning.pytorch import callbacks
+
+    averages = [callbacks.StochasticWeightAveraging(swa_lrs=0.1)]
+    with pytest.raises(gt.InputError, match="StochasticWeightAveraging would replace the chosen"):
+        fit(averages)
 
 
 def test_lightning_s_scaled_losses_are_taken_without_their_scale() -> None:
@@ -101,6 +118,30 @@ def test_hugging_face_s_losses_may_be_the_user_s_own(tmp_path: Path) -> None:
     )
     assert not grasp.result.partial
     assert 1.2 < grasp.result.score < 2.4  # not the model's own, some 0.7
+
+
+def test_hugging_face_s_losses_are_those_of_all_minibatches_of_a_step(tmp_path: Path) -> None:
+    text = example("transformers_text")
+    transformers = sys.modules["transformers"]
+    scores = []
+    for parts in (1, 4):
+        torch.manual_seed(0)
+        sizes = {"vocab_size": 40, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 24}
+        config = transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)
+        rows = [{**row, "labels": row["input_ids"]} for row in text.Brackets(80, seed=1)]
+        model, grasp = transformers.GPT2LMHeadModel(config), text.GraspCallback()
+        arguments = {"gradient_accumulation_steps": parts, "save_strategy": "no"}
+        text.Trainer(
+            model,
+            text.TrainingArguments(
+                str(tmp_path), max_steps=40, report_to=[], use_cpu=True, **arguments
+            ),
+            train_dataset=rows,
+            optimizer_cls_and_kwargs=(gt.Grasp, {"model": model, "budget": 40}),
+            callbacks=[grasp],
+        ).train()
+        scores.append(grasp.result.score)
+    assert scores[1] == pytest.approx(scores[0], rel=0.1)  # not a fourth
 
 
 def test_hugging_face_s_trainer_may_load_the_best_evaluation(tmp_path: Path) -> None:
