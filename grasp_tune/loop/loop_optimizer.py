@@ -1,12 +1,13 @@
 """What every optimizer does that a loop of the user's own drives: one oracle call a step."""
 
-import contextlib
 import math
 import signal
+import sys
 import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, NoReturn, SupportsFloat
 
@@ -140,7 +141,7 @@ class LoopOptimizer(Optimizer):
         value = self._checked(loss)
         self._skips = self._skips + 1 if infinite and bool(value.isfinite()) else 0
         if not 0 < self._skips < SKIPS:  # else the scale was too large: as if there was no step
-            with _interrupts_after():
+            with _interrupts_after() if hasattr(sys, "ps1") else nullcontext():
                 self._take(value)
         return loss
 
@@ -246,21 +247,24 @@ def _hear(losses: deque[_Told], module: nn.Module, given: Any, named: Any, outpu
         losses.append((loss.detach().reshape(()), part))
 
 
-@contextlib.contextmanager
+@contextmanager
 def _interrupts_after() -> Iterator[None]:
-    """Let Ctrl-C wait until the block is over: half a step could not be gone on from."""
-    before = signal.getsignal(signal.SIGINT)
-    if not callable(before) or threading.current_thread() is not threading.main_thread():
+    """Let Ctrl-C wait until the block is over: half a step could not be gone on from.
+
+    In notebooks and the like alone: it takes as long as a small layer.
+    """
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
-    came: list[Any] = []
-    signal.signal(signal.SIGINT, lambda *given: came.append(given))
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        # None: it was not set from Python, and cannot be put back.
+        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
         if came:
-            before(*came[0])
+            signal.raise_signal(signal.SIGINT)
 
 
 def check_spec(spec: SweepSpec, bases: Mapping[str, Any] | None = None) -> None:

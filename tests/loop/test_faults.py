@@ -209,7 +209,8 @@ def test_an_optimizer_is_not_copied(copied: Callable[[Any], object]) -> None:
         copied(gt.Grasp(network(), 60))
 
 
-def test_an_interrupt_within_a_step_waits_for_its_end() -> None:
+def test_an_interrupt_within_a_step_waits_for_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.ps1", ">>> ", raising=False)  # as in a notebook
     straight, model = network(), network()
     train(straight, gt.Grasp(straight, 60), batches())
     opt, source, came = gt.Grasp(model, 60), batches(), 0
