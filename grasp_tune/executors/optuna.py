@@ -240,14 +240,13 @@ class StudyExecutor:
     def _write(self, key: str, how: Ended | BaseException) -> None:
         """End a trial of ours, unless it was taken from us meanwhile."""
         trial_id, log = self._ours.pop(key), self._log
+        failed = isinstance(how, Died | BaseException)
         try:
-            if not isinstance(how, Died | BaseException):
-                log.write_outcome(trial_id, how)
-                end_trial(log.study, trial_id, TrialState.COMPLETE, math.inf)
-                return
-            log.storage.set_trial_system_attr(trial_id, CALLS, self._made())
-            log.write_fault(trial_id, how)
-            end_trial(log.study, trial_id, TrialState.FAIL)
+            if failed:
+                log.storage.set_trial_system_attr(trial_id, CALLS, self._made())
+            log.write(trial_id, how)
+            state = TrialState.FAIL if failed else TrialState.COMPLETE
+            end_trial(log.study, trial_id, state, *([] if failed else [math.inf]))
         except RuntimeError:  # UpdateFinishedTrialError: it was thought dead
             logger.warning("%s was given to another worker meanwhile", key)
 
@@ -261,9 +260,9 @@ def sweep_on(
             "artifact_store: got None, but checkpoints must outlive this process; give the "
             "workers one, such as optuna.artifacts.FileSystemArtifactStore(folder)"
         )
-    sweep = on_study.agreed_sweep(study, spec)
-    kept = artifact_store and ArtifactCheckpoints(artifact_store, sweep)
-    return StudyLog(study, sweep, timing), kept or TemporaryStore()
+    log = StudyLog(study, spec, timing)
+    kept = artifact_store and ArtifactCheckpoints(artifact_store, log.sweep)
+    return log, kept or TemporaryStore()
 
 
 def write_choice(study: Study, result: Result, **more: object) -> None:

@@ -35,7 +35,8 @@ from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import Outcome, TrainOutcome, outcome_from_dict, outcome_to_dict
 from grasp_tune.runtime import files
 from grasp_tune.runtime.driver import SELECT
-from grasp_tune.runtime.executor import Died
+from grasp_tune.runtime.executor import Died, Ended
+from grasp_tune.schedules.cells import Cells
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +46,6 @@ BEAT = "grasp:beat"  # trial: changes while its worker lives
 OUTCOME = "grasp:outcome"  # trial: what its task found
 FAULT = "grasp:fault"  # trial: why its task has no outcome: one of these, and its words
 LOST, ERROR, DIED = "lost checkpoint", "error", "died"
-PLAN = "grasp:plan"  # study: the cells that a sampler gives to trials, as a sweep
 SETTING = "grasp:spec"  # study: the sweep that runs on it
 CHOICE = "grasp:choice"  # study: the chosen candidate and its certificate
 
@@ -130,14 +130,15 @@ def study_json(study: Study, key: str, wanted: Json = None) -> Json:
     return found
 
 
-def agreed_sweep(study: Study, spec: SweepSpec, key: str = SETTING) -> str:
-    """Return the name of the sweep on a study that all processes agree on; `InputError` if none."""
-    if difference := spec.difference(study_json(study, key, spec.to_dict())):
-        advice = "use a new study" + (", or GraspSampler.from_study(study)" if key == PLAN else "")
-        raise InputError(
-            f"the sweep on study {study.study_name!r} differs from this one: {difference}; {advice}"
-        )
-    return fingerprint(spec.to_dict(), study.study_name)
+def spec_on(study: Study, wanted: SweepSpec | None = None) -> SweepSpec | None:
+    """Return the sweep on a study, None without; `wanted` is written then."""
+    data = study_json(study, SETTING, None if wanted is None else wanted.to_dict())
+    if data is None:
+        return None
+    # Of an optimizer of the user's own the name will do.
+    module, own, name = (base := data["method"].get("base") or "").partition(":")
+    bases = {base: type(name, (), {"__module__": module})} if own else {}
+    return SweepSpec.from_dict(data, bases)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,14 +160,21 @@ class Timing:
 
 
 class StudyLog:
-    """The trials of one sweep, by its name, on a study: who holds which task, how they ended."""
+    """The trials of one sweep on a study: who holds which task, and how they ended.
 
-    def __init__(self, study: Study, sweep: str, timing: Timing | None = None) -> None:
-        self.study, self.sweep, self.storage = study, sweep, study._storage
+    All processes agree on the sweep; `InputError` where the study has another one.
+    """
+
+    def __init__(self, study: Study, spec: SweepSpec, timing: Timing | None = None) -> None:
+        if difference := spec.difference(study_json(study, SETTING, spec.to_dict())):
+            words = f"the sweep on study {study.study_name!r} differs from this one: {difference}"
+            more = ", or GraspSampler.from_study(study)" if isinstance(spec.schedule, Cells) else ""
+            raise InputError(f"{words}; use a new study{more}")
+        self.study, self.storage = study, study._storage
+        self.sweep = fingerprint(spec.to_dict(), study.study_name)
         self.timing = timing or Timing.of(study)
         self.trials: list[FrozenTrial] = []  # all of the study
-        self._holders: dict[tuple[str, int], FrozenTrial] = {}  # (task, turn) -> its first trial
-        self._claims = Counter[tuple[str, int]]()  # (task, turn) -> how many trials
+        self._bearers: dict[tuple[str, int], list[FrozenTrial]] = {}  # of a label: (task, turn)
         self._outcomes: dict[int, Outcome | None] = {}  # by trial number: read once
         self._wanted: dict[str, Any] = {}  # tasks to be run, and not ended as far as we have told
         self._turns: Counter[str] = Counter()  # task id -> its turn now
@@ -174,22 +182,25 @@ class StudyLog:
         self.refresh()
 
     def refresh(self) -> None:
-        self.trials, self._holders = trials_of(self.study), {}
-        self._claims.clear()
-        for trial in self.trials:  # the first of several with one label counts
+        self.trials, self._bearers = trials_of(self.study), {}
+        for trial in self.trials:
             label = label_of(trial)
             if label.get("sweep") == self.sweep and label["task"]:
-                self._holders.setdefault((label["task"], label["turn"]), trial)
-                self._claims[label["task"], label["turn"]] += 1
+                self._bearers.setdefault((label["task"], label["turn"]), []).append(trial)
+
+    @property
+    def holders(self) -> list[FrozenTrial]:
+        """The trials that count: of several with one label the first."""
+        return [first for first, *_ in self._bearers.values()]
 
     def running(self) -> list[FrozenTrial]:
-        return [trial for trial in self._holders.values() if not trial.state.is_finished()]
+        return [trial for trial in self.holders if not trial.state.is_finished()]
 
     @property
     def calls(self) -> int:
         """Oracle calls of all tasks that have ended, well or not, as far as their trials say."""
         total = 0
-        for trial in self._holders.values():
+        for trial in self.holders:
             if trial.state.is_finished():
                 said = {**trial.system_attrs, **trial.user_attrs}.get(CALLS, 0)
                 total += int(said) if (found := self.outcome(trial)) is None else found.calls
@@ -198,7 +209,7 @@ class StudyLog:
     @property
     def origin(self) -> str | None:
         """The digest of the start point that the others have, None before anyone has said."""
-        known = map(self.outcome, self._holders.values())
+        known = map(self.outcome, self.holders)
         return next((outcome.origin for outcome in known if outcome is not None), None)
 
     def outcome(self, trial: FrozenTrial) -> Outcome | None:
@@ -251,14 +262,14 @@ class StudyLog:
     def _holder(self, key: str) -> FrozenTrial | None:
         """Return the trial that decides how the task ends, None where it is still to be made."""
         while True:
-            trial = self._holders.get((key, self._turns[key]))
+            trial = next(iter(self._bearers.get((key, self._turns[key]), ())), None)
             if trial is None or not trial.state.is_finished() or self.ended(trial) is not None:
                 return trial
             self._turns[key] += 1
 
     def last_trial(self, key: str) -> FrozenTrial:
         """Return the trial of a task that has ended well."""
-        return self._holders[key, self._turns[key] - 1]
+        return self._bearers[key, self._turns[key] - 1][0]
 
     def end_silent(self) -> bool:
         """End a trial whose worker is gone, by our own clock; return whether there was one."""
@@ -322,7 +333,7 @@ class StudyLog:
         )
         trial_id = self.storage.create_new_trial(self.study._study_id, template)
         self.refresh()
-        if self._holders[task.id, self._turns[task.id]]._trial_id == trial_id:
+        if self._bearers[task.id, self._turns[task.id]][0]._trial_id == trial_id:
             return trial_id
         end_trial(self.study, trial_id, TrialState.PRUNED)
         return None
@@ -335,27 +346,25 @@ class StudyLog:
             shown[TASK]["worker"] = ""
         show_trial(self.study, trial, shown)
         self.refresh()
-        if task is None or self._claims[task.id, self._turns[task.id]] == 1:
+        if task is None or len(self._bearers[task.id, self._turns[task.id]]) == 1:
             return True
         return not self.take(trial, None)
 
-    def write_outcome(self, trial_id: int, outcome: Outcome) -> None:
-        """Write what a task found on its trial, without ending it."""
+    def write(self, trial_id: int, how: Ended | BaseException) -> None:
+        """Write how its task went on a trial, without ending it."""
         write = partial(self.storage.set_trial_system_attr, trial_id)
-        _put_json(write, OUTCOME, outcome_to_dict(outcome))
-        if isinstance(outcome, TrainOutcome) and len(outcome.segments) == 1:
-            points = [p for p in outcome.segments[0].curve if math.isfinite(p.loss)][::-1]
-            for point in reversed(points[:: max(1, -(-len(points) // MARKS))]):
-                self.storage.set_trial_intermediate_value(trial_id, point.call, point.loss)
-        # A part of a sweep is never the study's best trial: its loss is an attribute.
-        if math.isfinite(loss := best_seen([outcome])):
-            self.storage.set_trial_user_attr(trial_id, "loss", loss)
-
-    def write_fault(self, trial_id: int, how: Died | BaseException) -> None:
-        """Write why a trial has no outcome, without ending it."""
-        fault = ERROR, repr(how)[:2000]
         if isinstance(how, Died):
-            fault = DIED, how.reason
+            write(FAULT, (DIED, how.reason))
         elif isinstance(how, CheckpointError) and how.key is not None:
-            fault = LOST, how.key
-        self.storage.set_trial_system_attr(trial_id, FAULT, fault)
+            write(FAULT, (LOST, how.key))
+        elif isinstance(how, BaseException):
+            write(FAULT, (ERROR, repr(how)[:2000]))
+        else:
+            _put_json(write, OUTCOME, outcome_to_dict(how))
+            if isinstance(how, TrainOutcome) and len(how.segments) == 1:
+                points = [p for p in how.segments[0].curve if math.isfinite(p.loss)][::-1]
+                for point in reversed(points[:: max(1, -(-len(points) // MARKS))]):
+                    self.storage.set_trial_intermediate_value(trial_id, point.call, point.loss)
+            # A part of a sweep is never the study's best trial: its loss is an attribute.
+            if math.isfinite(loss := best_seen([how])):
+                self.storage.set_trial_user_attr(trial_id, "loss", loss)

@@ -11,15 +11,13 @@ import optuna
 
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.plan import Plan
-from grasp_tune.core.records import fingerprint
 from grasp_tune.core.search import Search
-from grasp_tune.core.spec import SweepSpec
-from grasp_tune.executors.study import CHOICE, PLAN, SETTING, StudyLog, study_json
+from grasp_tune.executors.study import CHOICE, StudyLog, spec_on, study_json
 from grasp_tune.extras import need
 from grasp_tune.optuna.sampler import CellLog
 from grasp_tune.optuna.study_sampler import Assignments
 from grasp_tune.runtime.result import Result, Run
-from grasp_tune.schedules.cells import CellSearch
+from grasp_tune.schedules.cells import Cells, CellSearch
 
 LOSS_ID, RUNGS_ID = "grasp-loss", "grasp-rungs"
 
@@ -58,16 +56,12 @@ def save_figures(study: optuna.Study) -> tuple[str, str]:
 
 def _runs(study: optuna.Study) -> tuple[Sequence[Run], int, Plan | None]:
     """Return the runs on a study, which of them was chosen (0: none or x0), and a plan of cells."""
-    for key, log, kind in ((SETTING, StudyLog, Search), (PLAN, CellLog, CellSearch)):
-        if (spec := study_json(study, key)) is None:
-            continue
-        # Of an optimizer of the user's own the name will do.
-        module, own, name = (base := spec["method"].get("base") or "").partition(":")
-        bases = {base: type(name, (), {"__module__": module})} if own else {}
-        search = kind(SweepSpec.from_dict(spec, bases))
-        Assignments(log(study, fingerprint(spec, study.study_name)), search).learn()
+    if (spec := spec_on(study)) is not None:
+        cells = isinstance(spec.schedule, Cells)
+        search = CellSearch(spec) if cells else Search(spec)
+        Assignments((CellLog if cells else StudyLog)(study, spec), search).learn()
         if runs := Result.of(search, {}).runs:
             note = study_json(study, CHOICE)
             chosen = 0 if note is None else int(note["candidate"]["arm"])
-            return runs, chosen, search.plan if key == PLAN else None
+            return runs, chosen, search.plan if cells else None
     raise InputError(f"study {study.study_name!r} has no run of grasp_tune that has ended")

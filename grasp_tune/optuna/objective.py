@@ -132,7 +132,7 @@ class TaskSampler(StudySampler):
                 f"the objective ended in the middle of {task} (trial {trial.number}): make its "
                 "optimizer with grasp_tune.optuna.optimizer(trial, model), and loop until opt.done"
             )
-            self.assignments(study).log.write_fault(trial._trial_id, error)
+            self.assignments(study).log.write(trial._trial_id, error)
             raise error
         super().after_trial(study, trial, state, values)
 
@@ -158,7 +158,7 @@ class ObjectiveTrial:
         self._found.held[self._trial.number].calls = calls  # for the heartbeat
 
     def end(self, outcome: Outcome) -> NoReturn:
-        self._found.log.write_outcome(self._trial._trial_id, outcome)
+        self._found.log.write(self._trial._trial_id, outcome)
         raise TrialPruned("its task has ended; a part of the search is no result")
 
     @contextlib.contextmanager
@@ -169,5 +169,5 @@ class ObjectiveTrial:
         except CheckpointError as error:
             if error.key is None or (self.task is not None and error.key not in self.task.reads):
                 raise
-            self._found.log.write_fault(self._trial._trial_id, error)
+            self._found.log.write(self._trial._trial_id, error)
             raise TrialPruned(f"checkpoint {error.key} is lost: it is made again") from None

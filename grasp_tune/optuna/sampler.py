@@ -29,18 +29,12 @@ from grasp_tune.engine.checkpoints import model_tensors
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.executors import study as on_study
 from grasp_tune.executors.optuna import ArtifactCheckpoints, write_choice
-from grasp_tune.executors.study import CALLS, PLAN, TASK, StudyLog, label_of
+from grasp_tune.executors.study import CALLS, TASK, StudyLog, label_of
 from grasp_tune.optuna.study_sampler import Addressed, Assignments, StudySampler, prune_surplus
 from grasp_tune.runtime.cell_sweep import choose_candidate, probed_cells
 from grasp_tune.runtime.executor import Died
 from grasp_tune.runtime.result import Result
 from grasp_tune.schedules.cells import Cells, CellSearch, cell_id, cell_of, cell_outcome
-
-
-def cells_on(study: Study, wanted: SweepSpec | None = None) -> SweepSpec | None:
-    """Return the sweep of a `GraspSampler` on a study, None without; `wanted` is written then."""
-    data = on_study.study_json(study, PLAN, None if wanted is None else wanted.to_dict())
-    return None if data is None else SweepSpec.from_dict(data)
 
 
 class CellLog(StudyLog):
@@ -86,7 +80,7 @@ class GraspSampler(StudySampler):
         as `grasp_budget(trial).parent` says.
     seed: fixes the values of other parameters, and which iterates become candidates.
     independent_sampler: samples the other parameters; by default uniformly, each value a function
-        of (seed, trial, name), so that it does not matter how many processes there are.
+        of (seed, cell, name), so that it does not matter how many processes there are.
     """
 
     def __init__(
@@ -103,7 +97,10 @@ class GraspSampler(StudySampler):
             raise InputError(f"parameter: got {parameter!r}, expected a name such as 'lr'")
         if not isinstance(plan, SweepSpec):  # which is that of a study
             plan = replace(Cells.of(plan, budget, resume), parameter=parameter).spec(seed)
-        assert isinstance(plan.schedule, Cells)
+        if not isinstance(plan.schedule, Cells):
+            raise InputError(
+                "plan: that on the study is no plan of a GraspSampler; use a new study"
+            )
         super().__init__(independent_sampler or Addressed(plan.seed, each=True))
         self._spec, self.cells = plan, plan.schedule
         self.parameter, self.seed = plan.schedule.parameter, plan.seed
@@ -126,16 +123,16 @@ class GraspSampler(StudySampler):
             is how further processes join, or a study goes on, without a second probe.
         options: `independent_sampler`.
         """
-        found = None if study is None else cells_on(study)
+        found = None if study is None else on_study.spec_on(study)
         if found is None:
             found = probed_cells(problem, budget, method, parameter, seed)
-            found = found if study is None else cells_on(study, found)
+            found = found if study is None else on_study.spec_on(study, found)
         return cls(found, **options)
 
     @classmethod
     def from_study(cls, study: Study, **options: Any) -> "GraspSampler":
         """Return the sampler whose plan is written on the study, for a process that joins it."""
-        if (found := cells_on(study)) is None:
+        if (found := on_study.spec_on(study)) is None:
             raise InputError(f"study {study.study_name!r} has no plan of a GraspSampler yet")
         return cls(found, **options)
 
@@ -190,8 +187,7 @@ class GraspSampler(StudySampler):
 
     def _open(self, study: Study) -> Assignments:
         self._raise_error_if_multi_objective(study)
-        log = CellLog(study, on_study.agreed_sweep(study, self._spec, PLAN))
-        return Assignments(log, CellSearch(self._spec), self.parameter)
+        return Assignments(CellLog(study, self._spec), CellSearch(self._spec), self.parameter)
 
     def _void(self, study: Study, trial: FrozenTrial, why: str) -> None:
         """Take the cell from a trial that does not run it: it is issued again."""

@@ -214,14 +214,17 @@ class StudySampler(BaseSampler):
 
 
 class Addressed(RandomSampler):
-    """Random values by seed and name, whoever draws them and when; trials differ with `each`."""
+    """Random values by seed and name, whoever draws them and when; cells differ with `each`."""
 
     def __init__(self, seed: int, *, each: bool) -> None:
         super().__init__()
         self._seed, self._each = seed, each
 
     def sample_independent(self, study: Study, trial: FrozenTrial, name: str, kind: Any) -> Any:
-        address = (trial.number, name) if self._each else (name,)
+        label = label_of(trial)
+        place = label["index"] - 1 if label.get("index") else trial.number
+        again = [turn] if (turn := label.get("turn")) else []  # of a cell that failed
+        address = (place, *again, name) if self._each else (name,)
         (word,) = words(self._seed, "independent", *address, count=1).tolist()
         return RandomSampler(seed=word >> 32).sample_independent(study, trial, name, kind)
 

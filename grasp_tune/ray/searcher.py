@@ -204,7 +204,8 @@ def load_result(experiment: Any) -> Result:
     for item in rows or getattr(experiment, "trials", None) or ():
         if item.checkpoint and (item.config or {}).get(KEY, {}).get("task") == SELECT.id:
             with item.checkpoint.as_directory() as folder:
-                return Result.load(folder)
+                if (Path(folder) / "result.json").exists():  # else one of the user's function
+                    return Result.load(folder)
     path = Path(str(getattr(experiment, "experiment_path", experiment)))
     if last := sorted(path.glob(f"{FOLDER}/*/result.json"), key=os.path.getmtime):
         return Result.load(last[-1].parent)

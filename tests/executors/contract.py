@@ -62,9 +62,12 @@ class Case:
         return Case(self.name, make, self.processes)
 
 
+ANY = SweepSpec(gt.NonConvex(), 100)  # a study's log asks for its name alone
+
+
 def on_study(folder: SweepFolder, make_worker: MakeWorker) -> Executor:
     """The trials of a study in memory, in this process."""
-    return StudyExecutor(StudyLog(optuna.create_study(), "s"), InProcess(folder, make_worker))
+    return StudyExecutor(StudyLog(optuna.create_study(), ANY), InProcess(folder, make_worker))
 
 
 def on_journal(folder: SweepFolder, make_worker: MakeWorker) -> Executor:
@@ -72,7 +75,7 @@ def on_journal(folder: SweepFolder, make_worker: MakeWorker) -> Executor:
     assert folder.path is not None
     storage = JournalStorage(JournalFileBackend(str(folder.path / "study.journal")))
     study = optuna.create_study(study_name="s", storage=storage, load_if_exists=True)
-    return StudyExecutor(StudyLog(study, "s"), ProcessPool(2, folder, make_worker))
+    return StudyExecutor(StudyLog(study, ANY), ProcessPool(2, folder, make_worker))
 
 
 CASES = (

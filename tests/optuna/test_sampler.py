@@ -13,10 +13,10 @@ from optuna.trial import TrialState
 
 import grasp_tune as gt
 from grasp_tune.core.plan import Plan
+from grasp_tune.core.spec import SweepSpec
 from grasp_tune.executors import study as log_module
 from grasp_tune.executors.study import CALLS, TASK
 from grasp_tune.optuna import GraspSampler, grasp_budget
-from grasp_tune.optuna.sampler import cells_on
 from grasp_tune.schedules.cells import Cells
 from tests.optuna.conftest import Place
 
@@ -461,16 +461,22 @@ def test_for_problem_probes_once_and_others_join(problem: gt.TorchProblem, tmp_p
 
 def test_the_first_plan_on_a_study_stays(plan: Plan) -> None:
     study = optuna.create_study()
-    assert cells_on(study) is None
+    assert log_module.spec_on(study) is None
     first, second = (Cells(plan, parameter=name).spec(1) for name in ("lr", "radius"))
-    assert cells_on(study, first) == first
-    assert cells_on(study, second) == first
+    assert log_module.spec_on(study, first) == first
+    assert log_module.spec_on(study, second) == first
     assert second.difference(first.to_dict()) == "parameter 'lr' became 'radius'"
+    other = optuna.create_study()
+    log_module.spec_on(other, SweepSpec(gt.NonConvex(), 300))
+    with pytest.raises(gt.InputError, match="no plan of a GraspSampler"):
+        GraspSampler.from_study(other)
 
 
 def test_a_plan_that_an_earlier_version_wrote_is_refused_with_a_sentence(plan: Plan) -> None:
     study = optuna.create_study(sampler=GraspSampler(plan, "lr"))
-    log_module.set_study_json(study, log_module.PLAN, {"plan": plan.to_dict(), "parameter": "lr"})
+    log_module.set_study_json(
+        study, log_module.SETTING, {"plan": plan.to_dict(), "parameter": "lr"}
+    )
     with pytest.raises(gt.InputError, match="another version of grasp_tune has written"):
         study.optimize(suggested)
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -126,6 +127,16 @@ def test_a_step_too_many_changes_nothing(tmp_path: Path) -> None:
     assert last[-1]["whole"] == pytest.approx(
         whole_loss(searcher.result.restore(torch.nn.Linear(6, 2)))
     )
+
+
+def test_a_checkpoint_of_the_function_does_not_hide_the_result(tmp_path: Path) -> None:
+    searcher, _ = shop(tmp_path)
+    (tmp_path / "own").mkdir()
+    kept = tune.Checkpoint.from_directory(str(tmp_path / "own"))  # reported in the last trial
+    last = SimpleNamespace(checkpoint=kept, config={"grasp": {"task": "select"}})
+    path = str(tmp_path / "experiment")
+    found = load_result(SimpleNamespace(trials=[last], experiment_path=path))
+    assert found.to_dict() == searcher.result.to_dict()
 
 
 def test_outside_of_tune_it_says_where_it_belongs() -> None:
