@@ -121,7 +121,7 @@ class TaskSampler(StudySampler):
         """Return the result; the best so far, marked partial, where the search has not ended."""
         found = self.assignments(study).learn()
         key = found.search.partial().key
-        tensors = found.store.read(key).tensors if place is None else place(key)
+        tensors = found.best_tensors(found.store) if place is None else place(key)
         found.settle(found.log.calls)
         return Result.of(found.search, tensors)
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+from grasp_tune.core.checkpoint_keys import START
 from grasp_tune.core.errors import CheckpointError, InputError, SearchError
 from grasp_tune.core.search import Search, Step, check_origin
 from grasp_tune.core.spec import SweepSpec
@@ -162,6 +163,12 @@ class Ledger:
 
     def task_of(self, owner: str) -> str | None:
         return next((key for key, who in self.running.items() if who == owner), None)
+
+    def best_tensors(self, store: Store) -> Tensors:
+        """Return the tensors at the choice, or at the best point so far."""
+        if (key := self.search.partial().key) == START and not store.exists(START):
+            raise SearchError("there is no result yet: nothing has been run to its end")
+        return store.read(key).tensors
 
     def settle(self, calls: int) -> None:
         """Tell work that was done twice apart from budget, by the calls that really happened."""

@@ -139,11 +139,12 @@ class SharedSweep(Ledger):
         if self.storage is None:
             raise SearchError("there is no result yet: nothing has been run")
         search, store = self.search, self.storage.store
-        key = CHOSEN if self.selected else search.partial().key
         self.settle(self.storage.calls.total)
-        if key == START and not store.exists(START) and build is not None:
+        if self.selected:
+            return Result.of(search, store.read(CHOSEN).tensors, build)
+        if build is not None and search.partial().key == START and not store.exists(START):
             return Result.of(search, model_tensors(build()), build)  # nothing has ended
-        return Result.of(search, store.read(key).tensors, build)
+        return Result.of(search, self.best_tensors(store), build)
 
     def state(self) -> dict[str, Json]:
         search = {name: getattr(self.search, name) for name in ("repeated", "notes", "failures")}

@@ -193,6 +193,12 @@ def test_a_step_too_many_changes_nothing() -> None:
     assert study.best_value == whole_loss(sampler.result(study).restore(nn.Linear(6, 2)))
 
 
+def test_before_anything_has_run_there_is_no_result() -> None:
+    sampler = TaskSampler(budget=100)
+    with pytest.raises(gt.SearchError, match="no result yet"):
+        sampler.result(optuna.create_study(sampler=sampler))
+
+
 def test_another_sampler_is_named() -> None:
     with pytest.raises(gt.InputError, match="sampler is a TPESampler"):
         optuna.create_study().optimize(classify, 1)

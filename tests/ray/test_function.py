@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from pyarrow import fs as arrow
 from ray import tune
 from ray.tune.search import Searcher
 from ray.tune.trainable import wrap_function
@@ -18,6 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import grasp_tune as gt
 import grasp_tune.ray
 from grasp_tune.ray import GraspSearcher, load_result, optimizer
+from grasp_tune.runtime.shared_storage import SharedStorage
 from tests.ray.shop import ShopStorage, linear_problem
 
 BUDGET = 150
@@ -127,6 +129,14 @@ def test_a_step_too_many_changes_nothing(tmp_path: Path) -> None:
     assert last[-1]["whole"] == pytest.approx(
         whole_loss(searcher.result.restore(torch.nn.Linear(6, 2)))
     )
+
+
+def test_a_sweep_stopped_before_the_probe_has_ended_has_no_result(tmp_path: Path) -> None:
+    searcher = GraspSearcher(budget=BUDGET)
+    searcher.suggest("trial")  # then time_budget_s is over
+    searcher.ledger.storage = SharedStorage(arrow.LocalFileSystem(), str(tmp_path / "sweep"))
+    with pytest.raises(gt.SearchError, match="no result yet: nothing has been run to its end"):
+        searcher.result  # noqa: B018
 
 
 def test_a_checkpoint_of_the_function_does_not_hide_the_result(tmp_path: Path) -> None:
