@@ -191,7 +191,7 @@ class StudyLog:
     @property
     def holders(self) -> list[FrozenTrial]:
         """The trials that count: of several with one label the first."""
-        return [first for first, *_ in self._bearers.values()]
+        return [bearers[0] for bearers in self._bearers.values()]
 
     def running(self) -> list[FrozenTrial]:
         return [trial for trial in self.holders if not trial.state.is_finished()]
