@@ -131,4 +131,6 @@ class PlanSearcher(TuneSearcher):
     @property
     def result(self) -> Result:
         """The result without a model: that is in the trial called `best.trial`."""
+        if self._failure is not None:
+            raise self._failure
         return cell_result(self.ledger.search)

@@ -417,6 +417,8 @@ def test_a_search_that_was_cut_off_goes_on(tmp_path: Path) -> None:
     other.restore(str(tmp_path / "state.json"))
     with pytest.raises(gt.InputError, match="another plan"):
         other.suggest("t0")
+    with pytest.raises(gt.InputError, match="another plan"):
+        other.result  # noqa: B018  # where the saved run had ended, nothing is suggested
     with pytest.raises(gt.InputError, match="either a plan or a budget"):
         PlanSearcher(GIVEN, budget=100)
 
