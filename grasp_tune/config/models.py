@@ -41,6 +41,12 @@ class ModelFactory:
     augment: tuple[str, ...] = ()
 
     def __call__(self) -> nn.Module:
+        if not isinstance(self.options, kinds.OwnModel):
+            with torch.device("meta"):  # takes no memory
+                numbers = sum(item.numel() for item in self._network().parameters())
+            if numbers > _MAX_PARAMETERS:
+                got = f"{self.options.name} with {numbers} numbers for {self.spec.name}"
+                raise ProblemError(f"problem.model: got {got}; expected at most {_MAX_PARAMETERS}")
         network = self._network()
         if state := starting_weights(self.options):
             known = network.state_dict()
@@ -67,13 +73,8 @@ class ModelFactory:
                     nn.init.zeros_(parameter)
                 return nn.Sequential(OrderedDict(flatten=nn.Flatten(), linear=layer))
             case kinds.Mlp():
-                widths = (spec.features, *options.hidden, outputs)
-                if (weights := sum(a * b for a, b in pairwise(widths))) > _MAX_PARAMETERS:
-                    got = f"{list(options.hidden)}, {weights} weights with {widths[0]} features"
-                    wanted = f"at most {_MAX_PARAMETERS}"
-                    raise ProblemError(f"problem.model.hidden: got {got}; expected {wanted}")
                 layers: list[nn.Module] = [nn.Flatten()]
-                for before, after in pairwise(widths):
+                for before, after in pairwise((spec.features, *options.hidden, outputs)):
                     layers += [nn.Linear(before, after), _ACTIVATIONS[options.activation]()]
                 return nn.Sequential(*layers[:-1])
             case kinds.Cnn():

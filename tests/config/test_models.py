@@ -117,11 +117,16 @@ def test_a_factory_is_small_and_gives_the_same_model_for_the_same_seed() -> None
             models.append(build())
     one, two = (model.state_dict() for model in models)
     assert all(torch.equal(one[key], two[key]) for key in one)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(11)  # to be counted first takes no random number
+        assert torch.equal(make._network()[-1].weight, models[0][-1][-1].weight)
 
 
 def test_absurd_sizes_are_refused_before_memory_is_taken() -> None:
     with pytest.raises(ProblemError, match="expected at most 2147483648"):
         factory(ROWS, 3, name="mlp", hidden=[65536, 65536])()
+    with pytest.raises(ProblemError, match="model: got cnn with .* numbers for .*; expected at m"):
+        factory(PICTURES, 3, name="cnn", channels=[65536, 65536])()
 
 
 def test_defaults_follow_the_method_and_the_labels() -> None:
