@@ -38,7 +38,7 @@ def build_parts(experiment: Experiment) -> Built:
     model = options.model or default_model(experiment.convex, data.spec)
     if isinstance(model, Backbone):
         data = with_features(data, model, device)
-    name, loss, outputs = settle_loss(options.loss, model.name, data.spec)
+    name, loss, outputs = settle_loss(options.loss, model.name, data.spec, options.metric)
     validation: Any = options.validation or None
     if path := getattr(options.dataset, "validation_path", None):
         more = load_data(options.dataset.model_copy(update={"test_path": path}))

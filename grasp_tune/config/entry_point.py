@@ -1,9 +1,11 @@
 """Functions named in a config, `module:function`, imported only when they are asked for."""
 
+import inspect
 import os
 import pkgutil
 import re
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from grasp_tune.config.errors import EntryPointError, shown
@@ -38,3 +40,17 @@ def load_entry_point(name: str | None, key: str) -> Any:
     if fault:
         raise EntryPointError(f"{key}: got {name}, {fault}")
     return target
+
+
+def call_entry_point(name: str, key: str, options: Mapping[str, Any], *given: object) -> Any:
+    """What the function of a section with `name` and `options` returns for what it is `given`."""
+    function = load_entry_point(name, f"{key}.name")
+    try:
+        inspect.signature(function).bind(*given, **options)
+    except TypeError as error:  # told before its body runs, whose errors keep their traceback
+        takes = f"{name}{inspect.signature(function)}"
+        right = "expected such a function, called with " + "its data and " * len(given)
+        raise EntryPointError(f"{key}: got {takes}, {error}; {right}{key}.options") from None
+    except ValueError:  # one in C does not say
+        pass
+    return function(*given, **options)

@@ -15,12 +15,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from grasp_tune.config import options as kinds
-from grasp_tune.config.entry_point import load_entry_point
+from grasp_tune.config.entry_point import call_entry_point, load_entry_point
 from grasp_tune.config.errors import EntryPointError, require
 from grasp_tune.core.errors import ProblemError
 from grasp_tune.data.backbone_features import starting_weights
 from grasp_tune.data.data import DataSpec, PixelScale
 from grasp_tune.data.images import torchvision
+from grasp_tune.engine.metrics import METRICS
+from grasp_tune.engine.problem import target_loss
 
 _ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "gelu": nn.GELU, "silu": nn.SiLU}
 _MAX_PARAMETERS = 2**31
@@ -101,8 +103,8 @@ class ModelFactory:
                     network.conv1 = nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)
                 return network
         assert isinstance(options, kinds.OwnModel)
-        make = load_entry_point(options.name, "problem.model.name")
-        model = make(replace(spec, outputs=outputs), **options.options)
+        given = replace(spec, outputs=outputs)
+        model = call_entry_point(options.name, "problem.model", options.options, given)
         if not isinstance(model, nn.Module):
             got = f"{options.name} returned {type(model).__name__}"
             raise EntryPointError(f"problem.model.name: {got}, expected a torch.nn.Module")
@@ -176,19 +178,13 @@ def default_model(convex: bool, spec: DataSpec) -> kinds.Model:
     return linear if convex else kinds.Mlp()
 
 
-def cross_entropy(model: nn.Module, batch: Batch) -> Tensor:
-    """Mean negative log-likelihood of the right class, scores taken through softmax."""
-    return F.cross_entropy(model(batch[0]), batch[1])
+cross_entropy = partial(target_loss, F.cross_entropy)
+mse = partial(target_loss, F.mse_loss)
 
 
 def logistic(model: nn.Module, batch: Batch) -> Tensor:
     """Mean of log(1 + exp(-s z)) with the score z and the sign s = 2y - 1 of two classes."""
     return F.softplus(-_signs(batch[1]) * model(batch[0]).squeeze(-1)).mean()
-
-
-def mse(model: nn.Module, batch: Batch) -> Tensor:
-    """Mean squared difference between what is predicted and what is right."""
-    return F.mse_loss(model(batch[0]).reshape(batch[1].shape), batch[1])
 
 
 def hinge(model: nn.Module, batch: Batch) -> Tensor:
@@ -205,11 +201,18 @@ def _signs(y: Tensor) -> Tensor:
     return y.to(torch.get_default_dtype()) * 2 - 1
 
 
-_BY_NAME = {function.__name__: function for function in (cross_entropy, logistic, mse, hinge)}
+_BY_NAME: dict[str, Loss] = {
+    "cross_entropy": cross_entropy,
+    "logistic": logistic,
+    "mse": mse,
+    "hinge": hinge,
+}
 
 
-def settle_loss(name: str | None, model: str, spec: DataSpec) -> tuple[str, Loss, int]:
-    """The name of a loss, the loss, and its number of outputs; ProblemError if it does not fit."""
+def settle_loss(
+    name: str | None, model: str, spec: DataSpec, metric: str | None = None
+) -> tuple[str, Loss, int]:
+    """The name of a loss, the loss, and its number of outputs; ProblemError if one does not fit."""
     numbers, two, one_score = spec.classes is None, spec.classes == 2, model == "logistic"
     what = "whose labels are numbers to predict" if numbers else f"which has {spec.classes} classes"
     fitting = ("linear",) if numbers else ("softmax", "logistic") if two else ("softmax",)
@@ -224,6 +227,8 @@ def settle_loss(name: str | None, model: str, spec: DataSpec) -> tuple[str, Loss
     elif loss == "cross_entropy" and one_score:
         about = "with the model logistic, which has one score"
         wanted = "logistic or hinge, or the model softmax"
+    elif metric in METRICS and loss in _BY_NAME and (metric == "r2") != numbers:
+        fault, wanted = f"metric: got {metric}", "r2" if numbers else "accuracy, f1 or auc"
     if wanted:
         raise ProblemError(f"problem.{fault} {about}, expected {wanted}")
     outputs = 1 if one_score or loss == "logistic" else spec.outputs

@@ -13,10 +13,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from grasp_tune.config.entry_point import load_entry_point
+from grasp_tune.config.entry_point import call_entry_point, load_entry_point
 from grasp_tune.config.errors import DataError, EntryPointError, require, shown
 from grasp_tune.data.data import KEY, Array, Data, check_memory, existing_file, reading, table_data
 from grasp_tune.data.options import BreastCancer, Csv, Dataset, Digits, Libsvm, Npz, OwnData, Table
+from grasp_tune.engine.problem import Rows, as_data
+from grasp_tune.engine.streams import fixed_randomness
 from grasp_tune.extras import need
 
 _BLANKS = frozenset({"", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "?", "null", "NULL"})
@@ -36,7 +38,7 @@ def load_data(options: Dataset) -> Data:
 
 
 def own_data(options: OwnData) -> Data:
-    given = load_entry_point(options.name, f"{KEY}.name")(**options.options)
+    given = call_entry_point(options.name, KEY, options.options)
     if isinstance(given, Data):
         return given
     parts = given if isinstance(given, (tuple, list)) else (given,)
@@ -57,10 +59,14 @@ def _all_rows(source: Any, options: OwnData) -> list[Array]:
     if isinstance(source, TorchDataset):
         collate = load_entry_point(options.collate_fn, f"{KEY}.collate_fn")
         source = DataLoader(source, 256, num_workers=options.num_workers, collate_fn=collate)
+    if isinstance(rows := as_data(source, 256), Rows):  # every row once, in order
+        how = {"num_workers": source.num_workers, "collate_fn": rows.collate}
+        source = DataLoader(rows.items, 256, **how)
     try:
-        x, y = zip(*list(source), strict=True)
+        with fixed_randomness(0, "rows"):
+            x, y = zip(*list(source), strict=True)
         return [np.concatenate([np.asarray(part) for part in parts]) for parts in (x, y)]
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         raise EntryPointError(
             f"{KEY}.name: {options.name} gave batches that are no pairs of arrays of one shape "
             f"({error}); expected (x, y), which {KEY}.collate_fn can make of a list of rows"

@@ -79,6 +79,9 @@ def _area(scores: Tensor, positive: Tensor) -> float:
 
 def r2(outputs: Tensor, targets: Tensor) -> float:
     """The share of the targets' variance that is explained: 1 - residual / total."""
+    if outputs.numel() != targets.numel():
+        shapes = f"outputs of shape {tuple(outputs.shape)} for targets {tuple(targets.shape)}"
+        raise ProblemError(f"metric: {shapes}, expected a number for each of them")
     right = targets.double()
     residual = (outputs.double().reshape(right.shape) - right).square().sum()
     total = (right - right.mean(dim=0)).square().sum()

@@ -111,17 +111,17 @@ class TorchProblem:
             find_metric(self.metric)
         device, loss, own = self.chosen_device, self.loss, vars(self)  # frozen: set here alone
         if isinstance(loss, nn.Module):  # it may have tensors, such as weights of classes
-            own["loss"] = partial(_target_loss, loss.to(device))
+            own["loss"] = partial(target_loss, loss.to(device))
         elif getattr(loss, "__module__", "") == "torch.nn.functional":
-            own["loss"] = partial(_target_loss, loss)
-        own["data"] = data = _as_data(self.data, size)
+            own["loss"] = partial(target_loss, loss)
+        own["data"] = data = as_data(self.data, size)
         if isinstance(data, Rows) and data.batch_size:
             own["batch_size"] = data.batch_size
         if isinstance(self.validation, Real):
             own["data"], own["validation"] = _parted(data, float(self.validation))
         own["rows"] = _checked_rows(self.data, "data", self.batch_size)
         if self.validation is not None:
-            own["validation"] = _as_data(self.validation, self.batch_size, "validation")
+            own["validation"] = as_data(self.validation, self.batch_size, "validation")
             own["validation_rows"] = _checked_rows(self.validation, "validation", 1) or 0
 
     def build(self, seed: int) -> nn.Module:
@@ -176,8 +176,8 @@ def checked_problem(given: object) -> TorchProblem:
     return cast(TorchProblem, given)
 
 
-def _target_loss(criterion: Callable[..., Tensor], model: nn.Module, batch: Batch) -> Tensor:
-    """Return a loss of (output, target) as one of (model, batch)."""
+def target_loss(criterion: Callable[..., Tensor], model: nn.Module, batch: Batch) -> Tensor:
+    """Return a loss of (output, target), such as torch's, as one of (model, batch)."""
     if not isinstance(batch, tuple | list) or len(batch) != 2:
         text = "a loss of torch needs batches of two parts, input and target"
         raise ProblemError(f"loss: {text}; give a function of (model, batch) instead")
@@ -207,7 +207,7 @@ class Rows:
         return len(self.items)
 
 
-def _as_data(data: Any, batch_size: int, name: str = "data") -> Any:
+def as_data(data: Any, batch_size: int, name: str = "data") -> Any:
     """Return the data as a tuple of tensors, as `Rows`, or as batches to be read in order."""
     columns = Tensor | np.ndarray
     data = tuple(map(_array, data)) if isinstance(data, tuple) else _array(data)
@@ -294,7 +294,7 @@ def _parted(data: Any, share: float) -> tuple[Any, Any]:
     """Return the data without a share of its rows, and these; the same ones every time."""
     rows = _checked_rows(data, "data", 1) or 0  # an iterable has none
     count = round(share * rows) if math.isfinite(share) else 0
-    wanted = "a share of data that come in rows, between 0 and 1, or data"
+    wanted = "a share of data that come in rows, some of them on either side, or data"
     _need(0 < count < rows, "validation", repr(share), wanted)
     order = np.random.default_rng(_ASIDE).permutation(rows)
 

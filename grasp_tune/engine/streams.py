@@ -147,10 +147,10 @@ def _to(item: Any, device: torch.device) -> Any:
         return item if item.device == device else item.to(device, non_blocking=True)
     if isinstance(item, dict):
         return {key: _to(value, device) for key, value in item.items()}
-    if isinstance(item, tuple | list):
+    if isinstance(item, tuple | list) and not hasattr(item, "to"):
         moved = [_to(value, device) for value in item]
         return type(item)(*moved) if hasattr(item, "_fields") else type(item)(moved)
-    return item
+    return item.to(device) if hasattr(item, "to") else item  # packed sequences, tokenizers' batches
 
 
 def full_batches(data: Any, device: torch.device, size: int = 1024) -> Iterator[tuple[Batch, int]]:

@@ -100,3 +100,11 @@ def test_what_does_not_fit_is_told(
 
 def test_a_loss_of_ones_own() -> None:
     assert settle_loss("math:hypot", "logistic", TWO) == ("math:hypot", math.hypot, 1)
+
+
+def test_metrics_fit_the_labels() -> None:
+    with pytest.raises(ProblemError, match=r"metric: got r2 for ten, .*expected accuracy, f1 or"):
+        settle_loss(None, "mlp", TEN, "r2")
+    with pytest.raises(ProblemError, match=r"metric: got f1 for numbers, .*expected r2"):
+        settle_loss(None, "mlp", NUMBERS, "f1")
+    assert settle_loss(None, "mlp", NUMBERS, "r2")[0] == "mse"

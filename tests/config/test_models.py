@@ -119,13 +119,15 @@ def test_a_factory_is_small_and_gives_the_same_model_for_the_same_seed() -> None
     assert all(torch.equal(one[key], two[key]) for key in one)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(11)  # to be counted first takes no random number
-        assert torch.equal(make._network()[-1].weight, models[0][-1][-1].weight)
+        bare = list(make._network().parameters())[-2]
+    last = list(models[0].parameters())[-2]
+    assert torch.equal(bare, last)
 
 
 def test_absurd_sizes_are_refused_before_memory_is_taken() -> None:
     with pytest.raises(ProblemError, match="expected at most 2147483648"):
         factory(ROWS, 3, name="mlp", hidden=[65536, 65536])()
-    with pytest.raises(ProblemError, match="model: got cnn with .* numbers for .*; expected at m"):
+    with pytest.raises(ProblemError, match=r"model: got cnn with .* numbers for .*; expected at m"):
         factory(PICTURES, 3, name="cnn", channels=[65536, 65536])()
 
 
@@ -149,6 +151,10 @@ def test_models_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert weights(make()) == 28 + 5
     with pytest.raises(EntryPointError, match=r"returned int, expected a torch.nn.Module"):
         factory(ROWS, 1, name="own_models:wrong")()
+    with pytest.raises(
+        EntryPointError, match=r"model: got own_models:line\(spec, width=1\), got an"
+    ):
+        factory(ROWS, 1, name="own_models:line", options={"widht": 4})()
 
 
 def test_augmentation_changes_training_batches_and_no_others() -> None:

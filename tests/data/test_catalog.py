@@ -46,6 +46,17 @@ def rows():
 def two_loaders():
     return torch.utils.data.DataLoader(Rows(4), batch_size=3), Rows(2)
 
+def shuffled():
+    return torch.utils.data.DataLoader(Rows(), batch_size=2, shuffle=True, drop_last=True)
+
+def noisy():
+    sampler = torch.utils.data.WeightedRandomSampler([1.0] * 40, 40)
+    return torch.utils.data.DataLoader(Rows(40), batch_size=2, sampler=sampler)
+
+class Unequal(Rows):
+    def __getitem__(self, row):
+        return torch.zeros(row + 1), 0
+
 def doubled(rows):
     x, y = torch.utils.data.default_collate(rows)
     return 2 * x, y
@@ -94,8 +105,28 @@ def test_functions_may_give_datasets_and_loaders_of_torch(own: str) -> None:
     dataset = {"name": f"{own}:rows", "num_workers": 1, "collate_fn": f"{own}:doubled"}
     read = load_options(**dataset)
     assert read.x[:, 0].tolist() == [0, 2, 4, 6, 8]
-    with pytest.raises(EntryPointError, match=r"batches that are no pairs .* expected \(x, y\)"):
-        load_options(name=f"{own}:rows", collate_fn=f"{own}:ragged")
+    for options in (
+        {"name": f"{own}:rows", "collate_fn": f"{own}:ragged"},
+        {"name": f"{own}:Unequal"},
+    ):
+        with pytest.raises(
+            EntryPointError, match=r"batches that are no pairs .* expected \(x, y\)"
+        ):
+            load_options(**options)
+
+
+def test_rows_of_a_loader_are_the_same_each_time(own: str) -> None:
+    assert load(f"{own}:shuffled").x[:, 0].tolist() == [0, 1, 2, 3, 4]  # every row once, in order
+    one, two = (load(f"{own}:noisy").x[:, 0].tolist() for _ in range(2))
+    assert one == two and one != sorted(one)  # drawn by the sampler
+
+
+def test_options_that_a_function_does_not_take_are_told(own: str) -> None:
+    words = (
+        r"dataset: got .*:pair\(rows.*\), got an unexpected keyword argument 'row'; expected .*op"
+    )
+    with pytest.raises(EntryPointError, match=words):
+        load(f"{own}:pair", row=3)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,8 @@ def test_metrics_by_hand() -> None:
     # Around the mean 2 the targets have 1 + 0 + 1, the residuals 0.25 + 0 + 0.25.
     assert r2(torch.tensor([[1.5], [2.0], [2.5]]), torch.tensor([1.0, 2.0, 3.0])) == 0.75
     assert math.isnan(r2(torch.ones(2), torch.ones(2)))
+    with pytest.raises(ProblemError, match=r"outputs of shape \(4, 2\) for targets \(4,\), expect"):
+        r2(scores, right)
 
 
 def test_a_column_of_targets_is_a_class_for_each_row() -> None:

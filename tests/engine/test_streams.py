@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from grasp_tune.core.errors import ProblemError
 from grasp_tune.engine.problem import Rows
@@ -126,3 +126,13 @@ def test_randomness_is_fixed_inside_and_restored_after() -> None:
     assert draws[0] == draws[1]
     torch.manual_seed(5)
     assert float(torch.rand(1)) == draws[0][1]
+
+
+def test_every_kind_of_batch_goes_to_the_device() -> None:
+    packed = nn.utils.rnn.pack_sequence([torch.arange(3.0), torch.arange(2.0)])
+    tokens = pytest.importorskip("transformers").BatchEncoding(
+        {"ids": torch.arange(4)}
+    )  # a mapping, but no dict
+    given = {"pair": (packed, [tokens, "text"])}
+    moved = Stream(lambda: [given], 1, 0, "train", torch.device("meta")).batch(0)["pair"]
+    assert moved[0].data.is_meta and moved[1][0]["ids"].is_meta and moved[1][1] == "text"
