@@ -9,11 +9,12 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
 
-from grasp_tune.core.errors import expect, whole
+from grasp_tune.core.errors import InputError, expect, whole
 from grasp_tune.engine.fused import task_threads
 from grasp_tune.engine.oracle import Oracle
 from grasp_tune.engine.problem import TorchProblem
@@ -65,9 +66,13 @@ class Limits:
         """
         found = [item for item in (self.budget, self.steps) if item is not None]
         if self.epochs is not None:
-            got = f"{self.epochs:g} for data without a length"
-            expect(problem.rows is not None, "epochs", got, "budget or steps")
-            batches = 1 if exact else math.ceil((problem.rows or 0) / problem.batch_size)
+            data: Any = problem.data
+            try:  # a loader that is read as it is knows how many batches it gives
+                batches = math.ceil((problem.rows or 0) / problem.batch_size) or len(data)
+            except TypeError:
+                got = f"{self.epochs:g} for data without a length"
+                raise InputError(f"epochs: got {got}, expected budget or steps") from None
+            batches = 1 if exact else batches
             found.append(max(1, round(self.epochs * batches)))
         if found:
             return int(min(found))  # NumPy's integers are no JSON

@@ -2,13 +2,15 @@
 
 import math
 import time
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
 import grasp_tune as gt
 from grasp_tune.limits import Limits
@@ -59,6 +61,15 @@ def test_epochs_and_steps_become_calls() -> None:
 def test_limits_that_make_no_sense_are_told(limits: dict[str, Any], message: str) -> None:
     with pytest.raises(gt.InputError, match=message):
         gt.minimize(problem(), progress=False, **limits)
+
+
+def test_a_loader_with_a_sampler_of_its_own_counts_its_batches() -> None:
+    given = problem()
+    rows = TensorDataset(*cast(tuple[Tensor, ...], given.data))
+    loader = DataLoader(rows, 6, sampler=WeightedRandomSampler([1.0] * ROWS, 40))
+    assert (
+        Limits(epochs=3).calls(replace(given, data=loader), 0) == 21
+    )  # 40 rows drawn, 7 batches of 6
 
 
 def test_epochs_need_rows() -> None:
