@@ -1,4 +1,4 @@
-"""What the docs site adds to MkDocs: links to files, formulas, notebooks, documented arguments."""
+"""What the docs site adds to MkDocs: links, formulas, notebooks, arguments, offline search."""
 
 import html
 import json
@@ -25,7 +25,9 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add a page for every notebook."""
+    """Add a page for every notebook, and what the search needs where there is no server."""
+    shim = (ROOT / "scripts" / "iframe-worker.js").read_text("utf-8")
+    files.append(File.generated(config, "assets/iframe-worker.js", content=shim))
     for path in sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")):
         notebook = json.loads(path.read_text("utf-8"))
         text = "\n\n".join(part for cell in notebook["cells"] for part in _cell(cell))

@@ -39,6 +39,9 @@ def test_the_site_builds_without_a_broken_link(tmp_path: Path) -> None:
     reference = (tmp_path / "reference" / "index.html").read_text("utf-8")
     assert "as many oracle calls as one plain training makes" in reference  # a documented argument
     assert "<math" in (tmp_path / "guarantee.html").read_text("utf-8")
+    index = (tmp_path / "index.html").read_text("utf-8")
+    scripts = re.findall(r'<script src="([^"]+)"', index)
+    assert all((tmp_path / name).is_file() for name in scripts)  # nothing comes from elsewhere
     assert "data:image/png" in (tmp_path / "notebooks" / "first-run.html").read_text("utf-8")
 
 

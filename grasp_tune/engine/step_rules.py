@@ -92,8 +92,11 @@ class StepRules:
 def bare_step(optimizer: Optimizer) -> Callable[[Callable[[], Any]], Any]:
     """Return its step without the profiler's record, which costs as much as a small layer."""
     step: Any = type(optimizer).step
-    if getattr(step, "hooked", False) and type(optimizer).__module__.startswith(_HOMES):
-        return partial(step.__wrapped__, optimizer)
+    below: Any = getattr(step, "__wrapped__", None) if getattr(step, "hooked", False) else None
+    # torch.compile in torch 2.2 also marks steps without a record: what is below them lacks the
+    # switch that turns derivatives off.
+    if hasattr(below, "__wrapped__") and type(optimizer).__module__.startswith(_HOMES):
+        return partial(below, optimizer)
     return optimizer.step
 
 

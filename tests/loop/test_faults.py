@@ -301,6 +301,8 @@ def test_a_copy_of_the_model_is_the_model_alone() -> None:
 def test_a_compiled_model_gives_the_same_bits() -> None:
     straight, model = network(), network()
     train(straight, gt.Grasp(straight, 60), batches())
+    if torch.__version__ < "2.3":
+        pytest.skip("torch.compile of torch 2.2 does not see that BatchNorm's momentum changes")
     compiled = torch.compile(model, backend="aot_eager")
     train(compiled, gt.Grasp(compiled, 60), batches())  # type: ignore[arg-type]
     assert same(bits(model), bits(straight))

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 import grasp_tune as gt
 from tests.loop.test_examples import example
-from tests.loop.test_grasp import X, Y, bits, network, same
+from tests.loop.test_grasp import X, Y, bits, network, same, scaler_for_cpus
 
 pytestmark = pytest.mark.filterwarnings("default")  # other people's packages
 
@@ -73,7 +73,7 @@ def test_lightning_s_averages_of_weights_are_refused() -> None:
 def test_lightning_s_scaled_losses_are_taken_without_their_scale() -> None:
     from lightning.pytorch.plugins import MixedPrecision
 
-    scaler = torch.amp.GradScaler("cpu", growth_interval=5)
+    scaler = scaler_for_cpus(growth_interval=5)
     _, grasp, _ = fit(plugins=[MixedPrecision("16-mixed", "cpu", scaler)])
     assert not grasp.result.partial
     assert 0.05 < grasp.result.score < 0.69  # twelve doublings of the scale do not show

@@ -33,7 +33,6 @@ ALL_KINDS: dict[str, Tensor] = {
     "complex": torch.tensor([1 + 2j, -3j]).conj(),
     "flag": torch.tensor([[True, False], [False, True]]),
     "long": torch.tensor([2**62, -(2**63)]),
-    "unsigned": torch.tensor([2**63 + 11], dtype=torch.uint64),
     "byte": torch.tensor([0, 255], dtype=torch.uint8),
     "scalar": torch.tensor(3.25),
     "count": torch.tensor(9),
@@ -49,6 +48,8 @@ ALL_KINDS: dict[str, Tensor] = {
     ),
     "parameter": torch.nn.Parameter(torch.ones(2)),
 }
+if hasattr(torch, "uint64"):  # from torch 2.3 on
+    ALL_KINDS["unsigned"] = torch.tensor([2**63 + 11], dtype=torch.uint64)
 
 
 def bits(tensor: Tensor) -> bytes:
