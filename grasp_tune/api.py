@@ -70,6 +70,7 @@ def minimize(
     backend: `local`, `ray`, `optuna`, or an object with a `run` method.
     fused: let short runs of a small model share a task, with the same result; `auto` decides by
         the model's shape, the same way in every process.
+    progress: show a bar on a terminal, lines elsewhere.
     out: a folder for checkpoints, state and `result.json`; the same folder again resumes, and with
         a larger budget extends what has ended there.
     workers: tasks at the same time; by default one, and with Ray as many as the cluster holds.

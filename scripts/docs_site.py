@@ -1,6 +1,7 @@
 """What the docs site adds to MkDocs: links, formulas, notebooks, arguments, offline search."""
 
 import html
+import itertools
 import json
 import re
 import tomllib
@@ -75,7 +76,7 @@ def _cell(cell: dict[str, Any]) -> list[str]:
 
 
 class Arguments(griffe.Extension):
-    """Shows the `name: what it means` lines of a docstring as a table of arguments."""
+    """Shows what a docstring, or the comment beside a field, says of an argument as a table."""
 
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         """Give a docstring's arguments the heading that the parser looks for."""
@@ -93,5 +94,22 @@ class Arguments(griffe.Extension):
             else:
                 blocks.append(line)
                 last = False
+        if isinstance(obj, griffe.Class) and "dataclass" in obj.labels:
+            told = {line.strip().partition(":")[0] for line in arguments}
+            fields = {item.name: _comment(obj, item.name) for item in obj.parameters}
+            arguments += [f"    {k}: {v}" for k, v in fields.items() if v and k not in told]
         if arguments:
             obj.docstring.value = "\n".join([*blocks, "", "Args:", *arguments])
+
+
+def _comment(home: griffe.Class, name: str) -> str:
+    """Return the comment behind a field, or else the lines of comment above it."""
+    field = next((c.members[name] for c in (home, *home.mro()) if name in c.members), None)
+    if field is None or not isinstance(field, griffe.Attribute) or field.lineno is None:
+        return ""
+    lines = Path(str(field.filepath)).read_text("utf-8").splitlines()
+    own = lines[(field.endlineno or field.lineno) - 1].partition("  # ")[2]
+    above = itertools.takewhile(
+        lambda line: line.startswith("    # "), reversed(lines[: field.lineno - 1])
+    )
+    return own or " ".join(line.removeprefix("    # ") for line in reversed([*above]))

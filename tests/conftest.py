@@ -24,15 +24,24 @@ from grasp_tune.core.errors import MissingExtra
 
 RAY_TESTS = Path(__file__).parent / "ray"
 EXTRAS = (
+    "accelerate",
+    "lightning",
     "optuna",
     "plotly",
     "pyarrow",
     "ray",
     "sklearn",
     "torchvision",
+    "transformers",
 )  # a test of one that is missing is skipped
 WHOLE = {  # files that need a package from their first lines on
-    "ray": ["ray", "loop/test_examples.py", "runtime/test_shared_s*.py", "executors/test_*.py"],
+    "ray": [
+        "ray",
+        "loop/test_examples.py",
+        "loop/test_trainers.py",
+        "runtime/test_shared_s*.py",
+        "executors/test_*.py",
+    ],
     "optuna": [
         "optuna",
         "benchmarks/test_bench_mixed.py",

@@ -1,6 +1,7 @@
 """The docs: the site builds, every page is reachable, and the examples run as printed."""
 
 import importlib
+import inspect
 import json
 import os
 import re
@@ -29,6 +30,19 @@ def blocks(page: Path, language: str) -> list[str]:
 PAGES = [p for p in sorted(DOCS.glob("*.md")) if p.name not in ELSEWHERE and blocks(p, "python")]
 
 
+def every_argument_is_told(name: str, page: str) -> None:
+    value: Any = named(name)
+    if isinstance(value, type) and not issubclass(value, Exception):
+        _, _, text = page.partition(f'id="{name}"')
+        table = re.split("<h[34] ", text, maxsplit=1)[0]
+        told = re.findall(r'<tr class="doc-section-item">\s*<td>\s*<code>(\w+)</code>', table)
+        kinds = inspect.signature(value).parameters.values()
+        wanted = {
+            item.name for item in kinds if item.kind not in (item.VAR_KEYWORD, item.VAR_POSITIONAL)
+        }
+        assert wanted <= set(told), f"{name}: {wanted - set(told)}"
+
+
 def test_the_site_builds_without_a_broken_link(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "1"}
@@ -38,6 +52,10 @@ def test_the_site_builds_without_a_broken_link(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     reference = (tmp_path / "reference" / "index.html").read_text("utf-8")
     assert "as many oracle calls as one plain training makes" in reference  # a documented argument
+    for module, page in (("", "index"), (".ray", "ray"), (".optuna", "optuna")):
+        text = (tmp_path / "reference" / f"{page}.html").read_text("utf-8")
+        for name in importlib.import_module(f"grasp_tune{module}").__all__:
+            every_argument_is_told(f"grasp_tune{module}.{name}", text)
     assert "<math" in (tmp_path / "guarantee.html").read_text("utf-8")
     index = (tmp_path / "index.html").read_text("utf-8")
     scripts = re.findall(r'<script src="([^"]+)"', index)

@@ -98,10 +98,11 @@ def self_bound(target: Rate, benchmark: float | Rate, floor: float) -> float:
 
     Section 3.1: $p_{\max} = \arg\max_p \{\epsilon^{BM} \ge \epsilon^{TAR}(T, \dots, p, \dots)\}$,
     the other unknowns at their floors; $[p_\epsilon, \max\{p_\epsilon, p_{\max}\}]$ is worth
-    searching.
-    `target` must be non-decreasing; `benchmark` is a number, or a rate that, once exceeded, stays
-    exceeded. The answer is exact: the last double that passes. `floor` itself where none does, inf
-    where the target never exceeds. A target that is infinite, NaN or overflows has exceeded.
+    searching. The answer is exact: the last double that passes; inf where the target never exceeds.
+
+    target: a rate that does not decrease; one that is infinite, NaN or overflows has exceeded.
+    benchmark: a number, or a rate that, once exceeded, stays exceeded.
+    floor: the answer where no p passes.
     """
     floor = number("floor", floor, "0 or above", lambda value: value >= 0.0)
     if not callable(benchmark) and math.isnan(benchmark):

@@ -204,9 +204,11 @@ class _Variant:
 class NonConvex(_Variant):
     r"""GRASP-NC, Algorithm 2: SGD over a grid of step sizes, chosen by the gradient's norm.
 
-    `L_eps` ($L_\epsilon$) and `F_eps` ($F_\epsilon$) may be any positive numbers: they cost a
-    logarithm, never correctness. `delta` is the probability of failure, `probe` the share of the
-    budget spent at x0 (None: the schedule's default, a quarter in the paper), `base` the optimizer.
+    L_eps, F_eps: $L_\epsilon$ and $F_\epsilon$, any positive numbers: they cost a logarithm, never
+        correctness.
+    delta: the probability of failure.
+    probe: share of the budget spent at x0; None: the schedule's default, a quarter in the paper.
+    base: the optimizer, None for the schedule's default.
     """
 
     L_eps: float = 1e-2
@@ -232,11 +234,13 @@ class NonConvex(_Variant):
 class Convex(_Variant):
     r"""GRASP-C, Algorithm 3: UniXGrad over a grid of radii, chosen by the value.
 
-    `d_eps` ($d_\epsilon$) and `L_eps` ($L_\epsilon$) may be any positive numbers. `option` is
-    "smooth" (Option I) or "universal" (Option II, adapts to Hölder smoothness), which alone uses
-    `value_floor` ($\ell_\epsilon^\star$), a lower bound of the objective: 0 for the usual losses.
-    `delta` only enters the certificate. `probe` is the share of the budget spent at x0 (None: the
-    schedule's default), `base` the optimizer.
+    d_eps, L_eps: $d_\epsilon$ and $L_\epsilon$, any positive numbers.
+    option: "smooth" (Option I) or "universal" (Option II, adapts to Hölder smoothness).
+    value_floor: $\ell_\epsilon^\star$, a lower bound of the objective, for "universal" alone; 0 for
+        the usual losses.
+    delta: the probability of failure in the certificate; nothing else depends on it.
+    probe: share of the budget spent at x0; None: the schedule's default.
+    base: the optimizer, None for the schedule's default.
     """
 
     d_eps: float = 1e-2
@@ -269,8 +273,11 @@ class ConvexFree(_Variant):
 
     Universal like `Convex(option="universal")`, with a coarser choice as the price. The grid
     depends on the budget alone, so planning needs no measurement; what is given is still checked,
-    since a value that is not finite must stop the sweep. `d_eps` ($d_\epsilon$) may be any positive
-    number, `delta` only enters the certificate, `base` is the optimizer.
+    since a value that is not finite must stop the sweep.
+
+    d_eps: $d_\epsilon$, any positive number.
+    delta: the probability of failure in the certificate; nothing else depends on it.
+    base: the optimizer, None for the schedule's default.
     """
 
     d_eps: float = 1e-2
@@ -301,8 +308,10 @@ def _root(budget: int) -> int:
 class Deterministic(_Variant):
     r"""Algorithm 1: exact gradients of a convex, smooth objective; exact values choose.
 
-    The gradient at x0 and the values are not counted, as in the paper. `d_eps` ($d_\epsilon$) and
-    `L_eps` ($L_\epsilon$) may be any positive numbers, `base` is the optimizer.
+    The gradient at x0 and the values are not counted, as in the paper.
+
+    d_eps, L_eps: $d_\epsilon$ and $L_\epsilon$, any positive numbers.
+    base: the optimizer, None for the schedule's default.
     """
 
     d_eps: float = 1e-2

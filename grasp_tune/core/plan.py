@@ -50,7 +50,7 @@ class Plan:
     `str(plan)` is a table for people; `to_dict` is for files.
     """
 
-    method: Recipe
+    method: Recipe  # the method and its inputs
     budget: int  # T, oracle calls allowed in all
     range: tuple[float, float]  # (low, high) of the searched quantity
     cells: tuple[Cell, ...]  # those that run, increasing in index and value

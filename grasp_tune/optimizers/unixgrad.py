@@ -37,8 +37,10 @@ class UniXGrad(OwnState):
     4. $\bar x_t = m_t = m_{t-1} + w_t (x_t - m_{t-1})$
     5. $\hat x_{t+1} = \mathrm{Proj}(\hat x_t - \eta_t \alpha_t g(\bar x_t))$
 
-    `radius` is the paper's $D$: one number for the ball over all parameters of all groups. It takes
-    three stored vectors of the model's size and one more inside `step`.
+    It takes three stored vectors of the model's size and one more inside `step`.
+
+    params: parameters, or groups of them, as for any optimizer of torch.
+    radius: the paper's $D$, one number for the ball over all parameters of all groups.
 
     Raises `InputError` for a radius that is not a positive number, for a group with a radius or a
     learning rate of its own, and for parameters that are neither float32 nor float64.

@@ -201,6 +201,10 @@ class Budget:
     With `GraspSampler(..., resume=True)` a trial may go on from an earlier one: `parent` is the
     number of the trial whose checkpoint the objective loads, and the calls are counted from
     `start`; `parent` is None where the trial begins at x0.
+
+    trial: whose calls they are.
+    total: where the calls end.
+    step: calls of one iteration.
     """
 
     def __init__(self, trial: Trial, total: int, step: int) -> None:

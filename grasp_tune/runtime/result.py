@@ -72,12 +72,14 @@ class Look:
 class _Saved:
     """What `result.json` holds of a result."""
 
-    spec: dict[str, Json]
-    calls: dict[str, int]
-    choice: Choice
-    plan: Plan | None
-    certificate: Certificate | None
-    runs: tuple[Run, ...]
+    spec: dict[str, Json]  # everything that decides the sweep
+    calls: dict[
+        str, int
+    ]  # oracle calls of each phase; `repeated`: after a fault, not of the budget
+    choice: Choice  # the chosen candidate and all scores
+    plan: Plan | None  # the paper's, of its own sweep within this one
+    certificate: Certificate | None  # what theory says about the choice
+    runs: tuple[Run, ...]  # all that were made, with their curves
     depth: int = 0  # steps on the longest chain of steps that must follow each other
     validation: int | None = None  # rows of the data that scored the candidates, 0 where unknown;
     # None where these were training minibatches
@@ -92,7 +94,7 @@ class Result(_Saved):
     """The outcome of a sweep; `model` is an `nn.Module` at the chosen point."""
 
     tensors: Tensors  # `param.*` and `buffer.*` of the chosen point
-    build: Callable[[], nn.Module] | None = None
+    build: Callable[[], nn.Module] | None = None  # makes the module that `model` fills
 
     @classmethod
     def of(

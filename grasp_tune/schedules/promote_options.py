@@ -35,8 +35,8 @@ class PromoteOptions:
     places: tuple[int, ...] = (2, 3, 4)
     most_places: int = 7  # with those beyond an end that is the best so far
     first_length: float = 0.34  # times T ** length_power: 24 calls at T = 1,200, 85 at 10,000
-    length_power: float = 0.6
-    least_length: int = 8
+    length_power: float = 0.6  # so that the list's share of T falls as T grows
+    least_length: int = 8  # calls
     second_length: float = 3.0  # times the first: shorter ones are fooled by plateaus
     # Below this budget the list has its first two places only, and the second rung is at most twice
     # the first: 6 to 7 % lower on three of four short runs (T = 300 and 400), the same on one.
@@ -62,8 +62,8 @@ class PromoteOptions:
     # start's, learns nothing. The next smaller step of the list then gets a part, too, and goes on
     # where its loss is about as low as that of the first part.
     stalled: float = 0.95
-    learned: float = 0.5
-    alike: float = 1.02
+    learned: float = 0.5  # share of the start's loss; below it a run has learned something
+    alike: float = 1.02  # times the first part's loss is about as low
     curve_points: int = 5  # of a part's curve, at least, for a median
     # Where nearly all of the loss is gone and it still falls, larger steps are tried: data that
     # the model can fit without error wants them.

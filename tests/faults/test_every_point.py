@@ -3,6 +3,7 @@
 import errno
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -125,6 +126,8 @@ def test_a_full_disk_at_every_operation(tmp_path: Path, operation: str) -> None:
     budget = LARGE if operation == "replace" else SMALL
     with Points().of(operation) as points:
         expected = fingerprint(sweep(tmp_path / "undisturbed", budget=budget))
+    if sys.version_info < (3, 11) and operation in ("mkdir", "unlink"):
+        pytest.skip("pathlib of Python 3.10 keeps its own references to these functions")
     for at, out, calls in point_by_point(tmp_path, points.count):
         with Points(at, full).of(operation), suppress(gt.CheckpointError):
             assert fingerprint(sweep(out, calls, budget=budget)) == expected
