@@ -1,4 +1,4 @@
-"""A training loop in plain PyTorch. The two lines marked `grasp` are all that changes.
+"""A training loop in plain PyTorch. The three lines marked `grasp` are all that changes.
 
 python examples/plain_loop.py
 """
@@ -20,16 +20,15 @@ def main(budget: int = 1_500) -> float:
     loader = DataLoader(train, batch_size=32, shuffle=True)
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
 
-    opt = gt.Grasp(model, budget=budget)  # grasp: in place of torch.optim.Adam(..., lr=?)
-    while not opt.done:
+    epochs = max(1, budget // len(loader))
+    opt = gt.Grasp(model, epochs=epochs, loader=loader)  # grasp: torch.optim.Adam(..., lr=?)
+    for _ in range(epochs):
         for inputs, labels in loader:
             opt.zero_grad()
             loss = F.cross_entropy(model(inputs), labels)
             loss.backward()
             opt.step(loss)  # grasp: the loss is handed over
-            if opt.done:
-                break
-    print(opt.finish())
+    print(opt.finish())  # grasp: the model holds the chosen weights
 
     with torch.no_grad():
         right = [(model(x).argmax(1) == y).float() for x, y in DataLoader(test, batch_size=99)]

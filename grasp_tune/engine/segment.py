@@ -96,6 +96,7 @@ class Averages:
             moves = item.requires_grad or name.startswith("buffer.")
             summed = moves and item.is_floating_point() and item.dtype.itemsize > 1
             (self._live if summed else self._rest)[name] = item
+        self._wide = [(x, torch.promote_types(x.dtype, torch.float32)) for x in self._live.values()]
         self._means: dict[float, list[Tensor]] = {float(gamma): [] for gamma in gammas}
         self._steps = dict.fromkeys(self._means, 0)
 
@@ -104,8 +105,7 @@ class Averages:
         """Take in the model as it stands."""
         for gamma, means in self._means.items():
             self._steps[gamma] += 1
-            live = self._live.values()
-            now = [x.to(torch.promote_types(x.dtype, torch.float32)) for x in live]
+            now = [x if x.dtype is kind else x.to(kind) for x, kind in self._wide]
             if not means:
                 means += [x.clone() for x in now]
             torch._foreach_lerp_(means, now, (1.0 + gamma) / (self._steps[gamma] + gamma))

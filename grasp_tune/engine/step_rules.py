@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from grasp_tune.core.errors import InputError, expect
+from grasp_tune.optimizers.coordinatewise import OwnState
 from grasp_tune.optimizers.registry import BaseOptimizer, gradient_step
 
 _HOMES = ("torch.optim.", "grasp_tune.")  # of optimizers whose step is not looked at by others
@@ -58,7 +59,10 @@ class StepRules:
             torch._foreach_div_(params, m**root)
             if found := [item.grad for item in params if item.grad is not None]:
                 torch._foreach_mul_(found, m**root)
-        bare_step(optimizer)(lambda: loss)
+        if isinstance(optimizer, OwnState):
+            optimizer.move()
+        else:
+            bare_step(optimizer)(lambda: loss)
         for params, m in self._scaled:
             torch._foreach_mul_(params, m**root)
         self.after(optimizer)

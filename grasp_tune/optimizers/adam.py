@@ -53,10 +53,10 @@ class CoordinateAdam(OwnState):
         torch._foreach_addcmul_(square, gradients, gradients, fresh)
         roots = torch._foreach_sqrt(square)
         torch._foreach_add_(roots, TINY)
-        torch._foreach_mul_(roots, 1.0 - FIRST ** group["steps"])
-        moves = [torch.div(x, root, out=root) for x, root in zip(mean, roots, strict=True)]
-        torch._foreach_clamp_min_(moves, -1.0)
-        torch._foreach_clamp_max_(moves, 1.0)
+        if (grown := 1.0 - FIRST ** group["steps"]) < 1.0:
+            torch._foreach_mul_(roots, grown)
+        pairs = zip(mean, roots, strict=True)
+        moves = [torch.div(x, root, out=root).clamp_(-1.0, 1.0) for x, root in pairs]
         if power := group["power"]:
             peaks = self.entries(points, "peak")
             for move, peak, gradient in zip(moves, peaks, gradients, strict=True):

@@ -64,9 +64,13 @@ class OwnState(Optimizer):
         """The closure's loss, None without a closure; moves the parameters by one gradient."""
         with torch.enable_grad():
             loss = None if closure is None else closure()
+        self.move()
+        return loss
+
+    def move(self) -> None:
+        """Make a step by the gradients that there are."""
         for group in self.param_groups:
             self._move(group, [point for point in group["params"] if point.grad is not None])
-        return loss
 
     def _move(self, group: dict[str, Any], points: list[Tensor]) -> None:
         """Move those parameters of a group that have a gradient."""
@@ -83,10 +87,13 @@ class OwnState(Optimizer):
 
     def entries(self, points: list[Tensor], name: str) -> list[Tensor]:
         """Return what is remembered of these parameters under a name; of new ones, zeros."""
+        found = []
         for point in points:
-            if name not in self.state[point]:
-                self.state[point][name] = torch.zeros_like(point)
-        return [self.state[point][name] for point in points]
+            state = self.state[point]
+            if name not in state:
+                state[name] = torch.zeros_like(point)
+            found.append(state[name])
+        return found
 
     def dense_gradient(self, point: Tensor) -> Tensor:
         """Return a parameter's gradient, zeros where it has none; InputError for a sparse one."""

@@ -104,19 +104,19 @@ class MatrixAdam(CoordinateAdam):
         matrices: Collection[int] = (),
     ) -> None:
         super().__init__(params, lr=lr)
-        self._matrices = {self.points[at] for at in matrices}
+        self._matrices = {id(self.points[at]) for at in matrices}
 
     def unit_sizes(self) -> list[Tensor]:
         """Return the largest mean gradient of each unit, a row of a matrix, layer by layer."""
-        means = self.entries([x for x in self.points if x in self._matrices], "mean")
+        means = self.entries([x for x in self.points if id(x) in self._matrices], "mean")
         return [torch.linalg.vector_norm(mean.flatten(1), math.inf, dim=1) for mean in means]
 
     def _move(self, group: dict[str, Any], points: list[Tensor]) -> None:
-        super()._move(group, [point for point in points if point not in self._matrices])
+        super()._move(group, [point for point in points if id(point) not in self._matrices])
         fresh = group["steps"] ** -RAMP
         alike: dict[tuple[int, ...], list[Tensor]] = {}  # small ones of a shape are one stack
         for at, point in enumerate(points):
-            if point in self._matrices:
+            if id(point) in self._matrices:
                 shape = len(point), point[0].numel()
                 alike.setdefault((*shape, at if point.numel() > STACKED else -1), []).append(point)
         for (rows, columns, _), some in alike.items():

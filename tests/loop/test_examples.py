@@ -77,10 +77,21 @@ def test_the_example_of_ray_train_runs(
     assert module.main(250) > 0.8
 
 
-@pytest.mark.parametrize("name", ["lightning_digits", "transformers_text", "accelerate_digits"])
-def test_at_most_three_lines_change(name: str) -> None:
-    text = (EXAMPLES / f"{name}.py").read_text().split("def main", 1)[-1]
-    assert 1 <= text.count("# grasp") <= 3
+@pytest.mark.parametrize(
+    "name",
+    [
+        "plain_loop",
+        "lightning_digits",
+        "transformers_text",
+        "accelerate_digits",
+        "ray_train_digits",
+    ],
+)
+def test_three_lines_change(name: str) -> None:
+    text = (EXAMPLES / f"{name}.py").read_text()
+    assert text.count("  # grasp") == 3
+    used = [line for line in text.split("\n") if "opt.step(" in line or ".finish(" in line]
+    assert all("  # grasp" in line for line in used)
 
 
 @pytest.mark.parametrize(("name", "at"), [("ray_tune_digits", 0), ("optuna_layers", 1)])
