@@ -75,8 +75,9 @@ class LoopOptimizer(Optimizer):
         self._spare = 0  # steps after the last one that are no mistake
         # Losses that the model's own output has told, and those that somebody else has.
         self._heard, self._noted = (deque[_Told](maxlen=LOSSES) for _ in range(2))
-        super().__init__(point.groups, {"lr": NO_RATE, "shown": NO_RATE, **DEFAULTS})
-        self._given = [{name: group[name] for name in DEFAULTS} for group in self.param_groups]
+        super().__init__(point.groups, {"lr": NO_RATE, **DEFAULTS})
+        names = ("lr", *DEFAULTS)
+        self._shown = [{name: group[name] for name in names} for group in self.param_groups]
         self.defaults["momentum"] = 0.0  # for schedulers that insist on one; it is ignored
         if not isinstance(point.model, torch.jit.ScriptModule | None):  # it takes no hooks
             self.listen_to(point.model)
@@ -225,13 +226,13 @@ class LoopOptimizer(Optimizer):
         size = NO_RATE
         if isinstance(run := self._run, TrainingRun):  # NaN where the optimizer has none
             size = float(run.optimizer.param_groups[0].get(run.base.group_entry or "", math.nan))
-        for group, given in zip(self.param_groups, self._given, strict=True):
-            if any(group[name] != value for name, value in given.items()):
+        for group, shown in zip(self.param_groups, self._shown, strict=True):
+            if any(group[name] != shown[name] for name in DEFAULTS):
                 self._warn(GROUP_SET)
             # A schedule that is constant sets what it found first, which does no harm.
-            if group["lr"] not in (group["shown"], NO_RATE):
+            if group["lr"] not in (shown["lr"], NO_RATE):
                 self._warn(RATE_SET)
-            group["lr"] = group["shown"] = size * group["multiplier"]
+            group["lr"] = shown["lr"] = size * group["multiplier"]
 
     def _warn(self, text: str) -> None:
         if text not in self._told:
