@@ -40,6 +40,7 @@ _ALL: tuple[Variant, ...] = (
     Variant("lanes-for-all", "lanes at every budget", Promote(lanes_budget=1, lane_calls=1)),
     Variant("no-undo", "a jump of the loss is not undone", Promote(jump=math.inf)),
     Variant("no-second", "no second chance for a run that stalls", Promote(stalled=math.inf)),
+    Variant("no-plateau", "plateaus are not looked for", Promote(plateau=math.inf, wait=0.0)),
     Variant("dead-stays", "a part may silence a layer", Promote(dying=math.inf)),
     Variant("no-bold", "the step never grows", Promote(solved=0.0)),
     Variant("adagrad", "base: diagonal AdaGrad", base="adagrad"),

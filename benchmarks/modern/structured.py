@@ -1,5 +1,6 @@
 """Networks on graphs and tables: graph convolution, a residual net, a wide and deep one."""
 
+import math
 from functools import cache
 from pathlib import Path
 
@@ -113,7 +114,27 @@ class WideAndDeep(nn.Module):
         return out
 
 
+@cache
+def _spirals(folder: Path) -> Arrays:
+    """5,000 points on two spirals, one for each class; made from a seed."""
+    draw = torch.Generator().manual_seed(34)
+    radius, label = 2.0 * torch.rand(5_000, generator=draw), torch.arange(5_000) % 2
+    angle = 6.0 * radius + math.pi * label
+    x = torch.stack([radius * angle.cos(), radius * angle.sin()], 1)
+    return Arrays(x[1_000:], label[1_000:], x[:1_000], label[:1_000])
+
+
 STRUCTURED = (
+    Workload(
+        "spirals",
+        "tanh network on two spirals, a plateau at first",
+        False,
+        _spirals,
+        models.mlp((2, 32, 32, 2), nn.Tanh),
+        models.cross_entropy,
+        budget=2_000,
+        batch_size=32,
+    ),
     Workload(
         "wide-and-deep",
         "wide and deep network on made-up clicks",

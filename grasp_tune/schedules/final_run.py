@@ -2,8 +2,9 @@
 
 It is cut into parts, so that it can go on after a fault, and so that its step can follow what it
 shows: a part that makes the loss jump is undone, and the run goes on from the state before it with
-a smaller step; where nearly all of the loss is gone and it still falls, larger steps are tried. A
-run that learns nothing at first is measured against the next smaller step of the list.
+a smaller step. Larger steps are tried where nearly all of the loss is gone and it still falls, and
+where the run is still on the plateau that it began on. A run that learns nothing at first is
+measured against the next smaller step of the list.
 
 Where there are calls enough, a step averages several minibatches, its lanes: as good, with a
 fraction of the depth. A step of L lanes is the root of L times as large.
@@ -36,7 +37,7 @@ def final_run(state: PromoteState, start: FinalStart) -> Generator[Round, Known,
         ended = yield from run.part(number, ends.pop(0), last=not ends)
         if ended:
             break
-        if number == 1 and ends and (yield from run.second_chance()):
+        if number and ends and (yield from run.second_chance()):
             ends = run.ends(max(1, len(ends) - 1))
     return run.candidates()
 
@@ -57,6 +58,7 @@ class _FinalRun:
         # The share of a layer's units that are silent in the last state that stands, and whether
         # the last part has silenced many more.
         self._silent, self._died = start.silent, False
+        self._length, self._other = 0, start.other  # of the first part; a step that may take over
 
     def ends(self, parts: int) -> list[int]:
         """Return the calls at which so many parts end that are to come."""
@@ -75,6 +77,7 @@ class _FinalRun:
         origin = self._good or (START if first else None)
         segment = self._segment(arm, first, stop, origin, points, last=last)
         item = yield from self._train(f"final{number}", segment)
+        self._length = self._length or stop - first
         self._call, loss = stop, _usual_loss(item, options.curve_points)
         self._losses.append(loss)
         self._died = self._dies(item, loss)
@@ -96,26 +99,29 @@ class _FinalRun:
                 state.notes.append(ENDED_EARLY)
                 state.left = 0
                 return True
-        self._step.go_on(loss)
+        self._step.go_on(loss, bold=0 < number <= options.parts // 2)
         return False
 
     def _dies(self, item: SegmentOutcome | None, loss: float) -> bool:
         """Return whether a part has silenced many units; where the loss is low, they rest."""
         least = max(self._state.options.dying, self._silent + self._state.options.dying / 2)
-        return item is not None and item.silent > least and loss > FITTED * self._state.start.value
+        low = loss <= FITTED * self._state.start.value
+        return item is not None and item.silent > least and not low and self._step.learned
 
     def second_chance(self) -> Generator[Round, Known, bool]:
         """Yield a part of the next smaller step, where the run stalls or dies; return whether.
 
         It goes on in place of a run that dies, for units die slowly, and the state before is no
-        good either; else where its loss is about as low as the run's first part's.
+        good either; else where its loss is about as low as the run's first part's. On a plateau
+        larger steps are tried before.
         """
-        state, options, other = self._state, self._state.options, self._start.other
-        if other is None:
+        state, options, other, step = self._state, self._state.options, self._other, self._step
+        if other is None or step.on_trial:
             return False
-        origin, length = state_key(other.index, self._begin), (self._call - self._begin) // 2
-        length = length // self._lanes * self._lanes
-        stalls = self._died or (len(self._losses) == 2 and self._step.stalls(*self._losses))
+        self._other, origin, length = None, state_key(other.index, self._begin), self._length
+        second = len(self._losses) == 2
+        stalls = step.stalls(*self._losses) if second else step.refused and not step.learned
+        stalls = stalls or self._died
         if length == 0 or not stalls:
             state.discard = (*state.discard, origin)
             return False
@@ -200,13 +206,29 @@ class _StepSize:
 
     def __init__(self, state: PromoteState, start: FinalStart) -> None:
         self._state, self.arm, self._before = state, start.arm, start.loss
-        self._growth, self._grown = state.options.growth, False
+        self._growth = state.options.growth
+        self._bound: float | None = None  # while a larger step is on trial: what its loss must beat
+
+    @property
+    def on_trial(self) -> bool:
+        return self._bound is not None
+
+    @property
+    def refused(self) -> bool:
+        """Whether a larger step was tried, and was no better."""
+        return self._growth < self._state.options.growth
+
+    @property
+    def learned(self) -> bool:
+        """Whether the last part that stands has left the plateau that a run may begin on."""
+        start = self._state.start.value
+        return not start > 0.0 or self._before <= self._state.options.plateau * start
 
     def accepts(self, loss: float) -> bool:
         """Return whether a part that ended at this loss stands; any finite first one does."""
         before, start, options = self._before, self._state.start.value, self._state.options
-        if self._grown:
-            return loss < before
+        if self._bound is not None:
+            return loss < self._bound
         # A loss that may be negative has no zero to be a multiple of: it then jumps where it loses
         # all that was gained since the start.
         bound = options.jump * before if before > 0.0 else max(0.0, start)
@@ -219,24 +241,27 @@ class _StepSize:
 
     def switch(self, arm: Arm, loss: float) -> None:
         """Go on with another run, at this loss."""
-        self.arm, self._before = arm, loss
+        self.arm, self._before, self._bound = arm, loss, None
 
-    def go_on(self, loss: float) -> None:
-        """Choose the next step after a part that stands."""
-        options = self._state.options
-        falls, self._before, self._grown = loss < options.falling * self._before, loss, False
-        left = 0.0 < loss < options.solved * self._state.start.value
-        if falls and left and self._growth > options.least_growth:
+    def go_on(self, loss: float, *, bold: bool) -> None:
+        """Choose the next step after a part that stands; `bold`: it may leave a plateau."""
+        options, before = self._state.options, self._before
+        self._before, self._bound = loss, None
+        falls, left = loss < options.falling * before, options.solved * self._state.start.value
+        if falls and 0.0 < loss < left and self._growth > options.least_growth:
+            self._bound = loss
+        elif bold and self.stalls(before, loss) and not self.learned and not self.refused:
+            self._bound = loss * min(1.0, (1.0 + loss / before) / 2)  # about as fast as before
+        if self._bound is not None:
             self._change(self._growth)
-            self._grown = True
 
     def go_back(self) -> None:
         """Choose the next step after a part that was undone."""
-        if not self._grown:
+        if self._bound is None:
             self._change(1.0 / self._state.options.backoff)
             return
         self._change(1.0 / self._growth)
-        self._growth, self._grown = math.sqrt(self._growth), False
+        self._growth, self._bound = math.sqrt(self._growth), None
 
     def _change(self, factor: float) -> None:
         self.arm = self._state.new_arm(self.arm, self.arm.value * factor)

@@ -41,6 +41,7 @@ class PromoteOptions:
     # Below this budget the list has its first two places only, and the second rung is at most twice
     # the first: 6 to 7 % lower on three of four short runs (T = 300 and 400), the same on one.
     small_budget: int = 500
+    wait: float = 1 / 4  # of what is left, for twice as long runs while none has learned anything
     near: float = 0.8  # of the best run's gain: a larger step that gained so much goes on, too
     interpolate: bool = True  # whether the final step may lie between two of the list
     warmup: int = 10  # steps, of every run
@@ -64,6 +65,10 @@ class PromoteOptions:
     stalled: float = 0.95
     learned: float = 0.5  # share of the start's loss; below it a run has learned something
     alike: float = 1.02  # times the first part's loss is about as low
+    # A run above so much of the start's loss has learned next to nothing: it may be on a plateau,
+    # which losses tell nothing about. The usual step is taken there, larger ones are tried, and
+    # units may be silent.
+    plateau: float = 0.85
     curve_points: int = 5  # of a part's curve, at least, for a median
     # Where nearly all of the loss is gone and it still falls, larger steps are tried: data that
     # the model can fit without error wants them.
@@ -117,7 +122,7 @@ class PromoteOptions:
                 raise InputError(f"{name}: got {value!r}, expected {low} to {high}")
 
 
-_LIMITS = ("risen", "diverged", "near", "jump", "dying", "stalled")  # inf: never reached
+_LIMITS = ("risen", "diverged", "near", "jump", "dying", "stalled", "plateau")  # inf: never
 
 
 def _within(low: float, value: object, high: float) -> bool:

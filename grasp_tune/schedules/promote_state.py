@@ -93,5 +93,10 @@ def finite_loss(item: SegmentOutcome | None) -> float:
     """Return the mean loss of a segment's later half; infinite where it was lost or diverged."""
     if item is None or not item.finite or not math.isfinite(item.loss):
         return math.inf
-    late = item.curve[len(item.curve) // 2 :]
-    return sum(point.loss for point in late) / len(late) if late else item.loss
+    late = late_losses(item)
+    return sum(late) / len(late) if late else item.loss
+
+
+def late_losses(item: SegmentOutcome) -> list[float]:
+    """Return the losses of a segment's later half."""
+    return [point.loss for point in item.curve[len(item.curve) // 2 :]]

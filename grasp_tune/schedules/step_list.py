@@ -4,7 +4,8 @@ r"""Which step a long run should take: a ramp, a short geometric list, and a lon
    happens is the edge. It costs some fifteen calls, and units of loss and parameters do not matter.
 2. First rung. Runs from x0 on the same minibatches, their steps a factor apart below the edge; the
    list grows beyond an end that is the best so far. Steps that are too large show early: the loss
-   rises, or falls onto a plateau that no smaller step knows.
+   rises, or falls onto a plateau that no smaller step knows. While no run has learned anything,
+   the runs get longer; where that does not help, the usual step is taken.
 3. Second rung. The beginning of a run flatters large steps, so the best goes on beside the next
    smaller one, and the next larger one where that gained nearly as much. A parabola through the
    losses around the best of them gives the step of the long run.
@@ -16,13 +17,15 @@ of distances, $[d_\epsilon, |g_0| T^2 / L_\epsilon]$ (Algorithm 3, Option I).
 import math
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean, stdev
 
 from grasp_tune.core import bounds
 from grasp_tune.core.checkpoint_keys import Key, state_key
 from grasp_tune.core.rounds import Known, Round
 from grasp_tune.core.tasks import Arm, Outcome, Segment, SegmentOutcome, Task
 from grasp_tune.optimizers.registry import described
-from grasp_tune.schedules.promote_state import PromoteState, finite_loss
+from grasp_tune.schedules.promote_options import PromoteOptions
+from grasp_tune.schedules.promote_state import PromoteState, finite_loss, late_losses
 
 _DEFAULT_EPS = 1e-2  # for the methods without that input
 LEAST_RAMP = 4  # calls: fewer say nothing
@@ -52,6 +55,8 @@ class StepList:
     places: tuple[int, ...]
     arms: dict[int, Arm] = field(default_factory=dict)
     losses: dict[int, float] = field(default_factory=dict)
+    curves: dict[int, tuple[float, ...]] = field(default_factory=dict)  # late losses, in order
+    overshot: set[int] = field(default_factory=set)  # by three deviations from the start's loss
     gain: float = 0.0  # what counts as learning: a loss so far below `start`
     start: float = math.inf
 
@@ -63,23 +68,49 @@ class StepList:
         self.arms[place] = state.new_arm(self.kind, value)
         return self.arms[place]
 
+    def learn(self, state: PromoteState, place: int, ended: SegmentOutcome | None) -> None:
+        """Take in how the run at a place went."""
+        self.losses[place] = finite_loss(ended)
+        if ended is not None and ended.curve:
+            self.curves[place] = tuple(late_losses(ended))
+            high = state.height(0.0) + 1.5 * state.noise(ended.calls // len(ended.curve))
+            if max(point.loss for point in ended.curve) > high:
+                self.overshot.add(place)
+
+    @property
+    def usual(self) -> int:
+        """The place where the best step mostly lies."""
+        return self.places[len(self.places) // 2]
+
+    @property
+    def alike(self) -> list[int]:
+        """The places whose losses are about the lowest, the most usual first."""
+        bound = min(self.losses.values(), default=math.inf) + self.gain
+        found = {place for place, loss in self.losses.items() if loss < bound}
+        return sorted(found - self.overshot, key=lambda place: abs(place - self.usual))
+
     @property
     def flat(self) -> list[int]:
         """The places whose losses say nothing: several alike, where no run has learned anything.
 
-        The largest step that was tried is not among them: else all may be too small.
+        A run has learned where its loss is well below the start's, or below a smaller step's.
         """
-        low = min(self.losses.values(), default=math.inf)
-        alike = [place for place, loss in self.losses.items() if loss < low + self.gain]
-        learned = low <= self.start - self.gain
-        return [] if learned or len(alike) < 2 or min(self.losses) in alike else alike
+        alike = self.alike
+        pairs = ((large, small) for large in alike for small in alike if large < small)
+        learned = self.losses and min(self.losses.values()) <= self.start - self.gain
+        if learned or any(is_lower(*map(self.curves.get, pair)) for pair in pairs):
+            return []
+        return alike if len(alike) > 1 else []
 
     @property
     def best(self) -> int:
-        """The place of the lowest loss; of those that say nothing, the one that is usual."""
-        usual = self.places[len(self.places) // 2]
+        """The place of the lowest loss; of those that say nothing, the one that is usual.
+
+        But the largest of all where that says nothing, too: then all may be too small.
+        """
         if flat := self.flat:
-            return min(flat, key=lambda place: abs(place - usual))
+            largest = min(self.arms or self.losses)
+            return largest if largest in flat else flat[0]
         return min(self.losses, key=lambda place: (self.losses[place], -place))
 
     @property
@@ -100,8 +131,10 @@ class StepList:
         """Return the next place beyond an end of the list, where the best one is there."""
         if not self.losses or len(self.losses) >= most:
             return None
-        if not described(self.kind.base).changes_step or self.flat:
-            return None  # the list covers the whole range, or more of it would say nothing either
+        if not described(self.kind.base).changes_step:
+            return None  # the list covers the whole range
+        if (flat := self.flat) and min(self.losses) not in flat:
+            return None  # more of it would say nothing either
         if math.isinf(self.lowest) or self.best == max(self.losses):
             return max(self.losses) + 1
         return self.best - 1 if self.best == min(self.losses) else None
@@ -114,6 +147,16 @@ class StepList:
         if place == min(self.arms):
             return place - 1
         return place + 1 if place == max(self.arms) else None
+
+    def is_stuck(self, winner: Arm, loss: float, usual: Arm, options: PromoteOptions) -> bool:
+        """Return whether a step smaller than the usual one has won, and learned nothing lately.
+
+        On a plateau small steps look best, since they make the least noise.
+        """
+        before = [self.losses.get(at, math.inf) for at, arm in self.arms.items() if arm == winner]
+        bound = max(options.stalled * sum(before), options.plateau * self.start)
+        small = usual in self.arms.values() and winner.value < usual.value
+        return small and loss > bound > 0.0
 
     def vertex(self, second: Mapping[int, float | None]) -> float:
         """Return how many places below the best of the second rung the best step may lie.
@@ -162,7 +205,7 @@ def find_step(
         runs = [_run(state, item.arms[place], 0, length) for item, place in wanted]
         found, _ = yield from state.train(f"list{number}", runs)
         for item, place in wanted:
-            item.losses[place] = finite_loss(found.get(item.arms[place].index))
+            item.learn(state, place, found.get(item.arms[place].index))
         number += 1
         more = [(item, item.beyond(options.most_places)) for item in lists]
         affordable = [(item, place) for item, place in more if length <= state.left // 4]
@@ -171,6 +214,7 @@ def find_step(
     if not lists:
         state.notes.append("no run stayed finite")
         return None, known
+    length = yield from _wait(state, lists, length)
     start = yield from _second_rung(state, lists, length)
     return start, known
 
@@ -290,6 +334,36 @@ def distance_range(state: PromoteState) -> tuple[float, float]:
 # -- the rungs -------------------------------------------------------------------------------------
 
 
+def is_lower(losses: Sequence[float] | None, others: Sequence[float] | None) -> bool:
+    """Return whether losses are lower than others on the same minibatches: two standard errors."""
+    less = [b - a for a, b in zip(losses or (), others or (), strict=False)]
+    return len(less) > 1 and fmean(less) > 2.0 * stdev(less) / math.sqrt(len(less))
+
+
+def _wait(state: PromoteState, lists: list[StepList], length: int) -> Generator[Round, Known, int]:
+    """Yield parts twice as long while no run has learned anything; return where the runs end.
+
+    Networks that begin on a plateau look alike at every step for tens or hundreds of calls. The
+    three most usual runs of each kind go on, for a share of what is left at a time.
+    """
+    while all(item.flat for item in lists):
+        runs = [(item, place) for item in lists for place in item.flat[:3]]
+        if len(runs) * length > state.options.wait * state.left:
+            break
+        segments = [_run(state, item.arms[place], length, 2 * length) for item, place in runs]
+        ended = {state_key(item.arms[at].index, length) for item in lists for at in item.losses}
+        used = {state_key(item.arms[at].index, length) for item, at in runs}
+        state.discard = tuple(ended - used)
+        found, _ = yield from state.train(f"wait{length}", segments)
+        state.discard = tuple(used)
+        length *= 2
+        for item in lists:
+            item.losses, item.curves, item.gain = {}, {}, state.noise(length // 4)
+        for item, place in runs:
+            item.learn(state, place, found.get(item.arms[place].index))
+    return length
+
+
 def _affordable(state: PromoteState, lists: list[StepList], length: int) -> list[StepList]:
     """Return the lists of which a first rung takes at most a third of what is left."""
     for count in range(len(lists), 0, -1):
@@ -313,8 +387,11 @@ def _second_rung(
             chosen.insert(1, first.arms[place])
     end = max(length + 1, int(options.second_length * length))
     chosen = chosen[: max(1, state.left // 3 // (end - length))]
-    ended = [state_key(arm.index, length) for item in lists for arm in item.arms.values()]
-    kept = {state_key(arm.index, length) for arm in chosen}
+    ended = [state_key(item.arms[at].index, length) for item in lists for at in item.losses]
+    # The usual step stays at hand, where the list does not say that another one is better.
+    at_hand = len(chosen) > 1 and first.usual in first.alike
+    usual = first.arms[first.usual] if at_hand else None
+    kept = {state_key(arm.index, length) for arm in (*chosen, usual) if arm is not None}
     state.discard = tuple(key for key in ended if key not in kept)
     best = chosen[0]
     state.leader = state_key(best.index, length)
@@ -337,11 +414,17 @@ def _second_rung(
         losses[further] = finite_loss(found.get(further.index))
         alive += [further] if math.isfinite(losses[further]) else []
         winner, tried = _leading(lists, alive, losses)
+    ends = {state_key(arm.index, end) for arm in alive}
+    held = usual in alive or usual not in chosen
+    if usual is not None and held and tried.is_stuck(winner, losses[winner], usual, options):
+        state.leader = state_key(usual.index, end if usual in chosen else length)
+        state.discard = tuple((kept | ends) - {state.leader})
+        return FinalStart(usual, usual, state.leader, losses[winner])
     state.leader = state_key(winner.index, end)
     smaller = [arm for arm in tried.arms.values() if arm in alive and arm.value < winner.value]
     other = max(smaller, key=lambda arm: arm.value, default=None)
-    leftover = (state_key(arm.index, end) for arm in alive if arm not in (winner, other))
-    state.discard = (*kept, *leftover)
+    ends -= {state_key(arm.index, end) for arm in (winner, other) if arm is not None}
+    state.discard = (*kept, *ends)
     arm = winner
     if options.interpolate and described(winner.base).changes_step:
         moved = tried.vertex({place: losses.get(arm) for place, arm in tried.arms.items()})

@@ -133,3 +133,23 @@ def test_a_run_from_x0_whose_first_part_is_undone_begins_at_x0_again(schedule: g
     assert second.finite and second.stretches[0][0] == 3 and second.parent == 0
     assert result.choice.chosen.arm >= second.arm
     assert sum(result.calls.values()) == calls <= 50
+
+
+def test_a_network_that_begins_on_a_plateau_leaves_it() -> None:
+    # The sign of a product of six: no single input says anything, and losses stay at log 2 for
+    # hundreds of calls. Without looking for plateaus the loss ends at .69.
+    draw = torch.Generator().manual_seed(21)
+    x = 2.0 * (torch.rand(2_000, 6, generator=draw) > 0.5) - 1.0
+    y = (x.prod(1) > 0).long()
+    problem = gt.TorchProblem(
+        model=lambda: nn.Sequential(
+            nn.Linear(6, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 2)
+        ),
+        loss=nn.CrossEntropyLoss(),
+        data=(x, y),
+        batch_size=32,
+    )
+    result = gt.minimize(problem, 2_000, seed=30, progress=False)
+    with torch.no_grad():
+        assert nn.functional.cross_entropy(result.model(x), y) < 0.3
+    assert sum(result.calls.values()) <= 2_000 and not result.calls["repeated"]

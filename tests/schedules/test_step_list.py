@@ -24,7 +24,7 @@ from grasp_tune.core.tasks import (
 )
 from grasp_tune.schedules.promote import Promote
 from grasp_tune.schedules.promote_state import PromoteState
-from grasp_tune.schedules.step_list import StepList, distance_range, last_doubling
+from grasp_tune.schedules.step_list import StepList, distance_range, is_lower, last_doubling
 from tests.core.simulation import ORIGIN, answer, checked_run, run, segments
 
 PROBE = ProbeOutcome(100, ORIGIN, 100, 2.0, 5.0, 400, 100, 2.3, 5.4)
@@ -111,6 +111,18 @@ def test_where_nothing_was_learned_the_usual_place_stands_for_those_alike() -> N
     # Where the largest step is alike, all may be too small, and larger ones are tried.
     small = replace(tried, losses={2: 2.309, 3: 2.312, 4: 2.31})
     assert small.best == 2 and small.beyond(7) == 1
+    # A larger step whose losses are lower on the same minibatches has learned something: 0.1, 0.2,
+    # 0.3 and 0.2 less, 0.2 on the mean, with a standard error of 0.08 / 2.
+    late: dict[int, tuple[float, ...]] = {
+        2: (2.3,) * 4,
+        3: (2.5, 2.4, 2.3, 2.4),
+        4: (2.6, 2.6, 2.6, 2.6),
+    }
+    assert replace(tried, curves=late).best == 4 and is_lower(late[3], late[4])
+    assert not is_lower(late[4], late[3]) and not is_lower((2.0, 2.0), (1.0, 9.0))
+    assert not is_lower((), ()) and not is_lower((1.0,), (2.0,))
+    # A run that has overshot says that its step is too large: 4 is the next most usual place.
+    assert replace(tried, overshot={3}).best == 4
     # A single run that did not blow up says that smaller steps are wanted.
     alone = replace(tried, losses={2: math.inf, 3: math.inf, 4: 2.4})
     assert alone.best == 4 and alone.beyond(7) == 5
@@ -228,3 +240,48 @@ def test_an_optimizer_whose_value_is_fixed_has_a_list_over_its_range() -> None:
     assert len(values) == 7 and values[-1] == pytest.approx(1.3e10)
     assert values[0] == pytest.approx(0.01 * (1.3e12) ** (1 / 7))
     assert not segments(tasks, "ramp")
+
+
+def plateau(leaves: int, best: float) -> Callable[[Task], Outcome]:
+    """Outcomes of runs that learn nothing for so many calls, and then most at `best`."""
+    usual = reply_with(64.0 * best, best)
+
+    def reply(task: Task) -> Outcome:
+        outcome = usual(task)
+        if not isinstance(task, TrainTask) or not isinstance(outcome, TrainOutcome):
+            return outcome
+        found = [
+            item if segment.ramp or segment.stop > leaves else replace(item, loss=2.3)
+            for segment, item in zip(task.segments, outcome.segments, strict=True)
+        ]
+        return replace(outcome, segments=tuple(found))
+
+    return reply
+
+
+def test_runs_go_on_while_none_has_learned_anything() -> None:
+    search, tasks = checked_run(SweepSpec(NonConvex(), 2_000), plateau(50, 0.01))
+    # The list's runs have 32 calls each and learn nothing, those of 64 do.
+    assert {segment.stop for segment in segments(tasks, "list")} == {32}
+    assert [segment.stop for segment in segments(tasks, "wait")] == [64] * 3
+    assert {segment.start for segment in segments(tasks, "second")} == {64}
+    assert sum(search.calls.values()) <= 2_000
+    # On a plateau without an end the most usual step of the list gets the rest.
+    _, tasks = checked_run(SweepSpec(NonConvex(), 2_000), plateau(10**6, 0.01))
+    values = sorted({segment.arm.value for segment in segments(tasks, "list0")})
+    assert segments(tasks, "final0")[0].arm.value == pytest.approx(values[1])
+    _, tasks = checked_run(
+        SweepSpec(NonConvex(), 2_000, schedule=Promote(wait=0.0)), plateau(50, 0.01)
+    )
+    assert not segments(tasks, "wait")
+
+
+@pytest.mark.parametrize("loss", [2.2, 1.5])
+def test_a_small_step_that_has_learned_little_gives_way_to_the_usual_one(loss: float) -> None:
+    item = of({2: 2.5, 3: 2.25, 4: 2.2})
+    item.arms.update({place: Arm.of(place, "adam", 4.0**-place) for place in (2, 3, 4)})
+    item.start, usual, small = 2.3, item.arms[3], item.arms[4]
+    # 2.2 is above 0.95 times the loss of the first rung, and above 0.85 times the start's, 1.96.
+    assert item.is_stuck(small, loss, usual, Promote()) == (loss == 2.2)
+    assert not item.is_stuck(item.arms[2], loss, usual, Promote())  # a larger one
+    assert not item.is_stuck(small, loss, usual, Promote(plateau=math.inf))
