@@ -7,7 +7,8 @@ set up, its score, and the report as an artifact.
 
 import math
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,27 +22,31 @@ from grasp_tune.runtime.result import Result
 class _Logger(Callback):
     """What the loggers have in common; each says how numbers are written, and the end."""
 
-    _number: Callable[[str, float, int], object]  # writes a name, a value and its step
+    _best = math.nan  # told last
 
     def on_progress(self, calls: int, best: float) -> None:
-        if math.isfinite(best):
-            self._number("best_loss", best, calls)
+        if math.isfinite(best) and best != self._best:
+            self._best = best
+            self._write("best_loss", [(calls, best)])
 
     def on_run(self, run: int, curve: Sequence[tuple[int, float]]) -> None:
-        for call, loss in curve:
-            self._number(f"run_{run}/loss", loss, call)
+        self._write(f"run_{run}/loss", curve)
 
     def on_end(self, result: Result) -> None:
         for look in validation_looks(result):
             seen = {"loss": look.loss, result.measured or "metric": look.metric}
             for name in (name for name in seen if math.isfinite(seen[name])):
-                self._number(f"validation/{name}", seen[name], look.call)
+                self._write(f"validation/{name}", [(look.call, seen[name])])
         if math.isfinite(result.score):
-            self._number("score", result.score, spent_calls(result))
+            self._write("score", [(spent_calls(result), result.score)])
         settings = {key: result.spec[key] for key in ("budget", "schedule", "seed")}
         settings |= {"optimizer": result.choice.chosen.base, "value": result.choice.chosen.value}
         with tempfile.TemporaryDirectory() as folder:
             self._close(settings, result.report(Path(folder) / "report.html"))
+
+    def _write(self, name: str, points: Iterable[tuple[int, float]]) -> None:
+        """Write numbers, each with its oracle call."""
+        raise NotImplementedError
 
     def _close(self, settings: Mapping[str, Any], report: Path) -> None:
         raise NotImplementedError
@@ -50,14 +55,19 @@ class _Logger(Callback):
 class TensorBoard(_Logger):
     """Event files for TensorBoard, which has no place for artifacts: the report stays beside them.
 
-    folder: where the event files go; `tensorboard --logdir FOLDER` shows them.
+    folder: where the event files go; `tensorboard --logdir FOLDER` shows them, those of an earlier
+        sweep there, or of an earlier part of this one, no more.
     """
 
     def __init__(self, folder: Path | str) -> None:
         self._folder = Path(folder)
         package = need("torch.utils.tensorboard", "tensorboard", "this logger", "tensorboard")
-        self._writer = package.SummaryWriter(str(folder))
-        self._number = self._writer.add_scalar
+        # A sweep that goes on tells all that it knows.
+        self._writer = package.SummaryWriter(str(folder), purge_step=0)
+
+    def _write(self, name: str, points: Iterable[tuple[int, float]]) -> None:
+        for call, value in points:
+            self._writer.add_scalar(name, value, call)
 
     def _close(self, settings: Mapping[str, Any], report: Path) -> None:
         text = "\n".join(f"    {name}: {value}" for name, value in settings.items())
@@ -81,11 +91,18 @@ class MLflow(_Logger):
         tracking_uri: str | None = None,
         run_name: str | None = None,
     ) -> None:
-        self._client = client = need("mlflow", "mlflow", "this logger").MlflowClient(tracking_uri)
+        package = need("mlflow", "mlflow", "this logger")
+        self._metric = package.entities.Metric
+        self._client = client = package.MlflowClient(tracking_uri)
         found = client.get_experiment_by_name(experiment)
         number = found.experiment_id if found else client.create_experiment(experiment)
-        self._run = run = client.create_run(number, run_name=run_name).info.run_id
-        self._number = lambda name, value, step: client.log_metric(run, name, value, step=step)
+        self._run = client.create_run(number, run_name=run_name).info.run_id
+
+    def _write(self, name: str, points: Iterable[tuple[int, float]]) -> None:
+        now = int(1000 * time.time())
+        rows = [self._metric(name, value, now, call) for call, value in points]
+        for at in range(0, len(rows), 1000):  # more than that a server refuses
+            self._client.log_batch(self._run, rows[at : at + 1000])
 
     def _close(self, settings: Mapping[str, Any], report: Path) -> None:
         for name, value in settings.items():
@@ -101,10 +118,13 @@ class WandB(_Logger):
     """
 
     def __init__(self, **options: Any) -> None:
-        self._run = run = need("wandb", "wandb", "this logger").init(**options)
-        run.define_metric("calls")
-        run.define_metric("*", step_metric="calls")
-        self._number = lambda name, value, step: run.log({name: value, "calls": step})
+        self._run = need("wandb", "wandb", "this logger").init(**options)
+        self._run.define_metric("calls")
+        self._run.define_metric("*", step_metric="calls")
+
+    def _write(self, name: str, points: Iterable[tuple[int, float]]) -> None:
+        for call, value in points:
+            self._run.log({name: value, "calls": call})
 
     def _close(self, settings: Mapping[str, Any], report: Path) -> None:
         self._run.config.update(dict(settings))

@@ -26,8 +26,10 @@ WORDS = {"probe": "probe", "train": "train", "score": "choose", "done": "done"}
 class Callback:
     """What `minimize(callbacks=[...])` calls; override what is of interest.
 
-    Calls come from the process that drives the sweep, in this order for any number of workers:
-    phases and progress as they happen, a curve whenever a part of a run has ended, the end once.
+    Calls come from the process that drives the sweep, in this order for any number of workers: the
+    curves that an earlier process has left, where the sweep goes on; phases and progress as they
+    happen; a curve whenever a part of a run has ended; the end once. A callback that raises an
+    exception is told no more, and a warning says so: the sweep goes on.
     """
 
     def on_phase(self, phase: str) -> None:
@@ -47,16 +49,15 @@ class Reporter:
     """Tells callbacks how far a sweep is; those below show it to people, too."""
 
     def __init__(self, callbacks: Sequence[Callback] = ()) -> None:
-        self._callbacks, self._phase, self._calls = callbacks, "", -1
+        self._callbacks, self._phase, self._calls = list(callbacks), "", -1
         self._heard = False  # of any run while it went on
 
     def update(self, progress: Progress, calls: int) -> None:
         """Tell where the search stands; `calls` counts those under way too."""
-        for callback in self._callbacks:
-            if progress.phase != self._phase:
-                callback.on_phase(progress.phase)
-            if calls != self._calls:
-                callback.on_progress(calls, progress.best)
+        if progress.phase != self._phase:
+            self._tell("on_phase", progress.phase)
+        if calls != self._calls:
+            self._tell("on_progress", calls, progress.best)
         self._phase, self._calls = progress.phase, calls
 
     def ended(self, outcome: object) -> None:
@@ -73,13 +74,20 @@ class Reporter:
         if not self._heard:
             for run in result.runs:
                 self._run(run.arm, [(call, loss) for call, loss, _ in run.curve])
-        for callback in self._callbacks:
-            callback.on_end(result)
+        self._tell("on_end", result)
 
     def _run(self, run: int, curve: Iterable[tuple[int, float]]) -> None:
         self._heard, finite = True, [point for point in curve if math.isfinite(point[1])]
-        for callback in self._callbacks:
-            callback.on_run(run, finite)
+        self._tell("on_run", run, finite)
+
+    def _tell(self, event: str, *what: object) -> None:
+        for callback in tuple(self._callbacks):
+            try:
+                getattr(callback, event)(*what)
+            except Exception:  # whoever only listens must not cost a run
+                self._callbacks.remove(callback)
+                words = "%s.%s failed; it hears no more of this sweep, which goes on"
+                logger.warning(words, type(callback).__name__, event, exc_info=True)
 
 
 def reporter_for(wanted: bool | Reporter, callbacks: Sequence[Callback] = ()) -> Reporter:

@@ -187,6 +187,8 @@ class Driver(Ledger):
         self._lost = max(0, folder.calls.total - self.search.progress.calls)  # what a crash undid
         self._saved, self._pause, self._shown = time.monotonic(), SAVE_EVERY, 0.0
         self._own = os.getpid(), threading.get_ident()
+        for outcome in self.search.outcomes.values():  # of an earlier process
+            reporter.ended(outcome)
 
     def run(self, executor: Executor) -> None:
         """Run the search to its end; the order in which tasks end changes nothing."""

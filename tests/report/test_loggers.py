@@ -39,6 +39,22 @@ def test_tensorboard_gets_curves_score_and_report(tmp_path: Path) -> None:
     assert "<!doctype html>" in (tmp_path / "report.html").read_text("utf-8")
 
 
+def test_tensorboard_shows_a_sweep_that_went_on_once(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for _ in range(2):  # the second one hears again what the first one has trained
+        method, how = gt.NonConvex(L_eps=0.5, F_eps=0.5), {"out": tmp_path / "sweep"}
+        logger = TensorBoard(tmp_path / "board")
+        result = gt.minimize(
+            workbench.problem(), 200, method, progress=False, callbacks=[logger], **how
+        )
+    found = EventAccumulator(str(tmp_path / "board"), size_guidance={"scalars": 0}).Reload()
+    for run in result.runs:
+        steps = [item.step for item in found.Scalars(f"run_{run.arm}/loss")]
+        assert steps == [call for call, loss, _ in run.curve if math.isfinite(loss)]
+
+
 def test_mlflow_gets_curves_score_settings_and_report(tmp_path: Path) -> None:
     mlflow = pytest.importorskip("mlflow")
     place = f"sqlite:///{tmp_path / 'runs.db'}"
@@ -89,8 +105,11 @@ class StandIn:
         assert experiment == "3"
         return self
 
-    def log_metric(self, run: str, name: str, value: float, step: int) -> None:
-        self.numbers.setdefault(name, {})[step] = value
+    def log_batch(self, run: str, metrics: Sequence[tuple[str, float, int, int]]) -> None:
+        assert len(metrics) <= 1000  # as a server has it
+        for name, value, _, step in metrics:
+            assert step not in self.numbers.setdefault(name, {})  # nothing is told twice
+            self.numbers[name][step] = value
 
     def log_param(self, run: str, name: str, value: object) -> None:
         self.settings[name] = value
@@ -104,7 +123,7 @@ class StandIn:
     def define_metric(self, name: str, step_metric: str | None = None) -> None: ...
     def log(self, values: dict[str, Any]) -> None:
         (name,) = set(values) - {"calls"}
-        self.log_metric("", name, values[name], values["calls"])
+        self.log_batch("", [(name, values[name], 0, values["calls"])])
 
     def save(self, path: str, base_path: str, policy: str) -> None:
         self.log_artifact("", path)
@@ -119,6 +138,7 @@ def test_all_loggers_are_told_the_same(
 ) -> None:
     seen = StandIn(tmp_path)
     module = SimpleNamespace(MlflowClient=lambda place: seen, init=lambda **options: seen)
+    module.entities = SimpleNamespace(Metric=lambda *row: row)
     monkeypatch.setitem(sys.modules, package, module)
     logger = MLflow("digits") if package == "mlflow" else WandB(project="digits")
     result = sweep(logger, validation=workbench.problem().data, metric="accuracy")

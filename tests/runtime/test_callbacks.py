@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,6 +59,45 @@ def test_callbacks_change_nothing() -> None:
     plain = gt.minimize(workbench.problem(), 300, method, progress=False)
     heard = gt.minimize(workbench.problem(), 300, method, progress=False, callbacks=[Heard()])
     assert heard.choice == plain.choice
+
+
+def test_a_callback_that_raises_costs_no_run(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(Callback):
+        heard = 0
+
+        def on_progress(self, calls: int, best: float) -> None:
+            self.heard += 1
+            raise ConnectionError("the server is away")
+
+    class Unfinished(Callback):
+        def on_end(self, result: Result) -> None:
+            raise OSError("no space left")
+
+    broken, heard, method = Broken(), Heard(), gt.NonConvex(L_eps=0.5, F_eps=0.5)
+    callbacks = [broken, Unfinished(), heard]
+    result = gt.minimize(workbench.problem(), 300, method, progress=False, callbacks=callbacks)
+    assert heard.results == [result] and broken.heard == 1
+    for words in ("Broken.on_progress failed", "the server is away", "Unfinished.on_end failed"):
+        assert words in caplog.text
+
+
+@pytest.mark.parametrize("backend", ["local", "optuna"])
+def test_who_listens_to_a_sweep_that_goes_on_hears_all_of_it(backend: str, tmp_path: Path) -> None:
+    class Stop(Callback):
+        def on_progress(self, calls: int, best: float) -> None:
+            if calls > 200:
+                raise KeyboardInterrupt
+
+    method, folder = gt.NonConvex(L_eps=0.5, F_eps=0.5), tmp_path / "sweep"
+    how: dict[str, Any] = {"backend": backend, "progress": False, "out": folder}
+    with pytest.raises(KeyboardInterrupt):
+        gt.minimize(workbench.problem(), 400, method, callbacks=[Stop()], **how)
+    for _ in ("gone on with", "ended already"):
+        heard = Heard()
+        result = gt.minimize(workbench.problem(), 400, method, callbacks=[heard], **how)
+        trained = {run.arm: [(call, loss) for call, loss, _ in run.curve] for run in result.runs}
+        assert {run: sorted(curve) for run, curve in heard.curves.items()} == trained
+        assert heard.results == [result] and heard.phases[-1] == "done"
 
 
 def test_forked_workers_leave_the_callbacks_to_the_driver(tmp_path: Path) -> None:
