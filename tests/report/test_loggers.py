@@ -44,11 +44,9 @@ def test_tensorboard_shows_a_sweep_that_went_on_once(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     for _ in range(2):  # the second one hears again what the first one has trained
-        method, how = gt.NonConvex(L_eps=0.5, F_eps=0.5), {"out": tmp_path / "sweep"}
-        logger = TensorBoard(tmp_path / "board")
-        result = gt.minimize(
-            workbench.problem(), 200, method, progress=False, callbacks=[logger], **how
-        )
+        method, logger = gt.NonConvex(L_eps=0.5, F_eps=0.5), TensorBoard(tmp_path / "board")
+        how: dict[str, Any] = {"out": tmp_path / "sweep", "progress": False}
+        result = gt.minimize(workbench.problem(), 200, method, callbacks=[logger], **how)
     found = EventAccumulator(str(tmp_path / "board"), size_guidance={"scalars": 0}).Reload()
     for run in result.runs:
         steps = [item.step for item in found.Scalars(f"run_{run.arm}/loss")]
