@@ -72,7 +72,7 @@ def start_won(rows: Sequence[Candidate]) -> str:
     """Return the note on a choice that is x0, the first of the candidates."""
     scored = [row.score for row in rows[1:] if not row.note]
     if scored and not any(map(math.isfinite, scored)):
-        return "no candidate has a finite score, so x0 is returned: check the validation data"
+        return "no candidate has a finite score, so x0 is returned: check loss and validation data"
     return "no run beat the start point, so x0 is returned"
 
 

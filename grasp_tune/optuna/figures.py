@@ -60,7 +60,7 @@ def _runs(study: optuna.Study) -> tuple[Sequence[Run], int, Plan | None]:
         cells = isinstance(spec.schedule, Cells)
         search = CellSearch(spec) if cells else Search(spec)
         Assignments((CellLog if cells else StudyLog)(study, spec), search).learn()
-        if runs := Result.of(search, {}).runs:
+        if runs := Result.of(search, {}).steady_runs:
             note = study_json(study, CHOICE)
             chosen = 0 if note is None else int(note["candidate"]["arm"])
             return runs, chosen, search.plan if cells else None

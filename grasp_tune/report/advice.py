@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 
-from grasp_tune.report.evaluation import Quality, RunMetadata
+from grasp_tune.report.evaluation import Quality, RunMetadata, Scores
 from grasp_tune.report.figures import error_bar, winning_curve
-from grasp_tune.report.formatting import WORKERS, duration, number, percent, plural
+from grasp_tune.report.formatting import WORKERS, duration, estimate, number, percent, plural
 from grasp_tune.runtime.result import Result
 from grasp_tune.schedules.final_run import ENDED_EARLY
 
@@ -15,24 +15,54 @@ _SURE = 2.0  # standard errors
 _CLOSE = 0.02  # a model whose share of right answers is so close to that in training learned
 _WORTH = 0.05  # what twice the budget must promise, as a share of the loss, to be worth a word
 _LEAST = 8  # points of a curve for a slope
+_SHORT = 200  # calls of a run: a flat curve of fewer says nothing
+_BRIEF = 60.0  # seconds of a run that needs no second worker
 _FITS = 1e-3  # of a constant prediction's loss: a training loss below it is as good as none
-_VALIDATE = "give validation data (problem.validation: 0.1 in a config, validation=0.1 in Python)"
+_VALIDATE = (
+    "give validation data (problem.validation: 0.1 in a config, validation=0.1 of TorchProblem)"
+)
 
 
 def headline(result: Result, metadata: RunMetadata | None) -> str:
-    """One sentence: how good the model is, and how good a model that learned nothing would be."""
-    if result.cell is None and result.partial:
+    """How good the model is, and how good a model that learned nothing would be."""
+    words = "" if metadata is None else quality_words(metadata)
+    if result.cell is not None:
+        return words or outcome_words(result)
+    if result.partial:
         return "No run has got further than the start point yet."
-    if result.cell is None:
-        tried = plural(len(result.runs), "run")
-        return f"None of {tried} beat the start point, which is returned as it was."
-    if metadata is None or (quality := metadata.quality) is None:
-        start = result.candidates[0].score
-        start = start if result.metric is None else 1.0 - start
-        before = f"; it was {number(start)} at the start" if math.isfinite(start) else ""
-        whose = "The best point so far has a" if result.partial else "The model's"
-        link = "of" if result.partial else "is"
-        return f"{whose} {score_label(result)} {link} {score_words(result)}{before}."
+    runs = plural(len(result.runs), "run")
+    first = f"None of {runs} beat the start point, which is returned as it was."
+    if result.runs and not any(math.isfinite(row.score) for row in result.candidates):
+        first = "No loss is a finite number at the end, so the start point is returned as it was."
+    return f"{first} {words}".rstrip()
+
+
+def outcome_words(result: Result) -> str:
+    """A sentence on the choice alone, where nobody has looked at all rows."""
+    row, start = result.choice.chosen, result.candidates[0].score
+    whose, link = ("The best point so far has a", "of") if result.partial else ("The model's", "is")
+    start = start if result.metric is None else 1.0 - start
+    text = f"{whose} {score_label(result)} {link} {score_words(result)}"
+    if math.isfinite(start):
+        text += f"; it was {number(start)} at the start"
+    at = row.arm, row.call, row.average
+    for look in result.looks or ():
+        if at == (look.arm, look.call, look.average) and math.isfinite(look.metric):
+            other = "loss" if result.metric else result.measured or "metric"
+            seen = look.loss if result.metric else look.metric
+            text += f". Its validation {other} is {number(seen, 3)}"
+    curve = winning_curve(result)
+    if result.choice.by != "value" and curve:
+        text += (
+            f". Its training loss went from {number(curve[0][1], 3)} to {number(result.loss, 3)}"
+        )
+    return f"{text}."
+
+
+def quality_words(metadata: RunMetadata) -> str:
+    """A sentence on the model over all rows; empty where it was not judged."""
+    if (quality := metadata.quality) is None:
+        return ""
     where, held = quality.held_out
     parts = held, quality.baseline or held, quality.adamw or held
     constant = "a constant prediction gets"
@@ -41,7 +71,7 @@ def headline(result: Result, metadata: RunMetadata | None) -> str:
         text = f"The model gets {told[0]} of {where} right"
         constant = "always naming the most common class gets"
     elif held.metric is not None:
-        told = [number(part.metric) for part in parts]
+        told = [number(part.metric, 3) for part in parts]
         text = f"The model reaches {quality.metric} {told[0]} on {where}"
     elif metadata.loss == "mse":
         told = [number(part.loss**0.5) for part in parts]
@@ -83,20 +113,21 @@ def score_label(result: Result) -> str:
 def score_words(result: Result) -> str:
     """The score with its error bar and its number of samples; the metric where it was one."""
     row = result.choice.chosen
-    score, error = number(row.score if result.metric is None else 1.0 - row.score), error_bar(row)
-    bar = "" if error is None else f" ± {number(error, 2)}"
+    score = estimate(row.score if result.metric is None else 1.0 - row.score, error_bar(row))
     rows = f" of the {result.validation:,} validation rows" if result.validation else ""
-    few = f"{bar} (mean of {plural(row.samples, 'minibatch', 'es')}{rows})"
-    return score + few if row.samples else score
+    few = row.samples and result.choice.way != "exact"
+    return f"{score} (mean of {plural(row.samples, 'minibatch', 'es')}{rows})" if few else score
 
 
 def certificate_words(result: Result) -> str | None:
-    """The certificate, where its bound is no larger than what it bounds."""
+    """The certificate, where its bound is no larger than what it bounds and what was gained."""
     certificate = result.certificate
     if certificate is None or certificate.bound is None or result.metric is not None:
         return None
-    quality = result.score**2 if result.choice.by == "gradient" else result.score
-    return certificate.text if certificate.bound.additive <= abs(quality) else None
+    ends = [row.score for row in (result.candidates[0], result.choice.chosen)]
+    start, quality = (x**2 for x in ends) if result.choice.by == "gradient" else ends
+    slack = min(abs(quality), start - quality if math.isfinite(start) else math.inf)
+    return certificate.text if certificate.bound.additive <= max(0.0, slack) else None
 
 
 def expected_gain(result: Result) -> float | None:
@@ -151,7 +182,7 @@ def next_steps(result: Result, metadata: RunMetadata | None, folder: str = "DIR"
         return ["Go on with it: the same call, or grasp-tune resume, continues where it stopped."]
     quality = None if metadata is None else metadata.quality
     steps: list[str] = []
-    if quality and quality.baseline and quality.held_out[1].loss >= quality.baseline.loss:
+    if quality and quality.baseline and _no_better(quality.held_out[1], quality.baseline):
         steps.append(
             "It does no better than a constant prediction: check labels, and whether the "
             "columns are on comparable scales."
@@ -169,6 +200,7 @@ def next_steps(result: Result, metadata: RunMetadata | None, folder: str = "DIR"
     # Whether hardly anything is left to learn from the training rows:
     fits = train and (train.accuracy == 1.0 or (base and train.loss < _FITS * base.loss))
     blind = result.validation is None and not (quality and quality.test)
+    longest = max((stop for run in result.runs for _, stop in run.stretches), default=0)
     more = ""
     if ENDED_EARLY in result.notes:
         more = (
@@ -179,12 +211,12 @@ def next_steps(result: Result, metadata: RunMetadata | None, folder: str = "DIR"
         more = "would change little: the model fits its training rows already"
         more += ", be it by learning or by memorizing." if blind else "."
     elif gain is not None and gain > _WORTH:
-        much = "half or more" if gain > 0.5 else f"about {percent(gain)}"
-        more = "would help: if the curve goes on as it went, twice the calls lower the training "
-        more += f"loss by {much}."
+        more = "would help: the training loss still fell at the end."
         if metadata is not None and result.spec.get("schedule") == "promote":
             budget = 2 * int(result.spec["budget"])
             more += f" grasp-tune resume {folder} --budget {budget} goes on from here."
+    elif 0 < longest < _SHORT:
+        more = f"is likely to help: the longest run had {plural(longest, 'oracle call')}."
     elif gain is not None:
         more = "would change little: the curve is flat. A larger model, other features or a larger "
         more += "minibatch may."
@@ -196,12 +228,19 @@ def next_steps(result: Result, metadata: RunMetadata | None, folder: str = "DIR"
     return steps
 
 
+def _no_better(part: Scores, constant: Scores) -> bool:
+    """Whether a model learned nothing by what was asked for, else by right answers, and by loss."""
+    pairs = [(part.metric, constant.metric), (part.accuracy, constant.accuracy)]
+    known = [own <= other for own, other in pairs if own is not None and other is not None]
+    return part.loss >= constant.loss and (not known or known[0])
+
+
 def worker_words(result: Result, metadata: RunMetadata | None) -> str:
     """What more workers would buy: a sweep takes at least depth + (calls - depth) / workers."""
     calls, depth, usage = spent_calls(result), result.depth, result.usage
-    if not depth or not calls:
-        return ""
     alone = usage.busy if usage else metadata.seconds if metadata else 0.0  # measured
+    if not depth or not calls or (0.0 < alone < _BRIEF and not usage):
+        return ""
     shares = {count: (depth + max(0, calls - depth) / count) / calls for count in WORKERS}
     times = [f"{duration(alone * share)} on {count}" for count, share in shares.items()]
     faster = [f"{1.0 / shares[count]:.1f} times as fast on {count}" for count in (4, 16)]

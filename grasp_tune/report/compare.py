@@ -28,7 +28,7 @@ from grasp_tune.limits import Limits
 from grasp_tune.peers.registry import PEERS, installed_peers
 from grasp_tune.report.advice import spent_calls
 from grasp_tune.report.evaluation import FILE, Quality, evaluate, read_metadata, write_metadata
-from grasp_tune.report.figures import CHOSEN, CROSS, OTHER, add_trace, log_axis, new_figure
+from grasp_tune.report.figures import CHOSEN, CROSS, OTHER, add_trace, axis, new_figure
 from grasp_tune.report.formatting import duration, number, percent, plural
 from grasp_tune.report.page import render, write_page
 from grasp_tune.runtime.files import read_json, write_json_atomic
@@ -297,9 +297,8 @@ def method_figure(comparison: Comparison) -> Any:
                 places.append((min(value, 1.5 * max(shown)), name))
                 told.append(f"{words}: {number(value)}")
         add_trace(figure, kind, places, told, marker=look)
-    if edge < math.inf and max(shown) > 3 * min(shown):
-        figure.update_xaxes(**log_axis(shown))
+    figure.update_xaxes(**axis([x for trace in figure.data for x in trace.x]))
     # Every method has its name beside its line, also one without a dot.
-    axis = {"categoryorder": "array", "categoryarray": names, "tickvals": names}
-    figure.update_yaxes(range=[len(names) - 0.5, -0.5], **axis)
+    order = {"categoryorder": "array", "categoryarray": names, "tickvals": names}
+    figure.update_yaxes(range=[len(names) - 0.5, -0.5], **order)
     return figure.update_layout(height=110 + 22 * len(names))

@@ -28,7 +28,12 @@ from grasp_tune.runtime.files import read_json, write_json_atomic
 FILE = "run.json"
 _LIMIT = 2**20  # bytes of a file
 _CHUNK = 1024  # rows at a time
-_NAMED = ("cross_entropy", "logistic", "mse")  # losses that a constant prediction makes sense for
+_NAMED = (
+    "cross_entropy",
+    "logistic",
+    "mse",
+    "hinge",
+)  # losses that a constant prediction makes sense for
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +116,8 @@ def _constant(built: Built) -> Callable[[Tensor], Tensor]:
     else:
         share = torch.bincount(y, minlength=len(labels)).double() / len(y)
         value = share.clamp_min(1e-12).log().float()
+        if built.loss == "hinge":  # a margin of 1 for the most common class
+            value = (value == value.max()).float()
         value = value[1:] - value[:1] if built.outputs == 1 else value
     return lambda x: value.to(x.device).expand(len(x), -1)
 

@@ -42,8 +42,8 @@ def score_figure(result: Result) -> Any:
             heights[row.arm] = row.score  # the lowest of its scores comes last; x0 is run 0
     across = quantities(run.base for run in result.runs)
     up = f"mean {'training ' * trained}loss" if losses else "norm of the mean gradient"
-    figure = run_scatter(result.runs, heights, result.choice.chosen.arm, across, up)
-    values = [run.value for run in result.runs]
+    figure = run_scatter(result.steady_runs, heights, result.choice.chosen.arm, across, up)
+    values = [run.value for run in result.steady_runs] or [math.nan]
     ends = [(value, heights[0]) for value in (min(values), max(values)) if 0 in heights]
     add_trace(figure, "start point", ends, mode="lines", line={"dash": "dot", "color": OTHER})
     return figure
@@ -63,9 +63,7 @@ def run_scatter(
     most = max((run.calls for run in runs), default=1)
     sizes = [SMALL + (LARGE - SMALL) * math.sqrt(run.calls / most) for run in good]
     trail = [(run.value, loss) for run in good for loss in run.losses[:-1] if low <= loss <= high]
-    # On a logarithmic axis a zero is drawn at the edge.
-    edge = -math.inf if any(height < 0.0 for height in heights.values()) else low
-    places = {run.arm: (run.value, max(edge, heights[run.arm])) for run in good}
+    places = {run.arm: (run.value, max(low, heights[run.arm])) for run in good}
     star = [places[chosen]] if chosen in places else []
     dots = {"color": OTHER, "opacity": 0.85, "size": sizes, "line": {"width": 1, "color": EDGE}}
     figure, ends = new_figure(x_title, y_title), [(run.value, high) for run in lost]
@@ -75,9 +73,9 @@ def run_scatter(
     add_trace(figure, "runs", [*places.values()], map(run_words, good), marker=dots)
     add_trace(figure, "diverged", ends, map(run_words, lost), marker=CROSS)
     add_trace(figure, "chosen", star, marker=look)
-    figure.update_xaxes(**log_axis([run.value for run in runs]))
-    figure.update_yaxes(**log_axis([height for _, height in places.values()]))
-    return figure
+    figure.update_xaxes(**axis([run.value for run in runs]))
+    shown = [low, *(y for _, y in [*ends, *places.values()])]
+    return figure.update_yaxes(**axis(shown))
 
 
 def curve_figure(result: Result, top: int = TOP) -> Any:
@@ -92,8 +90,11 @@ def curve_figure(result: Result, top: int = TOP) -> Any:
     for run in sorted(ended, key=lambda run: (run.arm != winner, run.last_loss))[:top]:
         curve = winning_curve(result) if run.arm == winner else run.curve
         lines.append((run, [(call, loss) for call, loss, _ in curve]))
-    figure = line_figure(lines, winner, "oracle calls of the run", "mean loss")
-    if looks := validation_looks(result):
+    looks = validation_looks(result)
+    held_out = [look.loss for look in looks if math.isfinite(look.loss)]
+    axes = "oracle calls of the run", "mean loss"
+    figure = line_figure(lines, winner, *axes, held_out=held_out)
+    if looks:
         _add_validation(figure, looks, [look for look in result.looks or () if look not in looks])
         _add_metric(figure, looks, result.measured or "metric")
     return figure
@@ -103,15 +104,12 @@ def _add_validation(figure: Any, looks: Sequence[Look], others: Sequence[Look]) 
     """Add the validation loss of the chosen run, and that of other candidates."""
     figure.for_each_trace(lambda trace: trace.update(name="training loss"), {"showlegend": True})
     held = {"showlegend": True, "line": {"width": 2, "color": LOST, "dash": "dot"}}
-    for name, mode, seen in ("", "lines+markers", looks), (", others", "markers", others):
+    more = " of other candidates"
+    for name, mode, seen in ("", "lines+markers", looks), (more, "markers", others):
         points = [(max(1, look.call), look.loss) for look in seen]  # a log axis has no zero
         bars = [look.error if math.isfinite(look.error) else 0.0 for look in seen]
         how: dict[str, Any] = {"mode": mode, "error_y": {"type": "data", "array": bars}, **held}
         add_trace(figure, f"validation loss{name}", points, **how)
-    ends = [math.log10(look.loss) for look in looks if 0 < look.loss < math.inf]
-    if (shown := figure.layout.yaxis.range) and ends:
-        low = max(shown[0], min(ends) + math.log10(_DEEP))
-        figure.update_yaxes(range=[min(low, *ends), max(shown[1], *ends)])
 
 
 def _add_metric(figure: Any, looks: Sequence[Look], name: str) -> None:
@@ -135,22 +133,29 @@ def line_figure(
     x_title: str,
     y_title: str,
     mode: str = "lines",
+    held_out: Sequence[float] = (),
 ) -> Any:
-    """Return a line for each run through its points (calls, loss), the winner's on top."""
+    """Return a line for each run through its points (calls, loss), the winner's on top.
+
+    held_out: losses that are drawn beside them; lines far below run along the lower edge.
+    """
+    losses = (loss for _, points in lines for _, loss in points)
+    low, high = axis_ends(losses, [run for run, _ in lines])
+    if held_out and min(held_out) > 0.0:
+        low = max(low, min(_DEEP * min(held_out), high))
     figure = new_figure(x_title, y_title)
     for run, points in sorted(lines, key=lambda line: line[0].arm == winner):
         won = run.arm == winner
         look = {"width": 3, "color": CHOSEN} if won else {"width": 1.5, "color": OTHER}
         name = f"run {run.arm}: {run.base} {run.value:.3g}" + " (chosen)" * won
         how: dict[str, Any] = {"line": look, "opacity": 1.0 if won else 0.6, "showlegend": won}
-        add_trace(figure, escape(name), points, mode=mode, **how)
-    losses = [loss for _, points in lines for _, loss in points]
-    figure.update_xaxes(**log_axis([call for _, points in lines for call, _ in points]))
-    figure.update_yaxes(**log_axis(losses))
-    if losses and min(losses) >= 0.0:
-        ends = axis_ends(losses, [run for run, _ in lines])
-        figure.update_yaxes(range=[math.log10(end) for end in ends])
-    return figure
+        words: list[str] = []
+        if any(loss < low for _, loss in points):
+            words = [f"{name}, {call:,} calls: {number(loss)}" for call, loss in points]
+            points = [(call, max(low, loss)) for call, loss in points]
+        add_trace(figure, escape(name), points, words, mode=mode, **how)
+    figure.update_xaxes(**axis([call for _, points in lines for call, _ in points]))
+    return figure.update_yaxes(**axis([low, high, *held_out]))
 
 
 def call_figure(result: Result) -> Any:
@@ -228,15 +233,20 @@ def error_bar(row: Candidate) -> float | None:
     return math.sqrt(spread / row.samples) if math.isfinite(spread) else None
 
 
-def axis_ends(losses: Sequence[float], runs: Sequence[Run]) -> tuple[float, float]:
-    """The ends of an axis of losses, measured by the first ones: explosions are left outside."""
-    known = [loss for loss in losses if 0.0 < loss < math.inf]
+def axis_ends(losses: Iterable[float], runs: Sequence[Run]) -> tuple[float, float]:
+    """The ends of an axis of losses, measured by the first ones: explosions are left outside.
+
+    A loss of 0 among positive ones is drawn below them, as if it were a tenth of the smallest.
+    """
+    known = [loss for loss in losses if math.isfinite(loss)]
     begun = [run for run in runs if run.curve and run.stretches and not run.stretches[0][0]]
-    firsts = sorted(loss for run in begun if 0 < (loss := run.curve[0][1]) < math.inf)
-    top = _CLIP * firsts[len(firsts) // 4] if firsts else math.inf
+    firsts = sorted(loss for run in begun if math.isfinite(loss := run.curve[0][1]))
+    usual = firsts[len(firsts) // 4] if firsts else math.inf
+    top = usual + (_CLIP - 1.0) * abs(usual)
     shown = [loss for loss in known if loss <= top] or known or [0.1, 1.0]
-    room = max((max(shown) / min(shown)) ** 0.05, 1.05)
-    return min(shown) / room, max(shown) * room
+    above = [loss for loss in shown if loss > 0.0]
+    low = min(shown)
+    return (low if low or not above else min(above) / 10.0), max(shown)
 
 
 def new_figure(x_title: str, y_title: str) -> Any:
@@ -270,12 +280,18 @@ def add_trace(
         )
 
 
-def log_axis(values: Sequence[float]) -> dict[str, Any]:
-    """A logarithmic axis, with as many powers of ten as fit; a plain one for values < 0."""
-    known = [value for value in values if 0.0 < value < math.inf]
-    if not known or any(value < 0.0 for value in values):
+def axis(values: Iterable[float]) -> dict[str, Any]:
+    """An axis that shows the values, logarithmic where they are positive and ten times apart."""
+    known = [value for value in values if math.isfinite(value)]
+    if not known:
         return {}
-    decades = math.log10(max(known) / min(known))
+    low, high = min(known), max(known)
+    if low <= 0.0 or high < 10.0 * low:
+        room = 0.05 * (high - low) or 0.5 * abs(high) or 1.0
+        return {"range": [low - room, high + room], "exponentformat": "power"}
+    decades = math.log10(high / low)
+    ends = [math.log10(low) - 0.05 * decades, math.log10(high) + 0.05 * decades]
+    marks = {"dtick": math.ceil(decades / 7), "exponentformat": "power"}
     if decades < 2.0:  # marks between powers of ten, too, written in full
-        return {"type": "log", "dtick": "D1" if decades < 0.5 else "D2", "tickformat": "~g"}
-    return {"type": "log", "dtick": math.ceil(decades / 7), "exponentformat": "power"}
+        marks = {"dtick": "D2", "tickformat": "~g"}
+    return {"type": "log", "range": ends, **marks}

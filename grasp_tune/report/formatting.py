@@ -18,7 +18,18 @@ def number(value: float | None, digits: int = 4) -> str:
     """A number with a few digits, all before the point; a dash where it is none or not finite."""
     if value is None or not math.isfinite(value):
         return "–"
-    return f"{value:,.0f}" if 10**digits <= abs(value) < 1e9 else f"{value:.{digits}g}"
+    return f"{value:,.0f}" if 10 ** (digits - 1) <= abs(value) < 1e9 else f"{value:.{digits}g}"
+
+
+def estimate(value: float, error: float | None) -> str:
+    """A number with its standard error, both to the error's second digit: `0.136 ± 0.046`."""
+    if error is None or not math.isfinite(error) or not math.isfinite(value):
+        return number(value)
+    digits = 4
+    if value and error:
+        digits = max(1, math.floor(math.log10(abs(value))) - math.floor(math.log10(error)) + 2)
+        value, error = float(f"{value:.{digits}g}"), float(f"{error:.2g}")
+    return f"{number(value, digits)} ± {number(error, 2)}"
 
 
 def percent(share: float | None) -> str:

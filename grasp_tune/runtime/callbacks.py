@@ -138,7 +138,8 @@ class ProgressReporter(Reporter):
         now = task.get_time()
         if self._live or (same and now - self._logged < LINE_EVERY):
             return
-        self._logged, left = now, task.time_remaining
+        # The first calls set things up: their speed says nothing.
+        self._logged, left = now, task.time_remaining if done > progress.budget / 20 else None
         more = "" if left is None else f", about {left:.0f} s left"
         more = f", {task.elapsed:.0f} s" if progress.phase == "done" else more
         logger.info("%s: %d of %d calls, best loss %s%s", word, done, progress.budget, best, more)

@@ -87,6 +87,7 @@ class _Saved:
     looks: tuple[Look, ...] | None = None  # in the order of the sweep; None: of an older version
     measured: str | None = None  # the metric of the looks
     usage: Usage | None = None  # of several workers, in the process that ended the sweep
+    ramps: tuple[int, ...] | None = None  # runs whose step doubled; None: of an older version
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -107,6 +108,8 @@ class Result(_Saved):
         notes += (item.note for item in outcomes if isinstance(item, TrainOutcome) and item.note)
         choice = replace(choice, notes=(*choice.notes, *dict.fromkeys([*notes, *search.notes])))
         own = {name: x for name, x in tensors.items() if name.startswith(("param.", "buffer."))}
+        parts = ended_runs(search.tasks.values(), search.outcomes)
+        ramps = sorted({segment.arm.index for segment, _ in parts if segment.ramp})
         looks, scored = _looks(search), (x for x in outcomes if isinstance(x, ScoreOutcome))
         # Who knows the problem knows more: how many rows, and the metric's name.
         by_metric = any(not math.isnan(sample.loss) for item in scored for sample in item.samples)
@@ -121,6 +124,7 @@ class Result(_Saved):
             build=build,
             depth=search.depth,
             looks=looks,
+            ramps=tuple(ramps),
             validation=0 if looks and not choice.partial else None,
             metric="metric" if by_metric and not choice.partial else None,
         )
@@ -154,6 +158,19 @@ class Result(_Saved):
         chosen = self.choice.chosen
         spent = sum(run.calls for run in self.runs if run.arm == chosen.arm)
         return Cell(chosen.arm, chosen.value, spent) if chosen.arm else None
+
+    @property
+    def steady_runs(self) -> tuple[Run, ...]:
+        """The runs with one value: all but those whose step doubled, unless one was chosen."""
+        won = self.choice.chosen.arm
+        return tuple(
+            run for run in self.runs if run.arm == won or run.arm not in (self.ramps or ())
+        )
+
+    def remark(self, run: Run) -> str:
+        """What is to be said of a run that did not get through, else nothing."""
+        ramp = run.arm in (self.ramps or ())
+        return "" if run.finite else "its step doubled until it failed" if ramp else "diverged"
 
     @property
     def score(self) -> float:
@@ -205,7 +222,7 @@ class Result(_Saved):
         line = "{:>4} {:<10} {:>10} {:>8} {:>11} {:>11}  {}".format
         lines = [line("run", "base", "value", "calls", "last loss", "score", "").rstrip()]
         for run in sorted(self.runs, key=rank)[:limit]:
-            word = "<- chosen" if run.arm == chosen else "" if run.finite else "diverged"
+            word = "<- chosen" if run.arm == chosen else self.remark(run)
             numbers = _number(run.last_loss), _number(scores.get(run.arm, math.nan))
             cells = run.arm, run.base, f"{run.value:.3g}", run.calls, *numbers, word
             lines.append(line(*cells).rstrip())

@@ -97,7 +97,7 @@ def test_validation_that_is_not_finite_is_named(schedule: AnySchedule) -> None:
     given = workbench.problem(validation=(torch.full_like(x, torch.nan), y))
     result = gt.minimize(given, 600, gt.Convex(), schedule, progress=False)
     assert result.choice.key == "x0"
-    assert any("check the validation data" in note for note in result.notes)
+    assert any("check loss and validation data" in note for note in result.notes)
 
 
 # In the probe, in the first rung, in the final stretch, in the last race.

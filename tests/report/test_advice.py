@@ -111,7 +111,10 @@ def test_more_budget_is_advised_by_the_slope_of_the_curve() -> None:
     # Loss call^-0.5: twice the calls give 2^-0.5 = 0.7071 of it.
     assert expected_gain(result(-0.5)) == pytest.approx(1 - 2**-0.5)
     low = result(-0.5, score=1000**-0.5)
-    assert "twice the calls lower the training loss by about 29.3 %" in next_steps(low, None)[0]
+    assert (
+        next_steps(low, None)[0]
+        == "More budget would help: the training loss still fell at the end."
+    )
     flat = result(-0.01, score=0.93)
     assert next_steps(flat, None)[0].startswith("More budget would change little")
     assert expected_gain(replace(result(), runs=())) is None
@@ -176,9 +179,55 @@ def test_test_rows_count_more_than_a_few_validation_rows() -> None:
     assert "The loss on 144 validation rows (0.162) is far above that on training data" in words
 
 
-def test_a_steep_curve_promises_no_more_than_half() -> None:
-    steep = result(-2.0, score=1e-6)
-    assert "twice the calls lower the training loss by half or more" in next_steps(steep, None)[0]
+def test_a_flat_curve_of_a_short_run_is_not_taken_for_the_end() -> None:
+    flat = result(-0.01, score=0.93)
+    short = replace(flat.runs[0], stretches=((0, 16),), calls=16)
+    (words, *_) = next_steps(replace(flat, runs=(short,)), None)
+    assert words == "More budget is likely to help: the longest run had 16 oracle calls."
+
+
+def test_a_model_that_is_often_right_and_too_sure_is_no_constant() -> None:
+    # Its loss is far above the constant's, but it names 90 % of the classes, the constant 50 %.
+    quality = Quality(Scores(9, 0.9, 0.9), Scores(9, 5.0, 0.9), baseline=Scores(9, 0.7, 0.5))
+    assert "constant" not in " ".join(next_steps(result(-0.01), metadata(quality)))
+    by_metric = replace(
+        quality, metric="f1", test=Scores(9, 5.0, 0.9, 0.4), baseline=Scores(9, 0.7, 0.5, 0.6)
+    )
+    assert "no better than a constant" in next_steps(result(-0.01), metadata(by_metric))[0]
+
+
+def test_a_start_point_that_won_is_judged_too() -> None:
+    start = result().candidates[0]
+    found = replace(result(), choice=replace(result().choice, key=start.key))
+    quality = Quality(Scores(9, 0.7, 0.5), Scores(9, 0.7, 0.556), baseline=Scores(9, 0.7, 0.6))
+    first = "None of 1 run beat the start point, which is returned as it was."
+    assert headline(found, None) == first
+    assert headline(found, metadata(quality)) == (
+        f"{first} The model gets 55.6 % of 9 test rows right; always naming the most common class "
+        "gets 60.0 %."
+    )
+    nowhere = tuple(replace(row, score=math.nan) for row in found.candidates)
+    lost = replace(found, choice=replace(found.choice, candidates=nowhere))
+    assert headline(lost, None).startswith("No loss is a finite number at the end")
+
+
+def test_a_choice_by_gradients_is_told_with_its_loss() -> None:
+    found = replace(result(), choice=replace(result().choice, by="gradient"))
+    assert headline(found, None).endswith(
+        " it was 2 at the start. Its training loss went from 0.316 to 0.0316."  # 10 and 1000 ** -.5
+    )
+
+
+def test_a_metric_that_did_not_choose_is_told_beside_the_loss() -> None:
+    row = result().choice.chosen
+    look = Look(row.arm, row.call, row.average, 2, 0.5, 0.1, 0.9512)
+    found = replace(result(validation=9), looks=(look,), measured="r2")
+    assert headline(found, None).endswith("at the start. Its validation r2 is 0.951.")
+
+
+def test_an_exact_loss_is_no_mean_of_minibatches() -> None:
+    found = replace(result(), choice=replace(result().choice, way="exact"))
+    assert score_words(found) == "0.5 ± 0.1"
 
 
 def test_accuracy_and_squared_error_are_told_in_the_usual_words() -> None:

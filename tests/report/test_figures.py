@@ -15,6 +15,7 @@ from grasp_tune.report.figures import (
     CHOSEN,
     LARGE,
     TOP,
+    axis,
     axis_ends,
     call_figure,
     call_parts,
@@ -179,14 +180,41 @@ def test_a_loss_of_zero_leaves_the_axis_logarithmic() -> None:
 
 
 def test_a_run_that_ends_at_zero_is_drawn_at_the_edge() -> None:
-    # Losses 0.5 and 0: the axis of what can be drawn begins at 0.5 / 1.05.
+    # Losses 0.5 and 0: on a logarithmic axis the zero stands at a tenth of the other.
     runs = (
         run_of(1, 0, 50, first_loss=2.0),
         replace(run_of(2, 0, 50, first_loss=2.0), losses=(0.0,)),
     )
     figure = score_figure(replace(result_of(*runs, chosen=2), validation=9))
     (star,) = [trace for trace in figure.data if trace.name == "chosen"]
-    assert list(star.y) == [pytest.approx(0.5 / 1.05)] and figure.layout.yaxis.type == "log"
+    assert list(star.y) == [pytest.approx(0.05)] and figure.layout.yaxis.type == "log"
+
+
+def test_an_axis_of_close_values_has_marks() -> None:
+    # From 2.30 to 2.33 there is no power of ten and no 1, 2 or 5.
+    assert axis([2.30, math.nan, 2.33]) == {
+        "range": [pytest.approx(2.2985), pytest.approx(2.3315)],
+        "exponentformat": "power",
+    }
+    assert axis([0.0008])["range"] == [pytest.approx(0.0004), pytest.approx(0.0012)]
+    assert axis([-1.0, 1e9]).keys() == {"range", "exponentformat"}
+    wide = axis([1.0, 1e4])  # four powers of ten, and a fifth of one at either end
+    assert wide["type"] == "log" and wide["range"] == [pytest.approx(-0.2), pytest.approx(4.2)]
+    assert wide["dtick"] == 1 and axis([1.0, 20.0])["dtick"] == "D2"
+
+
+def test_the_marks_of_an_axis_are_those_of_what_is_shown() -> None:
+    # One explosion to 1e30: the axis goes from 0.5 to 2 with marks of its own.
+    wild = replace(run_of(2, 0, 50, first_loss=2.0), curve=((1, 2.0, 1.0), (40, 1e30, 1.0)))
+    axis = curve_figure(result_of(run_of(1, 0, 50, first_loss=2.0), wild, chosen=1)).layout.yaxis
+    assert list(axis.range) == [pytest.approx(0.425), pytest.approx(2.075)] and axis.dtick is None
+
+
+def test_a_run_whose_step_doubles_stands_at_no_step() -> None:
+    ramp = replace(run_of(2, 0, 50, first_loss=2.0), value=1e-9, finite=False)
+    result = replace(result_of(run_of(1, 0, 50, first_loss=2.0), ramp, chosen=1), ramps=(2,))
+    assert [trace.name for trace in score_figure(result).data] == ["runs", "chosen"]  # no cross
+    assert "its step doubled until it failed" in result.table()
 
 
 def test_training_loss_validation_loss_and_metric_are_drawn_together() -> None:
@@ -211,7 +239,7 @@ def test_training_loss_validation_loss_and_metric_are_drawn_together() -> None:
     )
     figure = curve_figure(replace(result, validation=50, looks=looks, measured="f1"))
     *_, training, held_out, others, metric = figure.data
-    assert others.name == "validation loss, others" and list(others.y) == [3.0, 9.0]
+    assert others.name == "validation loss of other candidates" and list(others.y) == [3.0, 9.0]
     assert training.name == "training loss" and list(training.y) == [1.5, 0.5]
     # From the start point on, at call 1: a logarithmic axis has no zero.
     assert held_out.name == "validation loss" and list(held_out.x) == [1, 10, 20]

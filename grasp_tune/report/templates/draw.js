@@ -27,7 +27,6 @@
             gridcolor: colour.line, zerolinecolor: colour.line, linecolor: colour.line,
             automargin: true, tickangle: 0,
           });
-          if (narrow && key[0] === "x" && layout[key].dtick === "D1") layout[key].dtick = "D2";
           // Names beside the rows leave room for half as many marks, which are powers of ten.
           if (narrow && key[0] === "x" && !layout.yaxis2 && layout.height && layout[key].dtick > 0) layout[key].dtick *= 2;
         }
