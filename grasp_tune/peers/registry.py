@@ -49,7 +49,7 @@ class Peer:
 
     @property
     def installed(self) -> bool:
-        return self.needs is None or find_spec(self.needs) is not None
+        return self.needs is None or find_spec(self.needs.partition(".")[0]) is not None
 
     def run(self, problem: TorchProblem, budget: int, seed: int) -> PeerResult:
         """Return what the peer makes of the problem with at most `budget` oracle calls.
@@ -57,6 +57,8 @@ class Peer:
         It gets as many threads as a task of a sweep on the same model, so that times compare.
         Raises `MissingExtra` where its package is not installed.
         """
+        if self.needs is not None:
+            need(self.needs, "bench", "this peer")  # loading it is no part of the time
         session = Session(problem, budget, seed)
         with task_threads(problem.build(seed)), warnings.catch_warnings():
             # Packages older than the present torch warn in every step, of nothing that matters.
@@ -124,7 +126,7 @@ _ALL = (
     Peer("momentum", "SGD 0.1, momentum 0.9", "torch.optim.SGD", _MOMENTUM),
     Peer("range-test", "LR-range test, then SGD", range_test),
     Peer("tpe", "Optuna TPE", tpe, package="optuna"),
-    Peer("asha", "Ray ASHA", asha, package="ray"),
+    Peer("asha", "Ray ASHA", asha, package="ray.tune.schedulers"),
     # What most people run: torch's other defaults, 5 % warm-up.
     Peer("adamw-cosine", "AdamW, warm-up, cosine", "torch.optim.AdamW", rate=warm_cosine),
     # Dahl et al. 2023: 2 % warm-up.

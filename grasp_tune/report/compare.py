@@ -37,6 +37,7 @@ from grasp_tune.runtime.result import Result
 OURS = {"grasp-promote": "GRASP, promote", "grasp-paper": "GRASP, the paper's"}
 TITLES = {**OURS, **{name: peer.title for name, peer in PEERS.items()}}  # of all methods
 SORTS = ("train_loss", "test_loss", "metric", "seconds")
+FAILED = "failed: "  # how the note on a peer begins that raised an error
 _LIMIT = 2**20  # bytes of a record
 _FAR = 100.0  # a number so many times the median is drawn at the edge
 
@@ -182,13 +183,14 @@ def compare(
     for count, ((name, seed), path) in enumerate(paths.items(), start=1):
         if not path.exists():
             record = run_method(experiment, built, name, seed)
-            path.parent.mkdir(exist_ok=True)
-            write_json_atomic(path, encode(record))
+            if not record.note.startswith(FAILED):  # else it is tried again
+                path.parent.mkdir(exist_ok=True)
+                write_json_atomic(path, encode(record))
             done = record.quality
             what = f"loss {done.train.loss:.4g}" if done else record.note
             words = f"{TITLES[name]}, seed {seed}: {what}, {record.seconds:.1f} s"
             tell(f"[{count}/{len(pairs)}] {words}")
-        found[name].append(decode(Record, read_json(path, _LIMIT)))
+        found[name].append(decode(Record, read_json(path, _LIMIT)) if path.exists() else record)
     summaries = [MethodSummary(name, TITLES[name], tuple(items)) for name, items in found.items()]
     ordered = tuple(sorted(summaries, key=lambda item: item.rank(sort)))
     absent = tuple(peer.title for peer in PEERS.values() if not methods and not peer.installed)
@@ -199,7 +201,11 @@ def compare(
 
 
 def run_method(experiment: Experiment, built: Built, name: str, seed: int) -> Record:
-    """Train with one method and one seed, and judge what it returns."""
+    """Train with one method and one seed, and judge what it returns.
+
+    A peer that cannot do it, be it for the model or for the versions of packages, is a record that
+    says why; what stops ours stops the comparison.
+    """
     clock, problem, diverged, note = time.perf_counter(), built.problem, False, ""
     try:
         if name in OURS:
@@ -212,15 +218,20 @@ def run_method(experiment: Experiment, built: Built, name: str, seed: int) -> Re
             found = minimize(problem, progress=False, **arguments)
             model, calls = found.model, spent_calls(found)
             note = "" if found.choice.chosen.arm else "the start point"
+            seconds = time.perf_counter() - clock
         else:
             result = PEERS[name].run(problem, experiment.budget, seed)
             calls, note, diverged = result.calls, result.note, result.diverged
-            model = problem.build(seed)
+            model, seconds = problem.build(seed), result.seconds
             load_model(model, result.tensors, name)
     except BudgetTooSmall as error:
         note = f"needs a budget of {error.smallest:,}"
         return Record(name, seed, 0, time.perf_counter() - clock, False, note, None)
-    seconds = time.perf_counter() - clock
+    except Exception as error:
+        if name in OURS:
+            raise
+        note = f"{FAILED}{' '.join(str(error).split())[:200] or type(error).__name__}"
+        return Record(name, seed, 0, time.perf_counter() - clock, False, note, None)
     return Record(name, seed, calls, seconds, diverged, note, evaluate(model, built))
 
 

@@ -19,6 +19,7 @@ SMALL, LARGE = 7.0, 26.0  # pixels: the markers of the shortest and the longest 
 CHOSEN, OTHER, LOST, EDGE = "#0b6e75", "#8fa1b3", "#b4532a", "#ffffff"
 CROSS = {"color": LOST, "symbol": "x-thin-open", "size": 9}
 _CLIP = 4.0  # losses above so many times the start's are drawn at the edge
+_FAR = 10.0  # validation losses of other candidates above so many times the start's are left out
 _DEEP = 1e-3  # of the lowest validation loss: training losses below it are not drawn beside it
 
 
@@ -91,7 +92,8 @@ def curve_figure(result: Result, top: int = TOP) -> Any:
         curve = winning_curve(result) if run.arm == winner else run.curve
         lines.append((run, [(call, loss) for call, loss, _ in curve]))
     looks = validation_looks(result)
-    held_out = [look.loss for look in looks if math.isfinite(look.loss)]
+    most = _FAR * max((look.loss for look in looks[:1]), default=0.0)
+    held_out = [look.loss for look in [*looks, *(result.looks or ())] if look.loss <= most]
     axes = "oracle calls of the run", "mean loss"
     figure = line_figure(lines, winner, *axes, held_out=held_out)
     if looks:
@@ -110,6 +112,7 @@ def _add_validation(figure: Any, looks: Sequence[Look], others: Sequence[Look]) 
         bars = [look.error if math.isfinite(look.error) else 0.0 for look in seen]
         how: dict[str, Any] = {"mode": mode, "error_y": {"type": "data", "array": bars}, **held}
         add_trace(figure, f"validation loss{name}", points, **how)
+    figure.update_xaxes(**axis([call for trace in figure.data for call in trace.x]))
 
 
 def _add_metric(figure: Any, looks: Sequence[Look], name: str) -> None:

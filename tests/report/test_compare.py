@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from grasp_tune.config import ConfigError, experiment_from
 from grasp_tune.config.build import build_parts
 from grasp_tune.config.schema import Experiment
-from grasp_tune.peers.registry import installed_peers
+from grasp_tune.peers.registry import PEERS, installed_peers
+from grasp_tune.peers.session import PeerResult, Session
 from grasp_tune.report.compare import (
     OURS,
     TITLES,
@@ -76,6 +77,27 @@ def test_a_budget_too_small_for_the_paper_is_a_remark(tmp_path: Path) -> None:
     assert paper.remark.startswith("needs a budget of ")
     assert found.methods[-1] is paper  # last: it has no loss
     assert "needs a budget of" in write_comparison(found).read_text("utf-8")
+
+
+def test_a_peer_that_fails_is_a_remark_and_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(session: Session) -> PeerResult:
+        session.run().steps(1)
+        raise RuntimeError("sparse gradients\n are not supported")
+
+    peer = replace(PEERS["sgd"], kind=broken)
+    monkeypatch.setattr("grasp_tune.report.compare.PEERS", {**PEERS, "sgd": peer})
+    lines: list[str] = []
+    given: dict[str, Any] = {"methods": ("sgd", "adamw"), "seeds": 1}
+    found = compare(experiment(budget=60), tmp_path / "c", tell=lines.append, **given)
+    assert [item.method for item in found.methods] == ["adamw", "sgd"]
+    assert found.methods[1].remark == "failed: sparse gradients are not supported"
+    assert "SGD, defaults, seed 0: failed: sparse gradients are not supported" in lines[1]
+    assert "failed: sparse gradients" in write_comparison(found).read_text("utf-8")
+    monkeypatch.undo()
+    again = compare(experiment(budget=60), tmp_path / "c", **given)
+    assert not any(item.remark for item in again.methods)
 
 
 def test_all_that_is_installed_takes_part_unless_named() -> None:

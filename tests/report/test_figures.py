@@ -238,6 +238,10 @@ def test_training_loss_validation_loss_and_metric_are_drawn_together() -> None:
         Look(1, 20, True, 4, 9.0, 0.0, 0.1),  # an average is no point of the curve
     )
     figure = curve_figure(replace(result, validation=50, looks=looks, measured="f1"))
+    left, right = figure.layout.xaxis.range
+    assert left < 0.0 < math.log10(20) < right  # from call 1 on, logarithmic
+    low, high = figure.layout.yaxis.range
+    assert low < math.log10(0.5) and math.log10(9.0) < high  # also what others lost
     *_, training, held_out, others, metric = figure.data
     assert others.name == "validation loss of other candidates" and list(others.y) == [3.0, 9.0]
     assert training.name == "training loss" and list(training.y) == [1.5, 0.5]
