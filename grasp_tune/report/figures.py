@@ -93,7 +93,8 @@ def curve_figure(result: Result, top: int = TOP) -> Any:
         lines.append((run, [(call, loss) for call, loss, _ in curve]))
     looks = validation_looks(result)
     most = _FAR * max((look.loss for look in looks[:1]), default=0.0)
-    held_out = [look.loss for look in [*looks, *(result.looks or ())] if look.loss <= most]
+    others = [look.loss for look in result.looks or () if look.loss <= most]
+    held_out = [*(look.loss for look in looks if math.isfinite(look.loss)), *others]
     axes = "oracle calls of the run", "mean loss"
     figure = line_figure(lines, winner, *axes, held_out=held_out)
     if looks:

@@ -242,6 +242,10 @@ def test_training_loss_validation_loss_and_metric_are_drawn_together() -> None:
     assert left < 0.0 < math.log10(20) < right  # from call 1 on, logarithmic
     low, high = figure.layout.yaxis.range
     assert low < math.log10(0.5) and math.log10(9.0) < high  # also what others lost
+    # A chosen run that got far worse is shown whole; another candidate that exploded is left out.
+    worse = (replace(looks[0], loss=500.0), looks[1], looks[2], replace(looks[3], loss=1e9))
+    high = curve_figure(replace(result, validation=50, looks=worse)).layout.yaxis.range[1]
+    assert math.log10(500.0) < high < 4.0
     *_, training, held_out, others, metric = figure.data
     assert others.name == "validation loss of other candidates" and list(others.y) == [3.0, 9.0]
     assert training.name == "training loss" and list(training.y) == [1.5, 0.5]
