@@ -98,7 +98,7 @@ def minimize(
         not isinstance(out, str | Path) or not str(out).strip() or "\0" in str(out)
     ):
         raise InputError(f"out: got {out!r}, expected the path of a folder")
-    folder = None if out is None else Path(out)
+    folder = None if out is None else Path(out).absolute()  # a loss may change the directory
     limits, exact = Limits(budget, steps, epochs, minutes), getattr(method, "exact", False)
     calls = limits.calls(problem, seed, folder, exact=exact)
     width = fusion_width(problem, method, fused, seed)

@@ -59,9 +59,9 @@ _TAIL = """
   followed nor read, and before every write the driver and its workers look whether the marker is
   still the one that they locked. Checkpoints carry their key and their sweep, `result.json` the
   digest of its model.
-- Oracle calls are counted in a mapped file, which survives the process. What was asked again
-  shows as `repeated` in the result and is never counted as budget. A sweep that fails before its
-  probe has ended leaves no folder, so the next one counts from nothing. With `hard_cap=True` a
+- Oracle calls are written to a file as they happen, which survives the process. What was asked
+  again shows as `repeated` in the result and is never counted as budget. A sweep that fails before
+  its probe has ended leaves no folder, so the next one counts from nothing. With `hard_cap=True` a
   task is started only where all its calls still fit into the budget beside those that were made,
   whatever became of them.
 - `tests/faults/test_every_point.py` fails every single write, renaming, link, removal and call of

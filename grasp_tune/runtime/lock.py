@@ -24,6 +24,7 @@ _SWEEP = ("state.json", "state.previous.json", "state.damaged.json")
 _CLOCK = ("clock.json", "clock.previous.json")
 OURS = (*_SWEEP, *_CLOCK, "checkpoints", "calls", "result.json", "model.safetensors")
 _SIZE = 256  # bytes of the marker: always as many, so that rewriting it needs no room on the disk
+_BEGIN = b'{"sweep": '
 _HOST = ascii(socket.gethostname())[1:-1][:80]  # a byte for each letter: the marker has its size
 _OPEN: set[int] = set()  # the markers that this process has locked
 
@@ -62,9 +63,10 @@ def folder_lock(folder: Path) -> Iterator[FolderLock]:
         file = in_words(lambda: _open_marker(folder), path, needed=_SIZE)
         _OPEN.add(file)
         try:
-            size = os.fstat(file).st_size  # a crash may have left it empty
-            words = f"0 or {_SIZE}: it is no file of ours, and would be overwritten"
-            expect(size in (0, _SIZE), f"out: bytes of {path}", size, words)
+            found = os.pread(file, _SIZE + 1, 0)  # shorter where a crash or a full disk cut it
+            ours = len(found) == _SIZE or _BEGIN.startswith(found[: len(_BEGIN)])
+            words = f"{_SIZE} that a sweep wrote: it is somebody else's, and would be overwritten"
+            expect(ours, f"out: bytes of {path}", len(found), words)
             _acquire(file, folder)
             held = _read(file)
             sweep = str(held.get("sweep") or os.urandom(16).hex())

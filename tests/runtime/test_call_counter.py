@@ -33,6 +33,16 @@ def test_a_damaged_file_counts_nothing(tmp_path: Path) -> None:
     assert calls.total == 2
 
 
+def test_a_file_that_is_cut_while_it_is_used_counts_on(tmp_path: Path) -> None:
+    calls = CallCounter(tmp_path / "calls")
+    add = calls.counter()
+    add(2)
+    (file,) = (tmp_path / "calls").iterdir()
+    os.truncate(file, 0)
+    add(3)
+    assert calls.total == 5
+
+
 def test_without_a_folder_this_process_is_counted() -> None:
     calls = CallCounter(None)
     calls.counter()(2)

@@ -28,10 +28,21 @@ def test_a_second_holder_is_told_who_the_first_is(tmp_path: Path) -> None:
 def test_a_marker_of_another_size_is_refused_and_not_waited_for(size: int, tmp_path: Path) -> None:
     marker = tmp_path / NAME
     marker.write_bytes(b"{}".ljust(size))
-    words = rf"json: got {size}, expected 0 or 256: it is no file of ours"
+    words = rf"json: got {size}, expected 256 that a sweep wrote: it is somebody else's"
     with pytest.raises(InputError, match=words), folder_lock(tmp_path):
         pass
     assert marker.read_bytes() == b"{}".ljust(size)
+
+
+def test_a_marker_that_a_full_disk_has_cut_is_used_as_if_it_were_new(tmp_path: Path) -> None:
+    with folder_lock(tmp_path):
+        pass
+    whole = (tmp_path / NAME).read_bytes()
+    for size in (0, 4, 30, 255):
+        (tmp_path / NAME).write_bytes(whole[:size])
+        with folder_lock(tmp_path) as lock:
+            lock.check()
+        assert (tmp_path / NAME).stat().st_size == 256
 
 
 def test_any_name_of_a_machine_fits_into_the_marker(tmp_path: Path) -> None:

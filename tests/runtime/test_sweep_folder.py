@@ -172,6 +172,16 @@ def test_checkpoints_that_another_put_there_outlive_a_mistake_in_the_loss(tmp_pa
     assert own.read_bytes() == b"the user's own"
 
 
+def test_a_loss_may_change_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    sweep(Path("out"), problem(lambda: os.chdir(tmp_path / "elsewhere")), budget=60)
+    assert gt.Result.load(tmp_path / "out").calls["repeated"] == 0
+    assert not os.listdir(tmp_path / "elsewhere")
+
+
 def zeroed(path: Path) -> None:
     path.write_bytes(bytes(path.stat().st_size))
 
