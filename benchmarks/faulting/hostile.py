@@ -122,6 +122,7 @@ def hostile_results(folder: Path, seconds: float, seed: int = 0) -> Row:
     result = run(Sweep(str(folder / "run")))
     good = read_json(folder / "run" / "result.json", STATE_LIMIT, seal=True)
     state = read_sealed(folder / "run" / "state.json", STATE_LIMIT)
+    del state["sweep"]  # of the folder, not of the search
     chance, count, refused = random.Random(seed), 0, 0
     end = time.monotonic() + seconds
     while time.monotonic() < end or count < 50:

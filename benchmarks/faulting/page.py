@@ -57,8 +57,8 @@ _TAIL = """
 - The folder has a marker file, `.grasp_tune.json`, with the name of its sweep. A folder without it
   that holds files of our names is refused, links and pipes in place of our files are neither
   followed nor read, and before every write the driver and its workers look whether the marker is
-  still the one that they locked. Checkpoints carry their key and their sweep, `result.json` the
-  digest of its model.
+  still the one that they locked. Checkpoints carry their key and their sweep, the state
+  file its sweep, `result.json` the digest of its model.
 - Oracle calls are written to a file as they happen, which survives the process. What was asked
   again shows as `repeated` in the result and is never counted as budget. A sweep that fails before
   its probe has ended leaves no folder, so the next one counts from nothing. With `hard_cap=True` a

@@ -113,6 +113,8 @@ def _open_marker(folder: Path) -> int:
             )
         with contextlib.suppress(FileExistsError), open(folder / NAME, "xb") as file:
             file.write(_record(os.urandom(16).hex(), 0))
+            file.flush()
+            os.fsync(file.fileno())  # without its name, what is in the folder is nobody's
     return open_regular(folder / NAME, os.O_RDWR)
 
 

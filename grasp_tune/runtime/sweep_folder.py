@@ -39,9 +39,15 @@ STATE, CHECKPOINTS, CALLS, CLOCK = "state.json", "checkpoints", "calls", "clock.
 USUAL_BYTES, LEAST_BYTES = 4, 2  # of one number; the least in half precision
 
 
-def load_search(path: Path, spec: SweepSpec | None = None) -> Search:
-    """Return the search of a state file, or of the one saved before it; `spec` may extend it."""
-    return Search.from_state(files.read_sealed(path), spec, extend=True)
+def load_search(path: Path, spec: SweepSpec | None = None, sweep: str | None = None) -> Search:
+    """Return the search of a state file, or of the one saved before it; `spec` may extend it.
+
+    sweep: whose it must be, where that is known; earlier versions did not write it.
+    """
+    state = files.read_sealed(path)
+    if state.pop("sweep", sweep) != sweep and sweep is not None:
+        raise DamagedState(f"{path} is another sweep's")
+    return Search.from_state(state, spec, extend=True)
 
 
 @dataclass(eq=False)
@@ -70,7 +76,7 @@ class SweepFolder:
         """
         if self._state.exists():
             try:
-                search = load_search(self._state, spec)
+                search = load_search(self._state, spec, self.lock.sweep)
                 logger.info("going on from %s", self.path)
                 return search
             except DamagedState as damaged:
@@ -90,7 +96,7 @@ class SweepFolder:
         """Replace the state file, where somebody may want it."""
         if self.kept:
             self.lock.check()
-            files.write_sealed(self._state, search.state())
+            files.write_sealed(self._state, {"sweep": self.lock.sweep, **search.state()})
 
     @contextlib.contextmanager
     def deadline(self, minutes: float | None) -> Iterator[float]:

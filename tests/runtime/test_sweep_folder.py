@@ -5,6 +5,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -232,6 +233,18 @@ def test_a_folder_taken_by_another_run_stops_the_first(
         files = sorted(path.relative_to(out) for path in out.rglob("*"))
         assert files == sorted(path.relative_to(finished) for path in finished.rglob("*"))
         assert fingerprint(gt.Result.load(out)) == fingerprint(gt.Result.load(finished))
+
+
+def test_a_state_of_another_sweep_is_not_gone_on_from(tmp_path: Path) -> None:
+    given, own, other = problem(), tmp_path / "own", tmp_path / "other"
+    same_spec = replace(given, data=(-given.data[0], given.data[1]))  # type: ignore[index]
+    expected = fingerprint(sweep(own, given, budget=60))
+    assert fingerprint(sweep(other, same_spec, budget=60)) != expected
+    shutil.copy(other / "state.json", own)
+    again = sweep(own, given, budget=60)
+    assert fingerprint(again) == expected
+    assert again.calls["repeated"] == sum(again.calls.values()) - again.calls["repeated"]
+    assert (own / "state.damaged.json").read_bytes() == (other / "state.json").read_bytes()
 
 
 def test_a_checkpoint_of_another_key_or_another_sweep_is_refused(tmp_path: Path) -> None:
