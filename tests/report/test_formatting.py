@@ -2,6 +2,7 @@
 
 import os
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -33,8 +34,10 @@ def test_a_log_is_not_cut_and_a_terminal_is_filled(monkeypatch: pytest.MonkeyPat
 
 def test_pages_escape_what_is_put_in_and_text_does_not() -> None:
     page = templates().get_template("comparison.txt")
-    told = page.render(headline="a < b", rows=[("x", "y"), ("<1>", "2")], page="p")
+    found = SimpleNamespace(left_out=("KT", "DoG, averaged"))
+    told = page.render(headline="a < b", rows=[("x", "y"), ("<1>", "2")], page="p", found=found)
     assert told.startswith("a < b\n") and "<1>  2" in told
+    assert "brings most): KT; DoG, averaged\n" in told
     html = templates().get_template("page.html")
     given: dict[str, object] = {
         "digests": "",
