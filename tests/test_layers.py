@@ -68,7 +68,8 @@ def test_only_their_bodies_load_ray_and_optuna() -> None:
     stand_in = (
         "import sys; from types import SimpleNamespace as Module\n"
         "sys.modules['transformers'] = Module(TrainerCallback=object)\n"
-        "sys.modules['lightning'] = sys.modules['lightning.pytorch'] = Module(Callback=object)\n"
+        "names = ('lightning', 'lightning.pytorch', 'lightning.pytorch.callbacks')\n"
+        "sys.modules.update(dict.fromkeys(names, Module(Callback=object)))\n"
     )
     lines = "\n".join(f"import {name}" for name in others)
     assert loaded_by(stand_in + lines, FRAMEWORKS) == []

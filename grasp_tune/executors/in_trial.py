@@ -1,7 +1,7 @@
 """A whole sweep inside one trial of somebody else's search, over layers, dropout or batch sizes."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from statistics import fmean
 from typing import Any
@@ -11,12 +11,13 @@ from torch import nn
 
 from grasp_tune.core.methods import Method
 from grasp_tune.core.spec import AnySchedule, SweepSpec
+from grasp_tune.core.tasks import TrainOutcome
 from grasp_tune.engine.fused import fusion_width
 from grasp_tune.engine.metrics import measured
 from grasp_tune.engine.problem import TorchProblem, checked_problem, row_count
 from grasp_tune.engine.streams import full_batches
 from grasp_tune.executors.local import InProcess
-from grasp_tune.runtime.callbacks import Callback, Reporter
+from grasp_tune.runtime.callbacks import Reporter
 from grasp_tune.runtime.driver import run_sweep
 from grasp_tune.runtime.result import Result
 from grasp_tune.schedules.paper import for_a_loss
@@ -24,19 +25,23 @@ from grasp_tune.schedules.paper import for_a_loss
 VALUE_SHARE = 8  # at most this part of a trial's budget goes to the loss that it returns
 
 
-class _Parts(Callback):
-    """Reports the best mean loss after each part of a run: the parts of equal budgets are alike."""
+class _Parts(Reporter):
+    """Reports the best mean loss after each part of a run: the parts of equal budgets are alike.
+
+    No callback, whose exceptions would end nothing: this is how pruners end a trial.
+    """
 
     def __init__(self, report: Callable[[int, float], None]) -> None:
+        super().__init__()
         self._report, self._parts, self._best = report, 0, math.inf
 
-    def on_run(self, run: int, curve: Sequence[tuple[int, float]]) -> None:
+    def ended(self, outcome: object) -> None:
         """Report after each part, of which the last quarter counts."""
-        self._parts += 1
-        if curve:
-            last = [loss for _, loss in curve[-max(1, len(curve) // 4) :]]
-            self._best = min(self._best, fmean(last))
-        self._report(self._parts, self._best)
+        for item in outcome.segments if isinstance(outcome, TrainOutcome) else ():
+            self._parts += 1
+            if losses := [point.loss for point in item.curve if math.isfinite(point.loss)]:
+                self._best = min(self._best, fmean(losses[-max(1, len(losses) // 4) :]))
+            self._report(self._parts, self._best)
 
 
 def _value(problem: TorchProblem, model: nn.Module, data: Any, drawn: list[int] | None) -> float:
@@ -82,8 +87,7 @@ def train_in_trial(
     spare = min(-(-rows // size), budget // VALUE_SHARE)
     schedule = for_a_loss(schedule)
     spec, bases = SweepSpec.assemble(method, budget - spare, schedule, seed, width=width, **how)
-    heard = Reporter([_Parts(report)])
-    result = run_sweep(problem, spec, InProcess, bases=bases, progress=heard)
+    result = run_sweep(problem, spec, InProcess, bases=bases, progress=_Parts(report))
     loss = math.inf if math.isnan(result.loss) else result.loss
     if spare and math.isfinite(loss):
         # Of more rows than it may cost, the same ones in every trial.

@@ -30,6 +30,7 @@ def test_every_variant_changes_something(name: str) -> None:
             "constant-step",
             "no-undo",
             "no-second",
+            "no-plateau",
             "dead-stays",
             "no-bold",
             "coordinates",

@@ -384,6 +384,6 @@ def test_a_metric_chooses_and_ends_a_run_from_the_command_line(
     assert "patience: 2" in config and "choose_by: metric" in config
     # What a metric needs is said in one line before anything is trained.
     refused = command("run", "small.yaml", "--out", "o", "--set", "problem.choose_by=metric")
-    assert refused.code == 2 and "needs a metric and validation data" in refused.err
+    assert refused.code == 2 and "metric without a metric or validation rows" in refused.err
     refused = command("plan", "small.yaml", "--set", "schedule=paper", "--set", "patience=2")
     assert refused.code == 2 and "patience" in refused.err and refused.err.count("\n") == 1
