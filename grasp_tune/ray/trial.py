@@ -102,13 +102,22 @@ class GraspTrainable(FunctionTrainable):
     @classmethod
     def problem(cls, constants: Mapping[str, Any], given: Mapping[str, Any]) -> TorchProblem:
         """Return a fresh problem; `given` are the parameters of `tune.with_parameters`."""
-        config: list[dict[str, Any]] = []
-        with contextlib.suppress(ValueError):  # a callable without a signature
+        signature: inspect.Signature | None = None
+        with contextlib.suppress(ValueError):  # a callable without one
+            signature = inspect.signature(cls.make_problem)
+        wrong, arguments = TypeError(), list[dict[str, Any]]()
+        for arguments in ([], [dict(constants)]):
             try:
-                inspect.signature(cls.make_problem).bind(**given)
-            except TypeError:  # it wants more than that
-                config = [dict(constants)]
-        problem = cls.make_problem(*config, **given)
+                if signature is not None:
+                    signature.bind(*arguments, **given)
+                break
+            except TypeError as error:
+                wrong = error
+        else:
+            names = ", ".join(given) or "nothing"
+            words = f"make_problem{signature}: {wrong}; tune.with_parameters gives {names}"
+            raise InputError(words)
+        problem = cls.make_problem(*arguments, **given)
         if not isinstance(problem, TorchProblem):
             kind = type(problem).__name__
             raise InputError(f"make_problem: it returned {kind}, expected a TorchProblem")
