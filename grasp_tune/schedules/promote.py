@@ -2,7 +2,7 @@
 
 1. Probe: a small share of T at x0, for the size of the gradients, in all and coordinate by
    coordinate, and for the loss.
-2. Which step (`step_list`): a ramp, a geometric list of short runs side by side, a second look at
+2. Which step (`rungs`): a ramp, a geometric list of short runs side by side, a second look at
    the best; beside them the paper's own sweep on its share of the budget (`paper_sweep`), which
    carries the theorem. Kinds of runs: matrix-shaped steps where the model has hidden matrices, else
    coordinate-wise ones; where the budget pays for it, another kind joins.
@@ -32,7 +32,8 @@ from grasp_tune.schedules.probe import parts_of, plan_after, probing
 from grasp_tune.schedules.promote_options import PromoteOptions
 from grasp_tune.schedules.promote_state import PromoteState, finite_loss
 from grasp_tune.schedules.race import race
-from grasp_tune.schedules.step_list import FinalStart, find_step
+from grasp_tune.schedules.rungs import find_step
+from grasp_tune.schedules.step_list import FinalStart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
