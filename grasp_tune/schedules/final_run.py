@@ -247,10 +247,11 @@ class _StepSize:
         """Choose the next step after a part that stands; `bold`: it may leave a plateau."""
         options, before = self._state.options, self._before
         self._before, self._bound = loss, None
+        bold = bold and not self.refused
         falls, left = loss < options.falling * before, options.solved * self._state.start.value
         if falls and 0.0 < loss < left and self._growth > options.least_growth:
             self._bound = loss
-        elif bold and self.stalls(before, loss) and not self.learned and not self.refused:
+        elif bold and self.stalls(before, loss) and not (before <= 0.0 or self.learned):
             self._bound = loss * min(1.0, (1.0 + loss / before) / 2)  # about as fast as before
         if self._bound is not None:
             self._change(self._growth)

@@ -12,11 +12,14 @@ from torch import nn
 import grasp_tune as gt
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.search import Search
-from grasp_tune.core.tasks import ScoreOutcome
+from grasp_tune.core.spec import SweepSpec
+from grasp_tune.core.tasks import Arm, ProbeOutcome, ScoreOutcome
 from grasp_tune.report.advice import next_steps
 from grasp_tune.report.figures import curve_figure
 from grasp_tune.runtime.sweep_folder import load_search
-from grasp_tune.schedules.final_run import ENDED_EARLY
+from grasp_tune.schedules.final_run import ENDED_EARLY, _StepSize
+from grasp_tune.schedules.promote_state import PromoteState
+from grasp_tune.schedules.step_list import FinalStart
 
 
 def memorizing() -> gt.TorchProblem:
@@ -153,3 +156,27 @@ def test_a_network_that_begins_on_a_plateau_leaves_it() -> None:
     with torch.no_grad():
         assert nn.functional.cross_entropy(result.model(x), y) < 0.3
     assert sum(result.calls.values()) <= 2_000 and not result.calls["repeated"]
+
+
+def test_a_larger_step_is_tried_on_a_plateau_once_and_never_from_a_loss_of_zero() -> None:
+    probe = ProbeOutcome(100, "0" * 16, 100, 2.0, 5.0, 400, 100, 2.0, 4.1)
+    method = gt.NonConvex()
+    spec = SweepSpec(method, 2_000)
+    state = PromoteState(gt.Promote(), spec, probe, method.plan(10**6, 2.0, 2.0), left=2_000)
+    step = _StepSize(state, FinalStart(arm := Arm.of(1, "adam", 0.01), arm, loss=2.0))
+    step.go_on(1.96, bold=True)  # above 0.95 * 2.0, and above 0.85 times the start's 2.0
+    assert step.on_trial and step.arm.value == pytest.approx(0.04)
+    # It must fall about as fast as before: to (1 + 0.98) / 2 of 1.96, which is 1.9404.
+    assert step.accepts(1.94) and not step.accepts(1.941)
+    step.go_back()
+    assert step.refused and step.arm.value == pytest.approx(0.01)
+    step.go_on(1.95, bold=True)
+    assert not step.on_trial
+    for before, bold in ((0.0, True), (2.0, False)):
+        step = _StepSize(state, FinalStart(arm, arm, loss=before))
+        step.go_on(1.96, bold=bold)
+        assert not step.on_trial
+    # What has left its plateau, at 0.85 * 2.0, needs no larger step.
+    step = _StepSize(state, FinalStart(arm, arm, loss=1.7))
+    step.go_on(1.69, bold=True)
+    assert not step.on_trial and step.learned
