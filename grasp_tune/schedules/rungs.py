@@ -59,6 +59,7 @@ def find_step(
         state.notes.append("no run stayed finite")
         return None, known
     length = yield from _wait(state, lists, length)
+    lists = [item for item in lists if math.isfinite(item.lowest)]
     start = yield from _second_rung(state, lists, length)
     return start, known
 
@@ -83,6 +84,11 @@ def _wait(state: PromoteState, lists: list[StepList], length: int) -> Generator[
         used = {state_key(item.arms[at].index, length) for item, at in runs}
         state.discard = tuple(ended - used)
         found, _ = yield from state.train(f"wait{length}", segments)
+        ends = [found.get(item.arms[place].index) for item, place in runs]
+        if not any(math.isfinite(finite_loss(item)) for item in ends):  # the states before stand
+            for item in lists:
+                item.losses = {at: item.losses[at] for owner, at in runs if owner is item}
+            break
         state.discard = tuple(used)
         length *= 2
         for item in lists:

@@ -58,7 +58,7 @@ class StepList:
         self.losses[place] = finite_loss(ended)
         if ended is not None and ended.curve:
             self.curves[place] = tuple(late_losses(ended))
-            high = state.height(0.0) + 1.5 * state.noise(ended.calls // len(ended.curve))
+            high = state.start.value + 1.5 * state.noise(ended.calls // len(ended.curve))
             if max(point.loss for point in ended.curve) > high:
                 self.overshot.add(place)
 

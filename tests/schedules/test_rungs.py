@@ -141,3 +141,19 @@ def test_runs_go_on_while_none_has_learned_anything() -> None:
         SweepSpec(NonConvex(), 2_000, schedule=Promote(wait=0.0)), plateau(50, 0.01)
     )
     assert not segments(tasks, "wait")
+
+
+def test_runs_that_all_fail_while_they_wait_leave_the_states_before() -> None:
+    usual = plateau(10**6, 0.01)
+
+    def reply(task: Task) -> Outcome:
+        outcome = usual(task)
+        if not task.id.startswith("wait") or not isinstance(outcome, TrainOutcome):
+            return outcome
+        failed = (replace(item, finite=False, loss=math.nan) for item in outcome.segments)
+        return replace(outcome, segments=tuple(failed))
+
+    search, tasks = checked_run(SweepSpec(NonConvex(), 2_000), reply)
+    assert [segment.stop for segment in segments(tasks, "wait")] == [64] * 3
+    assert {segment.start for segment in segments(tasks, "second")} == {32}
+    assert search.choice is not None and search.choice.key != "x0"
