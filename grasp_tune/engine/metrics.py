@@ -1,14 +1,19 @@
 """Metrics of predictions, larger is better: what people judge a model by beside its loss."""
 
+import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from copy import copy
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from grasp_tune.core.errors import ProblemError, expect
 
-Metric = Callable[[Tensor, Tensor], float]
+Metric = Callable[[Any, Any], float]  # of outputs and targets, or of outputs and the batch
+_TARGETS = ("labels", "label", "targets", "target", "y")  # where batches of all kinds have them
 _HELD = 2**24  # numbers of outputs that are held for a metric: 64 MiB
 
 
@@ -95,20 +100,96 @@ def find_metric(metric: str | Metric) -> tuple[str, Metric]:
     """Return the name and the function of a metric that is given by either."""
     if callable(metric):
         return getattr(metric, "__name__", type(metric).__name__), metric
-    wanted = f"{', '.join(METRICS)}, or a function of (outputs, targets)"
+    wanted = f"{', '.join(METRICS)}, or a function of (outputs, targets) or (outputs, batch)"
     expect(metric in METRICS, "metric", repr(metric), wanted, ProblemError)
     return metric, METRICS[metric]
 
 
-def measured(metric: str | Metric, outputs: Tensor, targets: Tensor) -> float:
+def compared(metric: str | Metric, batch: Any) -> Any:
+    """Return what a metric compares outputs with: the targets of a batch, or all of it.
+
+    All of it where a function calls a parameter `batch`. Else what a mapping, or an object, has
+    under one of the usual names, or the last part of a tuple.
+    """
+    try:
+        if callable(metric) and "batch" in inspect.signature(metric).parameters:
+            return batch
+    except ValueError:  # a function that is not written in Python
+        pass
+    look = batch.get if isinstance(batch, Mapping) else lambda name: getattr(batch, name, None)
+    found = [item for name in _TARGETS if (item := look(name)) is not None]
+    if isinstance(batch, tuple | list) and len(batch) > 1:
+        found.append(batch[-1])
+    if found:
+        return found[0]
+    keys = f" of {', '.join(map(repr, batch))}" if isinstance(batch, Mapping) else ""
+    places = f"the last part of a tuple, or one of {', '.join(_TARGETS)}"
+    raise ProblemError(
+        f"metric: a batch, a {type(batch).__name__}{keys}, has no targets where they are looked "
+        f"for ({places}); give a function of (outputs, batch)"
+    )
+
+
+def loss_and_outputs(
+    model: nn.Module, loss: Callable[[nn.Module, Any], Any], batch: Any
+) -> tuple[Any, Any]:
+    """Return a batch's loss, and what the model gave as it was computed: one pass for both.
+
+    Of batches of two parts only what the inputs alone gave counts, of others the first answer.
+    """
+    heard, pair = list[Any](), isinstance(batch, tuple | list) and len(batch) == 2
+
+    def hear(model: nn.Module, given: tuple[Any, ...], named: Any, output: Any) -> None:
+        if not heard and (not pair or (len(given) == 1 and given[0] is batch[0] and not named)):
+            heard.append(_own(output))  # the loss may change it
+
+    hears = not isinstance(model, torch.jit.ScriptModule)
+    with model.register_forward_hook(hear, with_kwargs=True) if hears else nullcontext():
+        found = loss(model, batch)
+    if not heard and not pair:
+        text = "the loss asks the model in a way of its own, so what it gives is not known"
+        raise ProblemError(f"metric: {text}; call model(...) in the loss")
+    if not heard:
+        with torch.no_grad():
+            heard.append(_own(model(batch[0])))
+    return found, heard[0]
+
+
+def _own(output: Any) -> Any:
+    if isinstance(output, Tensor):
+        return output.detach().clone()
+    if not isinstance(output, dict):
+        return output
+    made = copy(output)  # of its class, whose items may be attributes too
+    for name, item in output.items():
+        made[name] = _own(item)
+    return made
+
+
+def scores_of(outputs: Any) -> Any:
+    """Return what a model calls `logits`, or all that it gave."""
+    if isinstance(outputs, Mapping):
+        return outputs.get("logits", outputs)
+    return getattr(outputs, "logits", outputs)
+
+
+def measured(metric: str | Metric, outputs: Any, targets: Any) -> float:
     """Return the metric of these outputs; `ProblemError` where it gives no number.
 
-    NaN where an output is, which names no class.
+    Named metrics take tensors, of outputs also those called `logits`. NaN where an output is, which
+    names no class.
     """
     name, function = find_metric(metric)
-    if outputs.isnan().any():
+    if isinstance(metric, str):
+        outputs = scores_of(outputs)
+        for what, item in (("outputs", outputs), ("targets", targets)):
+            if not isinstance(item, Tensor):
+                text = f"{name} takes a tensor of {what}, got {type(item).__name__}"
+                raise ProblemError(f"metric: {text}; give a function of (outputs, batch)")
+    if isinstance(outputs, Tensor) and outputs.isnan().any():
         return math.nan
-    found = function(outputs, targets)
+    with torch.no_grad():
+        found = function(outputs, targets)
     try:
         return float(found)
     except (TypeError, ValueError, OverflowError, RuntimeError):
@@ -119,17 +200,24 @@ def measured(metric: str | Metric, outputs: Tensor, targets: Tensor) -> float:
 class Validated:
     """What a model gave for validation rows at one point, minibatch by minibatch."""
 
-    def __init__(self) -> None:
+    def __init__(self, metric: str | Metric | None) -> None:
+        self._given = metric
         self._losses: list[float] = []
         self._pairs: list[tuple[Tensor, Tensor]] = []
+        self._apart: list[float] = []  # metrics of minibatches that cannot be held
         self._size = 0  # numbers that are held
 
-    def add(self, loss: float, outputs: object, targets: object) -> None:
+    def add(self, loss: float, outputs: Any, targets: Any) -> None:
         """Take in a minibatch; of outputs only so many that they fit into memory."""
         self._losses.append(loss)
-        if isinstance(outputs, Tensor) and isinstance(targets, Tensor) and self._size < _HELD:
+        if self._given is None or self._size >= _HELD:
+            return
+        outputs = scores_of(outputs) if isinstance(self._given, str) else outputs
+        if isinstance(outputs, Tensor) and isinstance(targets, Tensor):
             self._size += outputs.numel()
             self._pairs.append((outputs.cpu(), targets.cpu()))
+        else:
+            self._apart.append(measured(self._given, outputs, targets))
 
     @property
     def loss(self) -> float:
@@ -137,9 +225,13 @@ class Validated:
         mean = sum(self._losses) / len(self._losses) if self._losses else math.nan
         return mean if math.isfinite(mean) or not self._losses else math.inf
 
-    def metric(self, metric: str | Metric | None) -> float:
-        """The metric over all rows at once, which is not the mean over minibatches; else NaN."""
-        if metric is None or len({(x.shape[1:], y.shape[1:]) for x, y in self._pairs}) != 1:
+    @property
+    def metric(self) -> float:
+        """The metric over all rows at once, where they can be joined; else minibatches' mean."""
+        if self._given is None or not (self._pairs or self._apart):
             return math.nan
-        outputs, targets = zip(*self._pairs, strict=True)
-        return measured(metric, torch.cat(outputs), torch.cat(targets))
+        if not self._apart and len({(x.shape[1:], y.shape[1:]) for x, y in self._pairs}) == 1:
+            outputs, targets = zip(*self._pairs, strict=True)
+            return measured(self._given, torch.cat(outputs), torch.cat(targets))
+        found = [*self._apart, *(measured(self._given, *pair) for pair in self._pairs)]
+        return sum(found) / len(found)

@@ -6,15 +6,13 @@ Every call of the user's loss happens here, and is counted here. Random numbers 
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from grasp_tune.core.errors import ProblemError
 from grasp_tune.core.random_streams import address
-from grasp_tune.engine.metrics import Validated, measured
+from grasp_tune.engine.metrics import Validated, compared, loss_and_outputs, measured
 from grasp_tune.engine.problem import Batch, TorchProblem
 from grasp_tune.engine.streams import PURPOSES, Stream, full_batches, seed_globally
 
@@ -30,7 +28,7 @@ class Oracle:
         self.model = problem.build(seed)
         self.parameters = [item for item in self.model.parameters() if item.requires_grad]
         self._streams: dict[str, Stream] = {}
-        self.validated = Validated()  # at the point where the model is
+        self.validated = Validated(problem.metric)  # at the point where the model is
         self._noise = address(seed, "noise") % 2**62
 
     def stream(self, purpose: str) -> Stream:
@@ -53,34 +51,24 @@ class Oracle:
         Gradients are on: a loss may take derivatives itself (a penalty on gradients, the residual
         of a differential equation).
         """
-        batch = self._batch(purpose, call)
-        metric = self.problem.metric
+        batch, metric = self._batch(purpose, call), self.problem.metric
         if metric is None or purpose != "validation":
             return float(self._loss(batch))
-        if not isinstance(batch, tuple | list) or len(batch) != 2:
-            raise ProblemError("metric: it needs batches of two parts, inputs and targets")
-        (inputs, targets), seen = batch, list[Tensor]()
-
-        def see(model: nn.Module, given: tuple[Any, ...], named: Any, output: Any) -> None:
-            if len(given) == 1 and given[0] is inputs and not named and isinstance(output, Tensor):
-                seen.append(output.detach().clone())  # the loss may change it
-
-        hears = not isinstance(self.model, torch.jit.ScriptModule)
-        hook = self.model.register_forward_hook(see, with_kwargs=True) if hears else nullcontext()
-        with hook:
-            loss = float(self._loss(batch))
-        if not seen:  # the loss asks the model in a way of its own
-            with torch.no_grad():
-                seen.append(self.model(inputs))
-        outputs = seen[0]
-        self.validated.add(loss, outputs, targets)
+        targets = compared(metric, batch)
+        found, outputs = loss_and_outputs(self.model, lambda _, given: self._loss(given), batch)
+        self.validated.add(loss := float(found), outputs, targets)
         by_loss = self.problem.choose_by == "loss"
         return loss if by_loss else 1.0 - measured(metric, outputs, targets)
+
+    def check_metric(self) -> None:
+        """Raise `ProblemError` where validation rows lack what the metric needs: now, not later."""
+        if self.problem.metric is not None and self.problem.validation_rows:
+            compared(self.problem.metric, self.stream("validation").batch(0))
 
     def measured(self) -> tuple[float, float]:
         """Return loss (NaN where that is the score) and metric of the validation rows seen here."""
         loss = math.nan if self.problem.choose_by == "loss" else self.validated.loss
-        return loss, self.validated.metric(self.problem.metric)
+        return loss, self.validated.metric
 
     def exact(self, *, gradient: bool, counted: bool = False) -> float:
         """Return the loss over all data, and leave its gradient where asked.

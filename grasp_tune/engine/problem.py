@@ -71,7 +71,9 @@ class TorchProblem:
         arrays to memory); where given, the ensemble compares losses there, in evaluation mode.
     device: `None` picks CUDA, then MPS, then the CPU.
     metric: what people judge the model by, larger is better: `accuracy`, `f1`, `auc`, `r2`, or a
-        function of (outputs, targets), where a batch is (inputs, targets).
+        function of (outputs, targets) or (outputs, batch). Targets are the last part of a tuple, or
+        what a mapping or an object calls `labels`, `label`, `targets`, `target` or `y`. A parameter
+        named `batch` is given all of the batch, whatever it is.
     choose_by: `loss`, or `metric`: the ensemble compares 1 - metric of validation minibatches.
     weight_decay: decoupled, as in AdamW: every step multiplies the weights (parameters of two or
         more dimensions) by 1 - step size * weight_decay. Optimizers without a step size, such as

@@ -14,7 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from grasp_tune.core.checkpoint_keys import START
-from grasp_tune.core.tasks import Outcome, SegmentOutcome, Task, TrainOutcome, TrainTask
+from grasp_tune.core.tasks import (
+    Outcome,
+    ProbeTask,
+    SegmentOutcome,
+    Task,
+    TrainOutcome,
+    TrainTask,
+)
 from grasp_tune.engine import checkpoints
 from grasp_tune.engine.checkpoints import Checkpoint, Store
 from grasp_tune.engine.fused import task_threads
@@ -82,6 +89,8 @@ class Worker:
                     ended.append(run.finish())
                     del run  # makes room for the next one
                 return TrainOutcome(sum(item.calls for item in ended), self.origin, tuple(ended))
+            if isinstance(task, ProbeTask):
+                self.oracle.check_metric()
             samples = SamplingRun(self, task, self.oracle.measured)
             while (call := samples.wants) is not None:
                 samples.feed(self._sample(*call))
@@ -90,7 +99,7 @@ class Worker:
 
     def place(self, key: str) -> Checkpoint | None:
         """Put the model at x0 or at a checkpoint; returns the latter."""
-        self.oracle.validated = Validated()
+        self.oracle.validated = Validated(self.oracle.problem.metric)
         self.model.zero_grad()  # makes room for what is read
         saved = None if key == START else self.store.read(key)
         checkpoints.load_model(self.model, self.start if saved is None else saved.tensors, key)

@@ -13,7 +13,7 @@ from grasp_tune.core.methods import Method
 from grasp_tune.core.spec import AnySchedule, SweepSpec
 from grasp_tune.core.tasks import TrainOutcome
 from grasp_tune.engine.fused import fusion_width
-from grasp_tune.engine.metrics import measured
+from grasp_tune.engine.metrics import Validated, compared, loss_and_outputs
 from grasp_tune.engine.problem import TorchProblem, checked_problem, row_count
 from grasp_tune.engine.streams import full_batches
 from grasp_tune.executors.local import InProcess
@@ -57,9 +57,11 @@ def _value(problem: TorchProblem, model: nn.Module, data: Any, drawn: list[int] 
     model.to(device).eval()
     parts = list(full_batches(data, device))
     if metric is not None and problem.choose_by == "metric":
-        with torch.no_grad():
-            outputs = torch.cat([model(batch[0]) for batch, _ in parts])
-        return 1.0 - measured(metric, outputs, torch.cat([batch[1] for batch, _ in parts]))
+        seen = Validated(metric)
+        for batch, _ in parts:
+            loss, outputs = loss_and_outputs(model, problem.loss, batch)
+            seen.add(float(loss.detach()), outputs, compared(metric, batch))
+        return 1.0 - seen.metric
     total = sum(float(problem.loss(model, batch).detach()) * count for batch, count in parts)
     return total / sum(count for _, count in parts)
 

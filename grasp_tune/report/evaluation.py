@@ -22,7 +22,7 @@ from grasp_tune.config.build import Built
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.records import decode, encode
 from grasp_tune.data.data import DataSpec
-from grasp_tune.engine.metrics import accuracy, classes_of, measured
+from grasp_tune.engine.metrics import accuracy, classes_of, compared, measured
 from grasp_tune.runtime.files import read_json, write_json_atomic
 
 FILE = "run.json"
@@ -136,7 +136,7 @@ def _scores(model: Any, built: Built, x: Tensor, y: Tensor) -> Scores:
         return Scores(len(x), mean)
     whole, right = torch.cat(outputs).cpu(), y.cpu()
     classes = built.data.labels is not None and classes_of(whole) is not None
-    asked = None if metric is None else measured(metric, whole, right)
+    asked = None if metric is None else measured(metric, whole, compared(metric, (x, right)))
     return Scores(len(x), mean, accuracy(whole, right) if classes else None, asked)
 
 

@@ -1,14 +1,28 @@
 """Metrics, by hand and against scikit-learn."""
 
 import math
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from grasp_tune.core.errors import ProblemError
-from grasp_tune.engine.metrics import accuracy, auc, f1, find_metric, measured, r2
+from grasp_tune.engine.metrics import (
+    Validated,
+    accuracy,
+    auc,
+    compared,
+    f1,
+    find_metric,
+    measured,
+    r2,
+)
+from grasp_tune.engine.oracle import Oracle
 from grasp_tune.engine.problem import TorchProblem
+from tests.engine import workbench
 
 
 def test_metrics_by_hand() -> None:
@@ -83,3 +97,151 @@ def test_a_metric_is_a_name_or_a_function() -> None:
         )
     with pytest.raises(ProblemError, match=r"outputs of shape \(2, 3, 4\) name no class"):
         accuracy(torch.zeros(2, 3, 4), torch.zeros(2))
+
+
+class Worded(nn.Linear):
+    """Answers as a model of Hugging Face: by the names of its inputs, with scores as `logits`."""
+
+    def forward(self, features: Tensor, labels: Tensor, mask: Tensor) -> dict[str, Tensor]:  # type: ignore[override]
+        scores = super().forward(features)
+        return {"loss": nn.functional.cross_entropy(scores, labels), "logits": scores}
+
+
+def model() -> nn.Module:
+    return Worded(workbench.FEATURES, workbench.CLASSES)
+
+
+class Graph(SimpleNamespace):
+    """A batch that is an object, with the targets as `y`."""
+
+    def to(self, device: object) -> "Graph":
+        return self
+
+
+def masked_share(outputs: dict[str, Tensor], batch: dict[str, Tensor]) -> Tensor:
+    right = outputs["logits"].argmax(1) == batch["labels"]
+    return right[batch["mask"]].double().mean()
+
+
+def with_mask(features: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    return {"features": features, "labels": labels, "mask": features[:, 0] > 0}
+
+
+X, Y = workbench.rows()
+MAPPINGS = [
+    {k: v[0] for k, v in with_mask(x[None], y[None]).items()} for x, y in zip(X, Y, strict=True)
+]
+KINDS: dict[str, tuple[Callable[[], nn.Module], Callable[[Any, Any], Tensor], Any]] = {
+    "mapping": (model, lambda model, batch: model(**batch)["loss"], MAPPINGS),
+    "three parts": (
+        workbench.linear,
+        lambda model, batch: (
+            batch[1] * nn.functional.cross_entropy(model(batch[0]), batch[2], reduction="none")
+        ).mean(),
+        (X, torch.ones(len(X)), Y),
+    ),
+    "object": (
+        workbench.linear,
+        lambda model, batch: nn.functional.cross_entropy(model(batch.x), batch.y),
+        lambda: [Graph(x=X[at : at + 8], y=Y[at : at + 8]) for at in range(0, len(X), 8)],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["accuracy", "f1", "auc"])
+def test_a_named_metric_finds_outputs_and_targets_of_any_batch(kind: str, name: str) -> None:
+    build, loss, data = KINDS[kind]
+    given = workbench.problem(build, loss, data=data, validation=data, metric=name)
+    by_metric = workbench.problem(
+        build, loss, data=data, validation=data, metric=name, choose_by="metric"
+    )
+    oracle = Oracle(given, 0)
+    values = [oracle.value("validation", call) for call in range(3)]
+    x, y = zip(*(pair(oracle.stream("validation").batch(call)) for call in range(3)), strict=True)
+    with torch.no_grad():
+        scores = nn.functional.linear(torch.cat(x), *oracle.model.parameters())
+    expected = find_metric(name)[1](scores, torch.cat(y))
+    assert oracle.validated.metric == pytest.approx(expected)
+    assert values[0] == pytest.approx(float(nn.functional.cross_entropy(scores[:8], y[0])))
+    first = find_metric(name)[1](scores[:8], y[0])
+    assert Oracle(by_metric, 0).value("validation", 0) == pytest.approx(1.0 - first)
+
+
+def pair(batch: Any) -> tuple[Tensor, Tensor]:
+    if isinstance(batch, dict):
+        return batch["features"], batch["labels"]
+    return (batch[0], batch[2]) if isinstance(batch, tuple) else (batch.x, batch.y)
+
+
+def test_a_function_of_the_batch_is_given_all_of_it() -> None:
+    build, loss, data = KINDS["mapping"]
+    given = workbench.problem(build, loss, data=data, validation=data, metric=masked_share)
+    oracle = Oracle(given, 0)
+    shares = []
+    for call in range(3):
+        oracle.value("validation", call)
+        batch = oracle.stream("validation").batch(call)
+        with torch.no_grad():
+            shares.append(float(masked_share(oracle.model(**batch), batch)))
+    assert oracle.validated.metric == pytest.approx(sum(shares) / 3)  # minibatches' mean
+
+
+@pytest.mark.parametrize(
+    ("batch", "place"),
+    [
+        ((1, 2, 3), 3),
+        ([1, 2], 2),
+        ({"input_ids": 1, "labels": 2, "y": 3}, 2),
+        ({"image": 1, "label": 2}, 2),
+        ({"x": 1, "target": 2, "y": None}, 2),
+        (SimpleNamespace(x=1, y=2, batch=3), 2),
+    ],
+)
+def test_targets_are_found_in_the_usual_places(batch: Any, place: int) -> None:
+    assert compared("accuracy", batch) == place
+    assert compared(lambda outputs, targets: 0.0, batch) == place
+    assert compared(lambda outputs, batch: 0.0, batch) is batch
+
+
+@pytest.mark.parametrize("metric", ["accuracy", max])
+def test_a_batch_without_targets_is_one_sentence_before_the_training(metric: Any) -> None:
+    rows = [{"image": x, "wanted": y} for x, y in zip(X, Y, strict=True)]
+    given = workbench.problem(
+        loss=lambda model, batch: nn.functional.cross_entropy(
+            model(batch["image"]), batch["wanted"]
+        ),
+        data=rows,
+        validation=0.2,
+        metric=metric,
+    )
+    words = r"a dict of 'image', 'wanted', has no targets where they are looked for \(the last part"
+    with pytest.raises(ProblemError, match=words + r".*; give a function of \(outputs, batch\)"):
+        workbench.Bench(given).probe()
+
+
+def test_outputs_that_a_named_metric_cannot_read_are_one_sentence() -> None:
+    with pytest.raises(ProblemError, match="accuracy takes a tensor of outputs, got tuple; give a"):
+        measured("accuracy", (X, None), Y)
+    with pytest.raises(ProblemError, match="takes a tensor of targets, got list; give a function"):
+        measured("accuracy", X, [1, 2])
+
+
+def test_minibatches_that_cannot_be_joined_have_a_mean() -> None:
+    seen = Validated("accuracy")
+    assert math.isnan(seen.metric)
+    seen.add(1.0, torch.eye(2), torch.tensor([0, 0]))  # half of them right
+    seen.add(1.0, torch.eye(3), torch.tensor([0, 1, 2]))  # all of them, of three classes
+    assert seen.metric == 0.75
+
+
+def test_a_loss_that_asks_parts_of_the_model_gives_no_outputs() -> None:
+    given = workbench.problem(
+        lambda: nn.Sequential(workbench.linear()),
+        loss=lambda model, batch: nn.functional.cross_entropy(model[0](batch["x"]), batch["y"]),
+        data=[{"x": x, "y": y} for x, y in zip(X, Y, strict=True)],
+        validation=0.2,
+        metric="accuracy",
+    )
+    with pytest.raises(ProblemError, match=r"a way of its own.*; call model\(\.\.\.\) in the loss"):
+        Oracle(given, 0).value("validation", 0)
