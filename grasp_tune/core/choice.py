@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from grasp_tune.core.checkpoint_keys import Key
+from grasp_tune.core.checkpoint_keys import Key, place_of
 from grasp_tune.core.ensemble import Tally
 from grasp_tune.core.errors import InputError, whole
 from grasp_tune.core.records import Json, encode, record
@@ -35,8 +35,9 @@ class Candidate:
     @classmethod
     def of(cls, key: Key, arm: Arm, score: float, note: str = "") -> "Candidate":
         """Return a point of a run that no fresh sample has scored."""
-        end = (key.call, key.what == "average", score)
-        return cls(str(key), arm.index, arm.base, arm.value, *end, note=note)
+        _, call, what = place_of(key)
+        end = (call, what == "average", score)
+        return cls(key, arm.index, arm.base, arm.value, *end, note=note)
 
 
 @record

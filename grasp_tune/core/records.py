@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 
 from typing_extensions import dataclass_transform
 
-from grasp_tune.core.checkpoint_keys import Key
 from grasp_tune.core.errors import InputError
 
 Json = Any  # what json.loads gives
@@ -32,9 +31,9 @@ def encode(value: object) -> Json:
         return [encode(item) for item in value]
     if isinstance(value, dict):
         return {str(key): encode(item) for key, item in value.items()}
-    if isinstance(value, str) or (isinstance(value, float) and not math.isfinite(value)):
-        return str(value)  # a key becomes text
-    if value is None or isinstance(value, bool | int | float):
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if value is None or isinstance(value, bool | int | float | str):
         return value
     raise InputError(f"cannot write a {type(value).__name__} as JSON")
 
@@ -60,17 +59,32 @@ def record(kind: type[Record]) -> type[Record]:
 _hints = cache(typing.get_type_hints)
 
 
-def decode(kind: type[Record], value: Json) -> Record:
-    """Return the record of class `kind` that `encode` wrote as `value`, every type checked."""
-    return typing.cast(Record, _decode(kind, value, kind.__name__))
+@cache
+def _names(kind: Any) -> set[str] | None:
+    return {item.name for item in fields(kind)} if is_dataclass(kind) else None
+
+
+@typing.overload
+def decode(kind: type[Record], value: Json) -> Record: ...
+@typing.overload
+def decode(kind: types.UnionType, value: Json) -> Any: ...
+def decode(kind: Any, value: Json) -> Any:
+    """Return the record of class `kind` that `encode` wrote as `value`, every type checked.
+
+    Of several kinds it is the one with these very fields.
+    """
+    return _decode(kind, value, "record" if isinstance(kind, types.UnionType) else kind.__name__)
 
 
 def _decode(kind: Any, value: Json, where: str) -> object:
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     wanted = getattr(kind, "__name__", str(kind))
-    if origin in (typing.Union, types.UnionType):  # one type or None
-        (rest,) = (choice for choice in inner if choice is not types.NoneType)
-        return None if value is None else _decode(rest, value, where)
+    if origin in (typing.Union, types.UnionType):  # one type or None, or several records
+        if value is None and types.NoneType in inner:
+            return None
+        rest = [choice for choice in inner if choice is not types.NoneType]
+        alike = [x for x in rest if isinstance(value, dict) and set(value) == _names(x)]
+        return _decode((alike or rest)[0], value, where)
     if kind is Any:
         return value
     if origin is list and isinstance(value, list):
@@ -83,15 +97,13 @@ def _decode(kind: Any, value: Json, where: str) -> object:
             pairs = enumerate(zip(items, value, strict=True))
             return tuple(_decode(item, entry, f"{where}[{at}]") for at, (item, entry) in pairs)
         wanted = f"{len(items)} entries"
-    elif kind is Key and isinstance(value, str):
-        return Key.parse(value)
-    elif is_dataclass(kind) and isinstance(value, dict):
-        hints, names = _hints(typing.cast(type, kind)), [item.name for item in fields(kind)]
-        unknown, missing = sorted(set(value) - set(names)), [n for n in names if n not in value]
-        if unknown or missing:
+    elif isinstance(value, dict) and (names := _names(kind)) is not None:
+        hints = _hints(kind)
+        if set(value) != names:
+            unknown, missing = sorted(set(value) - names), sorted(names - set(value))
             raise InputError(f"{where}: unknown keys {unknown}, missing keys {missing}")
-        found = {name: _decode(hints[name], value[name], f"{where}.{name}") for name in names}
-        return typing.cast(type, kind)(**found)
+        found = {name: _decode(hints[name], value[name], f"{where}.{name}") for name in value}
+        return typing.cast(object, kind(**found))
     elif kind is float:
         if isinstance(value, str) and value in _WORDS:
             return _WORDS[value]

@@ -43,7 +43,7 @@ class _State:
 
     format: int
     spec: dict[str, Json]
-    outcomes: dict[str, Json]
+    outcomes: dict[str, Outcome]
     failures: dict[str, list[str]]
     repeated: int
     notes: list[str]
@@ -253,9 +253,8 @@ class Search:
 
     def state(self) -> dict[str, Json]:
         """Return everything needed to rebuild the search, as JSON values."""
-        outcomes = {key: tasks.outcome_to_dict(item) for key, item in self.outcomes.items()}
-        known = self.spec.to_dict(), outcomes, self.failures
-        return dict(encode(_State(1, *known, self.repeated, self.notes)))
+        known = self.spec.to_dict(), dict(self.outcomes), self.failures
+        return dict(encode(_State(2, *known, self.repeated, self.notes)))
 
     @classmethod
     def from_state(
@@ -265,8 +264,8 @@ class Search:
 
         extend: where the search has ended and `spec` has more budget, return one that goes on.
         """
-        if not isinstance(state, dict) or state.get("format") != 1:
-            raise InputError("not a search state of format 1")
+        if not isinstance(state, dict) or state.get("format") != 2:
+            raise InputError("not a search state of format 2")
         found = decode(_State, state)
         spec = spec or SweepSpec.from_dict(found.spec)
         before = spec.before(found.spec) if extend else spec
@@ -277,9 +276,8 @@ class Search:
             before = replace(spec, extends=(*before.extends, before.budget))
         elif difference := before.difference(found.spec):
             raise InputError(f"the saved search differs from this one: {difference}")
-        outcomes = {key: tasks.outcome_from_dict(item) for key, item in found.outcomes.items()}
         search = cls(before)
-        search.replay(outcomes, found.failures)
+        search.replay(found.outcomes, found.failures)
         search.repeated, search.notes = whole("repeated", found.repeated, 0), found.notes
         return search
 

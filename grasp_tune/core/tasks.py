@@ -6,12 +6,12 @@ A task says everything a worker needs besides the problem; an outcome holds numb
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 from grasp_tune.core import checkpoint_keys as keys
 from grasp_tune.core.checkpoint_keys import MOMENTS, START, Key
 from grasp_tune.core.errors import InputError, whole
-from grasp_tune.core.records import Json, decode, encode, record
+from grasp_tune.core.records import record
 from grasp_tune.optimizers.registry import described
 
 Score = Literal["gradient", "value"]  # what the ensemble compares: |mean gradient| or mean loss
@@ -341,21 +341,3 @@ def check_answer(task: Task, outcome: Outcome) -> None:
     for what, size in sizes.items():
         if not isinstance(size, float) or size < 0.0:  # NaN passes
             raise InputError(f"{where}: {what}: got {size!r}, expected a number >= 0")
-
-
-def task_to_dict(task: Task) -> dict[str, Json]:
-    return {"phase": task.phase, "task": encode(task)}
-
-
-def outcome_to_dict(outcome: Outcome) -> dict[str, Json]:
-    return {"phase": outcome.phase, "outcome": encode(outcome)}
-
-
-def outcome_from_dict(data: Json) -> Outcome:
-    """Return the outcome that `outcome_to_dict` wrote as JSON values."""
-    phase = data.get("phase") if isinstance(data, dict) else None
-    for kind in get_args(Outcome):
-        if kind.phase == phase:
-            found: Outcome = decode(kind, data.get("outcome"))
-            return found
-    raise InputError(f"phase: got {phase!r}, expected that of an outcome")

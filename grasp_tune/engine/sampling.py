@@ -131,7 +131,7 @@ class SamplingRun:
             self._stages += [(START, *span, True), (START, "value", *values, False)]
         self._go_on()
         for part in range(getattr(task, "merge", 0)):
-            self.load(bench.store.read(str(part_key(part))).tensors, {})
+            self.load(bench.store.read(part_key(part)).tensors, {})
 
     def _go_on(self) -> None:
         """Go to the next point where samples are wanted."""
@@ -187,10 +187,10 @@ class SamplingRun:
             return ScoreOutcome(task.calls, origin, tuple(found))
         first, second = self._seen
         if task.part is not None:
-            store.write(str(part_key(task.part)), self.state()[0], {})
+            store.write(part_key(task.part), self.state()[0], {})
         elif task.moments:
             peaks = {f"peak.{at}": item for at, item in enumerate(first.peaks)}
-            store.write(str(MOMENTS), peaks, {"typical": typical_peak(first.peaks)})
+            store.write(MOMENTS, peaks, {"typical": typical_peak(first.peaks)})
         # Where no values were asked for, those that came with the gradients cost nothing.
         valued = second if second.count else first
         gradients, values = (first.count, *first.gradients), (valued.count, *valued.losses)
@@ -203,6 +203,6 @@ def read_coordinates(store: Store, power: float, like: Sequence[Tensor]) -> Coor
     """Return what the probe saw of each coordinate of a run, None where it does not matter."""
     if not power:
         return None
-    saved = store.read(str(MOMENTS))
+    saved = store.read(MOMENTS)
     peaks = [saved.tensors[f"peak.{at}"].to(item.device) for at, item in enumerate(like)]
     return Coordinates(power, peaks, float(saved.meta["typical"]))

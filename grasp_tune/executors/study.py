@@ -30,9 +30,9 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from grasp_tune.core.choice import best_seen
 from grasp_tune.core.errors import CheckpointError, GraspError, InputError, SearchError
-from grasp_tune.core.records import Json, fingerprint
+from grasp_tune.core.records import Json, decode, encode, fingerprint
 from grasp_tune.core.spec import SweepSpec
-from grasp_tune.core.tasks import Outcome, TrainOutcome, outcome_from_dict, outcome_to_dict
+from grasp_tune.core.tasks import Outcome, TrainOutcome
 from grasp_tune.runtime import files
 from grasp_tune.runtime.driver import SELECT
 from grasp_tune.runtime.executor import Died, Ended
@@ -217,7 +217,8 @@ class StudyLog:
         if trial.number not in self._outcomes and trial.state.is_finished():
             try:
                 found = _get_json(trial.system_attrs, OUTCOME)
-                self._outcomes[trial.number] = None if found is None else outcome_from_dict(found)
+                known = None if found is None else decode(Outcome, found)
+                self._outcomes[trial.number] = known
             except (ValueError, GraspError) as error:
                 words = f"trial {trial.number} has no readable outcome: {error}"
                 raise SearchError(words) from None
@@ -360,7 +361,7 @@ class StudyLog:
         elif isinstance(how, BaseException):
             write(FAULT, (ERROR, repr(how)[:2000]))
         else:
-            _put_json(write, OUTCOME, outcome_to_dict(how))
+            _put_json(write, OUTCOME, encode(how))
             if isinstance(how, TrainOutcome) and len(how.segments) == 1:
                 points = [p for p in how.segments[0].curve if math.isfinite(p.loss)][::-1]
                 for point in reversed(points[:: max(1, -(-len(points) // MARKS))]):

@@ -18,7 +18,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 from torch import nn
 
-from grasp_tune.core.checkpoint_keys import iterate_key
+from grasp_tune.core.checkpoint_keys import iterate_key, place_of
 from grasp_tune.core.errors import InputError, whole
 from grasp_tune.core.methods import Method
 from grasp_tune.core.plan import Cell, Plan
@@ -46,7 +46,7 @@ class CellLog(StudyLog):
             return {TASK: {**label, "index": 0}}
         (part,) = task.segments
         keep = [call - part.start for call in part.keep]  # in the trial's own calls
-        parent = self.last_trial(cell_id(part.origin.run)).number if part.origin else None
+        parent = self.last_trial(cell_id(place_of(part.origin)[0])).number if part.origin else None
         own = {"keep": keep, "attempt": label["turn"] + 1, "start": part.start, "parent": parent}
         return {TASK: {**label, **encode(cell_of(task)), **own}}
 

@@ -12,6 +12,7 @@ from typing import Any
 from ray.tune.utils import unflattened_lookup
 from ray.tune.utils.util import unflatten_dict  # type: ignore[attr-defined]
 
+from grasp_tune.core.checkpoint_keys import place_of
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.plan import Cell, Plan
 from grasp_tune.core.search import Step
@@ -97,7 +98,7 @@ class PlanSearcher(TuneSearcher):
         found: dict[str, Any] = {CELL: cell.index, self._parameter: cell.value}
         found[self._budget_key] = cell.budget
         if self._resume:
-            parent = "" if origin is None else self.ledger.trials[cell_id(origin.run)]
+            parent = "" if origin is None else self.ledger.trials[cell_id(place_of(origin)[0])]
             kept = getattr(None if run is None else run.trial(parent), "checkpoint", None)
             if parent and kept is None:
                 raise InputError(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grasp_tune.config.errors import ConfigError
 from grasp_tune.config.schema import UNLIMITED, Experiment
-from grasp_tune.core.checkpoint_keys import Key
+from grasp_tune.core.checkpoint_keys import place_of
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import ProbeOutcome, ProbeTask, ScoreTask, Task, TrainTask
 from grasp_tune.optimizers.registry import Factory
@@ -89,7 +89,7 @@ def measure(problem: "TorchProblem", spec: SweepSpec, bases: Mapping[str, Factor
         # On a busy machine the difference may be all noise; no call is ten times the others.
         each = max((long - short) / max(1, more - fewer), 0.1 * long / more)
     keys = store.keys()
-    sizes = {Key.parse(key).what: store.path(key).stat().st_size for key in keys}
+    sizes = {place_of(key)[2]: store.path(key).stat().st_size for key in keys}
     point = max(sizes.get("iterate", 0), sizes.get("average", 0))
     return Measured(start, run, each, point, sizes.get("state", 0), sum(made))
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from grasp_tune.core.checkpoint_keys import Key
+from grasp_tune.core.checkpoint_keys import Key, place_of
 from grasp_tune.core.choice import Candidate, Certificate, Choice, certify
 from grasp_tune.core.ensemble import Tally, tallied
 from grasp_tune.core.errors import CheckpointError, InputError
@@ -361,8 +361,8 @@ def _looks(search: Search) -> tuple[Look, ...]:
     for task, item in outcomes.items():
         if isinstance(item, ScoreOutcome) and getattr(search.tasks[task], "by", "") == "value":
             for sample in item.samples:
-                key = Key.parse(sample.key)  # a state is the same point as the iterate
-                place = (key.run, key.call, key.what == "average")
+                run, call, what = place_of(sample.key)  # a state is the same point as the iterate
+                place = (run, call, what == "average")
                 found.setdefault(place, []).append(replace(sample, key=""))
     looks = []
     for place, samples in found.items():

@@ -23,9 +23,9 @@ from typing import BinaryIO
 from pyarrow import fs as arrow
 
 from grasp_tune.core.errors import CheckpointError, InputError
-from grasp_tune.core.records import fingerprint
+from grasp_tune.core.records import decode, encode, fingerprint
 from grasp_tune.core.spec import SweepSpec
-from grasp_tune.core.tasks import Outcome, Task, outcome_from_dict, outcome_to_dict, task_to_dict
+from grasp_tune.core.tasks import Outcome, Task
 from grasp_tune.engine.checkpoints import Store
 from grasp_tune.engine.tensor_file import Content
 from grasp_tune.runtime.call_counter import CallCounter
@@ -95,7 +95,7 @@ class SharedStorage:
 
     def write_outcome(self, task: Task, outcome: Outcome, width: int) -> None:
         """Record how a task ended; `width` is what the model's shape says about batching runs."""
-        words = json.dumps(task_to_dict(task)), json.dumps(outcome_to_dict(outcome))
+        words = json.dumps(encode(task)), json.dumps(encode(outcome))
         self._outcomes.write(task.id, {}, {"task": words[0], "outcome": words[1], "width": width})
 
     def read_outcome(self, task: Task) -> tuple[Outcome, int] | None:
@@ -105,9 +105,9 @@ class SharedStorage:
         except CheckpointError:
             return None
         # Another version of the schedule may have used the id for other work.
-        if found["task"] != json.dumps(task_to_dict(task)):
+        if found["task"] != json.dumps(encode(task)):
             return None
-        return outcome_from_dict(json.loads(str(found["outcome"]))), int(found["width"])
+        return decode(Outcome, json.loads(str(found["outcome"]))), int(found["width"])
 
     def forget(self, task: Task) -> None:
         self._outcomes.delete(task.id)

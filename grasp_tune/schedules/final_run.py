@@ -15,7 +15,14 @@ from collections.abc import Generator, Sequence
 from dataclasses import replace
 from statistics import median
 
-from grasp_tune.core.checkpoint_keys import START, Key, average_key, iterate_key, state_key
+from grasp_tune.core.checkpoint_keys import (
+    START,
+    Key,
+    average_key,
+    iterate_key,
+    place_of,
+    state_key,
+)
 from grasp_tune.core.choice import Candidate
 from grasp_tune.core.ensemble import Tally
 from grasp_tune.core.rounds import Known, Round
@@ -49,7 +56,7 @@ class _FinalRun:
         self._state, self._start, self._lanes = state, start, _lanes(state)
         self._stopping, self._step = _Stopping(state), _StepSize(state, start)
         looks = (state.options.parts + len(EARLY)) * self._stopping.samples
-        self._begin = self._call = start.state.call if start.state is not None else 0
+        self._begin = self._call = place_of(start.state or START)[1]
         self._end = self._begin + max(0, state.left - looks)
         self._good, self._owner = start.state, start.owner  # the last state that stands, its run
         self._window = math.nan  # mean loss of that run's last minibatches
@@ -305,7 +312,7 @@ class _Stopping:
     @property
     def best(self) -> Key | None:
         """The best point that was looked at so far."""
-        return Key.parse(self._looks[self._best()].key) if self._looks else None
+        return self._looks[self._best()].key if self._looks else None
 
     @property
     def over(self) -> bool:

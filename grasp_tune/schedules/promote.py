@@ -15,7 +15,7 @@ from collections.abc import Generator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from grasp_tune.core.checkpoint_keys import START, Key
+from grasp_tune.core.checkpoint_keys import START
 from grasp_tune.core.choice import Candidate, Choice, start_won, stationary_start
 from grasp_tune.core.ensemble import best
 from grasp_tune.core.errors import BudgetTooSmall
@@ -98,7 +98,7 @@ class Promote(PromoteOptions):
         calls = self.race_budget(spec.budget, left) if sampled else 0
         state = PromoteState(self, spec, earlier.start, earlier.plan, left - calls)
         state.next_run, state.sampled = max(earlier.arms) + 1, earlier.sampled
-        state.leader, owner = Key(chosen.key), earlier.arms[chosen.arm]
+        state.leader, owner = chosen.key, earlier.arms[chosen.arm]
         loss = finite_loss(earlier.runs.get(chosen.arm))
         start = FinalStart(state.new_arm(owner, owner.value), owner, state.leader, loss)
         rows = yield from final_run(state, start)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import grasp_tune as gt
-from grasp_tune.core.checkpoint_keys import Key
+from grasp_tune.core.checkpoint_keys import place_of
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.methods import Convex, ConvexFree, Deterministic, Method, NonConvex
 from grasp_tune.core.search import Search, Step
@@ -75,10 +75,11 @@ def test_the_further_run_goes_on_where_the_choice_was_and_anneals_anew() -> None
     assert search.choice is not None and more.choice is not None
     assert more.spec.extends == (2000,)
     parts = segments(tasks, "extended1-final")
-    chosen = Key(search.choice.key)
-    assert parts[0].origin == chosen and parts[0].start == chosen.call
+    chosen = search.choice.key
+    _, call, _ = place_of(chosen)
+    assert parts[0].origin == chosen and parts[0].start == call
     assert parts[0].arm.value == search.choice.chosen.value
-    assert all(part.anneal == (chosen.call, parts[-1].stop) for part in parts)
+    assert all(part.anneal == (call, parts[-1].stop) for part in parts)
     assert sum(part.calls for part in parts) > 0.9 * 4000
     # Fresh samples: none that an earlier race has seen.
     old = [s.stop for t in search.tasks.values() if isinstance(t, ScoreTask) for s in t.samples]

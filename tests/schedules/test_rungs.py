@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grasp_tune.core.checkpoint_keys import Key, state_key
+from grasp_tune.core.checkpoint_keys import place_of, state_key
 from grasp_tune.core.methods import Convex, NonConvex
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import (
@@ -56,7 +56,7 @@ def reply_with(edge: float, best: float, matrices: int = 0) -> Callable[[Task], 
         if key == "x0":
             return 2.0
         value = values[int(key[3:6])]
-        return 0.5 + 0.1 * abs(math.log(value / best)) - 1e-6 * Key.parse(key).call
+        return 0.5 + 0.1 * abs(math.log(value / best)) - 1e-6 * place_of(key)[1]
 
     def watching(task: Task) -> Outcome:
         if isinstance(task, TrainTask):

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grasp_tune.core.checkpoint_keys import place_of
 from grasp_tune.core.errors import InputError
 from grasp_tune.schedules.step_search import StepSearch
 
@@ -29,7 +30,7 @@ def trials(search: StepSearch, losses: Mapping[int, float | None]) -> tuple[list
     runs, last = next(rounds)
     while True:
         for run in runs:
-            parent = 0 if run.origin is None else run.origin.run
+            parent = 0 if run.origin is None else place_of(run.origin)[0]
             found.append(Trial(run.arm.index, run.arm.value, run.calls, run.start, parent))
         if last or any(run.arm.index not in losses for run in runs):
             return found, last
