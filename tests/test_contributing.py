@@ -12,8 +12,7 @@ from torch.optim import Optimizer
 import grasp_tune as gt
 from grasp_tune import schedules
 from grasp_tune.core.choice import Choice
-from grasp_tune.core.rounds import Round, Rounds, train_tasks
-from grasp_tune.core.spec import SweepSpec
+from grasp_tune.core.spec import Round, Rounds, SweepSpec, train_tasks
 from grasp_tune.core.tasks import Arm, Segment
 from grasp_tune.optimizers import registry
 from grasp_tune.optimizers.registry import BaseOptimizer, coordinate_distance

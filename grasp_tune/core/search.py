@@ -20,8 +20,7 @@ from grasp_tune.core.choice import Candidate, Choice, best_seen
 from grasp_tune.core.errors import CheckpointError, GraspError, InputError, SearchError, whole
 from grasp_tune.core.plan import Plan
 from grasp_tune.core.records import Json, decode, encode
-from grasp_tune.core.rounds import Round
-from grasp_tune.core.spec import SweepSpec
+from grasp_tune.core.spec import Round, SweepSpec
 from grasp_tune.core.tasks import Outcome, ProbeOutcome, ProbeTask, Task
 from grasp_tune.schedules.extension import all_rounds, prefix
 
@@ -84,7 +83,7 @@ class Search:
         self.tasks: dict[str, Task] = {}  # every task issued in any round so far, by id
         self._outcomes: dict[str, Outcome] = {}
         self.failures: dict[str, list[str]] = {}  # task id -> why its attempts failed
-        self._rounds: list[tuple[Task, ...]] = []
+        self.rounds: list[tuple[Task, ...]] = []  # the tasks of each round so far
         self._queue = deque[Task]()
         self._missing = set[str]()  # checkpoints that were lost and are made again
         self._losses = Counter[tuple[str, str]]()  # how often a reader did not find a checkpoint
@@ -188,16 +187,11 @@ class Search:
         return spent
 
     @property
-    def rounds(self) -> int:
-        return len(self._rounds)
-
-    @property
     def depth(self) -> int:
         """Steps on the longest chain: round by round, those of the longest task that has ended."""
-        known = self._outcomes
-        ended = ([task for task in step if task.id in known] for step in self._rounds)
-        steps = ([tasks.depth_of(task, known[task.id]) for task in found] for found in ended)
-        return sum(max(found, default=0) for found in steps)
+        known, steps = self._outcomes, tasks.depth_of
+        ended = ([task for task in step if task.id in known] for step in self.rounds)
+        return sum(max((steps(x, known[x.id]) for x in found), default=0) for found in ended)
 
     @property
     def growing(self) -> bool:
@@ -335,7 +329,7 @@ class Search:
     def _enter(self, step: Round) -> None:
         self._round = step
         self._open = [task.id for task in step.tasks]
-        self._rounds.append(step.tasks)
+        self.rounds.append(step.tasks)
         asked, left = sum(task.calls for task in step.tasks), self.spec.budget
         left -= sum(outcome.calls for outcome in self._outcomes.values())
         if asked > left:

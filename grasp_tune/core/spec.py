@@ -1,17 +1,56 @@
-"""Everything that fixes a sweep before it starts: with the problem, the whole input."""
+"""Everything that fixes a sweep before it starts, and what a schedule makes of it.
 
-from collections.abc import Iterator, Mapping
+A schedule is a generator that yields `Round`s of independent tasks. It receives the outcome of
+every task, None for a lost one, and returns a `Choice`. It looks at nothing but its options, its
+spec and those outcomes: that is what makes replay exact.
+"""
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
+from grasp_tune.core import tasks as t
+from grasp_tune.core.checkpoint_keys import START, Key
+from grasp_tune.core.choice import Choice
 from grasp_tune.core.errors import InputError, expect, whole
 from grasp_tune.core.methods import Method, NonConvex, method_from_dict
 from grasp_tune.core.plan import Plan
 from grasp_tune.core.records import Json, encode
-from grasp_tune.core.rounds import Schedule
 from grasp_tune.optimizers.registry import Factory, own_functions
 from grasp_tune.schedules import find_schedule, written_schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Independent tasks that must all end before the schedule goes on."""
+
+    tasks: tuple[t.Task, ...]
+    plan: Plan | None = None  # known from the end of the probe
+    leader: Key = START  # the checkpoint to return if everything stopped now
+    discard: tuple[Key, ...] = ()  # checkpoints that nobody will read again
+    last: bool = False  # the schedule is known to yield no other
+
+
+Known = Mapping[str, t.Outcome | None]  # None: lost
+Rounds = Generator[Round, Known, Choice]
+
+
+class Schedule(Protocol):
+    """How a budget is spent: a frozen dataclass whose fields are options with defaults.
+
+    name: what people call it; a class variable.
+    default_base: the optimizer that it runs where the method names none; None: the theorem's own.
+    rounds: yields the rounds of a sweep and returns its choice.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def default_base(self) -> str | None: ...
+    def __hash__(self) -> int: ...
+    def rounds(self, spec: "SweepSpec") -> Rounds: ...
+
 
 AnySchedule = str | Schedule  # a schedule with its options, or the name of one
 EnsembleName = Literal["resample", "window"]
@@ -88,8 +127,6 @@ class SweepSpec:
     def to_dict(self) -> dict[str, Json]:
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         schedule = written_schedule(find_schedule(self.schedule))
-        if not self.extends:  # as before there was such a thing
-            del values["extends"]
         return dict(encode({**values, "method": self.method.to_dict(), "schedule": schedule}))
 
     @classmethod
@@ -126,14 +163,13 @@ class SweepSpec:
 def _complete(data: Json) -> dict[str, Json]:
     """Return a written spec with every key; InputError where it is none."""
     names = set(SweepSpec.__dataclass_fields__)
-    if not isinstance(data, dict) or {*data, "extends"} != names:
+    if not isinstance(data, dict) or set(data) != names:
         words = f"a spec has exactly the keys {sorted(names)}"
         raise InputError(f"{words}; perhaps another version of grasp_tune has written this one")
-    values = {"extends": [], **data}
     kinds = (("method", dict), ("challengers", list), ("extends", list))
-    if not all(isinstance(values[name], kind) for name, kind in kinds):
+    if not all(isinstance(data[name], kind) for name, kind in kinds):
         raise InputError("of a spec, challengers and extends are lists, method is an object")
-    return values
+    return dict(data)
 
 
 def _changes(name: str, old: Json, new: Json) -> Iterator[str]:
@@ -148,3 +184,35 @@ def _changes(name: str, old: Json, new: Json) -> Iterator[str]:
 
 def _without_own_base(method: dict[str, Json]) -> dict[str, Json]:
     return {**method, "base": None} if ":" in str(method.get("base")) else method
+
+
+LEAST_BATCH = 8  # fewer runs than this are a task each
+SCORE_TASKS = 8  # a round of scoring is cut into at most so many tasks, whoever runs them
+
+
+def train_tasks(
+    name: str, segments: Sequence[t.Segment], width: int, **how: bool
+) -> tuple[t.TrainTask, ...]:
+    """Return the segments as tasks: one each, or `width` at a time; `how` is what these take."""
+    size = width if width and len(segments) >= LEAST_BATCH else 1
+    tasks = []
+    for at in range(0, len(segments), size):
+        chunk = tuple(segments[at : at + size])
+        ends = dict.fromkeys(f"{segment.arm.index:03d}" for segment in (chunk[0], chunk[-1]))
+        tasks.append(t.TrainTask(f"{name}-run{'to'.join(ends)}", chunk, **how))
+    return tuple(tasks)
+
+
+def score_tasks(
+    name: str, samples: Sequence[t.Sample], by: t.Score, *, exact: bool = False
+) -> tuple[t.ScoreTask, ...]:
+    """Return the samples as a few tasks of about equal size."""
+    size = max(1, -(-len(samples) // SCORE_TASKS))
+    parts = enumerate(tuple(samples[at : at + size]) for at in range(0, len(samples), size))
+    return tuple(t.ScoreTask(f"{name}-part{at:02d}", by, chunk, exact) for at, chunk in parts)
+
+
+def scores(tasks: Sequence[t.ScoreTask], known: Known) -> list[t.SampleOutcome]:
+    """Return what a round of scoring found; candidates whose samples were lost are left out."""
+    told = [known[task.id] for task in tasks]
+    return [item for out in told if isinstance(out, t.ScoreOutcome) for item in out.samples]

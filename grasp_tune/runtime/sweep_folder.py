@@ -123,9 +123,9 @@ class SweepFolder:
 
     def check_room(self, search: Search) -> None:
         """Look, once a round, whether the disk can hold what the round will leave."""
-        if self.checked == search.rounds:
+        if self.checked == len(search.rounds):
             return
-        self.checked = search.rounds
+        self.checked = len(search.rounds)
         sizes = [o.parameters for o in search.outcomes.values() if isinstance(o, ProbeOutcome)]
         if sizes:
             self.lock.check()

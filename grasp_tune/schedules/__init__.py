@@ -12,7 +12,7 @@ from grasp_tune.core.errors import InputError
 from grasp_tune.core.records import Json, decode, encode
 
 if TYPE_CHECKING:
-    from grasp_tune.core.rounds import Schedule
+    from grasp_tune.core.spec import Schedule
 
 Kind = TypeVar("Kind", bound="type[Schedule]")
 

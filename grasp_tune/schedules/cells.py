@@ -15,9 +15,8 @@ from grasp_tune.core.ensemble import best
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.methods import NonConvex
 from grasp_tune.core.plan import Cell, Plan
-from grasp_tune.core.rounds import Round, Rounds
 from grasp_tune.core.search import Search
-from grasp_tune.core.spec import SweepSpec
+from grasp_tune.core.spec import Round, Rounds, SweepSpec
 from grasp_tune.core.tasks import (
     Point,
     ProbeOutcome,

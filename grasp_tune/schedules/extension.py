@@ -12,8 +12,7 @@ from grasp_tune.core.choice import Choice
 from grasp_tune.core.ensemble import best
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.plan import Plan
-from grasp_tune.core.rounds import Rounds
-from grasp_tune.core.spec import SweepSpec
+from grasp_tune.core.spec import Rounds, SweepSpec
 from grasp_tune.core.tasks import Arm, ProbeOutcome, ScoreTask, SegmentOutcome, ended_runs
 from grasp_tune.schedules import find_schedule
 

@@ -25,7 +25,7 @@ from grasp_tune.core.checkpoint_keys import (
 )
 from grasp_tune.core.choice import Candidate
 from grasp_tune.core.ensemble import Tally
-from grasp_tune.core.rounds import Known, Round
+from grasp_tune.core.spec import Known, Round
 from grasp_tune.core.tasks import Arm, Segment, SegmentOutcome
 from grasp_tune.schedules.promote_state import PromoteState, finite_loss
 from grasp_tune.schedules.step_list import FinalStart

@@ -14,8 +14,16 @@ from grasp_tune.core.choice import Candidate, Choice, start_won, stationary_star
 from grasp_tune.core.ensemble import Tally, best, tallied, uniform_samples
 from grasp_tune.core.plan import Plan
 from grasp_tune.core.random_streams import trajectory_indices
-from grasp_tune.core.rounds import Known, Round, Rounds, Schedule, score_tasks, scores, train_tasks
-from grasp_tune.core.spec import SweepSpec
+from grasp_tune.core.spec import (
+    Known,
+    Round,
+    Rounds,
+    Schedule,
+    SweepSpec,
+    score_tasks,
+    scores,
+    train_tasks,
+)
 from grasp_tune.core.tasks import Arm, ProbeOutcome, Score, Segment, Task, ended_runs
 from grasp_tune.schedules import find_schedule
 from grasp_tune.schedules.probe import parts_of, plan_after, probing

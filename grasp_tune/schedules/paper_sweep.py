@@ -12,7 +12,7 @@ from grasp_tune.core.choice import Candidate
 from grasp_tune.core.ensemble import best, tallied, uniform_samples
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.plan import Plan
-from grasp_tune.core.rounds import Known, Round, score_tasks, scores, train_tasks
+from grasp_tune.core.spec import Known, Round, score_tasks, scores, train_tasks
 from grasp_tune.core.tasks import TrainTask
 from grasp_tune.schedules.paper import paper_segments, scored, train_candidates
 from grasp_tune.schedules.promote_state import PromoteState

@@ -7,8 +7,7 @@ from functools import partial
 
 from grasp_tune.core.errors import BudgetTooSmall, ProblemError, SearchError
 from grasp_tune.core.plan import Plan
-from grasp_tune.core.rounds import Known, Round
-from grasp_tune.core.spec import SweepSpec
+from grasp_tune.core.spec import Known, Round, SweepSpec
 from grasp_tune.core.tasks import ProbeOutcome, ProbeTask
 
 MOST_PARTS = 16

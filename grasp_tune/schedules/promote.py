@@ -20,8 +20,7 @@ from grasp_tune.core.choice import Candidate, Choice, start_won, stationary_star
 from grasp_tune.core.ensemble import best
 from grasp_tune.core.errors import BudgetTooSmall
 from grasp_tune.core.plan import Plan
-from grasp_tune.core.rounds import Known, Round, Rounds
-from grasp_tune.core.spec import SweepSpec
+from grasp_tune.core.spec import Known, Round, Rounds, SweepSpec
 from grasp_tune.core.tasks import Arm, ProbeOutcome
 from grasp_tune.optimizers.registry import described
 from grasp_tune.schedules.extension import Earlier

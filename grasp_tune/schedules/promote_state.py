@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from grasp_tune.core.checkpoint_keys import START, Key
 from grasp_tune.core.ensemble import Tally, paired_samples, tallied
 from grasp_tune.core.plan import Plan
-from grasp_tune.core.rounds import Known, Round, score_tasks, scores, train_tasks
-from grasp_tune.core.spec import SweepSpec
+from grasp_tune.core.spec import Known, Round, SweepSpec, score_tasks, scores, train_tasks
 from grasp_tune.core.tasks import Arm, ProbeOutcome, Segment, SegmentOutcome, Task, TrainOutcome
 from grasp_tune.schedules.promote_options import PromoteOptions
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from grasp_tune.core.choice import Candidate
 from grasp_tune.core.ensemble import Tally, halving, paired_samples, survivors, tallied
-from grasp_tune.core.rounds import Known, Round, score_tasks, scores
+from grasp_tune.core.spec import Known, Round, score_tasks, scores
 from grasp_tune.schedules.promote_state import PromoteState
 
 

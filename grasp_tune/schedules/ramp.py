@@ -4,7 +4,7 @@ import math
 from collections.abc import Generator, Sequence
 
 from grasp_tune.core import bounds
-from grasp_tune.core.rounds import Known, Round
+from grasp_tune.core.spec import Known, Round
 from grasp_tune.core.tasks import Arm, Outcome, Segment, SegmentOutcome, Task
 from grasp_tune.optimizers.registry import described
 from grasp_tune.schedules.promote_state import PromoteState

@@ -18,7 +18,7 @@ import math
 from collections.abc import Generator, Mapping, Sequence
 
 from grasp_tune.core.checkpoint_keys import state_key
-from grasp_tune.core.rounds import Known, Round
+from grasp_tune.core.spec import Known, Round
 from grasp_tune.core.tasks import Arm, Segment, Task
 from grasp_tune.optimizers.registry import described
 from grasp_tune.schedules.promote_state import PromoteState, finite_loss

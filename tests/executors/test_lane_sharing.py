@@ -18,8 +18,7 @@ from torch import Tensor, nn
 import grasp_tune as gt
 from grasp_tune import schedules
 from grasp_tune.core.choice import Choice
-from grasp_tune.core.rounds import Round, Rounds, train_tasks
-from grasp_tune.core.spec import SweepSpec
+from grasp_tune.core.spec import Round, Rounds, SweepSpec, train_tasks
 from grasp_tune.core.tasks import Arm, Segment, TrainTask
 from grasp_tune.engine.lane_group import LaneGroup, LaneSum, Seat, Shares
 from grasp_tune.executors.ray import RayBackend, RayExecutor

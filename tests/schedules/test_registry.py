@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import grasp_tune as gt
-from grasp_tune.core.rounds import Rounds
-from grasp_tune.core.spec import SweepSpec
+from grasp_tune.core.spec import Rounds, SweepSpec
 from grasp_tune.schedules import find_schedule, register, schedule_names, written_schedule
 from tests.core.simulation import run
 
