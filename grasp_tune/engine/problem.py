@@ -197,6 +197,22 @@ def target_loss(criterion: Callable[..., Tensor], model: nn.Module, batch: Batch
     return criterion(output, target)
 
 
+class Columns(tuple[Tensor, ...]):
+    """Rows in tensors of equal first sizes."""
+
+    __slots__ = ()
+
+    @property
+    def rows(self) -> int:
+        return len(self[0])
+
+    def take(self, rows: Tensor) -> Batch:
+        return tuple(item.index_select(0, rows.to(item.device)) for item in self)
+
+    def part(self, rows: Tensor) -> "Columns":
+        return Columns(item[rows] for item in self)
+
+
 @dataclass(frozen=True, eq=False)
 class Rows:
     """Rows by number, and how a list of them becomes a batch."""
@@ -205,22 +221,36 @@ class Rows:
     collate: Callable[[list[Any]], Batch] = default_collate
     batch_size: int | None = None  # None: the problem's
 
-    def __len__(self) -> int:
+    @property
+    def rows(self) -> int:
         return len(self.items)
+
+    def take(self, rows: Tensor) -> Batch:
+        return self.collate([self.items[row] for row in rows.tolist()])
+
+    def part(self, rows: Tensor) -> "Rows":
+        return replace(self, items=Subset(self.items, rows.tolist()))
 
 
 def as_data(data: Any, batch_size: int, name: str = "data") -> Any:
-    """Return the data as a tuple of tensors, as `Rows`, or as batches to be read in order."""
+    """Return the data as `Columns` or `Rows`, or as batches to be read in order."""
     columns = Tensor | np.ndarray
     data = tuple(map(_array, data)) if isinstance(data, tuple) else _array(data)
     if isinstance(data, columns):
         data = (data,)
-    if isinstance(data, tuple | list) and data and all(isinstance(x, columns) for x in data):
-        return tuple(_column(item) for item in data)
+    fits = isinstance(data, tuple | list) and all(isinstance(x, columns) for x in data)
+    if isinstance(data, tuple) or (fits and data):
+        if not (fits and data and all(item.ndim for item in data)):
+            kinds = ", ".join(type(item).__name__ for item in data)
+            wanted = "a tuple must hold tensors with at least one dimension, or arrays"
+            raise ProblemError(f"{name}: {wanted}; got ({kinds})")
+        if len(set(sizes := [len(item) for item in data])) > 1:
+            raise ProblemError(f"{name}: the tensors have different numbers of rows: {sizes}")
+        return Columns(map(_column, data))
     if isinstance(data, Mapping | str | bytes):
         kind = type(data).__name__
         raise ProblemError(f"{name}: got a {kind}, expected {_KINDS}; rows may be mappings")
-    if isinstance(data, tuple | Rows):
+    if isinstance(data, Rows):
         return data
     if isinstance(data, DataLoader) and data.batch_sampler is None:
         return data  # batch_size=None: what its data set gives are batches
@@ -288,8 +318,7 @@ def _column(item: Tensor | np.ndarray[Any, Any]) -> Tensor:
 
 def row_count(data: Any) -> int | None:
     """Return how many rows a problem's data have, None where they are batches in order."""
-    rows = data[0] if isinstance(data, tuple) else data
-    return len(rows) if isinstance(data, tuple | Rows) else None
+    return data.rows if isinstance(data, Columns | Rows) else None
 
 
 def _parted(data: Any, share: float) -> tuple[Any, Any]:
@@ -298,30 +327,16 @@ def _parted(data: Any, share: float) -> tuple[Any, Any]:
     count = round(share * rows) if math.isfinite(share) else 0
     wanted = "a share of data that come in rows, some of them on either side, or data"
     _need(0 < count < rows, "validation", repr(share), wanted)
-    order = np.random.default_rng(_ASIDE).permutation(rows)
-
-    def taken(part: Any) -> Any:
-        if isinstance(data, Rows):
-            return replace(data, items=Subset(data.items, part.tolist()))
-        return tuple(column[torch.from_numpy(part)] for column in data)
-
-    return taken(np.sort(order[count:])), taken(np.sort(order[:count]))
+    order = torch.from_numpy(np.random.default_rng(_ASIDE).permutation(rows))
+    return data.part(order[count:].sort().values), data.part(order[:count].sort().values)
 
 
 def _checked_rows(data: Any, name: str, least: int) -> int | None:
     """Return how many rows there are, None for an iterable; fewer than `least` is an error."""
-    if not isinstance(data, tuple | Rows):
+    if (rows := row_count(data)) is None:
         _need(callable(data) or hasattr(data, "__iter__"), name, type(data).__name__, _KINDS)
         return None
-    if isinstance(data, tuple):
-        kinds = ", ".join(type(item).__name__ for item in data)
-        if not data or not all(isinstance(item, Tensor) and item.ndim >= 1 for item in data):
-            wanted = "a tuple must hold tensors with at least one dimension, or arrays"
-            raise ProblemError(f"{name}: {wanted}; got ({kinds})")
-        sizes = [len(item) for item in data]
-        if len(set(sizes)) != 1:
-            raise ProblemError(f"{name}: the tensors have different numbers of rows: {sizes}")
-    if not (rows := row_count(data)):
+    if not rows:
         raise ProblemError(f"{name}: there are no rows")
     if rows < least:
         fewer = f"{rows} rows are fewer than one batch of {least}"

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from grasp_tune.core.errors import ProblemError
 from grasp_tune.core.random_streams import IndexStream, address
-from grasp_tune.engine.problem import Batch, row_count
+from grasp_tune.engine.problem import Batch, Columns, row_count
 
 _END = object()
 BLOCK = 256  # minibatches whose rows are drawn in one go
@@ -96,12 +96,10 @@ class Stream:
         """Return the minibatch of oracle call `call`, on the device."""
         if self._count is None:
             return _to(self._read(call), self._device)
-        rows = self.rows(call)
-        if isinstance(self._data, tuple):
-            picked = tuple(item.index_select(0, rows.to(item.device)) for item in self._data)
-        else:
-            with fixed_randomness(self._seed, "items", self._purpose, call):
-                picked = self._data.collate([self._data.items[int(row)] for row in rows])
+        if isinstance(self._data, Columns):
+            return _to(self._data.take(self.rows(call)), self._device)
+        with fixed_randomness(self._seed, "items", self._purpose, call):
+            picked = self._data.take(self.rows(call))
         return _to(picked, self._device)
 
     def rows(self, call: int) -> Tensor:
@@ -158,10 +156,5 @@ def full_batches(data: Any, device: torch.device, size: int = 1024) -> Iterator[
     if (count := row_count(data)) is None:
         finite = "a finite data set (a tuple of tensors or a Dataset); an endless iterable has none"
         raise ProblemError(f"data: exact gradients need {finite}")
-    for at in range(0, count, size):
-        stop = min(at + size, count)
-        if isinstance(data, tuple):
-            chunk: Batch = tuple(item[at:stop] for item in data)
-        else:
-            chunk = data.collate([data.items[row] for row in range(at, stop)])
-        yield _to(chunk, device), stop - at
+    for rows in torch.arange(count).split(size):
+        yield _to(data.take(rows), device), len(rows)

@@ -2,12 +2,11 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from grasp_tune.core.methods import Method
 from grasp_tune.core.spec import AnySchedule, SweepSpec
@@ -44,18 +43,14 @@ class _Parts(Reporter):
             self._report(self._parts, self._best)
 
 
-def _value(problem: TorchProblem, model: nn.Module, data: Any, drawn: list[int] | None) -> float:
+def _value(problem: TorchProblem, model: nn.Module, data: Any, drawn: Tensor | None) -> float:
     """Return the loss, or 1 - metric, over the data's rows (those drawn), in evaluation mode.
 
     Gradients are on, as in the oracle: a loss may take derivatives itself.
     """
     device, metric = problem.chosen_device, problem.metric
-    if drawn is not None and isinstance(data, tuple):
-        data = tuple(item[drawn] for item in data)
-    elif drawn is not None:
-        data = replace(data, items=[data.items[row] for row in drawn])
     model.to(device).eval()
-    parts = list(full_batches(data, device))
+    parts = list(full_batches(data if drawn is None else data.part(drawn), device))
     if metric is not None and problem.choose_by == "metric":
         seen = Validated(metric)
         for batch, _ in parts:
@@ -94,7 +89,7 @@ def train_in_trial(
     if spare and math.isfinite(loss):
         # Of more rows than it may cost, the same ones in every trial.
         order = torch.randperm(rows, generator=torch.Generator().manual_seed(0))
-        drawn = order[: spare * size].tolist() if spare * size < rows else None
+        drawn = order[: spare * size] if spare * size < rows else None
         loss = _value(problem, result.model, data, drawn)
     calls = spare + sum(count for name, count in result.calls.items() if name != "repeated")
     return result, {"loss": loss, "oracle_calls": calls, "step": result.choice.chosen.value}

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from grasp_tune.core.errors import ProblemError
-from grasp_tune.engine.problem import Rows
+from grasp_tune.engine.problem import Columns, Rows
 from grasp_tune.engine.streams import (
     BLOCK,
     PURPOSES,
@@ -20,7 +20,7 @@ from grasp_tune.engine.streams import (
 from tests.engine import workbench
 
 CPU = torch.device("cpu")
-DATA = (torch.arange(1000), torch.arange(1000) * 10)
+DATA = Columns((torch.arange(1000), torch.arange(1000) * 10))
 
 
 def test_a_batch_is_a_function_of_its_number() -> None:
@@ -46,7 +46,7 @@ def test_seeds_and_purposes_have_batches_of_their_own() -> None:
 
 
 def test_rows_are_uniform_draws_with_replacement() -> None:
-    data = (torch.arange(10),)
+    data = Columns((torch.arange(10),))
     stream = Stream(data, 10, 0, "train", CPU)
     batches = [stream.batch(call)[0] for call in range(400)]
     counts = torch.bincount(torch.cat(batches), minlength=10)
