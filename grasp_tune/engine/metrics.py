@@ -105,17 +105,29 @@ def find_metric(metric: str | Metric) -> tuple[str, Metric]:
     return metric, METRICS[metric]
 
 
+def wants_batch(metric: str | Metric) -> bool:
+    """Return whether a metric is a function whose second parameter is called `batch`.
+
+    Raises `ProblemError` for what is no metric, or takes other arguments than two.
+    """
+    name, function = find_metric(metric)
+    try:
+        return list(inspect.signature(function).bind(0, 0).arguments)[1:] == ["batch"]
+    except ValueError:  # a function that is not written in Python
+        return False
+    except TypeError as error:
+        wanted = "a function of (outputs, targets) or (outputs, batch)"
+        raise ProblemError(f"metric: {name} does not fit ({error}), expected {wanted}") from None
+
+
 def compared(metric: str | Metric, batch: Any) -> Any:
     """Return what a metric compares outputs with: the targets of a batch, or all of it.
 
-    All of it where a function calls a parameter `batch`. Else what a mapping, or an object, has
-    under one of the usual names, or the last part of a tuple.
+    That is what a mapping, or an object, has under one of the usual names, or the last part of a
+    tuple.
     """
-    try:
-        if callable(metric) and "batch" in inspect.signature(metric).parameters:
-            return batch
-    except ValueError:  # a function that is not written in Python
-        pass
+    if wants_batch(metric):
+        return batch
     look = batch.get if isinstance(batch, Mapping) else lambda name: getattr(batch, name, None)
     found = [item for name in _TARGETS if (item := look(name)) is not None]
     if isinstance(batch, tuple | list) and len(batch) > 1:

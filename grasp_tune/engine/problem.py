@@ -24,7 +24,7 @@ from torch.utils.data import (
 
 from grasp_tune.core.errors import ProblemError, expect
 from grasp_tune.engine.checkpoints import check_tensors
-from grasp_tune.engine.metrics import Metric, find_metric
+from grasp_tune.engine.metrics import Metric, find_metric, wants_batch
 
 Batch = Any  # whatever the data gives: a tuple of tensors as a rule
 Data = (
@@ -72,8 +72,8 @@ class TorchProblem:
     device: `None` picks CUDA, then MPS, then the CPU.
     metric: what people judge the model by, larger is better: `accuracy`, `f1`, `auc`, `r2`, or a
         function of (outputs, targets) or (outputs, batch). Targets are the last part of a tuple, or
-        what a mapping or an object calls `labels`, `label`, `targets`, `target` or `y`. A parameter
-        named `batch` is given all of the batch, whatever it is.
+        what a mapping or an object calls `labels`, `label`, `targets`, `target` or `y`. A
+        second parameter named `batch` is given all of the batch, whatever it is.
     choose_by: `loss`, or `metric`: the ensemble compares 1 - metric of validation minibatches.
     weight_decay: decoupled, as in AdamW: every step multiplies the weights (parameters of two or
         more dimensions) by 1 - step size * weight_decay. Optimizers without a step size, such as
@@ -110,7 +110,7 @@ class TorchProblem:
         if by == "metric" and (self.metric is None or self.validation is None):
             raise ProblemError("choose_by: got 'metric', which needs a metric and validation data")
         if self.metric is not None:
-            find_metric(self.metric)
+            wants_batch(self.metric)
         device, loss, own = self.chosen_device, self.loss, vars(self)  # frozen: set here alone
         if isinstance(loss, nn.Module):  # it may have tensors, such as weights of classes
             own["loss"] = partial(target_loss, loss.to(device))

@@ -220,6 +220,16 @@ def test_a_batch_without_targets_is_one_sentence_before_the_training(metric: Any
         workbench.Bench(given).probe()
 
 
+@pytest.mark.parametrize(
+    "metric", [lambda outputs: 0.0, lambda outputs, targets, mask: 0.0, lambda outputs, *, batch: 0]
+)
+def test_a_metric_of_other_arguments_is_refused_at_once(metric: Any) -> None:
+    with pytest.raises(
+        ProblemError, match=r"metric: <lambda> does not fit \(.*a function of \(out"
+    ):
+        workbench.problem(validation=0.2, metric=metric)
+
+
 def test_outputs_that_a_named_metric_cannot_read_are_one_sentence() -> None:
     with pytest.raises(ProblemError, match="accuracy takes a tensor of outputs, got tuple; give a"):
         measured("accuracy", (X, None), Y)
