@@ -38,6 +38,10 @@ TIMED, WARM = 12, 4
 TIMING = 0.02, 2.0  # share of the time that timing takes, and its most in seconds
 PARKED = 2**20  # trained parameters of a model whose states are kept in memory
 MARGIN = 0.97  # of the time that is planned for; the rest is for steps that take longer
+UNTRAINED = (
+    "no run of the search got further than the start point (losses that are NaN or infinite?): the "
+    "model holds the weights that it had at the first step; the result's notes say more"
+)
 
 
 class Grasp(LoopOptimizer):
@@ -145,6 +149,8 @@ class Grasp(LoopOptimizer):
             self._point.store.delete(key)
         if isinstance(task := self._search.ask(), Step):
             self._place_choice()
+            if self._search.leader == START:
+                self._warn(UNTRAINED)
         else:
             self._task = task
             self._begin(task)

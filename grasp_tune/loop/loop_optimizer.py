@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from traceback import walk_stack
 from typing import Any, NoReturn, SupportsFloat
 
 import torch
@@ -237,7 +238,11 @@ class LoopOptimizer(Optimizer):
     def _warn(self, text: str) -> None:
         if text not in self._told:
             self._told.add(text)
-            warnings.warn(text, stacklevel=4)
+            frames = enumerate(walk_stack(sys._getframe()), start=1)
+            names = ((level, frame.f_globals.get("__name__", "")) for level, (frame, _) in frames)
+            own = "grasp_tune.", "torch."  # the step is decorated; the line that called it is shown
+            level = next((level for level, name in names if not name.startswith(own)), 1)
+            warnings.warn(text, stacklevel=level)
 
 
 def _hear(losses: deque[_Told], module: nn.Module, given: Any, named: Any, output: Any) -> None:

@@ -83,7 +83,9 @@ class ModelPoint:
         self.named: Named = self
         checkpoints.check_tensors(self if self.model is None else self.model)
         self.rules = StepRules(self.groups, clip)
-        self._seen: list[Any] | None = None  # their versions and kinds when we last put them
+        self._seen: list[Any] | None = (
+            None  # their versions, kinds and places when we last put them
+        )
         self._marks, self._norms = 0, list[Tensor]()
         self.buffers = Buffers(self.model)
         self.matrices = hidden_matrices(self.model, self.trained)
@@ -112,18 +114,23 @@ class ModelPoint:
     @torch.no_grad()
     def mark(self, look: bool = False) -> None:
         """Remember that the parameters are where we want them; `look`: their norms in any case."""
-        self._seen = [(item._version, item.dtype) for item in self.trained]
+        self._seen = self._looks
         self._marks += 1
-        # Changes of `item.data` leave no other trace. Rarely: it is a pass over the memory.
+        # Changes within `item.data` leave no other trace. Rarely: it is a pass over the memory.
         look = look or self._marks % LOOK == 0 or self._marks & (self._marks - 1) == 0
         self._norms = list(torch._foreach_norm(self.trained)) if look else []
+
+    @property
+    def _looks(self) -> list[Any]:
+        """What changes with the parameters, and costs nothing to look at."""
+        return [(item._version, item.dtype, item.data_ptr()) for item in self.trained]
 
     @property
     def moved(self) -> bool:
         """Whether somebody else has changed the parameters since `mark`."""
         if self._seen is None:
             return False
-        if self._seen != [(item._version, item.dtype) for item in self.trained]:
+        if self._seen != self._looks:
             return True
         now = torch._foreach_norm(self.trained) if self._norms else []
         pairs = zip(now, self._norms, strict=True)

@@ -4,6 +4,7 @@ import copy
 import io
 import itertools
 import logging
+import math
 import os
 import pickle
 import signal
@@ -112,6 +113,40 @@ def test_one_change_of_data_while_samples_are_taken_is_noticed(phase: str) -> No
     model[0].weight.data.mul_(1.01)  # type: ignore[operator]
     with pytest.raises(gt.SearchError, match="changed since the last step"):
         one_step(model, opt, next(source))
+
+
+def test_one_replacement_of_data_along_a_run_is_noticed() -> None:
+    model = network()
+    opt, source = gt.Grasp(model, 200), batches()
+    while opt.phase != "train":
+        one_step(model, opt, next(source))
+    for _ in range(5):  # a look at the numbers follows the fourth step, and the eighth
+        one_step(model, opt, next(source))
+    nn.utils.vector_to_parameters(
+        nn.utils.parameters_to_vector(model.parameters()) * 1.1, model.parameters()
+    )
+    with pytest.raises(gt.SearchError, match="changed since the last step"):
+        one_step(model, opt, next(source))
+
+
+def test_losses_that_stay_nan_leave_the_start_point_and_say_so() -> None:
+    model = network()
+    opt, source = gt.Grasp(model, 90), batches()
+    start = [item.clone() for item in model.parameters()]
+
+    def steps() -> None:
+        while not opt.done:
+            opt.zero_grad()
+            x, y = next(source)
+            loss = F.cross_entropy(model(x), y) * (1.0 if opt.calls < 30 else math.nan)
+            loss.backward()
+            opt.step(loss)
+
+    with pytest.warns(UserWarning, match="no run .* start point .*NaN") as told:
+        steps()
+    assert {item.filename for item in told} == {__file__}  # the loop's own line
+    assert same(start, list(model.parameters()))
+    assert "check loss and validation data" in opt.finish().notes[0]
 
 
 def test_a_model_may_be_loaded_after_its_optimizer() -> None:
