@@ -1,5 +1,7 @@
 """Optuna's contract suite against the sampler as this entry exports it."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 import importlib.util
 from pathlib import Path
