@@ -147,9 +147,10 @@ def loss_and_outputs(
 ) -> tuple[Any, Any]:
     """Return a batch's loss, and what the model gave as it was computed: one pass for both.
 
-    Of batches of two parts only what the inputs alone gave counts, of others the first answer.
+    Of a tensor and its targets only what the tensor alone gave counts, of others the first answer.
     """
     heard, pair = list[Any](), isinstance(batch, tuple | list) and len(batch) == 2
+    pair = pair and isinstance(batch[0], Tensor)
 
     def hear(model: nn.Module, given: tuple[Any, ...], named: Any, output: Any) -> None:
         if not heard and (not pair or (len(given) == 1 and given[0] is batch[0] and not named)):

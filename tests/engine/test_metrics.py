@@ -140,6 +140,14 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], Callable[[Any, Any], Tensor], An
         ).mean(),
         (X, torch.ones(len(X)), Y),
     ),
+    "inputs by name, and targets": (
+        model,
+        lambda model, batch: model(**batch[0], labels=batch[1])["loss"],
+        [
+            ({"features": item["features"], "mask": item["mask"]}, item["labels"])
+            for item in MAPPINGS
+        ],
+    ),
     "object": (
         workbench.linear,
         lambda model, batch: nn.functional.cross_entropy(model(batch.x), batch.y),
@@ -171,6 +179,8 @@ def test_a_named_metric_finds_outputs_and_targets_of_any_batch(kind: str, name: 
 def pair(batch: Any) -> tuple[Tensor, Tensor]:
     if isinstance(batch, dict):
         return batch["features"], batch["labels"]
+    if isinstance(batch, list):
+        return batch[0]["features"], batch[1]
     return (batch[0], batch[2]) if isinstance(batch, tuple) else (batch.x, batch.y)
 
 
