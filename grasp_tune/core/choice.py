@@ -3,16 +3,13 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from grasp_tune.core.checkpoint_keys import Key, place_of
 from grasp_tune.core.ensemble import Tally
 from grasp_tune.core.errors import InputError, whole
 from grasp_tune.core.records import Json, encode, record
 from grasp_tune.core.tasks import Arm, Outcome, ProbeOutcome, Score, TrainOutcome
-
-if TYPE_CHECKING:
-    from grasp_tune.core.spec import SweepSpec
 
 Kind = Literal["gradient", "value", "exact", "none"]
 
@@ -173,8 +170,8 @@ class Certificate:
         return {**encode(self), "bound": encode(self.bound), "text": self.text}
 
 
-def certify(spec: "SweepSpec", choice: Choice) -> Certificate:
-    """Return the certificate of a choice.
+def certify(choice: Choice, delta: float) -> Certificate:
+    """Return the certificate of a choice; `delta` is the probability that its bound fails.
 
     The largest noise among the candidates stands for its bound over all points.
     """
@@ -186,7 +183,7 @@ def certify(spec: "SweepSpec", choice: Choice) -> Certificate:
         kind="exact" if choice.way == "exact" else "none" if unsampled else choice.by,
         candidates=max(1, len(scored)),
         samples=min((row.samples for row in finalists), default=0),
-        delta=getattr(spec.method, "delta", 0.05),
+        delta=delta,
         noise=max(filter(math.isfinite, spreads), default=None),
         share=choice.share,
         covered=choice.covered,

@@ -56,12 +56,11 @@ def record(kind: type[Record]) -> type[Record]:
     return made
 
 
-_hints = cache(typing.get_type_hints)
-
-
 @cache
-def _names(kind: Any) -> set[str] | None:
-    return {item.name for item in fields(kind)} if is_dataclass(kind) else None
+def _types(kind: Any) -> dict[str, Any]:
+    """Return the type of each field of a dataclass, nothing of anything else."""
+    hints = typing.get_type_hints(kind) if is_dataclass(kind) else {}
+    return {item.name: hints[item.name] for item in fields(kind)} if hints else {}
 
 
 @typing.overload
@@ -83,7 +82,7 @@ def _decode(kind: Any, value: Json, where: str) -> object:
         if value is None and types.NoneType in inner:
             return None
         rest = [choice for choice in inner if choice is not types.NoneType]
-        alike = [x for x in rest if isinstance(value, dict) and set(value) == _names(x)]
+        alike = [x for x in rest if isinstance(value, dict) and value.keys() == _types(x).keys()]
         return _decode((alike or rest)[0], value, where)
     if kind is Any:
         return value
@@ -97,13 +96,13 @@ def _decode(kind: Any, value: Json, where: str) -> object:
             pairs = enumerate(zip(items, value, strict=True))
             return tuple(_decode(item, entry, f"{where}[{at}]") for at, (item, entry) in pairs)
         wanted = f"{len(items)} entries"
-    elif isinstance(value, dict) and (names := _names(kind)) is not None:
-        hints = _hints(kind)
-        if set(value) != names:
-            unknown, missing = sorted(set(value) - names), sorted(names - set(value))
+    elif is_dataclass(kind) and isinstance(value, dict):
+        known = _types(typing.cast(type, kind))
+        if value.keys() != known.keys():
+            unknown, missing = sorted(value.keys() - known), sorted(known.keys() - value)
             raise InputError(f"{where}: unknown keys {unknown}, missing keys {missing}")
-        found = {name: _decode(hints[name], value[name], f"{where}.{name}") for name in value}
-        return typing.cast(object, kind(**found))
+        found = {name: _decode(known[name], value[name], f"{where}.{name}") for name in known}
+        return typing.cast(type, kind)(**found)
     elif kind is float:
         if isinstance(value, str) and value in _WORDS:
             return _WORDS[value]

@@ -108,21 +108,14 @@ class SweepSpec:
         return cls(method, budget, schedule, seed, ensemble, width, probe_parts, names), own
 
     @classmethod
-    def of_plan(
-        cls,
-        plan: Plan,
-        seed: int = 0,
-        *,
-        method: Method | None = None,
-        ensemble: EnsembleName | None = None,
-    ) -> "SweepSpec":
+    def of_plan(cls, plan: Plan, seed: int = 0, method: Method | None = None) -> "SweepSpec":
         """Return the spec of a sweep that runs a plan to the letter.
 
         method: given where its base is the user's own, of which a plan holds the name only.
         """
         method = method or method_from_dict(_without_own_base(encode(plan.method)))
         how: EnsembleName = "window" if plan.ensemble == "window" else "resample"
-        return cls(method, plan.budget, "paper", seed, ensemble or how)
+        return cls(method, plan.budget, "paper", seed, how)
 
     def to_dict(self) -> dict[str, Json]:
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}

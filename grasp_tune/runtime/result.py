@@ -117,7 +117,7 @@ class Result(_Saved):
             spec=search.spec.to_dict(),
             choice=choice,
             plan=search.plan,
-            certificate=certify(search.spec, choice),
+            certificate=certify(choice, getattr(search.spec.method, "delta", 0.05)),
             calls=search.calls,
             runs=_runs(search),
             tensors={name: item.detach().cpu().clone() for name, item in own.items()},
