@@ -63,6 +63,30 @@ def test_a_metric_that_chooses_is_the_value() -> None:
     assert found["loss"] == pytest.approx(1.0 - right)
 
 
+def test_a_metric_finds_the_targets_of_rows_that_are_mappings() -> None:
+    rows = [{"x": x, "label": y, "mask": x[0] > -1} for x, y in zip(ROWS, LABELS, strict=True)]
+
+    def masked(outputs: Tensor, batch: dict[str, Tensor]) -> Tensor:
+        return (outputs.argmax(1) == batch["label"])[batch["mask"]].double().mean()
+
+    for metric, kept in (("accuracy", ROWS[80:, 0] < math.inf), (masked, ROWS[80:, 0] > -1)):
+        given = gt.TorchProblem(
+            model=lambda: nn.Linear(3, 2),
+            loss=lambda model, batch: nn.functional.cross_entropy(
+                model(batch["x"]), batch["label"]
+            ),
+            data=rows[:80],
+            validation=rows[80:],
+            batch_size=8,
+            metric=metric,
+            choose_by="metric",
+        )
+        result, found = train_in_trial(given, 80, lambda part, best: None)
+        with torch.no_grad():
+            right = (result.model(ROWS[80:]).argmax(1) == LABELS[80:])[kept].double().mean()
+        assert found["loss"] == pytest.approx(1.0 - float(right))
+
+
 def test_the_paper_s_sweep_compares_losses_as_the_trials_are() -> None:
     for schedule in ("paper", gt.Paper(by_loss=False)):
         method = gt.NonConvex(L_eps=1.0, F_eps=1.0, delta=0.3)
