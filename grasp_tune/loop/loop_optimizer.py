@@ -8,13 +8,15 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from functools import partial
+from functools import partial, wraps
 from traceback import walk_stack
 from typing import Any, NoReturn, SupportsFloat
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.optimizer import _global_optimizer_post_hooks as _POST_HOOKS
+from torch.optim.optimizer import _global_optimizer_pre_hooks as _PRE_HOOKS
 
 from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.core.search import Search
@@ -122,6 +124,31 @@ class LoopOptimizer(Optimizer):
         if len(self.param_groups) == len(self._point.groups):
             raise InputError(JOINED)
         super().add_param_group(param_group)
+
+    @staticmethod
+    def profile_hook_step(func: Callable[..., Any]) -> Callable[..., Any]:
+        """Torch's hooks and profiler's record around `step`, where there are any.
+
+        The record takes as long as a small layer, and all optimizers of torch make it always.
+        """
+        whole = Optimizer.profile_hook_step(func)
+
+        @wraps(func)
+        def step(self: LoopOptimizer, *args: Any, **kwargs: Any) -> Any:
+            own = self._optimizer_step_pre_hooks or self._optimizer_step_post_hooks
+            profiled = torch.autograd._profiler_enabled()  # type: ignore[attr-defined]
+            seen = own or _PRE_HOOKS or _POST_HOOKS or profiled
+            return (whole if seen else func)(self, *args, **kwargs)
+
+        return step
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients, or fill them with zeros."""
+        if set_to_none:  # without the record
+            for item in self._point.trained:
+                item.grad = None
+        else:
+            super().zero_grad(set_to_none=False)
 
     @torch.no_grad()
     def step(self, closure: Tensor | float | Callable[[], Any] | None = None) -> Any:

@@ -309,6 +309,26 @@ def test_frozen_parameters_and_sparse_gradients() -> None:
         assert float(F.cross_entropy(model(ids), wanted)) < 0.35
 
 
+def test_hooks_and_a_profiler_see_the_steps() -> None:
+    opt, seen = gt.Grasp(model := network(), budget=40), list[str]()
+    one_step(model, opt, batch := next(batches()))
+    opt.register_step_pre_hook(lambda *given: seen.append("before"))
+    opt.register_step_post_hook(lambda *given: seen.append("after"))
+    one_step(model, opt, batch)
+    assert seen == ["before", "after"] and opt.calls == 2
+    with torch.autograd.profiler.profile() as found:
+        one_step(model, opt, batch)
+    assert "Optimizer.step#Grasp.step" in {item.name for item in found.function_events}
+    model.zero_grad()
+    opt.zero_grad(set_to_none=False)
+    assert all(item.grad is None for item in model.parameters())
+    F.cross_entropy(model(batch[0]), batch[1]).backward()
+    opt.zero_grad(set_to_none=False)
+    assert all(item.grad is not None and not item.grad.any() for item in model.parameters())
+    opt.zero_grad()
+    assert all(item.grad is None for item in model.parameters())
+
+
 def test_bare_parameters_will_do() -> None:
     weight = torch.zeros(3, requires_grad=True)
     target = torch.tensor([1.0, -2.0, 0.5])
