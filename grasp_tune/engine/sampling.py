@@ -32,6 +32,7 @@ class Bench(Protocol):
     named: Named  # the model, as checkpoints see it
     trained: list[Tensor]  # its trainable parameters
     matrices: frozenset[int]  # the positions of the hidden matrices among them
+    tables: frozenset[int]  # and of the embeddings
     held_out: bool  # whether candidates are scored on validation data
     bases: Mapping[str, Factory]  # optimizers of the user's own
     rules: StepRules
@@ -189,8 +190,9 @@ class SamplingRun:
         if task.part is not None:
             store.write(part_key(task.part), self.state()[0], {})
         elif task.moments:
-            peaks = {f"peak.{at}": item for at, item in enumerate(first.peaks)}
-            store.write(MOMENTS, peaks, {"typical": typical_peak(first.peaks)})
+            tables = self._bench.tables
+            peaks = {f"peak.{at}": x for at, x in enumerate(first.peaks) if at not in tables}
+            store.write(MOMENTS, peaks, {"typical": typical_peak(list(peaks.values()))})
         # Where no values were asked for, those that came with the gradients cost nothing.
         valued = second if second.count else first
         gradients, values = (first.count, *first.gradients), (valued.count, *valued.losses)
@@ -204,5 +206,6 @@ def read_coordinates(store: Store, power: float, like: Sequence[Tensor]) -> Coor
     if not power:
         return None
     saved = store.read(MOMENTS)
-    peaks = [saved.tensors[f"peak.{at}"].to(item.device) for at, item in enumerate(like)]
+    found = [saved.tensors.get(f"peak.{at}") for at in range(len(like))]
+    peaks = [x if x is None else x.to(y.device) for x, y in zip(found, like, strict=True)]
     return Coordinates(power, peaks, float(saved.meta["typical"]))

@@ -33,6 +33,7 @@ from grasp_tune.engine.sampling import SamplingRun
 from grasp_tune.engine.segment import TrainingRun
 from grasp_tune.engine.step_rules import StepRules
 from grasp_tune.engine.streams import untouched_randomness
+from grasp_tune.optimizers.coordinatewise import embeddings
 from grasp_tune.optimizers.muon import hidden_matrices
 from grasp_tune.optimizers.registry import Factory
 
@@ -64,6 +65,7 @@ class Worker:
         _MOVED.add(self.model)
         self.trained: list[Tensor] = list(self.oracle.parameters)
         self.matrices = hidden_matrices(self.model, self.trained)
+        self.tables = embeddings(self.model, self.trained)
         self.held_out = problem.validation is not None
         self._drops = _drops(self.model)
         self.buffers = checkpoints.Buffers(self.model)

@@ -12,6 +12,7 @@ from grasp_tune.engine import checkpoints
 from grasp_tune.engine.checkpoints import Buffers, Checkpoint, Named, Store, Tensors
 from grasp_tune.engine.step_rules import StepRules
 from grasp_tune.engine.tensor_file import Meta
+from grasp_tune.optimizers.coordinatewise import embeddings
 from grasp_tune.optimizers.muon import hidden_matrices
 from grasp_tune.optimizers.registry import Factory
 
@@ -89,6 +90,7 @@ class ModelPoint:
         self._marks, self._norms = 0, list[Tensor]()
         self.buffers = Buffers(self.model)
         self.matrices = hidden_matrices(self.model, self.trained)
+        self.tables = embeddings(self.model, self.trained)
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
         return zip(self._names, self.trained, strict=True)

@@ -30,6 +30,8 @@ class DiagonalAdaGrad(OwnState):
         super().__init__(params, {"distance": float(distance)})
         if coordinates is not None:
             for point, peak in zip(self.points, coordinates.peaks, strict=True):
+                if peak is None:
+                    continue
                 scale = multiplier(peak, coordinates.typical, coordinates.power)
                 self.state[point]["scale"] = scale.detach().to(point.device, point.dtype, copy=True)
 

@@ -37,8 +37,12 @@ class CoordinateAdam(OwnState):
         sizes = coordinates or Coordinates(0.0, [], 1.0)
         defaults = {"lr": lr, "power": sizes.power, "typical": sizes.typical, "steps": 0}
         super().__init__(params, defaults)
+        self._undivided = set[int]()
         if sizes.power:
             for point, peak in zip(self.points, sizes.peaks, strict=True):
+                if peak is None:
+                    self._undivided.add(id(point))
+                    continue
                 self.state[point]["peak"] = peak.detach().to(point.device, point.dtype, copy=True)
 
     def _move(self, group: dict[str, Any], points: list[Tensor]) -> None:
@@ -58,8 +62,10 @@ class CoordinateAdam(OwnState):
         pairs = zip(mean, roots, strict=True)
         moves = [torch.div(x, root, out=root).clamp_(-1.0, 1.0) for x, root in pairs]
         if power := group["power"]:
-            peaks = self.entries(points, "peak")
-            for move, peak, gradient in zip(moves, peaks, gradients, strict=True):
+            for point, move, gradient in zip(points, moves, gradients, strict=True):
+                if id(point) in self._undivided:
+                    continue
+                (peak,) = self.entries([point], "peak")
                 torch.maximum(peak, gradient.abs(), out=peak)
                 move.mul_(multiplier(peak, group["typical"], power))
         torch._foreach_add_(points, moves, alpha=-group["lr"])

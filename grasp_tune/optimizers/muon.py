@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from grasp_tune.optimizers.adam import FIRST, RAMP, TINY, CoordinateAdam
+from grasp_tune.optimizers.coordinatewise import embeddings
 
 # Jordan's: for singular values from 0.01 to 1 the fifth iterate lies between 0.7 and 1.2.
 QUINTIC = (3.4445, -4.7750, 2.0315)
@@ -34,10 +35,9 @@ def hidden_matrices(model: nn.Module | None, params: Iterable[Tensor]) -> frozen
     makes Adam's steps, as Jordan advises, which ended lower on seven of ten networks, mostly by 2
     to 5 %. A model of a single layer is linear in it, and coordinates matter there.
     """
-    kinds = (nn.Embedding, nn.EmbeddingBag)
-    tables = [] if model is None else [m.weight for m in model.modules() if isinstance(m, kinds)]
-    named = {id(item) for item in tables}
-    layers = [(at, x) for at, x in enumerate(params) if x.ndim > 1 and id(x) not in named]
+    found = list(params)
+    tables = embeddings(model, found)
+    layers = [(at, x) for at, x in enumerate(found) if x.ndim > 1 and at not in tables]
     # More than a row, and more than a column.
     return frozenset(at for at, x in layers[:-1] if len(x) > 1 and x.numel() > len(x))
 

@@ -32,6 +32,7 @@ from grasp_tune.core.tasks import (
     TrainTask,
 )
 from grasp_tune.engine.checkpoints import model_tensors
+from grasp_tune.engine.sampling import read_coordinates
 from grasp_tune.engine.worker import Worker
 from grasp_tune.runtime.store import CheckpointStore, TemporaryStore
 from tests.engine import workbench
@@ -163,6 +164,27 @@ def test_a_probe_in_parts_sees_the_same_minibatches() -> None:
     one, other = (bench.store.read(str(MOMENTS)) for bench in (whole, parts))
     assert same_bits(one.tensors, other.tensors)
     assert one.meta == other.meta
+
+
+def test_the_probe_keeps_no_sizes_of_embeddings() -> None:
+    def model() -> nn.Module:
+        return nn.Sequential(nn.Embedding(5, 2), nn.Flatten(), nn.Linear(2, 1))
+
+    bench = Bench(
+        gt.TorchProblem(
+            model=model,
+            loss=lambda net, batch: net(batch[0]).square().mean(),
+            data=(torch.arange(5).unsqueeze(1),),
+            batch_size=3,
+        )
+    )
+    bench.run(ProbeTask("probe", (0, 4), (0, 0), moments=True))
+    saved = bench.store.read(str(MOMENTS))
+    assert set(saved.tensors) == {"peak.1", "peak.2"}
+    seen = torch.cat([item.flatten() for item in saved.tensors.values()]).sort().values
+    assert saved.meta["typical"] == float(seen[1])  # the middle of three
+    found = read_coordinates(bench.store, 0.5, bench.worker.trained)
+    assert found is not None and found.peaks[0] is None and found.peaks[1] is not None
 
 
 def test_probing_and_scoring_leave_the_buffers_alone() -> None:

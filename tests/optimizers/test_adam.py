@@ -5,8 +5,15 @@ import torch
 from torch import Tensor, nn
 
 from grasp_tune.core.errors import InputError
+from grasp_tune.optimizers.adagrad import DiagonalAdaGrad
 from grasp_tune.optimizers.adam import CoordinateAdam
-from grasp_tune.optimizers.coordinatewise import FLOOR, Coordinates, multiplier, typical_peak
+from grasp_tune.optimizers.coordinatewise import (
+    FLOOR,
+    Coordinates,
+    embeddings,
+    multiplier,
+    typical_peak,
+)
 
 
 def stepped(point: Tensor, gradients: list[Tensor], optimizer: CoordinateAdam) -> Tensor:
@@ -79,7 +86,25 @@ def test_multipliers_by_hand() -> None:
     found = multiplier(torch.tensor([4.0, 0.5, 1e-9, 0.0]), 2.0, 0.5)
     assert found.tolist() == pytest.approx([0.70711, 2.0, FLOOR**-0.5, FLOOR**-0.5], rel=1e-4)
     assert typical_peak([torch.tensor([0.0, 3.0]), torch.tensor([5.0, 4.0])]) == 4.0
-    assert typical_peak([torch.zeros(2)]) == 1.0
+    assert typical_peak([torch.zeros(2)]) == typical_peak([]) == 1.0
+
+
+def test_steps_of_embeddings_are_not_divided() -> None:
+    # Both have g = 4 and so a ratio of 1; the vector's step is times (4 / 1) ** -0.5 = 1/2.
+    words, vector = nn.Embedding(1, 1), nn.Parameter(torch.tensor([3.0]))
+    words.weight.data.fill_(3.0)
+    both = [vector, words.weight]
+    assert embeddings(words, both) == {1} and not embeddings(None, both)
+    seen = Coordinates(0.5, [torch.tensor([4.0]), None], 1.0)
+    adam = CoordinateAdam(both, lr=0.5, coordinates=seen)
+    for point in both:
+        point.grad = torch.full_like(point, 4.0)
+    adam.step()
+    assert vector.tolist() == [2.75] and words.weight.tolist() == [[2.5]]
+    # AdaGrad's first move is its distance, here in half likewise.
+    adagrad = DiagonalAdaGrad(both, distance=0.5, coordinates=seen)
+    adagrad.step()
+    assert vector.tolist() == [2.5] and words.weight.tolist() == [[2.0]]
 
 
 def test_a_state_goes_on_bit_for_bit() -> None:
