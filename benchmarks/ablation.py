@@ -25,8 +25,7 @@ class Variant:
 DEFAULT = Variant("none", "the default")
 _ALL: tuple[Variant, ...] = (
     Variant("coordinates", "no matrix-shaped steps", Promote(matrix_base="adam")),
-    Variant("power-0", "all coordinates alike", Promote(powers=(0.0,))),
-    Variant("one-kind", "the first kind only", Promote(second_budget=10**9)),
+    Variant("power-0", "all coordinates alike", Promote(power=0.0)),
     Variant("no-floor", "without the paper's sweep (no theorem)", Promote(paper_shares=())),
     Variant("large-probe", "probe T/4", Promote(probe_share=1 / 4)),
     Variant("small-probe", "probe T/256", Promote(probe_share=1 / 256)),

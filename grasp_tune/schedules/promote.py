@@ -5,7 +5,7 @@
 2. Which step (`rungs`): a ramp, a geometric list of short runs side by side, a second look at
    the best; beside them the paper's own sweep on its share of the budget (`paper_sweep`), which
    carries the theorem. Kinds of runs: matrix-shaped steps where the model has hidden matrices, else
-   coordinate-wise ones; where the budget pays for it, another kind joins.
+   coordinate-wise ones, and the challengers that the user names.
 3. Final run (`final_run`): the winner gets the rest, its step falling to zero.
 4. Race: a few candidates on paired fresh minibatches.
 """
@@ -113,17 +113,12 @@ class Promote(PromoteOptions):
         return min(spec.budget, max(2, wanted))
 
     def _kinds(self, spec: SweepSpec, start: ProbeOutcome) -> list[Arm]:
-        """Return one run of every kind that is tried, the first choice first."""
-        bases = [spec.method.base_name(self)]
-        if spec.method.base is None and start.matrices:
-            bases = [self.matrix_base, self.base]
-        kinds = [
-            Arm.of(0, base, 1.0, power=power)
-            for base in bases
-            for power in (self.powers if described(base).uses_power else (0.0,))
-        ]
-        most = 1 if spec.budget < self.second_budget else 2
-        return kinds[:most] + [Arm.of(0, name, 1.0) for name in spec.challengers]
+        """Return one run of every kind that is tried: the method's own, then the challengers."""
+        matrices = spec.method.base is None and start.matrices
+        base = self.matrix_base if matrices else spec.method.base_name(self)
+        power = self.power if described(base).uses_power else 0.0
+        challengers = [Arm.of(0, name, 1.0) for name in spec.challengers]
+        return [Arm.of(0, base, 1.0, power=power), *challengers]
 
 
 def _plan(spec: SweepSpec, start: ProbeOutcome) -> Plan:

@@ -96,7 +96,6 @@ def wild(seed: int) -> object:
             Promote,
             probe_share=st.sampled_from([0.0, 1 / 64, 0.9]),
             paper_shares=st.sampled_from([(), (1 / 64, 1 / 16), (0.9,)]),
-            second_budget=st.sampled_from([1, 4_000]),
             lanes_budget=st.sampled_from([1, 4_000]),
             lane_calls=st.sampled_from([1, 1_000]),
             race_share=st.sampled_from([0.0, 0.01, 0.9]),

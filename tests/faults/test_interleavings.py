@@ -19,7 +19,7 @@ from tests.core.simulation import answer
 
 def started() -> tuple[Search, list[Task]]:
     """A search whose first rung, a long list, is under way."""
-    schedule = Promote(places=tuple(range(1, 9)), powers=(0.5,))
+    schedule = Promote(places=tuple(range(1, 9)))
     search = Search(SweepSpec(NonConvex(base="adam"), 4000, schedule, probe_parts=1))
     for _ in range(2):  # the probe and the ramp
         first = search.ask()

@@ -100,7 +100,6 @@ ODD: dict[str, list[Any]] = {
     "first_length": [math.inf],
     "length_power": [2.0],
     "places": [(2.5,), ()],
-    "powers": [()],
     "probe_share": [1.0],
     "spacing": [1.0],
 }

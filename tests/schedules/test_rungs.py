@@ -89,15 +89,13 @@ def test_the_list_runs_side_by_side_below_the_edge() -> None:
     assert {s.state for s in second} <= {state_key(s.arm.index, s.stop) for s in every}
 
 
-def test_a_network_gets_matrix_shaped_steps_and_a_second_kind_where_the_budget_pays() -> None:
-    for budget, kinds in ((1_200, {"muon"}), (10_000, {"muon", "adam"})):
-        _, tasks = run(SweepSpec(NonConvex(), budget), reply_with(1.0, 0.01, matrices=3))
-        assert {segment.arm.base for segment in segments(tasks, "list0")} == kinds
-    _, tasks = run(SweepSpec(NonConvex(), 10_000), reply_with(1.0, 0.01))
-    assert {(s.arm.base, s.arm.power) for s in segments(tasks, "list0")} == {
-        ("adam", 0.5),
-        ("adam", 0.0),
-    }
+def test_a_network_gets_matrix_shaped_steps_and_other_models_divided_ones() -> None:
+    for matrices, kind in ((3, ("muon", 0.0)), (0, ("adam", 0.5))):
+        spec = SweepSpec(NonConvex(), 10_000)
+        _, tasks = run(spec, reply_with(1.0, 0.01, matrices=matrices))
+        assert {(s.arm.base, s.arm.power) for s in segments(tasks, "list0")} == {kind}
+    _, tasks = run(replace(spec, challengers=("sgd",)), reply_with(1.0, 0.01, matrices=3))
+    assert {segment.arm.base for segment in segments(tasks, "list0")} == {"muon", "sgd"}
 
 
 def test_an_optimizer_whose_value_is_fixed_has_a_list_over_its_range() -> None:
