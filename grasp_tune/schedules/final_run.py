@@ -65,6 +65,7 @@ class _FinalRun:
         # The share of a layer's units that are silent in the last state that stands, and whether
         # the last part has silenced many more.
         self._silent, self._died = start.silent, False
+        self._tells = True  # whether silent units do: not where a smaller step has as many
         self._length, self._other = 0, start.other  # of the first part; a step that may take over
 
     def ends(self, parts: int) -> list[int]:
@@ -87,7 +88,8 @@ class _FinalRun:
         self._length = self._length or stop - first
         self._call, loss = stop, _usual_loss(item, options.curve_points)
         self._losses.append(loss)
-        self._died = self._dies(item, loss)
+        self._died = self._tells and self._dies(item, loss)
+        self._tells = self._tells and not self._died
         if self._died or not self._step.accepts(loss):
             if not last:
                 unseen = [iterate_key(arm.index, at) for at in points]

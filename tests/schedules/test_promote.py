@@ -144,6 +144,15 @@ def test_a_part_that_silences_half_of_a_layer_is_undone() -> None:
         assert len({segment.arm for segment in segments(tasks, "final")}) == 1
 
 
+def test_units_that_are_silent_at_a_smaller_step_too_cost_one_part_only() -> None:
+    # Such as those of a network whose outputs do not all matter to the loss.
+    spec, silent = SweepSpec(NonConvex(), 20_000), {"final": 0.8, "final0": 0.1, "other": 0.8}
+    _, tasks = checked_run(spec, final_losses({"final": 1.1}, silent))
+    parts = segments(tasks, "final")
+    assert segments(tasks, "other") and len({part.arm for part in parts[:2]}) == 1
+    assert {part.arm.value for part in parts[2:]} == {parts[1].arm.value / 4}
+
+
 def test_a_winner_keeps_its_silent_units_when_a_run_beyond_it_follows() -> None:
     spec = SweepSpec(NonConvex(base="adam"), 20_000, Promote(most_places=9))
     _, tasks = run(spec, final_losses({"final": 1.1}))
