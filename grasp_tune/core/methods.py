@@ -347,10 +347,8 @@ def method_from_dict(data: Mapping[str, Json], base: Factory | None = None) -> M
     if base is not None:
         values["base"] = base
     elif ":" in str(values.get("base")):
-        raise InputError(
-            f"base={values['base']!r} was a function of one's own; give it again: "
-            "method_from_dict(data, base=...)"
-        )
+        words = f"base={values['base']!r} was a function of one's own"
+        raise InputError(f"{words}; give it again: method_from_dict(data, base=...)")
     return kind(**values)
 
 

@@ -63,8 +63,7 @@ def check_origin(found: str, known: str | None) -> None:
     if known not in (None, found):
         raise SearchError(
             f"a worker starts from another point (digest {found}) than the others ({known}): "
-            "`model` must build the same model in every process; seed whatever it draws, or load "
-            "its weights from a file"
+            "`model` must build the same model in every process; seed what it draws, or load it"
         )
 
 

@@ -76,10 +76,7 @@ def _faults(item: Tensor) -> Iterator[str]:
     if nn.parameter.is_lazy(item):
         yield "not initialised yet (a lazy module); run the model once on an example first"
     if hasattr(item, "full_tensor") or hasattr(item, "_is_flat_param"):
-        yield (
-            "sharded (FSDP), so that each rank would measure its own part; use "
-            "DistributedDataParallel"
-        )
+        yield "sharded (FSDP): each rank would measure its own part; use DistributedDataParallel"
     if item.is_meta:
         yield "on the meta device, without numbers; build the model on a real one"
     if item.is_nested or item.layout is not torch.strided:
@@ -87,15 +84,9 @@ def _faults(item: Tensor) -> Iterator[str]:
     if any(size > 1 and not step for size, step in zip(item.shape, item.stride(), strict=True)):
         yield "expanded: several of its numbers are one in memory; clone() it"
     if item.requires_grad and item.is_complex():
-        yield (
-            "complex; keep its real and imaginary parts as a real parameter and join them with "
-            "torch.view_as_complex"
-        )
+        yield "complex; keep its real and imaginary parts and join them with torch.view_as_complex"
     if item.requires_grad and item.dtype == torch.float16:
-        yield (
-            "float16, too narrow for steps of unknown size; keep the parameters in float32 or "
-            "bfloat16, and use torch.autocast"
-        )
+        yield "float16, too narrow for unknown steps; take float32 or bfloat16; use torch.autocast"
     if item.dtype not in NAMES or (item.requires_grad and item.dtype.itemsize < 2):
         yield f"{str(item.dtype).removeprefix('torch.')}, which cannot be saved or trained here"
 
@@ -106,12 +97,11 @@ def load_model(model: Named, tensors: Mapping[str, Tensor], key: str) -> None:
         given = tensors.get(name)
         if given is None or given.shape != own.shape or given.dtype != own.dtype:
             there = "missing" if given is None else f"{given.dtype} of shape {tuple(given.shape)}"
-            here = f"{own.dtype} of shape {tuple(own.shape)}".replace("torch.", "")
+            words = f"it is {there} there and {own.dtype} of shape {tuple(own.shape)} in the model"
             raise CheckpointError(
-                f"checkpoint {key} does not fit the model at {name}: it is "
-                f"{there.replace('torch.', '')} there and {here} in the model. Names and shapes of "
-                "parameters and buffers must stay the same, in every model that is built and while "
-                "it runs; or the checkpoint is another model's, or damaged"
+                f"checkpoint {key} does not fit the model at {name}: {words.replace('torch.', '')}."
+                " Names and shapes must stay the same, in every model that is built and while it "
+                "runs; or the checkpoint is another model's, or damaged"
             )
         own.copy_(given)
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from grasp_tune.core.errors import ProblemError, expect
 
-Metric = Callable[[Any, Any], float]  # of outputs and targets, or of outputs and the batch
+Metric = Callable[[Any, Any], float | Tensor]  # of outputs and targets, or outputs and batch
 _TARGETS = ("labels", "label", "targets", "target", "y")  # where batches of all kinds have them
 _HELD = 2**24  # numbers of outputs that are held for a metric: 64 MiB
 

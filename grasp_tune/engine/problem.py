@@ -11,16 +11,7 @@ from typing import Any, Literal, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import (
-    DataLoader,
-    DistributedSampler,
-    IterableDataset,
-    RandomSampler,
-    SequentialSampler,
-    Subset,
-    SubsetRandomSampler,
-    default_collate,
-)
+from torch.utils import data as td
 
 from grasp_tune.core.errors import ProblemError, expect
 from grasp_tune.engine.checkpoints import check_tensors
@@ -29,8 +20,8 @@ from grasp_tune.engine.metrics import Metric, find_metric, wants_batch
 Batch = Any  # whatever the data gives: a tuple of tensors as a rule
 Data = (
     tuple[Tensor, ...]
-    | torch.utils.data.Dataset[Any]
-    | DataLoader[Any]
+    | td.Dataset[Any]
+    | td.DataLoader[Any]
     | Iterable[Batch]
     | Callable[[], Iterable[Batch]]
 )
@@ -43,7 +34,7 @@ _KINDS = (
 _BUILDER = "a function without arguments that builds the model, such as `lambda: nn.Linear(64, 10)`"
 
 
-_BY_NUMBER = SequentialSampler | RandomSampler | DistributedSampler  # every row as often as others
+_BY_NUMBER = td.SequentialSampler | td.RandomSampler | td.DistributedSampler  # rows equally often
 _BY_POSITION = nn.MultiLabelMarginLoss  # its targets name classes, as many as there are outputs
 _need = partial(expect, kind=ProblemError)
 
@@ -218,7 +209,7 @@ class Rows:
     """Rows by number, and how a list of them becomes a batch."""
 
     items: Any  # has a length, and gives rows by number
-    collate: Callable[[list[Any]], Batch] = default_collate
+    collate: Callable[[list[Any]], Batch] = td.default_collate
     batch_size: int | None = None  # None: the problem's
 
     @property
@@ -229,7 +220,7 @@ class Rows:
         return self.collate([self.items[row] for row in rows.tolist()])
 
     def part(self, rows: Tensor) -> "Rows":
-        return replace(self, items=Subset(self.items, rows.tolist()))
+        return replace(self, items=td.Subset(self.items, rows.tolist()))
 
 
 def as_data(data: Any, batch_size: int, name: str = "data") -> Any:
@@ -252,19 +243,19 @@ def as_data(data: Any, batch_size: int, name: str = "data") -> Any:
         raise ProblemError(f"{name}: got a {kind}, expected {_KINDS}; rows may be mappings")
     if isinstance(data, Rows):
         return data
-    if isinstance(data, DataLoader) and data.batch_sampler is None:
+    if isinstance(data, td.DataLoader) and data.batch_sampler is None:
         return data  # batch_size=None: what its data set gives are batches
-    if isinstance(data, DataLoader) and _has_rows(data.dataset):
+    if isinstance(data, td.DataLoader) and _has_rows(data.dataset):
         rows: Any = data.dataset
         sampler = getattr(data.batch_sampler, "sampler", None)
-        if isinstance(sampler, SubsetRandomSampler):
-            rows = Subset(rows, list(sampler.indices))
+        if isinstance(sampler, td.SubsetRandomSampler):
+            rows = td.Subset(rows, list(sampler.indices))
         elif not isinstance(sampler, _BY_NUMBER):
             return data
         size = data.batch_size or getattr(data.batch_sampler, "batch_size", None)
         return Rows(rows, data.collate_fn, size)
-    if isinstance(data, IterableDataset):
-        return DataLoader(data, batch_size=batch_size)
+    if isinstance(data, td.IterableDataset):
+        return td.DataLoader(data, batch_size=batch_size)
     if _has_rows(data):
         if size := _batch_like(data):
             raise ProblemError(
@@ -290,7 +281,7 @@ def _array(item: Any) -> Any:
 
 def _has_rows(data: object) -> bool:
     found = hasattr(data, "__getitem__") and hasattr(data, "__len__")
-    return found and not isinstance(data, IterableDataset | type)
+    return found and not isinstance(data, td.IterableDataset | type)
 
 
 def _batch_like(data: Any) -> int:

@@ -13,15 +13,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from grasp_tune.core import tasks as t
 from grasp_tune.core.checkpoint_keys import START
-from grasp_tune.core.tasks import (
-    Outcome,
-    ProbeTask,
-    SegmentOutcome,
-    Task,
-    TrainOutcome,
-    TrainTask,
-)
 from grasp_tune.engine import checkpoints
 from grasp_tune.engine.checkpoints import Checkpoint, Store
 from grasp_tune.engine.fused import task_threads
@@ -74,15 +67,15 @@ class Worker:
         self.start = {name: x.clone() for name, x in checkpoints.model_tensors(self.model).items()}
         self.origin = checkpoints.digest(self.start)
 
-    def run(self, task: Task, seat: Seat | None = None) -> Outcome:
+    def run(self, task: t.Task, seat: Seat | None = None) -> t.Outcome:
         """Return the outcome of the task; `CheckpointError`, with its `key`, for a lost input.
 
         seat: this worker's place among those that share the task's lanes; None: it is alone.
         """
         seated = nullcontext() if seat is None else LaneGroup(seat)
         with seated as group, untouched_randomness(), task_threads(self.model):
-            if isinstance(task, TrainTask):
-                ended = list[SegmentOutcome]()
+            if isinstance(task, t.TrainTask):
+                ended = list[t.SegmentOutcome]()
                 for segment in task.segments:
                     run = TrainingRun(self, task, segment)
                     if group is not None and group.seat.rank:
@@ -90,8 +83,8 @@ class Worker:
                     run.advance(partial(self._gradients, run, task.exact, group))
                     ended.append(run.finish())
                     del run  # makes room for the next one
-                return TrainOutcome(sum(item.calls for item in ended), self.origin, tuple(ended))
-            if isinstance(task, ProbeTask):
+                return t.TrainOutcome(sum(item.calls for item in ended), self.origin, tuple(ended))
+            if isinstance(task, t.ProbeTask):
                 self.oracle.check_metric()
             samples = SamplingRun(self, task, self.oracle.measured)
             while (call := samples.wants) is not None:
