@@ -142,6 +142,17 @@ def compared(metric: str | Metric, batch: Any) -> Any:
     )
 
 
+def pair_of(batch: Any) -> Any:
+    """Return inputs and targets of a batch that has no other parts, None of any other."""
+    if isinstance(batch, tuple | list):
+        return batch if len(batch) == 2 else None
+    if not isinstance(batch, Mapping) or len(batch) != 2:
+        return None
+    inputs, targets = sorted(batch, key=_TARGETS.__contains__)
+    known = targets in _TARGETS and inputs not in _TARGETS
+    return (batch[inputs], batch[targets]) if known else None
+
+
 def loss_and_outputs(
     model: nn.Module, loss: Callable[[nn.Module, Any], Any], batch: Any
 ) -> tuple[Any, Any]:

@@ -15,7 +15,7 @@ from torch.utils import data as td
 
 from grasp_tune.core.errors import ProblemError, expect
 from grasp_tune.engine.checkpoints import check_tensors
-from grasp_tune.engine.metrics import Metric, find_metric, wants_batch
+from grasp_tune.engine.metrics import Metric, find_metric, pair_of, wants_batch
 
 Batch = Any  # whatever the data gives: a tuple of tensors as a rule
 Data = (
@@ -47,7 +47,7 @@ class TorchProblem:
         all of them start from the same point.
     loss: a function of (model, batch) that gives a scalar tensor, to be averaged over batches. A
         loss of torch, that is any `nn.Module` or a function of `torch.nn.functional`, is applied
-        as `loss(model(batch[0]), batch[1])`.
+        as `loss(model(batch[0]), batch[1])`; so it is to mappings of two, such as `image`, `label`.
     data: the training data, as one of
         - a tensor, an array or a table (NumPy, pandas), or a tuple of them with equal first sizes;
           a batch is the tuple of the sampled rows, and float64 becomes torch's default type;
@@ -171,10 +171,10 @@ def checked_problem(given: object) -> TorchProblem:
 
 def target_loss(criterion: Callable[..., Tensor], model: nn.Module, batch: Batch) -> Tensor:
     """Return a loss of (output, target), such as torch's, as one of (model, batch)."""
-    if not isinstance(batch, tuple | list) or len(batch) != 2:
+    if (pair := pair_of(batch)) is None:
         text = "a loss of torch needs batches of two parts, input and target"
         raise ProblemError(f"loss: {text}; give a function of (model, batch) instead")
-    output, target = model(batch[0]), batch[1]
+    output, target = model(pair[0]), pair[1]
     if isinstance(output, Tensor) and isinstance(target, Tensor):
         # (rows, 1) beside (rows,): torch would compare every output with every target.
         if output.shape == (*target.shape, 1):

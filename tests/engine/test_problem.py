@@ -158,6 +158,19 @@ def test_classes_may_be_counted_in_small_numbers() -> None:
     assert torch.equal(found(many, named), many(model(x), named))
 
 
+@pytest.mark.parametrize("names", [("image", "label"), ("labels", "x"), ("x", "y")])
+def test_a_loss_of_torch_finds_the_targets_of_a_mapping_of_two(names: tuple[str, str]) -> None:
+    found = workbench.problem(loss=nn.CrossEntropyLoss()).loss
+    x, y = workbench.rows()
+    model = workbench.linear()
+    given = (y, x) if names[0] == "labels" else (x, y)
+    batch = dict(zip(names, given, strict=True))
+    assert torch.equal(found(model, batch), nn.CrossEntropyLoss()(model(x), y))
+    for other in ({**batch, "mask": y}, {"image": x, "wanted": y}, {"y": x, "label": y}):
+        with pytest.raises(ProblemError, match="needs batches of two parts, input and target"):
+            found(model, other)
+
+
 def test_a_module_as_the_loss_needs_pairs() -> None:
     given = workbench.problem(loss=nn.MSELoss(), data=X)
     with pytest.raises(ProblemError, match="needs batches of two parts, input and target"):
