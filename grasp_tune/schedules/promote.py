@@ -53,7 +53,8 @@ class Promote(PromoteOptions):
             length = min(2.0, self.second_length)
             fewer = replace(self, small_budget=1, places=self.places[:2], second_length=length)
             # Parts of a few calls are too short to tell whether a run stalls or dies.
-            fewer = replace(fewer, stalled=math.inf, dying=math.inf)
+            warmup = min(self.warmup, self.small_warmup)
+            fewer = replace(fewer, stalled=math.inf, dying=math.inf, warmup=warmup)
             return (yield from fewer.rounds(spec))
         start = yield from probing(
             0 if method.exact else self.probe_calls(spec),

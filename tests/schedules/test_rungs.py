@@ -89,6 +89,16 @@ def test_the_list_runs_side_by_side_below_the_edge() -> None:
     assert {s.state for s in second} <= {state_key(s.arm.index, s.stop) for s in every}
 
 
+def test_first_runs_of_small_budgets_come_to_their_full_step() -> None:
+    # 0.34 * 300 ** 0.6 = 10.4 calls, of which ten steps of warm-up would leave none.
+    for budget, warmup in ((300, 3), (600, 10)):
+        _, tasks = run(SweepSpec(NonConvex(), budget))
+        first = segments(tasks, "list0")[0]
+        assert first.warmup == warmup < first.stop
+        assert {item.warmup for item in segments(tasks, "final")} == {warmup}
+        assert first.step_share(first.stop - 1) == 1.0
+
+
 def test_a_network_gets_matrix_shaped_steps_and_other_models_divided_ones() -> None:
     for matrices, kind in ((3, ("muon", 0.0)), (0, ("adam", 0.5))):
         spec = SweepSpec(NonConvex(), 10_000)
