@@ -107,8 +107,7 @@ def minimize(
     )
     reporter = reporter_for(progress, callbacks)
     if backend == "local":
-        from grasp_tune.executors.local import InProcess
-        from grasp_tune.executors.process_pool import ProcessPool
+        from grasp_tune.executors.local import InProcess, ProcessPool
         from grasp_tune.runtime.driver import run_sweep
 
         result = run_sweep(

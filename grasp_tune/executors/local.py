@@ -1,10 +1,40 @@
-"""Tasks in this process, one after the other."""
+"""Tasks on this machine: in this process one after the other, or in processes that are forked here.
 
-from grasp_tune.core.errors import CheckpointError
-from grasp_tune.core.tasks import Task
+And what all pools of workers have in common: who runs which task, and what came of it. A worker
+runs one task at a time, and its death costs nothing but that task.
+"""
+
+import logging
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import torch
+
+from grasp_tune.core.errors import CheckpointError, SearchError
+from grasp_tune.core.tasks import Task, TrainOutcome
+from grasp_tune.engine.lane_group import GroupLost, Seat
+from grasp_tune.engine.worker import Worker
 from grasp_tune.runtime.driver import MakeWorker
-from grasp_tune.runtime.executor import Ended
+from grasp_tune.runtime.executor import Died, Ended, portable
+from grasp_tune.runtime.lane_sharing import LaneSharing
 from grasp_tune.runtime.sweep_folder import SweepFolder
+
+logger = logging.getLogger(__name__)
+
+MEETING = "meeting-"  # how the place where the workers of a job meet is called
+BEGIN = 120.0  # seconds for a forked worker to say that it serves: one that cannot is stuck
+WATCH = 0.2  # seconds between two looks whether the driver still lives
 
 
 class InProcess:
@@ -33,3 +63,181 @@ class InProcess:
 
     def cancel(self) -> None:
         self._task = None
+
+
+@dataclass(eq=False)
+class Job:
+    """A task, and what the workers that share it have answered; often it is one worker."""
+
+    task: Task
+    size: int  # workers
+    address: str  # where they meet
+    since: float = field(default_factory=time.monotonic)
+    answers: dict[int, Ended] = field(default_factory=dict)  # by rank
+
+    def seat(self, rank: int) -> Seat | None:
+        return Seat(rank, self.size, self.address) if self.size > 1 else None  # None: it is alone
+
+    def ended(self) -> Ended:
+        """Return how it ended: what a worker raised, else a loss of workers, else the outcome."""
+        answers = [self.answers[rank] for rank in sorted(self.answers)]
+        for item in answers:
+            if isinstance(item, Exception) and not isinstance(item, GroupLost):
+                return item
+        died = [item for item in answers if isinstance(item, Died)]
+        lost = [Died(str(item)) for item in answers if isinstance(item, GroupLost)]
+        return (died + lost or answers)[0]
+
+
+@dataclass(eq=False)
+class Member:
+    """A worker of a pool."""
+
+    process: Any  # or an actor
+    inbox: Any  # where its next answer comes: a pipe, or a reference; None: it is idle
+    address: str = ""  # below which a group that it leads can meet; known when it is ready
+    job: Job | None = None
+    rank: int = 0
+    since: float = field(default_factory=time.monotonic)
+
+
+class WorkerPool(ABC):
+    """Hands tasks to workers, and the lanes of a task to those that are left over."""
+
+    def __init__(self, sharing: LaneSharing) -> None:
+        self.members: list[Member] = []
+        self.waiting: deque[Task] = deque()  # handed out when polled: lanes take who is left over
+        self.sharing = sharing
+
+    @abstractmethod
+    def send(self, member: Member, job: Job) -> None:
+        """Have a worker begin with its rank of a job."""
+
+    @abstractmethod
+    def receive(self, timeout: float) -> Iterator[tuple[Member, str | Ended]]:
+        """Yield what workers say: once their address, then how their rank of a job ended."""
+
+    @property
+    def capacity(self) -> int:
+        """How many workers there are, or could be."""
+        return len(self.members)
+
+    @property
+    def _busy(self) -> int:
+        return sum(member.job is not None for member in self.members)
+
+    @property
+    def free(self) -> bool:
+        return len(self.waiting) + self._busy < self.capacity
+
+    def submit(self, task: Task) -> None:
+        """Keep the task for the next poll, when it is known how many workers it can have."""
+        self.waiting.append(task)
+
+    def poll(self, timeout: float) -> Iterator[tuple[Task, Ended]]:
+        """Hand out what waits, then yield the tasks all of whose workers have answered."""
+        idle = [member for member in self.members if member.address and member.job is None]
+        tasks = [self.waiting.popleft() for _ in range(min(len(idle), len(self.waiting)))]
+        for task, size in zip(tasks, self.sharing.shares(tasks, len(idle)), strict=True):
+            job = Job(task, size, f"{idle[0].address}/{MEETING}{uuid.uuid4().hex}")
+            for rank in range(size):
+                member = idle.pop(0)
+                member.job, member.rank = job, rank
+                self.send(member, job)
+        self._note()
+        for member, said in self.receive(timeout):
+            if isinstance(said, str):
+                member.address = said
+            elif (answered := member.job) is not None:
+                member.job = None
+                answered.answers[member.rank] = said
+                if len(answered.answers) == answered.size:
+                    ended, seconds = answered.ended(), time.monotonic() - answered.since
+                    if isinstance(ended, TrainOutcome):
+                        self.sharing.learn(answered.size, ended.calls, seconds)
+                    yield answered.task, ended
+        self._note()
+
+    def _note(self) -> None:
+        self.sharing.note(sum(bool(member.address) for member in self.members), self._busy)
+
+
+class ProcessPool(WorkerPool):
+    """An executor with a fixed number of forked workers; one that dies is replaced."""
+
+    def __init__(self, size: int, folder: SweepFolder, make_worker: MakeWorker) -> None:
+        if "fork" not in multiprocessing.get_all_start_methods():
+            raise SearchError("workers need fork, which this system lacks; use workers=1 or Ray")
+        if multiprocessing.current_process().daemon:
+            raise SearchError("this is a daemon process, which may start no workers; use workers=1")
+        if torch.cuda.is_initialized():
+            raise SearchError("CUDA was used in this process before the workers; use Ray for GPUs")
+        super().__init__(folder.sharing)
+        # As a rule a problem is made of functions that cannot be pickled.
+        self._context = multiprocessing.get_context("fork")
+        self._make_worker, self._place = make_worker, folder.path.resolve()
+        self.members = [self._start() for _ in range(size)]
+
+    def cancel(self) -> None:
+        for member in self.members:
+            member.process.kill()  # nothing to lose: outcomes are recorded, the rest is repeated
+            member.process.join()
+            member.inbox.close()
+        for place in self._place.glob(f"{MEETING}*"):
+            place.unlink(missing_ok=True)
+
+    def _start(self) -> Member:
+        ours, theirs = self._context.Pipe()
+        work = theirs, self._make_worker, os.getpid(), self._place.as_uri()
+        process = self._context.Process(target=_serve, args=work)
+        process.start()
+        theirs.close()
+        return Member(process, ours)
+
+    def send(self, member: Member, job: Job) -> None:
+        with suppress(BrokenPipeError):  # it died meanwhile: `poll` notices
+            member.inbox.send((job.task, job.seat(member.rank)))
+
+    def receive(self, timeout: float) -> Iterator[tuple[Member, str | Ended]]:
+        for member in self.members:
+            # Forked while another thread held a lock, it waits for that lock for ever.
+            if not member.address and time.monotonic() - member.since > BEGIN:
+                logger.warning("a worker process did not begin in %g s: it is replaced", BEGIN)
+                member.process.kill()
+        ready = wait([member.inbox for member in self.members], timeout)
+        for at, member in enumerate(self.members):
+            if member.inbox in ready:
+                try:
+                    said: str | Ended = member.inbox.recv()
+                except (EOFError, OSError):  # also where it died in the middle of a message
+                    member.process.join()
+                    said = Died(f"its worker process died (exit code {member.process.exitcode})")
+                    member.inbox.close()
+                    self.members[at] = self._start()
+                yield member, said
+
+
+def _end_with(parent: int) -> None:
+    """End this process soon after the driver: in mid-task it would hold the folder for hours."""
+    while os.getppid() == parent:
+        time.sleep(WATCH)
+    os._exit(1)
+
+
+def _serve(pipe: Connection, make_worker: MakeWorker, parent: int, address: str) -> None:
+    """Run tasks until the pipe closes; in the worker process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's business
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    torch.set_num_threads(1)  # one of several side by side: more threads than cores cost time
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    worker: Worker | None = None
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        pipe.send(address)  # it serves
+        while True:
+            task, seat = pipe.recv()
+            try:
+                worker = worker or make_worker()
+                answer: Ended = worker.run(task, seat)
+            except Exception as error:
+                answer = portable(error, task)
+            pipe.send(answer)

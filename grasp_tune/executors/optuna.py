@@ -35,15 +35,13 @@ from grasp_tune.engine.fused import fusion_width
 from grasp_tune.engine.problem import TorchProblem, checked_problem
 from grasp_tune.engine.tensor_file import Content
 from grasp_tune.executors import study as on_study
-from grasp_tune.executors.local import InProcess
-from grasp_tune.executors.process_pool import ProcessPool
+from grasp_tune.executors.local import InProcess, ProcessPool
 from grasp_tune.executors.study import CALLS, CHOICE, FRONT, SPAN, StudyLog, Timing, end_trial
-from grasp_tune.runtime.call_counter import CallCounter
 from grasp_tune.runtime.driver import SELECT, MakeWorker, run_sweep
 from grasp_tune.runtime.executor import Died, Ended, Executor
 from grasp_tune.runtime.result import Result
 from grasp_tune.runtime.store import BlobStore, TemporaryStore, file_name, spooled
-from grasp_tune.runtime.sweep_folder import SweepFolder
+from grasp_tune.runtime.sweep_folder import CallCounter, SweepFolder
 
 logger = logging.getLogger(__name__)
 

@@ -20,37 +20,29 @@ from urllib.parse import urlsplit
 
 import torch
 
-from grasp_tune.core.errors import CheckpointError, InputError, SearchError, whole
+from grasp_tune.core.errors import InputError, SearchError, expect, whole
 from grasp_tune.core.search import ATTEMPTS
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import Outcome, Task, TrainTask
 from grasp_tune.engine.lane_group import GroupLost, Seat, meeting_place
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.worker import Worker
-from grasp_tune.executors.process_pool import Job, Member, WorkerPool
-from grasp_tune.extras import missing_extra
-from grasp_tune.runtime.call_counter import CallCounter
+from grasp_tune.executors.local import Job, Member, WorkerPool
+from grasp_tune.extras import need
 from grasp_tune.runtime.driver import MakeWorker, run_sweep
 from grasp_tune.runtime.executor import Died, Ended, portable
 from grasp_tune.runtime.lane_sharing import LaneSharing, lanes_of
 from grasp_tune.runtime.lock import FolderLock
 from grasp_tune.runtime.result import Result
-from grasp_tune.runtime.sweep_folder import SweepFolder
+from grasp_tune.runtime.store import SHARED
+from grasp_tune.runtime.sweep_folder import CallCounter, SweepFolder
 
-try:
-    import ray
-except ModuleNotFoundError as missing:
-    raise missing_extra("ray", "ray", "grasp_tune.ray") from missing
-
+ray: Any = need("ray", "ray", "grasp_tune.ray")
 logger = logging.getLogger(__name__)
 
 LOOK = 2.0  # seconds between two looks at the size of the cluster
 PATIENCE = 60.0  # seconds without any worker before a warning says what is waited for
 GAIN = 20.0  # seconds that companions must save: they first have to start
-SHARED = (
-    "with several machines, the output folder or `storage` must be a shared folder (NFS) or a "
-    "bucket (s3://..., gs://...) that all of them can reach"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,12 +69,9 @@ class RayBackend:
     def __post_init__(self) -> None:
         if self.workers is not None:
             whole("workers", self.workers)
-        shares = self.cpus_per_task, self.gpus_per_task
-        if min(shares) < 0.0 or not any(shares):
-            raise InputError(
-                f"cpus_per_task, gpus_per_task: got {shares[0]!r}, {shares[1]!r}, expected shares "
-                ">= 0, not both 0"
-            )
+        cpus, gpus = self.cpus_per_task, self.gpus_per_task
+        fine, words = min(cpus, gpus) >= 0.0 < max(cpus, gpus), "shares >= 0, not both 0"
+        expect(fine, "cpus_per_task, gpus_per_task", f"{cpus!r}, {gpus!r}", words)
 
     @property
     def needs(self) -> dict[str, float]:
@@ -95,7 +84,7 @@ class RayBackend:
         out = None if out is None else out.absolute()  # workers may be in another folder
         store = None
         if self.storage is not None:
-            from grasp_tune.runtime.shared_storage import sweep_store  # pyarrow, which Tune brings
+            from grasp_tune.runtime.shared_sweep import sweep_store  # pyarrow, which Tune brings
 
             store = sweep_store(self.storage, spec, out)
         how |= {"hard_cap": self.hard_cap, "again": self.max_failures}
@@ -146,13 +135,11 @@ def _make_worker(
     except Exception as error:
         raise SearchError(f"the problem cannot be loaded on {host}: {error}") from None
     if not make_worker.store.exists(token):
-        raise SearchError(f"{host} does not see the checkpoints of the driver: {SHARED}")
-    try:
-        lock.check()
-    except CheckpointError:
+        words = f"with several machines, `out` or `storage` {SHARED}"
+        raise SearchError(f"{host} does not see the checkpoints of the driver: {words}")
+    if not lock.held:
         if hard_cap:
-            words = f"{host} does not see the `out` of the driver, {lock.folder}"
-            raise SearchError(f"hard_cap: {words}") from None
+            raise SearchError(f"hard_cap: {host} does not see the driver's `out`, {lock.folder}")
         make_worker.calls = uncounted
     return make_worker()
 
@@ -180,13 +167,11 @@ class RayExecutor(WorkerPool):
     @property
     def capacity(self) -> int:
         """How many workers the cluster holds now, at least one."""
-        if self._backend.workers is not None:
-            return self._backend.workers
-        if time.monotonic() - self._looked > LOOK:
+        if self._backend.workers is None and time.monotonic() - self._looked > LOOK:
             nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
             self._room = max(1, sum(room_for(self._backend.needs, node) for node in nodes))
             self._looked = time.monotonic()
-        return self._room
+        return self._backend.workers or self._room
 
     def send(self, member: Member, job: Job) -> None:
         member.inbox = member.process.run.remote(job.task, job.seat(member.rank))
@@ -197,9 +182,7 @@ class RayExecutor(WorkerPool):
         if waiting and ray.wait(list(waiting), timeout=timeout)[0]:
             for ref in ray.wait(list(waiting), num_returns=len(waiting), timeout=0.0)[0]:
                 yield waiting[ref], self._hear(waiting[ref])
-        elif any(member.address for member in self.members):
-            return
-        elif time.monotonic() - self._since > PATIENCE:
+        elif time.monotonic() - self._since > PATIENCE and not any(x.address for x in self.members):
             self._since, there = time.monotonic(), ray.cluster_resources()
             found = {kind: there.get(kind, 0.0) for kind in self._backend.needs}
             needs = " and ".join(f"{n:g} free {kind}s" for kind, n in self._backend.needs.items())
@@ -213,10 +196,8 @@ class RayExecutor(WorkerPool):
 
     def _grow(self) -> None:
         """Start as many workers as there is work for."""
-        tasks = {member.job.task.id: member.job.task for member in self.members if member.job}
-        tasks |= {task.id: task for task in self.waiting}
-        room = self.capacity
-        wanted = sum(self.sharing.workers(task, room) for task in tasks.values())
+        tasks, room = {member.job.task for member in self.members if member.job}, self.capacity
+        wanted = sum(self.sharing.workers(task, room) for task in tasks.union(self.waiting))
         # A number that was asked for is started at once: workers import torch during the probe.
         for _ in range(min(self._backend.workers or wanted, room) - len(self.members)):
             actor = self._start()
@@ -254,30 +235,27 @@ def run_with_companions(
     if alone is not None and lanes_of(task) > 1 and ray.is_initialized():
         size = sharing.workers(task, 1 + room_for(needs, ray.available_resources()))
         size = size if task.calls / alone * (1.0 - 1.0 / size) > GAIN else 1
-    with contextlib.ExitStack() as stack:
-        waiting = {}
-        for _ in range(size - 1):
-            actor = start_actor(needs, make)
-            stack.callback(ray.kill, actor)
-            waiting[actor.ready.remote()] = actor
+    actors = [start_actor(needs, make) for _ in range(size - 1)]
+    try:
+        refs = {actor.ready.remote(): actor for actor in actors}
         # Fewer where somebody else was faster; one that died is missed when the group meets.
-        refs = list(waiting)
-        ready = ray.wait(refs, num_returns=len(refs), timeout=PATIENCE)[0] if refs else refs
+        ready = ray.wait([*refs], num_returns=size - 1, timeout=PATIENCE)[0] if refs else []
         job = Job(task, sharing.workers(task, 1 + len(ready)), "")
         if job.size > 1:
             logger.info("%s: %d workers a step", task.id, job.size)
             address, _server = meeting_place(ray.util.get_node_ip_address())
             job.address = f"{address}/0"
         for rank, ref in enumerate(ready[: job.size - 1], 1):
-            waiting[ref].run.remote(task, job.seat(rank))
-        try:
-            outcome = worker.run(task, job.seat(0))
-        except GroupLost as lost:
-            logger.warning("%s: %s; it is run again, alone", task.id, lost)
-        else:
-            if isinstance(task, TrainTask):
-                sharing.learn(job.size, task.calls, time.monotonic() - job.since)
-            return outcome
+            refs[ref].run.remote(task, job.seat(rank))
+        outcome = worker.run(task, job.seat(0))
+        if isinstance(task, TrainTask):
+            sharing.learn(job.size, task.calls, time.monotonic() - job.since)
+        return outcome
+    except GroupLost as lost:
+        logger.warning("%s: %s; it is run again, alone", task.id, lost)
+    finally:
+        for actor in actors:
+            ray.kill(actor)
     return worker.run(task)
 
 
@@ -290,8 +268,8 @@ def start_actor(needs: Mapping[str, float], make: MakeActor) -> Any:
     """Return a new `WorkerActor`, which begins when these resources are free."""
     cpus, gpus = needs.get("CPU", 0.0), needs.get("GPU", 0.0)
     # Where this is a trial of Tune: not inside of its placement group, which has no room for it.
-    options: Any = {"num_cpus": cpus, "num_gpus": gpus, "scheduling_strategy": "DEFAULT"}
-    return ray.remote(WorkerActor).options(**options).remote(make, cpus)
+    kind = ray.remote(num_cpus=cpus, num_gpus=gpus, scheduling_strategy="DEFAULT")(WorkerActor)
+    return kind.remote(make, cpus)
 
 
 def room_for(needs: Mapping[str, float], there: Mapping[str, float]) -> int:

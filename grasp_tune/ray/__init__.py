@@ -6,9 +6,9 @@ from grasp_tune.extras import lazy_names
 
 if TYPE_CHECKING:
     from grasp_tune.executors.ray import RayBackend as RayBackend
-    from grasp_tune.ray.plan_searcher import PlanSearcher as PlanSearcher
     from grasp_tune.ray.searcher import GraspProgress as GraspProgress
     from grasp_tune.ray.searcher import GraspSearcher as GraspSearcher
+    from grasp_tune.ray.searcher import PlanSearcher as PlanSearcher
     from grasp_tune.ray.searcher import load_result as load_result
     from grasp_tune.ray.trial import grasp_trainable as grasp_trainable
     from grasp_tune.ray.trial import optimizer as optimizer

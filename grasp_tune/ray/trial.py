@@ -18,10 +18,7 @@ from ray import tune
 from ray.tune.experiment import Trial
 from ray.tune.trainable import FunctionTrainable
 
-from grasp_tune.core.checkpoint_keys import START
 from grasp_tune.core.errors import InputError
-from grasp_tune.core.tasks import ProbeTask, TrainTask
-from grasp_tune.engine.fused import fusion_width
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.worker import Worker
 from grasp_tune.executors.in_trial import train_in_trial
@@ -38,16 +35,7 @@ KEY = "grasp"  # the one key in a trial's config that is ours
 
 def to_config(work: Work, metric: str | None = None) -> dict[str, Any]:
     """Return the config of a trial, with words for people; `metric` is wanted in all its rows."""
-    task = work.task
-    words = {"task": task.id, "phase": task.phase, "budget": task.calls}
-    if isinstance(task, TrainTask):
-        arms = [segment.arm for segment in task.segments]
-        words["base"] = "+".join(dict.fromkeys(arm.base.rpartition(".")[2] for arm in arms))
-        numbers, values = sorted(arm.index for arm in arms), sorted(arm.value for arm in arms)
-        ends = {"cell": (f"{numbers[0]}", f"{numbers[-1]}")}
-        ends["value"] = f"{values[0]:.3g}", f"{values[-1]:.3g}"
-        words |= {name: "to".join(dict.fromkeys(pair)) for name, pair in ends.items()}
-    return {KEY: {**words, "run": work.run, "work": work, "metric": metric}}
+    return {KEY: {**work.words, "run": work.run, "work": work, "metric": metric}}
 
 
 def work_in(config: Mapping[str, Any]) -> Work:
@@ -77,17 +65,9 @@ def report(row: dict[str, Any], result: Result | None = None) -> None:
 
 def tune_trial(config: Mapping[str, Any], silence: float = 0.0) -> SharedTrial:
     """Return the trial of Tune in which this process works; `silence` as `SharedTrial` takes it."""
-    work, words, context = work_in(config), config[KEY], tune.get_context().get_storage()
-    # Every row has every column. `score` and `loss` are numbers in the last trial only, so that
-    # Tune's best trial by either of them is the chosen model, never a training run.
-    columns = ("score", "loss", "train_loss", "gradient_norm", words["metric"] or "score")
-    names = {name: words[name] for name in ("task", "phase", "run")}
-    blank = {**names, "oracle_calls": 0, **dict.fromkeys(columns, math.nan)}
-
-    def tell(row: dict[str, Any], result: Result | None) -> None:
-        report({**blank, **row}, result)
-
-    return SharedTrial(work, lambda: sweep_storage(context, work.run), tell, silence)
+    work, context = work_in(config), tune.get_context().get_storage()
+    storage = partial(sweep_storage, context, work.run)
+    return SharedTrial(work, storage, report, config[KEY]["metric"], silence)
 
 
 _SHARING = LaneSharing()  # of the lanes of tasks that run one after the other in this process
@@ -102,21 +82,19 @@ class GraspTrainable(FunctionTrainable):
     @classmethod
     def problem(cls, constants: Mapping[str, Any], given: Mapping[str, Any]) -> TorchProblem:
         """Return a fresh problem; `given` are the parameters of `tune.with_parameters`."""
-        signature: inspect.Signature | None = None
+        signature = inspect.signature(lambda **given: None)
         with contextlib.suppress(ValueError):  # a callable without one
             signature = inspect.signature(cls.make_problem)
-        wrong, arguments = TypeError(), list[dict[str, Any]]()
         for arguments in ([], [dict(constants)]):
             try:
-                if signature is not None:
-                    signature.bind(*arguments, **given)
+                signature.bind(*arguments, **given)
                 break
             except TypeError as error:
                 wrong = error
         else:
             names = ", ".join(given) or "nothing"
-            words = f"make_problem{signature}: {wrong}; tune.with_parameters gives {names}"
-            raise InputError(words)
+            why = f"{wrong}; tune.with_parameters gives {names}"
+            raise InputError(f"make_problem{signature}: {why}")
         problem = cls.make_problem(*arguments, **given)
         if not isinstance(problem, TorchProblem):
             kind = type(problem).__name__
@@ -142,9 +120,8 @@ class GraspTrainable(FunctionTrainable):
         constants = {key: value for key, value in config.items() if key != KEY}
         needs = reserved.bundles[0] if reserved is not None and reserved.bundles else {"CPU": 1.0}
         torch.set_num_threads(max(1, int(needs.get("CPU", 1))))
-        work, key = trial.work, (constants, trial.storage.path, trial.seed)
-        context = tune.get_context().get_storage()
-        make = partial(self.worker, work, context, constants, self._given)
+        key, context = (constants, trial.storage.path, trial.seed), tune.get_context().get_storage()
+        make = partial(self.worker, trial.work, context, constants, self._given)
         known, worker = self.kept
         type(self).kept = None, None  # a worker that is cut off may have its model anywhere
         with trial.faults():
@@ -155,12 +132,7 @@ class GraspTrainable(FunctionTrainable):
                 return
             outcome = run_with_companions(_SHARING, worker, trial.task, needs, make)
         type(self).kept = key, worker
-        width = 0
-        if isinstance(trial.task, ProbeTask):  # the first to end says what the driver cannot see
-            width = fusion_width(worker.oracle.problem, work.spec.method, "auto", trial.seed)
-            if not trial.store.exists(START):  # whoever stops the sweep early may be given x0
-                trial.store.write(START, worker.start, {})
-        trial.end(outcome, width)
+        trial.end(outcome, worker)
 
 
 def grasp_trainable(
@@ -179,8 +151,8 @@ def grasp_trainable(
         raise InputError(f"make_problem: got {kind}, expected a function that returns the problem")
     own = {"make_problem": staticmethod(make_problem), "__module__": __name__}
     trainable = type("grasp", (GraspTrainable,), own)
-    given = {"cpu": cpus, "gpu": gpus}
-    return trainable if given == {"cpu": 1, "gpu": 0} else tune.with_resources(trainable, given)
+    needs = {"cpu": cpus, "gpu": gpus}
+    return trainable if (cpus, gpus) == (1, 0) else tune.with_resources(trainable, needs)
 
 
 def optimizer(model: Groups, config: Mapping[str, Any] | None = None) -> TaskOptimizer:

@@ -8,11 +8,10 @@ changed inside, nothing breaks: a warning names the public option to pass by han
 import contextlib
 import copy
 import logging
-import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from traceback import walk_stack
@@ -21,16 +20,14 @@ from typing import Any
 import ray
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler
-from ray.tune.search import Searcher, SearchGenerator
+from ray.tune.search import SearchGenerator
 from ray.tune.search.variant_generator import assign_value, parse_spec_vars
 from ray.tune.trainable import FunctionTrainable
 
-from grasp_tune.core.errors import GraspError, InputError, SearchError
+from grasp_tune.core.errors import InputError, SearchError
 from grasp_tune.core.random_streams import words
-from grasp_tune.core.search import Step
-from grasp_tune.executors.ray import SHARED
-from grasp_tune.runtime.files import STATE_LIMIT, read_json, write_json_atomic
-from grasp_tune.runtime.shared_storage import SharedStorage
+from grasp_tune.runtime.shared_sweep import SharedStorage
+from grasp_tune.runtime.store import SHARED
 
 logger = logging.getLogger(__name__)
 
@@ -65,13 +62,11 @@ class TuneRun:
 
     def set_up(self, name: Callable[[Trial], str] | None = None) -> None:
         """Have the whole sweep run, in processes that are reused, in trials called by `name`."""
-        scheduler = getattr(self.controller, "_scheduler_alg", None)
+        scheduler = type(getattr(self.controller, "_scheduler_alg", None))
         # Not isinstance: those that stop trials early are made from this one, too.
-        if scheduler is not None and type(scheduler) is not FIFOScheduler:
-            raise InputError(
-                f"scheduler: got {type(scheduler).__name__}, which stops or pauses trials and so "
-                "breaks the plan's budgets; leave `scheduler` out"
-            )
+        if scheduler not in (type(None), FIFOScheduler):
+            words = "which stops trials, against the plan's budgets; leave `scheduler` out"
+            raise InputError(f"scheduler: got {scheduler.__name__}, {words}")
         if self.generator.total_samples < TRIALS:
             _set(self.generator, "_total_samples", TRIALS, "num_samples=-1, or the sweep is cut")
         advice = "reuse_actors=True, or every task starts a process of its own"
@@ -97,18 +92,15 @@ class TuneRun:
         return getattr(self.controller, "get_trial", lambda trial_id: None)(trial_id)
 
     def error_of(self, trial_id: str) -> str:
+        """Return why a trial failed; raise where its trainable, and so all, cannot be loaded."""
         path = Path(getattr(self.trial(trial_id), "error_file", None) or "-")
-        known = path.is_file()
-        return path.read_text(errors="replace") if known else "the trial ended with an error"
-
-    def loading_fault(self, trial_id: str) -> SearchError | None:
-        """Return why the trainable of a failed trial, and so of all, cannot be loaded, if so."""
-        _, said, after = self.error_of(trial_id).partition("failed to import on the worker")
-        causes = [
-            line for line in after.splitlines() if re.match(r"[\w.]+(Error|Exception)\b", line)
-        ]
-        why = f"the trainable cannot be loaded in a worker process: {(causes or ['no reason'])[0]}"
-        return SearchError(why) if said else None
+        text = path.read_text(errors="replace") if path.is_file() else ""
+        _, said, after = text.partition("failed to import on the worker")
+        if said:
+            causes = re.findall(r"^[\w.]+(?:Error|Exception)\b.*", after, re.MULTILINE)
+            why = (causes or ["no reason"])[0]
+            raise SearchError(f"the trainable cannot be loaded in a worker process: {why}")
+        return (text.strip().splitlines() or ["the trial ended with an error"])[-1]
 
     @property
     def spec(self) -> dict[str, Any]:
@@ -132,81 +124,6 @@ def _set(owner: object, field: str, value: object, advice: str) -> None:
         logger.warning("Ray %s is not known here inside: pass %s", ray.__version__, advice)
 
 
-class TuneSearcher(Searcher):
-    """A searcher that knows the run which asks it, and which of its tasks live there."""
-
-    ledger: Any  # of tasks, whose owners are trials: a `SharedSweep` or a `CellSweep`
-    meet: Callable[[TuneRun], None]  # sets a run up that asks for the first time
-    task_in: Callable[[Mapping[str, Any]], str | None]  # the task in a config, if it is ours
-    next: Callable[[str, TuneRun | None], dict[str, Any] | Step]  # gives a trial its config
-    done: Callable[[str, dict[str, Any]], None]  # a trial has ended by itself, with its last row
-    _met: object = None  # the run that was set up
-    _failure: Exception | None = None  # raised by the next `suggest`
-    _most, _batch, _full = math.inf, False, False  # trials at a time; whether all end together
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_met": None}  # it belongs to this process
-
-    def save(self, checkpoint_path: str) -> None:
-        write_json_atomic(checkpoint_path, self.ledger.state())
-
-    def restore(self, checkpoint_path: str) -> None:
-        """Go on from a state; one of another sweep ends the run with a sentence about it."""
-        try:
-            self.ledger.load(read_json(checkpoint_path, STATE_LIMIT))
-        except GraspError as error:
-            # Raised here, Tune would log it and start the sweep again from its beginning.
-            self._failure = error
-
-    def set_max_concurrency(self, max_concurrent: int) -> bool:
-        """Keep to a limiter's limit for it: it hides the end of trials that it saw no begin of."""
-        self._most = max_concurrent
-        self._batch = getattr(sys._getframe(1).f_locals.get("self"), "batch", False)
-        return True
-
-    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:  # type: ignore[override]
-        """Return the next config, None to be asked again later, or that all is done."""
-        if (run := TuneRun.asking()) is not None and self._met is not run.generator:
-            self.meet(run)
-            self._met = run.generator
-            tasks = {self.task_in(config): trial for trial, config in run.live().items()}
-            for task in self.ledger.running.keys() - tasks.keys():
-                self.ledger.give_back(task)  # of a run that was cut off
-            self.ledger.running |= {task: trial for task, trial in tasks.items() if task}
-        if self._failure is not None:
-            raise self._failure
-        live = len(self.ledger.running)
-        self._full = live >= self._most or (self._full and self._batch and live > 0)
-        if self._full:
-            return None
-        found = self.next(trial_id, run)
-        if isinstance(found, Step):
-            return None if found is Step.WAIT else Searcher.FINISHED
-        return found
-
-    def on_trial_complete(
-        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
-    ) -> None:
-        """Learn that a trial is over; one without an outcome has failed."""
-        with self._kept_for_later():
-            if result is not None and not error:
-                self.done(trial_id, result)
-            elif (run := TuneRun.asking()) is None:
-                self.ledger.gone(trial_id, "its trial failed")
-            else:
-                if fault := run.loading_fault(trial_id):
-                    raise fault
-                self.ledger.gone(trial_id, run.error_of(trial_id).strip().splitlines()[-1])
-
-    @contextlib.contextmanager
-    def _kept_for_later(self) -> Iterator[None]:
-        # Tune turns an error here into text inside a TuneError, or loses it: `suggest` raises it.
-        try:
-            yield
-        except Exception as error:
-            self._failure = error
-
-
 def storage_of(context: Any) -> tuple[Any, str] | None:
     """Return file system (pyarrow) and folder of all sweeps in an experiment's storage."""
     path = getattr(context, "experiment_fs_path", None)
@@ -221,7 +138,8 @@ def sweep_storage(context: Any, run: str) -> SharedStorage:
         getattr(context, "_check_validation_file", lambda: None)()
     except RuntimeError:
         host = ray.util.get_node_ip_address()
-        raise SearchError(f"{host} does not see the {found[1]} of the driver: {SHARED}") from None
+        words = f"of the driver; with several machines, storage_path {SHARED}"
+        raise SearchError(f"{host} does not see the {found[1]} {words}") from None
     return SharedStorage(found[0], f"{found[1]}/{run}")
 
 
@@ -230,10 +148,8 @@ def config_around() -> Mapping[str, Any]:
     for frame, _ in walk_stack(sys._getframe()):
         if isinstance(owner := frame.f_locals.get("self"), FunctionTrainable):
             return dict(owner.config)
-    raise InputError(
-        "no function of Ray Tune runs in this thread: call it inside train(config), or hand it "
-        "the config: optimizer(model, config)"
-    )
+    words = "call it inside train(config), or hand it the config: optimizer(model, config)"
+    raise InputError(f"no function of Ray Tune runs in this thread: {words}")
 
 
 def drawn(config: Mapping[str, Any], seed: int | None) -> dict[str, Any]:
@@ -247,10 +163,9 @@ def drawn(config: Mapping[str, Any], seed: int | None) -> dict[str, Any]:
     for path, domain in [*grids, *domains]:
         name = "/".join(map(str, path))
         if domain.is_grid() or domain.is_function() or seed is None:
-            raise InputError(
-                f"config[{name!r}]: got {type(domain).__name__} {domain.domain_str}, which differs "
-                "from trial to trial, but all trials train one model; give it a fixed value"
-            )
+            why = "which differs among trials, but all train one model; give it a fixed value"
+            kind = f"{type(domain).__name__} {domain.domain_str}"
+            raise InputError(f"config[{name!r}]: got {kind}, {why}")
         (word,) = words(seed, "constant", name, count=1).tolist()
         assign_value(found, path, domain.sample(random_state=word >> 32))
     return found

@@ -30,10 +30,8 @@ def probed_cells(
         outcome: Any = worker.run(task)
         search.tell(task, outcome)
     if (plan := search.plan) is None or plan.stationary:
-        raise SearchError(
-            "the mean gradient at x0 is zero: as far as the probe can see, x0 is stationary and "
-            "there is nothing to search"
-        )
+        words = "as far as the probe can see, x0 is stationary and there is nothing to search"
+        raise SearchError(f"the mean gradient at x0 is zero: {words}")
     name = parameter or ("lr" if plan.quantity == "step size" else "radius")
     return Cells(plan, None, name, replace(outcome, calls=search.calls["probe"])).spec(seed)
 
@@ -63,16 +61,13 @@ class CellSweep(Ledger):
         kept = [item for item in self._reports.get(owner, []) if item[0] < step]
         self._reports[owner] = [*kept, [step, score]][-self._window :]
 
-    def task_given(self, index: object, owner: str) -> str | None:
-        """Return the task of a cell or an owner, None where it is unknown or has ended."""
+    def done(self, owner: str, index: object, calls: int) -> None:
+        """Learn that an owner has run a cell to its end: that of `index`, or else its own."""
         key = cell_id(index) if isinstance(index, int) else self.task_of(owner)
-        return None if key not in self.search.tasks or self.search.settled(key) else key
-
-    def score(self, key: str, owner: str, calls: int) -> None:
-        """Learn that an owner has run a cell to its end."""
         scores = [score for _, score in self._reports.pop(owner, [])] or [math.nan]
-        cell, self.trials[key] = cell_of(self.search.tasks[key]), owner
-        self.ended(key, cell_outcome(cell.index, cell.budget, sum(scores) / len(scores), calls))
+        if key in self.search.tasks and not self.search.settled(key):
+            cell, self.trials[key] = cell_of(self.search.tasks[key]), owner
+            self.ended(key, cell_outcome(cell.index, cell.budget, sum(scores) / len(scores), calls))
 
     def gone(self, owner: str, reason: str) -> None:
         self._reports.pop(owner, None)
@@ -150,14 +145,13 @@ def choose_candidate(
 
 def _scored(task: tasks.ScoreTask, worker: Worker) -> tasks.ScoreOutcome:
     """Return the scores; an upload that was cut short, or never made, has none."""
-    parts: list[Any] = []
+    calls, samples = 0, list[tasks.SampleOutcome]()
     for sample in task.samples:
         try:
-            parts.append(worker.run(replace(task, samples=(sample,))))
+            part: Any = worker.run(replace(task, samples=(sample,)))
+            calls, samples = calls + part.calls, [*samples, *part.samples]
         except CheckpointError as error:
             if error.key is None:
                 raise
-            lost = tasks.SampleOutcome(sample.key, 0, math.nan, math.nan)
-            parts.append(tasks.ScoreOutcome(0, worker.origin, (lost,)))
-    samples = tuple(part.samples[0] for part in parts)
-    return tasks.ScoreOutcome(sum(part.calls for part in parts), worker.origin, samples)
+            samples.append(tasks.SampleOutcome(sample.key, 0, math.nan, math.nan))
+    return tasks.ScoreOutcome(calls, worker.origin, tuple(samples))

@@ -15,7 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,12 +30,11 @@ from grasp_tune.engine.checkpoints import Store, Tensors
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.worker import Worker
 from grasp_tune.optimizers.registry import Factory
-from grasp_tune.runtime.call_counter import CallCounter
 from grasp_tune.runtime.callbacks import Reporter, reporter_for
 from grasp_tune.runtime.executor import Died, Ended, Executor
 from grasp_tune.runtime.result import RESUMED, Result
 from grasp_tune.runtime.store import discard
-from grasp_tune.runtime.sweep_folder import SweepFolder, open_folder
+from grasp_tune.runtime.sweep_folder import CallCounter, SweepFolder, open_folder
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +58,7 @@ class WorkerFactory:
     calls: CallCounter  # where the oracle calls are counted
     watch: Callable[[], None] | None  # called after each call in this process
     origin: str | None  # where all workers must start, if that is known
-    made: list[Worker] = field(default_factory=list)
+    made: Worker | None = None  # the first one in this process
 
     def __call__(self) -> Worker:
         add, watch = self.calls.counter(), self.watch
@@ -73,14 +72,14 @@ class WorkerFactory:
 
         worker = Worker(self.problem, self.seed, self.store, self.bases, count)
         check_origin(worker.origin, self.origin)
-        self.made.append(worker)
+        self.made = self.made or worker
         return worker
 
     def own(self) -> Worker:
-        return self.made[0] if self.made else self()
+        return self.made or self()
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "watch": None, "made": []}  # both belong to this process
+        return {**self.__dict__, "watch": None, "made": None}  # both belong to this process
 
 
 class Stopped(KeyboardInterrupt):
@@ -178,12 +177,13 @@ class Ledger:
 class Driver(Ledger):
     """One sweep in this process: its search, its folder, and what is written when."""
 
+    deadline = math.inf  # of `time.monotonic`
+
     def __init__(
         self, spec: SweepSpec, folder: SweepFolder, reporter: Reporter, hard_cap: bool, again: int
     ) -> None:
         super().__init__(folder.search(spec), again=again)
         self.folder, self.reporter, self._hard_cap = folder, reporter, hard_cap
-        self.deadline = math.inf  # of `time.monotonic`
         self._lost = max(0, folder.calls.total - self.search.progress.calls)  # what a crash undid
         self._saved, self._pause, self._shown = time.monotonic(), SAVE_EVERY, 0.0
         self._own = os.getpid(), threading.get_ident()
@@ -226,12 +226,11 @@ class Driver(Ledger):
         tensors = self._place(worker)
         self.settle(self.folder.calls.total)
         self.show(every=0.0)
-        found = Result.of(self.search, tensors, partial(problem.build, self.search.spec.seed))
-        known: dict[str, Any] = {"usage": self.folder.sharing.reading()}
-        known["measured"] = problem.metric_name
-        if not found.partial:  # else its scores are training losses
-            known |= {"validation": problem.validation_rows, "metric": problem.choice_metric}
-        return replace(found, **known)
+        build, known = partial(problem.build, self.search.spec.seed), dict[str, Any]()
+        if self.search.choice is not None:  # else scores are training losses
+            known = {"validation": problem.validation_rows, "metric": problem.choice_metric}
+        known |= {"usage": self.folder.sharing.reading(), "measured": problem.metric_name}
+        return replace(Result.of(self.search, tensors, build), **known)
 
     def _place(self, worker: Worker) -> Tensors:
         """Put the worker's model at the choice, made again here where it cannot be read."""
@@ -244,8 +243,7 @@ class Driver(Ledger):
                 self.search.make_again(error.key)
             while not isinstance(task := self.next(), Step):
                 if not self._fits():
-                    words = "the chosen point is lost, and the hard cap allows no more"
-                    raise CheckpointError(words)
+                    raise CheckpointError("the chosen point is lost; the hard cap allows no more")
                 try:
                     how: Ended = worker.run(task)
                 except CheckpointError as error:
@@ -369,18 +367,17 @@ def _signals() -> Iterator[None]:
     def stop(number: int, frame: object) -> None:
         raise Stopped("stopped by SIGTERM")
 
-    interrupt = before = signal.getsignal(signal.SIGINT)
+    interrupt, before = signal.getsignal(signal.SIGINT), dict[int, Any]()
     # Ray Tune leaves a handler behind, which would swallow the first Ctrl-C; it keeps the user's.
     while getattr(interrupt, "__module__", "") == "ray.tune.tune":
         kept = inspect.getclosurevars(interrupt).nonlocals  # type: ignore[arg-type]
         interrupt = kept.get("original_handler", signal.default_int_handler)
-    terminate = signal.signal(signal.SIGTERM, stop)
     try:
-        if interrupt is not before:
-            signal.signal(signal.SIGINT, interrupt)
+        before[signal.SIGTERM] = signal.signal(signal.SIGTERM, stop)
+        if interrupt is not signal.getsignal(signal.SIGINT):
+            before[signal.SIGINT] = signal.signal(signal.SIGINT, interrupt)
         yield
     finally:
-        # None: it was not set from Python, and cannot be put back.
-        signal.signal(signal.SIGTERM, signal.SIG_DFL if terminate is None else terminate)
-        if interrupt is not before:
-            signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            # None: it was not set from Python, and cannot be put back.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)

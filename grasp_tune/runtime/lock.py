@@ -41,15 +41,15 @@ class FolderLock:
     @property
     def held(self) -> bool:
         """Whether the folder is still the one that was locked."""
-        return _text(self.folder / NAME) == self.text
+        with contextlib.suppress(CheckpointError):  # it is gone, or no longer ours to read
+            return read_bytes(self.folder / NAME, _SIZE) == self.text
+        return False
 
     def check(self) -> None:
         """Raise `CheckpointError` where it is not."""
         if not self.held:
-            raise CheckpointError(
-                f"{self.folder} was removed or taken over by another run while this one used it: "
-                "nothing more is written there"
-            )
+            why = "was removed or taken over by another run: nothing more is written there"
+            raise CheckpointError(f"{self.folder} {why}")
 
 
 @contextlib.contextmanager
@@ -72,9 +72,10 @@ def folder_lock(folder: Path) -> Iterator[FolderLock]:
             sweep = str(held.get("sweep") or os.urandom(16).hex())
             with contextlib.suppress(OSError):  # the lock holds without its text
                 os.pwrite(file, _record(sweep, os.getpid()), 0)
-            if (text := os.pread(file, _SIZE, 0)) != _text(path):
+            lock = FolderLock(folder, sweep, os.pread(file, _SIZE, 0), bool(held.get("pid")))
+            if not lock.held:
                 continue  # it was replaced meanwhile: there is another now
-            yield FolderLock(folder, sweep, text, bool(held.get("pid")))
+            yield lock
             with contextlib.suppress(OSError):
                 os.pwrite(file, _record(sweep, 0), 0)
             return
@@ -107,10 +108,8 @@ def _open_marker(folder: Path) -> int:
     """Return a handle of the marker, made where no files of our names are there without one."""
     if not os.path.lexists(folder / NAME):
         if names := [name for name in OURS if os.path.lexists(folder / name)]:
-            raise InputError(
-                f"out: {folder} holds {', '.join(names)}, but no {NAME}: they may be somebody "
-                "else's and would be overwritten; use an empty or new folder"
-            )
+            found = f"{', '.join(names)}, but no {NAME}: they may be somebody else's and would be"
+            raise InputError(f"out: {folder} holds {found} overwritten; use an empty or new folder")
         with contextlib.suppress(FileExistsError), open(folder / NAME, "xb") as file:
             file.write(_record(os.urandom(16).hex(), 0))
             file.flush()
@@ -126,16 +125,8 @@ def _acquire(file: int, folder: Path) -> None:
         who = f"process {held.get('pid') or '?'} on {str(held.get('host'))[:80]}"
         raise LockedError(f"{folder} is in use by {who}; wait for it to end") from None
     except OSError as fault:
-        raise LockedError(
-            f"{folder} cannot be locked ({fault.strerror}); use one on a file system with locks"
-        ) from None
-
-
-def _text(path: Path) -> bytes:
-    """Return what the marker says now; nothing where there is none."""
-    with contextlib.suppress(CheckpointError):
-        return read_bytes(path, _SIZE)
-    return b""
+        why = f"({fault.strerror}); use one on a file system with locks"
+        raise LockedError(f"{folder} cannot be locked {why}") from None
 
 
 def _record(sweep: str, process: int) -> bytes:

@@ -18,7 +18,7 @@ from grasp_tune.core.plan import Cell, Plan
 from grasp_tune.core.records import Json, decode, encode, record
 from grasp_tune.core.search import Search
 from grasp_tune.core.spec import SweepSpec
-from grasp_tune.core.tasks import ProbeOutcome, ScoreOutcome, TrainOutcome, ended_runs
+from grasp_tune.core.tasks import ProbeOutcome, ScoreOutcome, ended_runs
 from grasp_tune.engine.checkpoints import Tensors, digest, load_model
 from grasp_tune.runtime.files import STATE_LIMIT, read_json, write_json_atomic
 from grasp_tune.runtime.lane_sharing import Usage
@@ -73,9 +73,8 @@ class _Saved:
     """What `result.json` holds of a result."""
 
     spec: dict[str, Json]  # everything that decides the sweep
-    calls: dict[
-        str, int
-    ]  # oracle calls of each phase; `repeated`: after a fault, not of the budget
+    # oracle calls of each phase; `repeated`: after a fault, not of the budget
+    calls: dict[str, int]
     choice: Choice  # the chosen candidate and all scores
     plan: Plan | None  # the paper's, of its own sweep within this one
     certificate: Certificate | None  # what theory says about the choice
@@ -102,17 +101,16 @@ class Result(_Saved):
         cls, search: Search, tensors: Tensors, build: Callable[[], nn.Module] | None = None
     ) -> "Result":
         """Return the result of a search that has ended, or of one that was stopped early."""
-        choice, outcomes = search.partial(), search.outcomes.values()
+        choice, outcomes, looks = search.partial(), search.outcomes, _looks(search)
         lost = {} if choice.partial else search.lost  # one stopped early says so itself
         notes = [f"{LOST}{task}, after several attempts: {why}" for task, why in lost.items()]
-        notes += (item.note for item in outcomes if isinstance(item, TrainOutcome) and item.note)
+        notes += filter(None, (getattr(item, "note", "") for item in outcomes.values()))
         choice = replace(choice, notes=(*choice.notes, *dict.fromkeys([*notes, *search.notes])))
         own = {name: x for name, x in tensors.items() if name.startswith(("param.", "buffer."))}
-        parts = ended_runs(search.tasks.values(), search.outcomes)
-        ramps = sorted({segment.arm.index for segment, _ in parts if segment.ramp})
-        looks, scored = _looks(search), (x for x in outcomes if isinstance(x, ScoreOutcome))
+        parts = ended_runs(search.tasks.values(), outcomes)
+        samples = (x for item in outcomes.values() for x in getattr(item, "samples", ()))
         # Who knows the problem knows more: how many rows, and the metric's name.
-        by_metric = any(not math.isnan(sample.loss) for item in scored for sample in item.samples)
+        by_metric = not choice.partial and not all(math.isnan(sample.loss) for sample in samples)
         return cls(
             spec=search.spec.to_dict(),
             choice=choice,
@@ -124,9 +122,9 @@ class Result(_Saved):
             build=build,
             depth=search.depth,
             looks=looks,
-            ramps=tuple(ramps),
+            ramps=tuple(sorted({segment.arm.index for segment, _ in parts if segment.ramp})),
             validation=0 if looks and not choice.partial else None,
-            metric="metric" if by_metric and not choice.partial else None,
+            metric="metric" if by_metric else None,
         )
 
     @cached_property
@@ -136,10 +134,8 @@ class Result(_Saved):
         A result read from a folder needs to be told how the model is built: see `load`.
         """
         if self.build is None:
-            raise InputError(
-                "this result was read from a folder, which holds tensors only: give "
-                "Result.load the function that builds the model, or call restore(model)"
-            )
+            words = "give Result.load the function that builds the model, or call restore(model)"
+            raise InputError(f"this result comes from a folder, which holds tensors only: {words}")
         return self.restore(self.build())
 
     def restore(self, model: nn.Module) -> nn.Module:
@@ -257,10 +253,8 @@ class Result(_Saved):
                 else:  # whoever wrote the model was stopped before the rest
                     CheckpointStore(folder).read(MODEL)
             except CheckpointError:
-                raise InputError(
-                    f"{folder} holds {' and '.join(names)}, which may be somebody else's: save to "
-                    "another folder, or remove them"
-                ) from None
+                words = "which may be somebody else's: save to another folder, or remove them"
+                raise InputError(f"{folder} holds {' and '.join(names)}, {words}") from None
         self.write(folder)
 
     def write(self, folder: Path) -> None:

@@ -1,40 +1,134 @@
-"""A sweep whose workers are started by somebody else, such as Ray Tune.
+"""A sweep whose workers are started by somebody else, such as Ray Tune, on many machines.
 
-Whoever starts them asks `next` for work and hands on what they report. What a task found is read
-from the shared storage, where its worker put it before it reported, so that reports may come
-twice, late, from unknown workers, or not at all. The last piece of work, `select`, leaves the
-chosen model in the storage.
+Whoever starts them asks `next` for work and hands on what they report. They share a folder, or a
+bucket that pyarrow reaches; one sweep's folder in it:
+
+    checkpoints/   what tasks leave for each other
+    outcomes/      what tasks found, one small file each
+    calls/         oracle calls as they happen, a small file for whoever makes some
+    result.json, model.safetensors
+
+An outcome is in its file before anybody hears of it: a driver that dies forgets nothing, a task
+that is started again finds that it has already been done, and reports may come twice, late, from
+unknown workers, or not at all. The last piece of work, `select`, leaves the chosen model there.
 """
 
 import contextlib
+import io
+import json
 import logging
 import math
+import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn
 
 from pyarrow import fs as arrow
 from torch import nn
 
 from grasp_tune.core.checkpoint_keys import START
 from grasp_tune.core.errors import CheckpointError, GraspError, InputError, SearchError
-from grasp_tune.core.records import Json, fingerprint
+from grasp_tune.core.records import Json, decode, encode, fingerprint
 from grasp_tune.core.search import ATTEMPTS, Progress, Search, Step
 from grasp_tune.core.spec import SweepSpec
-from grasp_tune.core.tasks import Outcome, ProbeOutcome, Task, TrainOutcome
-from grasp_tune.engine.checkpoints import Tensors, model_tensors
+from grasp_tune.core.tasks import Outcome, ProbeOutcome, Task, TrainOutcome, TrainTask
+from grasp_tune.engine.checkpoints import Store, Tensors, model_tensors
+from grasp_tune.engine.fused import fusion_width
+from grasp_tune.engine.tensor_file import Content
+from grasp_tune.engine.worker import Worker
 from grasp_tune.optimizers.registry import Factory
 from grasp_tune.runtime.driver import SELECT, Ledger
 from grasp_tune.runtime.executor import Died, Ended
 from grasp_tune.runtime.result import Result
-from grasp_tune.runtime.shared_storage import CHOSEN, SharedStorage
-from grasp_tune.runtime.store import discard
+from grasp_tune.runtime.store import SHARED, BlobStore, CheckpointStore, discard, spooled
+from grasp_tune.runtime.sweep_folder import CallCounter
 
 logger = logging.getLogger(__name__)
 
 HEARTBEAT = 30.0  # seconds between two reports of a task under way
+CHOSEN = "chosen"  # the checkpoint of the chosen model
+
+
+class ArrowStore(BlobStore):
+    """A store in a folder of a pyarrow file system."""
+
+    def __init__(self, filesystem: arrow.FileSystem, folder: str, sweep: str) -> None:
+        super().__init__(sweep)
+        self._filesystem, self._folder = filesystem, folder.rstrip("/")
+
+    def put_blob(self, name: str, content: Content) -> None:
+        self._filesystem.create_dir(self._folder, recursive=True)
+        with (
+            spooled(content) as file,
+            self._filesystem.open_output_stream(f"{self._folder}/{name}") as stream,
+        ):
+            shutil.copyfileobj(file, stream)
+
+    def open_blob(self, name: str) -> BinaryIO:
+        with self._filesystem.open_input_stream(f"{self._folder}/{name}") as stream:
+            return io.BytesIO(stream.read())  # it has no size: all of it is read at once
+
+    def remove_blob(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self._filesystem.delete_file(f"{self._folder}/{name}")
+
+    def blobs(self) -> Iterable[str]:
+        where = arrow.FileSelector(self._folder, allow_not_found=True)
+        return (item.base_name for item in self._filesystem.get_file_info(where))
+
+
+def store_on(filesystem: arrow.FileSystem, folder: str, sweep: str) -> Store:
+    """Return a sweep's store in a folder of a file system, which may be this machine's."""
+    if isinstance(filesystem, arrow.LocalFileSystem):
+        return CheckpointStore(Path(folder), sweep=sweep)
+    return ArrowStore(filesystem, folder, sweep)
+
+
+def sweep_store(storage: str, spec: SweepSpec, out: Path | None) -> Store:
+    """Return a sweep's own store in a folder or bucket; the same `out` and spec find it again."""
+    values = {**spec.to_dict(), "budget": 0}  # which may be extended
+    name = uuid.uuid4().hex[:16] if out is None else fingerprint(str(out.resolve()), values)
+    name, place = f"grasp-{name}", storage if "://" in storage else str(Path(storage).resolve())
+    try:
+        filesystem, path = arrow.FileSystem.from_uri(place)
+    except (OSError, ValueError) as fault:
+        raise InputError(f"storage: got {storage!r}, expected a folder or URI: {fault}") from fault
+    return store_on(filesystem, f"{path}/{name}", name)
+
+
+class SharedStorage:
+    """The folder of one sweep at `path` of a pyarrow file system; see the module."""
+
+    def __init__(self, filesystem: arrow.FileSystem, path: str) -> None:
+        local = isinstance(filesystem, arrow.LocalFileSystem)
+        self.path, sweep = path, path.rpartition("/")[2]  # wherever the experiment is moved
+        self.folder = Path(path) if local else None  # None: not a folder of this machine
+        self.store = store_on(filesystem, f"{path}/checkpoints", sweep)
+        self._outcomes = store_on(filesystem, f"{path}/outcomes", sweep)
+        # Without a folder, only the calls of one process can be counted.
+        self.calls = CallCounter(None if self.folder is None else self.folder / "calls")
+
+    def write_outcome(self, task: Task, outcome: Outcome, width: int) -> None:
+        """Record how a task ended; `width` is what the model's shape says about batching runs."""
+        words = json.dumps(encode(task)), json.dumps(encode(outcome))
+        self._outcomes.write(task.id, {}, {"task": words[0], "outcome": words[1], "width": width})
+
+    def read_outcome(self, task: Task) -> tuple[Outcome, int] | None:
+        """Return how this very task ended, and the width; None where it has not."""
+        try:
+            found = self._outcomes.read(task.id).meta
+        except CheckpointError:
+            return None
+        # Another version of the schedule may have used the id for other work.
+        if found["task"] != json.dumps(encode(task)):
+            return None
+        return decode(Outcome, json.loads(str(found["outcome"]))), int(found["width"])
+
+    def forget(self, task: Task) -> None:
+        self._outcomes.delete(task.id)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -49,6 +143,19 @@ class Work:
 
     def __repr__(self) -> str:
         return f"<{self.task.id}>"  # frameworks write it into files and tables
+
+    @property
+    def words(self) -> dict[str, Any]:
+        """What it is, for people."""
+        words = {"task": self.task.id, "phase": self.task.phase, "budget": self.task.calls}
+        if isinstance(self.task, TrainTask):
+            arms = [segment.arm for segment in self.task.segments]
+            cells, values = sorted(arm.index for arm in arms), sorted(arm.value for arm in arms)
+            ends = {"cell": (f"{cells[0]}", f"{cells[-1]}")}
+            ends["value"] = f"{values[0]:.3g}", f"{values[-1]:.3g}"
+            words |= {name: "to".join(dict.fromkeys(pair)) for name, pair in ends.items()}
+            words["base"] = "+".join(dict.fromkeys(arm.base.rpartition(".")[2] for arm in arms))
+        return words
 
 
 class SharedSweep(Ledger):
@@ -112,11 +219,8 @@ class SharedSweep(Ledger):
             elif (record := self.storage.read_outcome(task)) is not None:
                 self._tell(key, *record)
             elif not known:  # else it comes late, and the task is being done again
-                raise SearchError(
-                    f"{key} ended, but its outcome is not in the storage that the driver sees: "
-                    "with several machines, storage_path must be a shared folder (NFS) or a bucket "
-                    "(s3://..., gs://...) that all of them, and this one, can reach"
-                )
+                words = "is not in the storage that the driver sees: with several machines,"
+                raise SearchError(f"{key} ended, but its outcome {words} storage_path {SHARED}")
 
     def _tell(self, key: str, outcome: Outcome, width: int) -> None:
         if not self._width_known:  # as the model's shape asks
@@ -176,10 +280,10 @@ def fault_row(error: GraspError, work: Work) -> dict[str, Any]:
     Raises a `CheckpointError` again that another try may mend, elsewhere perhaps: a full disk.
     """
     if not isinstance(error, CheckpointError):
-        return {"status": "fault", "reason": f"{type(error).__name__}: {error}"}
+        return {"reason": f"{type(error).__name__}: {error}"}
     if error.key not in (work.task.reads if work.search is None else [work.search.partial().key]):
         raise error
-    return {"status": "fault", "checkpoint": error.key}
+    return {"checkpoint": error.key}
 
 
 class SharedTrial:
@@ -187,6 +291,7 @@ class SharedTrial:
 
     open_storage: gives the sweep's storage, as this machine sees it.
     report: tells the driver, with the chosen model where there is a result.
+    metric: what all rows have besides the usual columns.
     silence: seconds since the driver last heard of the worker.
     """
 
@@ -195,11 +300,17 @@ class SharedTrial:
         work: Work,
         open_storage: Callable[[], SharedStorage],
         report: Callable[[dict[str, Any], Result | None], None],
+        metric: str | None = None,
         silence: float = 0.0,
     ) -> None:
         self.work, self.seed, self._report = work, work.spec.seed, report
         self.task = work.task if work.search is None else None
         self._calls, self._reported = 0, time.monotonic() - silence
+        # Every row has every column. `score` and `loss` are numbers in the last trial only, so that
+        # the best trial by either of them is the chosen model, never a training run.
+        columns = ("score", "loss", "train_loss", "gradient_norm", metric or "score")
+        names = {"task": work.task.id, "phase": work.task.phase, "run": work.run, "oracle_calls": 0}
+        self._blank = {**names, **dict.fromkeys(columns, math.nan)}
         with self.faults():
             self.storage = open_storage()
         self.store = self.storage.store
@@ -208,9 +319,12 @@ class SharedTrial:
             self._ended(known[0])
         self._add = self.storage.calls.counter()
 
-    def _last(self, row: dict[str, Any]) -> NoReturn:
+    def _tell(self, row: dict[str, Any], result: Result | None = None) -> None:
+        self._report({**self._blank, **row}, result)
+
+    def _last(self, **row: Any) -> NoReturn:
         """Report, and end the worker's function the way Tune does: it leaves `report` like this."""
-        self._report({**row, "done": True}, None)
+        self._tell({**row, "done": True})
         raise SystemExit(0)
 
     def called(self, calls: int) -> None:
@@ -222,11 +336,17 @@ class SharedTrial:
         self._calls += calls
         if time.monotonic() - self._reported > HEARTBEAT:
             self._reported = time.monotonic()
-            self._report({"status": "running", "oracle_calls": self._calls}, None)
+            self._tell({"status": "running", "oracle_calls": self._calls})
 
-    def end(self, outcome: Outcome, width: int = 0) -> NoReturn:
-        """Put the outcome into the storage, then report it; see `SharedStorage.write_outcome`."""
+    def end(self, outcome: Outcome, worker: Worker | None = None) -> NoReturn:
+        """Put the outcome into the storage, then report it; `worker`: who has made it."""
         assert self.task is not None
+        width = 0
+        if worker is not None and isinstance(outcome, ProbeOutcome):
+            # The first to end says what the driver cannot see.
+            width = fusion_width(worker.oracle.problem, self.work.spec.method, "auto", self.seed)
+            if not self.store.exists(START):  # whoever stops the sweep early may be given x0
+                self.store.write(START, worker.start, {})
         self.storage.write_outcome(self.task, outcome, width)
         self._ended(outcome)
 
@@ -239,7 +359,7 @@ class SharedTrial:
             if finite:
                 best = min(finite, key=lambda item: item.loss)
                 row |= {"train_loss": best.loss, "gradient_norm": best.window_norm}
-        self._last(row)
+        self._last(**row)
 
     @contextlib.contextmanager
     def faults(self) -> Iterator[None]:
@@ -247,7 +367,7 @@ class SharedTrial:
         try:
             yield
         except GraspError as error:
-            self._last(fault_row(error, self.work))
+            self._last(status="fault", **fault_row(error, self.work))
 
     def select(self, place: Callable[[str], Tensors], **more: Any) -> Result:
         """Leave the chosen model and the result in the storage, and report them."""
@@ -264,5 +384,5 @@ class SharedTrial:
             probes = [x.value for x in outcomes if isinstance(x, ProbeOutcome) and x.values]
             loss = (probes or [loss])[-1]
         row = {"status": "ended", "folder": storage.path, "score": result.score, "loss": loss}
-        self._report({**row, **more}, result)
+        self._tell({**row, **more}, result)
         return result

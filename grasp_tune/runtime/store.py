@@ -27,6 +27,7 @@ from grasp_tune.runtime.lock import FolderLock
 logger = logging.getLogger(__name__)
 
 SUFFIX = ".safetensors"
+SHARED = "must be a shared folder (NFS) or a bucket (s3://..., gs://...) that all of them can reach"
 SPOOL = 64 * 2**20  # bytes of a checkpoint that are kept in memory on their way to a blob
 
 # No separator and no leading dot: a key cannot leave the folder, nor meet a temporary file.
@@ -36,10 +37,8 @@ _KEY = re.compile(r"[a-z0-9_-][a-z0-9._-]{0,119}")
 def file_name(key: str) -> str:
     """Return the name of the key's file; `InputError` for what cannot be a key."""
     if not _KEY.fullmatch(key):
-        raise InputError(
-            f"checkpoint key {key!r} must be 1 to 120 of a-z, 0-9, '.', '-' and '_', without a "
-            "dot in front"
-        )
+        words = "must be 1 to 120 of a-z, 0-9, '.', '-' and '_', without a dot in front"
+        raise InputError(f"checkpoint key {key!r} {words}")
     return f"{key}{SUFFIX}"
 
 
@@ -62,7 +61,6 @@ class BlobStore(ABC):
     def open_blob(self, name: str) -> BinaryIO: ...  # `FileNotFoundError` where there is none
     @abstractmethod
     def remove_blob(self, name: str) -> None: ...  # one that is not there is no fault
-
     def blobs(self) -> Iterable[str]:
         return ()  # the names of those that can be listed
 

@@ -15,7 +15,9 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Iterator
+import uuid
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,7 +30,6 @@ from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import ProbeOutcome
 from grasp_tune.engine.checkpoints import Store
 from grasp_tune.runtime import files
-from grasp_tune.runtime.call_counter import NAMES, CallCounter
 from grasp_tune.runtime.lane_sharing import LaneSharing
 from grasp_tune.runtime.lock import NAME, FolderLock, folder_lock
 from grasp_tune.runtime.store import CheckpointStore
@@ -37,6 +38,9 @@ logger = logging.getLogger(__name__)
 
 STATE, CHECKPOINTS, CALLS, CLOCK = "state.json", "checkpoints", "calls", "clock.json"
 USUAL_BYTES, LEAST_BYTES = 4, 2  # of one number; the least in half precision
+NAMES = "[0-9a-f]" * 32  # of the counts, as a pattern
+LOOK = 0.2  # seconds between two looks at whose folder it is
+_SIZE = 8  # bytes of a count
 
 
 def load_search(path: Path, spec: SweepSpec | None = None, sweep: str | None = None) -> Search:
@@ -48,6 +52,68 @@ def load_search(path: Path, spec: SweepSpec | None = None, sweep: str | None = N
     if state.pop("sweep", sweep) != sweep and sweep is not None:
         raise DamagedState(f"{path} is another sweep's")
     return Search.from_state(state, spec, extend=True)
+
+
+class CallCounter:
+    """The calls of every process that ever worked on a sweep: a small file each in `folder`.
+
+    Eight bytes, written again at each call, a microsecond: that is how work repeated after a fault
+    is told apart from budget. Mapped into memory they would cost less, but a disk that fails, or a
+    file that is cut, would end the process.
+
+    folder: where the files are; without it the calls of this process alone are counted.
+    check: called before a file is made, and now and then; raises where the folder is another's by
+        now, so that the workers of a driver that died end where another driver goes on.
+    others: gives a number of calls that is known in another way, where that is larger.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None,
+        check: Callable[[], None] = lambda: None,
+        others: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self._folder, self._check, self._others = folder, check, others
+        self.own = 0  # calls of this process that no file counts
+
+    def counter(self) -> Callable[[int], None]:
+        """Return a function that adds to a count of its own."""
+        if (folder := self._folder) is None:
+            return self._add
+        self._check()
+        file = files.in_words(lambda: _new_count(folder), f"{folder}/", needed=_SIZE)
+        made, looked = 0, time.monotonic()
+
+        def add(calls: int) -> None:
+            nonlocal made, looked
+            if (now := time.monotonic()) - looked > LOOK:
+                looked = now
+                self._check()
+            made += calls
+            count = made.to_bytes(_SIZE, "little")
+            files.in_words(lambda: os.pwrite(file, count, 0), f"{folder}/", needed=_SIZE)
+
+        weakref.finalize(add, os.close, file)
+        return add
+
+    def _add(self, calls: int) -> None:
+        self.own += calls
+
+    @property
+    def total(self) -> int:
+        """All calls so far, by whichever process, in this run or an earlier one."""
+        paths = [] if self._folder is None else self._folder.glob(NAMES)
+        counts = [files.read_bytes(path, _SIZE) for path in paths]
+        # One that is shorter is just being made.
+        whole = (int.from_bytes(item, "little") for item in counts if len(item) == _SIZE)
+        return max(self.own + sum(whole), self._others())
+
+
+def _new_count(folder: Path) -> int:
+    folder.mkdir(parents=True, exist_ok=True)
+    file = os.open(folder / uuid.uuid4().hex, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    os.pwrite(file, bytes(_SIZE), 0)  # no holes: a full disk shows here, not in a call
+    return file
 
 
 @dataclass(eq=False)
@@ -84,8 +150,8 @@ class SweepFolder:
                 with suppress(OSError):  # else it is replaced by the first state of the new run
                     files.check_place(aside)
                     self._state.replace(aside)
-                text = "%s; it is kept as %s, and the run starts again from x0"
-                logger.warning(text, damaged, aside.name)
+                words = f"it is kept as {aside.name}, and the run starts again from x0"
+                logger.warning("%s; %s", damaged, words)
         # That of another run, whose folder was cleared.
         files.in_words(partial(files.remove, self._spare), self._spare, "removed")
         search = Search(spec)

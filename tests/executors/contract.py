@@ -20,9 +20,8 @@ from grasp_tune.core.methods import Method
 from grasp_tune.core.spec import AnySchedule, SweepSpec
 from grasp_tune.core.tasks import Task
 from grasp_tune.engine.checkpoints import Checkpoint
-from grasp_tune.executors.local import InProcess
+from grasp_tune.executors.local import InProcess, ProcessPool
 from grasp_tune.executors.optuna import StudyExecutor
-from grasp_tune.executors.process_pool import ProcessPool
 from grasp_tune.executors.ray import RayBackend, RayExecutor
 from grasp_tune.executors.study import StudyLog
 from grasp_tune.runtime.driver import MakeWorker, run_sweep

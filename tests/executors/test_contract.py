@@ -15,7 +15,7 @@ import pytest
 import grasp_tune as gt
 from grasp_tune.core.search import Progress
 from grasp_tune.core.spec import AnySchedule
-from grasp_tune.executors import process_pool
+from grasp_tune.executors import local
 from grasp_tune.runtime.callbacks import Reporter
 from grasp_tune.runtime.lock import folder_lock
 from tests.executors.contract import (
@@ -90,7 +90,7 @@ def test_a_worker_that_dies_is_replaced(case: Case, tmp_path: Path) -> None:
 def test_a_worker_that_never_begins_is_replaced(
     case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    serve = process_pool._serve
+    serve = local._serve
 
     def stuck(*work: Any) -> None:
         if len(list(tmp_path.glob("stuck-*"))) < 2:  # both of them
@@ -98,8 +98,8 @@ def test_a_worker_that_never_begins_is_replaced(
             time.sleep(600.0)  # as in a deadlock right after the fork
         serve(*work)
 
-    monkeypatch.setattr(process_pool, "_serve", stuck)
-    monkeypatch.setattr(process_pool, "BEGIN", 3.0)
+    monkeypatch.setattr(local, "_serve", stuck)
+    monkeypatch.setattr(local, "BEGIN", 3.0)
     result = case.run(problem(), spec(), tmp_path / "out")
     assert "a worker process did not begin in 3 s: it is replaced" in caplog.text
     assert fingerprint(result) == expected()

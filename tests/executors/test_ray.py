@@ -100,7 +100,7 @@ def test_checkpoints_go_to_the_storage_that_was_asked_for(
         tree = arrow.SubTreeFileSystem(str(tmp_path), arrow.LocalFileSystem())
         bucket = SimpleNamespace(from_uri=lambda uri: (tree, "shared"))
         fake = SimpleNamespace(**{**vars(arrow), "FileSystem": bucket})
-        monkeypatch.setattr("grasp_tune.runtime.shared_storage.arrow", fake)
+        monkeypatch.setattr("grasp_tune.runtime.shared_sweep.arrow", fake)
     storage = "s3://bucket/shared" if remote else str(tmp_path / "shared")
     out = tmp_path / "out"
     result = run(out=out, backend=RayBackend(storage=storage, workers=1))

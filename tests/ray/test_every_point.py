@@ -18,8 +18,7 @@ import grasp_tune as gt
 from grasp_tune.core.search import Step
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.engine.worker import Worker
-from grasp_tune.runtime.shared_storage import SharedStorage
-from grasp_tune.runtime.shared_sweep import SharedSweep, SharedTrial, Work
+from grasp_tune.runtime.shared_sweep import SharedStorage, SharedSweep, SharedTrial, Work
 from tests.engine import workbench
 from tests.executors.contract import CountedCalls
 from tests.executors.sweeps import fingerprint, forked

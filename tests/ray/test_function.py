@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import grasp_tune as gt
 import grasp_tune.ray
 from grasp_tune.ray import GraspSearcher, load_result, optimizer
-from grasp_tune.runtime.shared_storage import SharedStorage
+from grasp_tune.runtime.shared_sweep import SharedStorage
 from tests.ray.shop import ShopStorage, linear_problem
 
 BUDGET = 150

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from grasp_tune.core.errors import CheckpointError, InputError, LockedError
-from grasp_tune.runtime.call_counter import CallCounter
 from grasp_tune.runtime.lock import NAME, folder_lock
+from grasp_tune.runtime.sweep_folder import CallCounter
 from tests.executors.sweeps import forked
 
 
