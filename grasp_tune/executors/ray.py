@@ -7,6 +7,7 @@ time. Checkpoints go to the folder of the sweep or to a storage that all machine
 import contextlib
 import importlib
 import logging
+import os
 import socket
 import threading
 import time
@@ -49,7 +50,8 @@ GAIN = 20.0  # seconds that companions must save: they first have to start
 class RayBackend:
     """How to use a cluster, for `minimize(..., backend=RayBackend(...))`.
 
-    address: `auto`, host:port or ray://host:port; None: the session at hand, or one started here.
+    address: `auto`, host:port or ray://host:port; None: the process's own session, else that of
+        `RAY_ADDRESS`, else one started here.
     workers: started at once, and busy with as many tasks, or with the lanes of one; None: as many
         as there is work for and the cluster holds, while it grows or shrinks.
     cpus_per_task, gpus_per_task: what a task reserves; fractions let tasks share.
@@ -278,22 +280,24 @@ def room_for(needs: Mapping[str, float], there: Mapping[str, float]) -> int:
 
 @contextlib.contextmanager
 def _session(backend: RayBackend) -> Iterator[None]:
-    """Use the Ray session at hand; start one where there is none, and end it afterwards."""
+    """Use the process's Ray session; start one where there is none, and end it afterwards."""
     if ray.is_initialized():
         yield
         return
-    address = backend.address
-    own: Any = {"include_dashboard": False} if address is None else {"address": address}
+    address = backend.address or os.environ.get("RAY_ADDRESS")  # that of a submitted job
+    # "local": of None Ray makes the last cluster that anybody started on this machine.
+    own: Any = {"address": address} if address else {"address": "local", "include_dashboard": False}
     try:
         if address is not None and ":" in address:  # Ray itself would try for minutes
             place = urlsplit(address if "//" in address else f"//{address}")
             socket.create_connection((place.hostname, place.port or 0), timeout=10.0).close()
         ray.init(log_to_driver=False, **own)
-    except (OSError, ValueError) as fault:
-        raise SearchError(f"address: no Ray cluster answers at {address!r}: {fault}") from fault
+    except Exception as fault:  # of a node that starts too slowly Ray raises no more than that
+        where = f"no Ray cluster answers at {address!r}" if address else "Ray did not start here"
+        raise SearchError(f"address: {where}: {fault}") from fault
     try:
         there = ray.cluster_resources()
-        if address is None and not room_for(backend.needs, there):
+        if not address and not room_for(backend.needs, there):
             found = {kind: there.get(kind, 0.0) for kind in backend.needs}
             raise InputError(f"a task needs {backend.needs}, but this machine has {found}")
         yield

@@ -216,6 +216,30 @@ def test_a_cluster_that_is_not_there_is_named_at_once(
         run(backend=RayBackend(address=address))
 
 
+@pytest.mark.parametrize("named", [None, "10.0.0.1:6379"])
+def test_a_cluster_of_somebody_else_on_this_machine_is_left_alone(
+    named: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[str] = []
+
+    def init(address: str | None = None, **how: Any) -> None:
+        given.append(str(address))  # of None Ray makes what `ray start` left in /tmp/ray
+        raise Exception("too slow")  # as Ray does on a machine under load
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    if named is not None:
+        monkeypatch.setenv("RAY_ADDRESS", named)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(
+        "socket.create_connection", lambda *place, **how: SimpleNamespace(close=int)
+    )
+    where = "Ray did not start here" if named is None else f"no Ray cluster answers at {named!r}"
+    with pytest.raises(gt.SearchError, match=f"{where}: too slow"):
+        run()
+    assert given == [named or "local"]
+
+
 def test_what_this_machine_never_has_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     for name in ("init", "shutdown"):
