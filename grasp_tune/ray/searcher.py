@@ -198,7 +198,18 @@ class GraspSearcher(TuneSearcher):
                 "a function that calls grasp_tune.ray.optimizer(model), or grasp_trainable(...)"
             )
             expect(False, "trainable", trainable.__name__, wanted)
-        if (found := storage_of(run.spec.get("storage"))) is not None:
+        self._open_storage(run)
+
+    def restore(self, checkpoint_path: str) -> None:
+        super().restore(checkpoint_path)
+        run = TuneRun.asking()
+        if self._failure is None and run is not None:  # one that had ended never asks for a task
+            with self._kept_for_later():
+                self._open_storage(run)
+                self.ledger.catch_up()
+
+    def _open_storage(self, run: TuneRun) -> None:
+        if (found := storage_of(run.storage)) is not None:
             # Killed while Tune copied the state: what had ended is in the storage all the same.
             if isinstance(self._failure, CheckpointError) and self.ledger.adopt(*found):
                 self._failure = None

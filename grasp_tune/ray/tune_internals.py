@@ -79,8 +79,7 @@ class TuneRun:
         if spec := self.spec:  # otherwise trials keep Tune's own names
             for key in ("trial_name_creator", "trial_dirname_creator"):
                 spec[key] = spec.get(key) or name
-            if (storage := getattr(self.controller, "_storage", None)) is not None:
-                spec["storage"] = storage  # a restored experiment may have been moved
+            spec["storage"] = self.storage
 
     def live(self) -> dict[str, Mapping[str, Any]]:
         """Return the configs of the trials that have not ended, by trial id, if they are known."""
@@ -106,6 +105,11 @@ class TuneRun:
     def spec(self) -> dict[str, Any]:
         """What Tune was told: trainable (`run`), `config`, `storage`; empty if unknown."""
         return getattr(getattr(self.generator, "_experiment", None), "spec", {})
+
+    @property
+    def storage(self) -> Any:
+        """The experiment's storage as it is now, for a restored one may have been moved."""
+        return getattr(self.controller, "_storage", None) or self.spec.get("storage")
 
     @property
     def trainable(self) -> type | None:

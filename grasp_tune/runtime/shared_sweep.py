@@ -197,6 +197,13 @@ class SharedSweep(Ledger):
             return Work(self.run, step, self.search.spec, self.bases, ended)
         return step
 
+    def catch_up(self) -> None:
+        """Learn what the storage knows of a sweep that was just restored."""
+        while not isinstance(self.next(), Step):
+            pass
+        for task in [*self.running]:
+            self.give_back(task)
+
     def hear(self, owner: str, row: Mapping[str, Any]) -> None:
         """Learn from what an owner reports: what `SharedTrial` says."""
         key, status, lost = str(row.get("task")), row.get("status"), row.get("checkpoint")

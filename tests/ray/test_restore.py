@@ -143,16 +143,18 @@ def test_a_killed_driver_is_resumed_to_the_same_choice(
         result = load_result(grid)
     else:
         home = tmp_path / "killed"
-        searcher = GraspSearcher(**FEW)
-        tune.run(
-            trainable,
-            search_alg=searcher,
-            storage_path=str(tmp_path),
-            name="killed",
-            resume="AUTO",
-            verbose=0,
-        )
-        result = searcher.result
+        for _ in ("the rest", "nothing is left to do"):
+            searcher = GraspSearcher(**FEW)
+            tune.run(
+                trainable,
+                search_alg=searcher,
+                storage_path=str(tmp_path),
+                name="killed",
+                resume="AUTO",
+                verbose=0,
+            )
+            result = searcher.result
+            assert same(result, wanted)
     assert same(result, wanted)
     # What had ended was not run again: its outcomes are the very files of before.
     assert {item: (home / item).stat().st_mtime_ns for item in before} == before

@@ -322,7 +322,7 @@ def test_constants_and_known_metrics_are_taken() -> None:
 def test_the_paper_s_sweep_compares_losses_where_the_loss_is_the_metric(metric: str) -> None:
     found = GraspSearcher(schedule="paper")
     told: dict[str, Any] = {"metric": metric, "mode": "min", "trainable": None, "spec": {}}
-    found.meet(SimpleNamespace(set_up=lambda name: None, **told))  # type: ignore[arg-type]
+    found.meet(SimpleNamespace(set_up=lambda name: None, storage=None, **told))  # type: ignore[arg-type]
     assert found.spec.schedule == gt.Paper(by_loss=True if metric == "loss" else None)
 
 
