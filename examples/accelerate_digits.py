@@ -1,4 +1,4 @@
-"""Accelerate: one process or many. The three lines marked `grasp` are all that changes.
+"""Accelerate, in one process or several. Only the three lines marked `grasp` change.
 
 pip install accelerate; accelerate launch examples/accelerate_digits.py
 """
@@ -13,7 +13,7 @@ import grasp_tune as gt
 
 
 def main(budget: int = 1_500) -> float:
-    """Train on handwritten digits; return the share of right answers."""
+    """Train on handwritten digits; return the accuracy."""
     torch.manual_seed(0)
     accelerator = Accelerator(cpu=True)
     x, y = load_digits(return_X_y=True)
@@ -29,7 +29,7 @@ def main(budget: int = 1_500) -> float:
             opt.zero_grad()
             loss = F.cross_entropy(model(inputs), labels)
             accelerator.backward(loss)
-            opt.step(loss)  # grasp: the loss is handed over
+            opt.step(loss)  # grasp: pass the loss
     accelerator.print(grasp.finish())  # grasp: the model holds the chosen weights
     with torch.no_grad():
         return float((model(data.tensors[0]).argmax(1) == data.tensors[1]).float().mean())

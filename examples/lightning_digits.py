@@ -1,4 +1,4 @@
-"""A Lightning module. The lines marked `grasp` are all that changes.
+"""A Lightning module. Only the lines marked `grasp` change.
 
 pip install lightning; python examples/lightning_digits.py
 """
@@ -29,11 +29,11 @@ class Digits(L.LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return the optimizer."""
-        return gt.Grasp(self, budget=self.budget)  # grasp: in place of torch.optim.Adam(...)
+        return gt.Grasp(self, budget=self.budget)  # grasp: instead of torch.optim.Adam(...)
 
 
 def main(budget: int = 1_500) -> float:
-    """Train on handwritten digits; return the share of right answers."""
+    """Train on handwritten digits; return the accuracy."""
     L.seed_everything(0, verbose=False)
     x, y = load_digits(return_X_y=True)
     data = TensorDataset(torch.tensor(x).float() / 16, torch.tensor(y))

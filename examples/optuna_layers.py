@@ -1,7 +1,7 @@
 """Optuna's PyTorch example: layers, units and dropout are searched, with pruning, on digits.
 
-The lines marked `grasp` are the change: each trial trains without a learning rate, so that neither
-it nor the kind of the optimizer is among what Optuna searches.
+Only the lines marked `grasp` change: each trial trains without a learning rate, so Optuna searches
+neither the learning rate nor the optimizer.
 
 pip install 'grasp_tune[optuna]'; python examples/optuna_layers.py
 """
@@ -33,7 +33,7 @@ def define_model(trial: optuna.Trial) -> nn.Module:
 
 
 def loaders() -> tuple[DataLoader[Any], DataLoader[Any]]:
-    """Return minibatches to train on, and others to choose by."""
+    """Return minibatches for training, and others for validation."""
     x, y = load_digits(return_X_y=True)
     data = TensorDataset(torch.tensor(x).float() / 16, torch.tensor(y))
     train, valid = random_split(data, [0.8, 0.2], torch.Generator().manual_seed(0))
@@ -41,14 +41,14 @@ def loaders() -> tuple[DataLoader[Any], DataLoader[Any]]:
 
 
 def accuracy(model: nn.Module, loader: DataLoader[Any]) -> float:
-    """Return the share of right answers."""
+    """Return the accuracy."""
     model.eval()
     with torch.no_grad():
         return float(torch.cat([(model(x).argmax(1) == y).float() for x, y in loader]).mean())
 
 
 def objective(trial: optuna.Trial) -> float:
-    """Train one network, and return its share of right answers."""
+    """Train one network, and return its accuracy."""
     torch.manual_seed(trial.number)
     model = define_model(trial)
     train_loader, valid_loader = loaders()
@@ -60,9 +60,9 @@ def objective(trial: optuna.Trial) -> float:
             loss = F.cross_entropy(model(x), y)
             loss.backward()
             opt.step(loss)  # grasp: opt.step()
-            if opt.done:  # grasp: a search may end with some steps to spare
+            if opt.done:  # grasp: the search may end a few steps early
                 break
-        with opt.best():  # grasp: the best point so far
+        with opt.best():  # grasp: the best weights so far
             right = accuracy(model, valid_loader)
         trial.report(right, epoch)
         if trial.should_prune():
@@ -71,7 +71,7 @@ def objective(trial: optuna.Trial) -> float:
 
 
 def main(trials: int = 10) -> float:
-    """Return the share of right answers of the best trial."""
+    """Return the accuracy of the best trial."""
     study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=0))
     study.optimize(objective, n_trials=trials)
     print(study.best_trial.params)

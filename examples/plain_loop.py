@@ -1,4 +1,4 @@
-"""A training loop in plain PyTorch. The three lines marked `grasp` are all that changes.
+"""A training loop in plain PyTorch. Only the three lines marked `grasp` change.
 
 python examples/plain_loop.py
 """
@@ -12,7 +12,7 @@ import grasp_tune as gt
 
 
 def main(budget: int = 1_500) -> float:
-    """Train on handwritten digits; return the share of right answers."""
+    """Train on handwritten digits; return the accuracy."""
     torch.manual_seed(0)
     x, y = load_digits(return_X_y=True)
     data = TensorDataset(torch.tensor(x).float() / 16, torch.tensor(y))
@@ -27,7 +27,7 @@ def main(budget: int = 1_500) -> float:
             opt.zero_grad()
             loss = F.cross_entropy(model(inputs), labels)
             loss.backward()
-            opt.step(loss)  # grasp: the loss is handed over
+            opt.step(loss)  # grasp: pass the loss
     print(opt.finish())  # grasp: the model holds the chosen weights
 
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Ray Train: a `TorchTrainer` loop over several workers. The three lines marked `grasp` change.
+"""Ray Train: a `TorchTrainer` with several workers. Only the three lines marked `grasp` change.
 
 pip install 'grasp_tune[ray]'; python examples/ray_train_digits.py
 """
@@ -25,13 +25,13 @@ def train(config: dict[str, int]) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
     model = prepare_model(model)
     epochs = max(1, config["budget"] // len(loader))
-    opt = gt.Grasp(model, epochs=epochs, loader=loader)  # grasp: all workers decide alike
+    opt = gt.Grasp(model, epochs=epochs, loader=loader)  # grasp: same choice in all workers
     for _ in range(epochs):
         for inputs, labels in loader:
             opt.zero_grad()
             loss = F.cross_entropy(model(inputs), labels)
             loss.backward()
-            opt.step(loss)  # grasp: the loss is handed over
+            opt.step(loss)  # grasp: pass the loss
     opt.finish()  # grasp: the model holds the chosen weights
     with torch.no_grad():
         right = (model(data.tensors[0]).argmax(1) == data.tensors[1]).float().mean()
@@ -42,7 +42,7 @@ def train(config: dict[str, int]) -> None:
 
 
 def main(budget: int = 800, workers: int = 2) -> float:
-    """Return the share of right answers after training over the workers."""
+    """Return the accuracy after training on several workers."""
     scaling = ray.train.ScalingConfig(num_workers=workers, resources_per_worker={"CPU": 1})
     trainer = TorchTrainer(train, train_loop_config={"budget": budget}, scaling_config=scaling)
     metrics = trainer.fit().metrics or {}

@@ -1,6 +1,6 @@
 """Ray Tune's first example, a small convolutional network in a training function, on digits.
 
-The lines marked `grasp` are the change. Behind them stands what they replace.
+Only the lines marked `grasp` change; each comment shows the line that was replaced.
 
 pip install 'grasp_tune[ray]'; python examples/ray_tune_digits.py
 """
@@ -31,7 +31,7 @@ class ConvNet(nn.Module):
 
 
 def loaders() -> tuple[DataLoader[Any], DataLoader[Any]]:
-    """Return minibatches to train on, and others to test on."""
+    """Return minibatches for training, and others for testing."""
     x, y = load_digits(return_X_y=True)
     data = TensorDataset(torch.tensor(x).float().reshape(-1, 1, 8, 8) / 16, torch.tensor(y))
     train, test = random_split(data, [0.8, 0.2], torch.Generator().manual_seed(0))
@@ -39,13 +39,13 @@ def loaders() -> tuple[DataLoader[Any], DataLoader[Any]]:
 
 
 def accuracy(model: nn.Module, loader: DataLoader[Any]) -> float:
-    """Return the share of right answers."""
+    """Return the accuracy."""
     with torch.no_grad():
         return float(torch.cat([(model(x).argmax(1) == y).float() for x, y in loader]).mean())
 
 
 def train_digits(config: dict[str, Any]) -> None:
-    """Train, and report the share of right answers."""
+    """Train, and report the accuracy."""
     train_loader, test_loader = loaders()
     model = ConvNet()
     opt = optimizer(model)  # grasp: optim.SGD(model.parameters(), lr=config["lr"], momentum=...)
@@ -59,7 +59,7 @@ def train_digits(config: dict[str, Any]) -> None:
 
 
 def main(budget: int = 2_000) -> float:
-    """Return the share of right answers of the chosen weights."""
+    """Return the accuracy of the chosen weights."""
     tuner = tune.Tuner(
         train_digits,
         tune_config=tune.TuneConfig(

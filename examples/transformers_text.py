@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer on a small BERT. The lines marked `grasp` are all that changes.
+"""Hugging Face's Trainer with a small BERT. Only the lines marked `grasp` change.
 
 pip install transformers accelerate; python examples/transformers_text.py
 """
@@ -13,7 +13,7 @@ from grasp_tune.loop.transformers import GraspCallback
 
 
 class Brackets(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
-    """Rows of 24 tokens; the label says whether token 5 stands before token 6."""
+    """Rows of 24 tokens; the label says whether token 5 comes before token 6."""
 
     def __init__(self, rows: int, seed: int) -> None:
         draw = torch.Generator().manual_seed(seed)
@@ -30,7 +30,7 @@ class Brackets(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
 
 
 def main(budget: int = 600) -> float:
-    """Train the classifier; return the share of right answers."""
+    """Train the classifier; return the accuracy."""
     torch.manual_seed(0)
     config = BertConfig(
         vocab_size=40,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from grasp_tune.extras import lazy_names
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:  # read by type checkers, editors and `lazy_names`
     from grasp_tune.api import minimize as minimize
