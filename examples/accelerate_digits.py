@@ -1,6 +1,6 @@
 """Accelerate: one process or many. The three lines marked `grasp` are all that changes.
 
-pip install accelerate; accelerate launch examples/accelerate_digits.py
+pip install 'grasp_tune[datasets,transformers]'; accelerate launch examples/accelerate_digits.py
 """
 
 import torch

@@ -1,6 +1,6 @@
 """A Lightning module. The lines marked `grasp` are all that changes.
 
-pip install lightning; python examples/lightning_digits.py
+pip install 'grasp_tune[datasets,lightning]'; python examples/lightning_digits.py
 """
 
 import lightning as L

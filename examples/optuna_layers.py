@@ -3,7 +3,7 @@
 The lines marked `grasp` are the change: each trial trains without a learning rate, so that neither
 it nor the kind of the optimizer is among what Optuna searches.
 
-pip install 'grasp_tune[optuna]'; python examples/optuna_layers.py
+pip install 'grasp_tune[datasets,optuna]'; python examples/optuna_layers.py
 """
 
 from typing import Any

@@ -1,6 +1,6 @@
 """A training loop in plain PyTorch. The three lines marked `grasp` are all that changes.
 
-python examples/plain_loop.py
+pip install 'grasp_tune[datasets]'; python examples/plain_loop.py
 """
 
 import torch

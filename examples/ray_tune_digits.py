@@ -2,7 +2,7 @@
 
 The lines marked `grasp` are the change. Behind them stands what they replace.
 
-pip install 'grasp_tune[ray]'; python examples/ray_tune_digits.py
+pip install 'grasp_tune[datasets,ray]'; python examples/ray_tune_digits.py
 """
 
 from typing import Any

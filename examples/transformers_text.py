@@ -1,6 +1,6 @@
 """Hugging Face's Trainer on a small BERT. The lines marked `grasp` are all that changes.
 
-pip install transformers accelerate; python examples/transformers_text.py
+pip install 'grasp_tune[transformers]'; python examples/transformers_text.py
 """
 
 import tempfile
