@@ -1,6 +1,6 @@
 """Accelerate, in one process or several. Only the three lines marked `grasp` change.
 
-pip install accelerate; accelerate launch examples/accelerate_digits.py
+pip install 'grasp_tune[datasets,transformers]'; accelerate launch examples/accelerate_digits.py
 """
 
 import torch

@@ -1,6 +1,6 @@
 """A Lightning module. Only the lines marked `grasp` change.
 
-pip install lightning; python examples/lightning_digits.py
+pip install 'grasp_tune[datasets,lightning]'; python examples/lightning_digits.py
 """
 
 import lightning as L

@@ -3,7 +3,7 @@
 Only the lines marked `grasp` change: each trial trains without a learning rate, so Optuna searches
 neither the learning rate nor the optimizer.
 
-pip install 'grasp_tune[optuna]'; python examples/optuna_layers.py
+pip install 'grasp_tune[datasets,optuna]'; python examples/optuna_layers.py
 """
 
 from typing import Any

@@ -1,6 +1,6 @@
 """A training loop in plain PyTorch. Only the three lines marked `grasp` change.
 
-python examples/plain_loop.py
+pip install 'grasp_tune[datasets]'; python examples/plain_loop.py
 """
 
 import torch

@@ -1,6 +1,6 @@
 """Ray Train: a `TorchTrainer` with several workers. Only the three lines marked `grasp` change.
 
-pip install 'grasp_tune[ray]'; python examples/ray_train_digits.py
+pip install 'grasp_tune[datasets,ray]'; python examples/ray_train_digits.py
 """
 
 import tempfile

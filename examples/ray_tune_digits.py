@@ -2,7 +2,7 @@
 
 Only the lines marked `grasp` change; each comment shows the line that was replaced.
 
-pip install 'grasp_tune[ray]'; python examples/ray_tune_digits.py
+pip install 'grasp_tune[datasets,ray]'; python examples/ray_tune_digits.py
 """
 
 from typing import Any

@@ -1,6 +1,6 @@
 """Hugging Face's Trainer with a small BERT. Only the lines marked `grasp` change.
 
-pip install transformers accelerate; python examples/transformers_text.py
+pip install 'grasp_tune[transformers]'; python examples/transformers_text.py
 """
 
 import tempfile

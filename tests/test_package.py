@@ -22,6 +22,7 @@ def test_the_source_archive_is_complete(tmp_path: Path) -> None:
         head, _, readme = member.read().decode().partition("\n\n")
     kept = ["README.md", "LICENSE", "constraints.txt", "docs/index.md", "configs/quickstart.yaml"]
     kept += ["grasp_tune/py.typed", "grasp_tune/report/templates/report.html", "scripts/test"]
+    kept += ["hub/example.py", "results/digests.json", "tests/conftest.py"]
     assert names.issuperset(kept)
     assert "License-Expression: MIT" in head and "Project-URL: Source, https://" in head
     links = re.findall(r"\]\(([^)]+)\)", readme)

@@ -48,6 +48,12 @@ class Peer:
         return self.package if own else str(self.kind).rpartition(".")[0]
 
     @property
+    def extra(self) -> str:
+        """The extra that installs what the peer needs."""
+        root = (self.needs or "").partition(".")[0]
+        return root if root in ("optuna", "ray") else "bench"
+
+    @property
     def installed(self) -> bool:
         return self.needs is None or find_spec(self.needs.partition(".")[0]) is not None
 
@@ -58,7 +64,7 @@ class Peer:
         Raises `MissingExtra` where its package is not installed.
         """
         if self.needs is not None:
-            need(self.needs, "bench", "this peer")  # loading it is no part of the time
+            need(self.needs, self.extra, self.title)  # loading it is no part of the time
         session = Session(problem, budget, seed)
         with task_threads(problem.build(seed)), warnings.catch_warnings():
             # Packages older than the present torch warn in every step, of nothing that matters.
@@ -70,7 +76,7 @@ class Peer:
         run, budget = session.run(), session.budget
         averages = Averages(run.oracle.model, (GAMMA,)) if self.average else None
         options = {k: float(budget) if v is BUDGET else v for k, v in self.options.items()}
-        make = getattr(need(package, "bench", "this peer"), name)
+        make = getattr(need(package, self.extra, self.title), name)
         optimizer = make(self.groups(run.oracle.model, run.oracle.parameters), **options)
         getattr(optimizer, "train", bool)()  # schedule-free ones return an average
         rates = [group.get("lr", math.nan) for group in optimizer.param_groups]

@@ -58,7 +58,7 @@ def range_test(session: Session, share: float = 0.1, smoothing: float = 0.95) ->
 
 def tpe(session: Session) -> PeerResult:
     """Optuna's TPE with half of T on sixteen short runs, then the other half at the best rate."""
-    optuna = need("optuna", "bench", "this peer")
+    optuna = need("optuna", "optuna", "this peer")
     trials = max(1, min(16, session.budget // 4))
     each = max(1, session.budget // (2 * trials))
 
@@ -83,7 +83,7 @@ def asha(session: Session, parallel: int = 4, reduction: int = 4, rungs: int = 3
     """
     longest = max(1, session.budget // 4)
     grace = max(1, longest // reduction**rungs)
-    module = need("ray.tune.schedulers", "bench", "this peer")
+    module = need("ray.tune.schedulers", "ray", "this peer")
     scheduler = module.AsyncHyperBandScheduler("calls", "loss", "min", longest, grace, reduction)
     alive: list[Trial] = []
     best: list[Trial] = []  # the best of those that have ended; the others are not kept

@@ -133,8 +133,8 @@ def chosen_methods(names: Sequence[str]) -> tuple[str, ...]:
         if name not in TITLES:
             wanted = f"some of {', '.join(TITLES)}{hint(name, TITLES)}"
             raise ConfigError("--methods", "", shown(name), wanted)
-        if name in PEERS and not PEERS[name].installed:
-            raise missing_extra(str(PEERS[name].needs), "bench", PEERS[name].title)
+        if name in PEERS and not (peer := PEERS[name]).installed:
+            raise missing_extra(str(peer.needs).partition(".")[0], peer.extra, peer.title)
     return tuple(dict.fromkeys(names))
 
 

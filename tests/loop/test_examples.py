@@ -1,6 +1,7 @@
 """The examples, with the real packages: one file each, as a user would run it."""
 
 import importlib.util
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +22,24 @@ def example(name: str) -> ModuleType:
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
+
+
+BRINGS = {
+    "datasets": ("sklearn",),
+    "lightning": ("lightning",),
+    "optuna": ("optuna",),
+    "ray": ("ray",),
+    "transformers": ("accelerate", "transformers"),
+}
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_an_example_says_which_extras_bring_what_it_imports(path: Path) -> None:
+    text = path.read_text("utf-8")
+    (extras,) = re.findall(r"^pip install 'grasp_tune\[([a-z,]+)\]'; \w", text, re.M)
+    brought = {"torch", "grasp_tune", *(x for name in extras.split(",") for x in BRINGS[name])}
+    imported = set(re.findall(r"^(?:from|import) (\w+)", text, re.M)) - sys.stdlib_module_names
+    assert imported <= brought
 
 
 @pytest.mark.filterwarnings("default")  # other people's packages

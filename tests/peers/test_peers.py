@@ -128,6 +128,9 @@ def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(extras, "import_module", fail)
     with pytest.raises(MissingExtra, match=r"needs dog, .*pip install 'grasp_tune\[bench\]'"):
         find_peer("dog").run(made(), 10, seed=0)
+    for name, extra in (("tpe", "optuna"), ("asha", "ray")):  # `bench` brings neither
+        with pytest.raises(MissingExtra, match=rf"needs {extra}, .*grasp_tune\[{extra}\]'"):
+            find_peer(name).run(made(), 10, seed=0)
 
 
 def test_peers_that_need_nothing_are_always_installed() -> None:

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from grasp_tune.config import ConfigError, experiment_from
 from grasp_tune.config.build import build_parts
 from grasp_tune.config.schema import Experiment
-from grasp_tune.peers.registry import PEERS, installed_peers
+from grasp_tune.core.errors import MissingExtra
+from grasp_tune.peers.registry import PEERS, Peer, installed_peers
 from grasp_tune.peers.session import PeerResult, Session
 from grasp_tune.report.compare import (
     OURS,
@@ -105,6 +106,13 @@ def test_all_that_is_installed_takes_part_unless_named() -> None:
     assert chosen_methods(("adamw", "adamw", "grasp-paper")) == ("adamw", "grasp-paper")
     with pytest.raises(ConfigError, match=r"--methods: got 'adamv', .* \(did you mean adamw\?\)"):
         chosen_methods(("adamv",))
+
+
+def test_a_method_that_is_not_installed_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Peer, "installed", False)
+    for name, package, extra in (("asha", "ray", "ray"), ("dog", "dog", "bench")):
+        with pytest.raises(MissingExtra, match=rf"needs {package}, .*grasp_tune\[{extra}\]"):
+            chosen_methods((name,))
 
 
 def test_exact_gradients_are_not_compared(tmp_path: Path) -> None:

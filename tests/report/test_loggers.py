@@ -53,8 +53,11 @@ def test_tensorboard_shows_a_sweep_that_went_on_once(tmp_path: Path) -> None:
         assert steps == [call for call, loss, _ in run.curve if math.isfinite(loss)]
 
 
-def test_mlflow_gets_curves_score_settings_and_report(tmp_path: Path) -> None:
+def test_mlflow_gets_curves_score_settings_and_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mlflow = pytest.importorskip("mlflow")
+    monkeypatch.chdir(tmp_path)  # a database's artifacts go to the current folder
     place = f"sqlite:///{tmp_path / 'runs.db'}"
     try:
         logger = MLflow("digits", tracking_uri=place, run_name="first")
