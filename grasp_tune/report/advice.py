@@ -9,9 +9,9 @@ import shlex
 import numpy as np
 
 from grasp_tune.report.evaluation import Quality, RunMetadata, Scores
-from grasp_tune.report.figures import error_bar, winning_curve
+from grasp_tune.report.figures import chosen_look, error_bar, winning_curve
 from grasp_tune.report.formatting import WORKERS, duration, estimate, number, percent, plural
-from grasp_tune.runtime.result import Look, Result
+from grasp_tune.runtime.result import Result
 from grasp_tune.schedules.final_run import ENDED_EARLY
 
 OVERFITS = 2.0  # a held-out loss above so many times the training loss is told
@@ -57,19 +57,12 @@ def outcome_words(result: Result) -> str:
         losses = f"{number(curve[0][1], 3)} to {number(result.loss, 3)}"
         return f"The training loss went from {losses}; the model's {label} is {score}."
     text = f"The model's {label} is {score}."
-    if (look := _look(result)) and math.isfinite(look.metric):
+    if (look := chosen_look(result)) and math.isfinite(look.metric):
         other = "loss" if result.metric else metric_name(result.measured)
         text += (
             f" Its validation {other} is {number(look.loss if result.metric else look.metric, 3)}."
         )
     return text
-
-
-def _look(result: Result) -> Look | None:
-    """What validation data said of the chosen point."""
-    row = result.choice.chosen
-    at = row.arm, row.call, row.average
-    return next((x for x in result.looks or () if at == (x.arm, x.call, x.average)), None)
 
 
 def metric_name(name: str | None) -> str:
@@ -189,7 +182,7 @@ def overfits(result: Result, quality: Quality | None) -> str | None:
     where = "held-back minibatches" if result.validation is None else "validation data"
     held = math.nan
     if result.metric is not None:  # a score is no loss, but there was a look at the same point
-        held, error = (look.loss, 0.0) if (look := _look(result)) else (held, error)
+        held, error = (look.loss, 0.0) if (look := chosen_look(result)) else (held, error)
     elif result.choice.by == "value" and row.samples:
         held, error = row.score, error_bar(row) or math.inf
     if _passed_its_best(result) and held > max(OVERFITS * seen, seen + _SURE * error):
