@@ -27,6 +27,8 @@ _SHORT = 200  # calls of a run: a curve of fewer says nothing
 _BRIEF = 60.0  # seconds of a run that needs no second worker
 _SLOWEST = 0.8  # of the time, that many workers still take where they are hardly worth it
 _FITS = 1e-3  # of a constant prediction's loss: a training loss below it is as good as none
+_LITTLE = "More budget would change little"
+_HELPS = "More budget is likely to help", "More budget may help a little"
 _NAMES = {"f1": "F1", "auc": "AUC", "r2": "R²"}
 
 
@@ -240,7 +242,7 @@ def next_steps(result: Result, metadata: RunMetadata | None, folder: str = "DIR"
             f"More data, {augment}, weight decay (such as {key('weight_decay', 0.1)}) or a smaller"
         )
         more = f"{overfit} {remedy} model may help. {more}"
-    elif "help" in more and metadata and result.spec.get("schedule") == "promote":
+    elif more.startswith(_HELPS) and metadata and result.spec.get("schedule") == "promote":
         more += (
             f" `grasp-tune resume {shlex.quote(folder)} --budget {2 * int(result.spec['budget'])}`"
         )
@@ -257,34 +259,31 @@ def _more_budget(result: Result, quality: Quality | None, *, blind: bool, overfi
     gain, share, longest = expected_gain(result), promise(result, quality), _longest(result)
     base, train = (quality.baseline, quality.train) if quality else (None, None)
     if ENDED_EARLY in result.notes or _passed_its_best(result):
-        return "More budget would change little: on validation data, later points were no better."
+        return f"{_LITTLE}: later points were no better."
     # Hardly anything is left to learn from the training rows:
     if train and (train.accuracy == 1.0 or (base and train.loss < _FITS * base.loss)):
         doubt = ", be it by learning or by memorizing" if blind else ""
-        return f"More budget would change little: the model fits its training rows already{doubt}."
+        return f"{_LITTLE}: the model fits its training rows already{doubt}."
     still = "the training loss still fell at the end"
     if share is not None and share >= LIKELY and not overfit:
-        return f"More budget is likely to help: {still}."
+        return f"{_HELPS[0]}: {still}."
     if 0 < longest < _SHORT and not overfit:
-        return (
-            f"More budget is likely to help: the longest run had {plural(longest, 'oracle call')}."
-        )
+        return f"{_HELPS[0]}: the longest run had {plural(longest, 'oracle call')}."
     if gain is None or share is None:
         return ""
     if gain < POSSIBLE:
         may = "A larger model, other features or a larger minibatch may help."
-        return f"More budget would change little: the curve is flat. {may}"
+        return f"{_LITTLE}: the curve is flat. {may}"
     if quality is not None and quality.held_out[1].loss > quality.train.loss:
         still += f", but the loss on {quality.held_out[0]} is already well above it"
-    may = "may help a little" if share >= POSSIBLE else "would change little"
-    return f"More budget {may}: {still}."
+    return f"{_HELPS[1] if share >= POSSIBLE else _LITTLE}: {still}."
 
 
 def _no_better(part: Scores, constant: Scores) -> bool:
     """Whether a model learned nothing by what was asked for, else by right answers, and by loss."""
     pairs = [(part.metric, constant.metric), (part.accuracy, constant.accuracy)]
     known = [own <= other for own, other in pairs if own is not None and other is not None]
-    return part.loss >= constant.loss and (not known or known[0])
+    return not part.loss < constant.loss and (not known or known[0])
 
 
 def worker_words(result: Result, metadata: RunMetadata | None) -> str:
