@@ -277,10 +277,10 @@ def headline(comparison: Comparison) -> str:
 def table_rows(comparison: Comparison) -> Sequence[tuple[str, ...]]:
     """The table, its head first: a space at the end marks words, which are set to the left."""
     train, test, metric, time = comparison.labels.values()
-    rows = [("method ", train, "from … to", test, metric, "calls", time, "remark ")]
+    rows = [("method ", train, "range", test, metric, "calls", time, "remark ")]
     for item in comparison.methods:
         losses = item.values("train_loss")
-        ends = f"{number(min(losses), 3)} … {number(max(losses), 3)}" if losses else "–"
+        ends = f"{number(min(losses), 3)}–{number(max(losses), 3)}" if losses else "–"
         calls = f"{max((record.calls for record in item.records), default=0):,}"
         train, test, metric, time = (comparison.show(key, item.typical(key)) for key in SORTS)
         rows.append((item.title, train, ends, test, metric, calls, time, item.remark))

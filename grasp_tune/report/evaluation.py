@@ -28,12 +28,7 @@ from grasp_tune.runtime.files import read_json, write_json_atomic
 FILE = "run.json"
 _LIMIT = 2**20  # bytes of a file
 _CHUNK = 1024  # rows at a time
-_NAMED = (
-    "cross_entropy",
-    "logistic",
-    "mse",
-    "hinge",
-)  # losses that a constant prediction makes sense for
+_NAMED = ("cross_entropy", "logistic", "mse", "hinge")  # a constant prediction has such a loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +98,11 @@ def evaluate(model: nn.Module, built: Built) -> Quality:
     """The quality of the model in evaluation mode, in which it is left."""
     parts = _parts(built)
     scores = {name: _scores(model.eval(), built, *rows) for name, rows in parts.items()}
-    last, named = list(parts.values())[-1], built.loss in _NAMED
-    baseline = _scores(_constant(built), built, *last) if named else None
+    baseline, (x, y) = None, list(parts.values())[-1]
+    if built.loss in _NAMED:
+        baseline = _scores(_constant(built), built, x, y)
+    elif scores["train"].accuracy is not None:  # what a loss of one's own says is not known
+        baseline = Scores(len(x), math.nan, accuracy(_constant(built)(x).cpu(), y.cpu()))
     return Quality(**scores, baseline=baseline, metric=built.problem.metric_name)
 
 

@@ -43,11 +43,7 @@ def score_figure(result: Result) -> Any:
             heights[row.arm] = row.score  # the lowest of its scores comes last; x0 is run 0
     across = quantities(run.base for run in result.runs)
     up = f"mean {'training ' * trained}loss" if losses else "norm of the mean gradient"
-    figure = run_scatter(result.steady_runs, heights, result.choice.chosen.arm, across, up)
-    values = [run.value for run in result.steady_runs] or [math.nan]
-    ends = [(value, heights[0]) for value in (min(values), max(values)) if 0 in heights]
-    add_trace(figure, "start point", ends, mode="lines", line={"dash": "dot", "color": OTHER})
-    return figure
+    return run_scatter(result.steady_runs, heights, result.choice.chosen.arm, across, up)
 
 
 def run_scatter(
@@ -55,10 +51,11 @@ def run_scatter(
 ) -> Any:
     """Return a marker for each run at its value, the larger the more calls it was given.
 
-    heights: where each run stands, by its number; NaN leaves it out. A run that diverged, or one
-        far above the losses that runs begin with, is a cross at the upper edge.
+    heights: where each run stands, by its number, the start point's is 0; NaN leaves it out. A run
+        that diverged, or one far above the losses that runs begin with, is a cross at the top.
     """
-    low, high = axis_ends([heights[run.arm] for run in runs], runs)
+    start = heights.get(0, math.nan)
+    low, high = axis_ends([start, *(heights[run.arm] for run in runs)], runs)
     good = [run for run in runs if heights[run.arm] <= high]
     lost = [run for run in runs if not run.finite or heights[run.arm] > high]
     most = max((run.calls for run in runs), default=1)
@@ -66,6 +63,8 @@ def run_scatter(
     trail = [(run.value, loss) for run in good for loss in run.losses[:-1] if low <= loss <= high]
     places = {run.arm: (run.value, max(low, heights[run.arm])) for run in good}
     star = [places[chosen]] if chosen in places else []
+    values = [run.value for run in runs] or [math.nan]
+    level = [(value, start) for value in (min(values), max(values)) if start <= high]
     dots = {"color": OTHER, "opacity": 0.85, "size": sizes, "line": {"width": 1, "color": EDGE}}
     figure, ends = new_figure(x_title, y_title), [(run.value, high) for run in lost]
     faint = {"color": OTHER, "opacity": 0.5, "size": 4}
@@ -74,8 +73,9 @@ def run_scatter(
     add_trace(figure, "runs", [*places.values()], map(run_words, good), marker=dots)
     add_trace(figure, "diverged", ends, map(run_words, lost), marker=CROSS)
     add_trace(figure, "chosen", star, marker=look)
-    figure.update_xaxes(**axis([run.value for run in runs]))
-    shown = [low, *(y for _, y in [*ends, *places.values()])]
+    add_trace(figure, "start point", level, mode="lines", line={"dash": "dot", "color": OTHER})
+    figure.update_xaxes(**axis(values))
+    shown = [low, *(y for _, y in [*ends, *level, *places.values()])]
     return figure.update_yaxes(**axis(shown))
 
 
@@ -98,20 +98,26 @@ def curve_figure(result: Result, top: int = TOP) -> Any:
     axes = "oracle calls of the run", "mean loss"
     figure = line_figure(lines, winner, *axes, held_out=held_out)
     if looks:
-        _add_validation(figure, looks, [look for look in result.looks or () if look not in looks])
+        rest = [look for look in result.looks or () if look not in looks]
+        _add_validation(figure, looks, rest, chosen_look(result))
         _add_metric(figure, looks, result.measured or "metric")
     return figure
 
 
-def _add_validation(figure: Any, looks: Sequence[Look], others: Sequence[Look]) -> None:
-    """Add the validation loss of the chosen run, and that of other candidates."""
+def _add_validation(
+    figure: Any, looks: Sequence[Look], others: Sequence[Look], chosen: Look | None
+) -> None:
+    """Add the validation loss of the chosen run, and that of other candidates; a star is chosen."""
     figure.for_each_trace(lambda trace: trace.update(name="training loss"), {"showlegend": True})
     held = {"showlegend": True, "line": {"width": 2, "color": LOST, "dash": "dot"}}
     more = " of other candidates"
     for name, mode, seen in ("", "lines+markers", looks), (more, "markers", others):
         points = [(max(1, look.call), look.loss) for look in seen]  # a log axis has no zero
         bars = [look.error if math.isfinite(look.error) else 0.0 for look in seen]
-        how: dict[str, Any] = {"mode": mode, "error_y": {"type": "data", "array": bars}, **held}
+        marks = [("star", 16) if look is chosen else ("circle", 6) for look in seen]
+        look = {"symbol": [mark for mark, _ in marks], "size": [pixels for _, pixels in marks]}
+        errors = {"type": "data", "array": bars}
+        how: dict[str, Any] = {"mode": mode, "error_y": errors, "marker": look, **held}
         add_trace(figure, f"validation loss{name}", points, **how)
     figure.update_xaxes(**axis([call for trace in figure.data for call in trace.x]))
 
@@ -156,7 +162,7 @@ def line_figure(
         words: list[str] = []
         if any(loss < low for _, loss in points):
             words = [f"{name}, {call:,} calls: {number(loss)}" for call, loss in points]
-            points = [(call, max(low, loss)) for call, loss in points]
+            points = [(call, max(loss, low)) for call, loss in points]  # NaN stays a gap
         add_trace(figure, escape(name), points, words, mode=mode, **how)
     figure.update_xaxes(**axis([call for _, points in lines for call, _ in points]))
     return figure.update_yaxes(**axis([low, high, *held_out]))
@@ -174,15 +180,16 @@ def call_figure(result: Result) -> Any:
 
 def call_parts(result: Result) -> list[tuple[str, str, int, str]]:
     """What the calls were for: (purpose, words, calls, kind of bar), in the order of the run."""
-    calls, chosen = result.calls, result.choice.chosen.arm
-    won = [run for run in result.runs if run.arm == chosen]
+    calls = result.calls
     # A run whose step changes has a new number from there on; its calls are counted from x0.
-    winner = sum(run.calls + (run.stretches[0][0] if run.stretches else 0) for run in won)
+    won = lineage(result, result.choice.chosen.arm)
+    parts = [(first, min(last, stop)) for run, stop in won for first, last in run.stretches]
+    winner = int(sum(max(0, last - first) for first, last in parts))
     others = sum(run.calls for run in result.runs) - winner
     probe, ensemble = calls.get("probe", 0), calls.get("ensemble", 0)
     fresh = "fresh samples" if result.validation is None else "validation rows"
     spare = int(result.spec["budget"]) - probe - others - winner - ensemble
-    parts = [
+    rows = [
         ("probe", "looking at the start point", probe, "a"),
         ("train", "training the runs that lost", others, "b"),
         ("train", "training the run that won", winner, "c"),
@@ -190,13 +197,28 @@ def call_parts(result: Result) -> list[tuple[str, str, int, str]]:
         ("not used", "left" if result.partial else "not needed", spare, "e"),
         ("repeated", "repeated after a fault, not counted", calls.get("repeated", 0), "f"),
     ]
-    return [part for part in parts if part[2] > 0]
+    return [row for row in rows if row[2] > 0]
 
 
 def winning_curve(result: Result) -> list[tuple[int, float, float]]:
-    """The curve of the chosen run from the start point on: (call, loss, gradient norm)."""
-    parts = reversed(lineage(result, result.choice.chosen.arm))
-    return [point for run, stop in parts for point in run.curve if point[0] <= stop]
+    """The curve of the chosen run from the start point on: (call, loss, gradient norm).
+
+    A part that was undone leaves a gap, a point that is not a number.
+    """
+    points, end = list[tuple[int, float, float]](), 0.0
+    for run, stop in reversed(lineage(result, result.choice.chosen.arm)):
+        if points and run.stretches and run.stretches[0][0] > end:
+            points.append((run.stretches[0][0], math.nan, math.nan))
+        points += [point for point in run.curve if point[0] <= stop]
+        end = stop
+    return points
+
+
+def chosen_look(result: Result) -> Look | None:
+    """What validation data said of the chosen point."""
+    row = result.choice.chosen
+    at = row.arm, row.call, row.average
+    return next((x for x in result.looks or () if at == (x.arm, x.call, x.average)), None)
 
 
 def validation_looks(result: Result) -> list[Look]:
@@ -222,6 +244,10 @@ def lineage(result: Result, arm: int) -> list[tuple[Run, float]]:
         found.append((run, stop))
         stop = run.stretches[0][0] if run.stretches else 0
         run = runs.get(run.parent) if stop else None
+        if run is not None:  # its last stretches may have been undone
+            ends = zip(run.stretches, run.losses, strict=False)
+            stood = [end for (_, end), loss in ends if end <= stop and math.isfinite(loss)]
+            stop = max(stood, default=stop)
     return found
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from grasp_tune.optimizers.registry import described
 
@@ -86,6 +87,12 @@ def columns(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(line.format(*map(str.strip, row)).rstrip() for row in rows)
 
 
+def sentence(text: str) -> Markup:
+    """Text with a capital first letter for a page: what stands between backticks is code."""
+    parts = str(escape(text[:1].upper() + text[1:])).split("`")
+    return Markup("".join(f"<code>{x}</code>" if at % 2 else x for at, x in enumerate(parts)))
+
+
 @cache
 def templates() -> Environment:
     """The templates of pages for browsers, which escape what is put in, and for terminals."""
@@ -96,7 +103,7 @@ def templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters = (number, percent, duration, size, plural, labelled, columns)
+    filters = (number, percent, duration, size, plural, labelled, columns, sentence)
     made.filters |= {function.__name__: function for function in filters}
     made.globals["WORKERS"] = WORKERS
     made.tests["finite"] = math.isfinite

@@ -326,7 +326,7 @@ class _Stopping:
         """Return the best point as a candidate; the others for the record."""
         best = self._best() if self._looks else 0
         return [
-            row if at == best else replace(row, note="not the best of the looks")
+            row if at == best else replace(row, note="not the best of its run")
             for at, row in enumerate(self._looks)
         ]
 

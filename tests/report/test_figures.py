@@ -134,12 +134,44 @@ def test_the_calls_of_a_run_whose_step_changed_are_all_its_own() -> None:
     runs = (
         run_of(1, 0, 40, first_loss=2.0),
         run_of(2, 0, 20, first_loss=2.0),
-        run_of(3, 30, 100, first_loss=0.6),
+        replace(run_of(3, 30, 100, first_loss=0.6), parent=1),
     )
     parts = {words: calls for _, words, calls, _ in call_parts(result_of(*runs, chosen=3))}
     assert parts["training the run that won"] == 100
     assert parts["training the runs that lost"] == 20 + 10  # run 2, and what was undone of run 1
     assert sum(parts.values()) == 140
+
+
+def test_a_part_that_was_undone_is_no_part_of_the_chosen_run() -> None:
+    # Run 2 went on from run 1 at call 50 and failed; run 3 went on from the same state at call 90,
+    # and run 4 from its state at call 120, for the next 30 calls of run 3 had failed.
+    first = run_of(1, 0, 50, first_loss=2.0)
+    failed = replace(run_of(2, 50, 90, first_loss=1.0), calls=7, finite=False, losses=(math.nan,))
+    third = run_of(3, 90, 150, first_loss=0.9)
+    third = replace(third, parent=1, stretches=((90, 120), (120, 150)), losses=(0.7, math.nan))
+    third = replace(third, calls=32, curve=((91, 0.9, 1.0), (120, 0.7, 1.0), (121, 99.0, 1.0)))
+    last = replace(run_of(4, 150, 200, first_loss=0.6), parent=3)
+    result = result_of(first, failed, third, last, chosen=4)
+    parts = {words: calls for _, words, calls, _ in call_parts(result)}
+    assert parts["training the run that won"] == 50 + 30 + 50
+    assert parts["training the runs that lost"] == 7 + 2
+    assert sum(parts.values()) == result.spec["budget"]
+    # Nothing is drawn where the run was not.
+    calls = [call for call, loss, _ in winning_curve(result) if math.isfinite(loss)]
+    assert calls == [1, 50, 91, 120, 151, 200]
+    gaps = [call for call, loss, _ in winning_curve(result) if math.isnan(loss)]
+    assert gaps == [90, 150]
+
+
+def test_the_start_point_is_within_the_axis() -> None:
+    run = run_of(1, 0, 50, first_loss=2.0)
+    start = Candidate("x0", 0, "", math.nan, 0, False, 3.0, 5, 9.5)
+    row = Candidate("a", 1, "growing", 1.0, 50, False, 0.5, 3, 0.3)
+    result = replace(result_of(run, chosen=1), choice=Choice("a", "value", "race", (start, row)))
+    figure = score_figure(result)
+    (line,) = [trace for trace in figure.data if trace.name == "start point"]
+    low, high = figure.layout.yaxis.range
+    assert list(line.y) == [3.0, 3.0] and low < 0.5 and high > 3.0
 
 
 def test_the_axis_is_set_by_runs_that_begin_at_the_start_point() -> None:
@@ -249,6 +281,7 @@ def test_training_loss_validation_loss_and_metric_are_drawn_together() -> None:
     *_, training, held_out, others, metric = figure.data
     assert others.name == "validation loss of other candidates" and list(others.y) == [3.0, 9.0]
     assert training.name == "training loss" and list(training.y) == [1.5, 0.5]
+    assert list(held_out.marker.symbol) == ["circle", "star", "circle"]  # chosen after 10 calls
     # From the start point on, at call 1: a logarithmic axis has no zero.
     assert held_out.name == "validation loss" and list(held_out.x) == [1, 10, 20]
     assert list(held_out.y) == [2.0, 1.0, 1.5] and list(held_out.error_y.array) == [0.25, 0.0, 0.0]

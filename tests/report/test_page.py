@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from markupsafe import Markup
+from torch import nn
 
 import grasp_tune as gt
 from grasp_tune.cli import app
@@ -87,6 +88,18 @@ def test_the_report_tells_the_story(finished: Finished) -> None:
         assert (f"run {row.arm}" if row.arm else "start point") in text
     assert "seed 0" in text and f"torch {version('torch')}" in text
     assert "budget: 700" in text  # the config, every key
+
+
+def test_a_loss_of_ones_own_has_the_most_common_class_beside_it() -> None:
+    problem = {"dataset": "digits", "model": "softmax", "loss": "tests.report.test_page:own_loss"}
+    built = build_parts(experiment_from({"problem": problem, "budget": 100}))
+    quality = evaluate(built.problem.build(0), built)
+    assert quality.baseline is not None and quality.baseline.accuracy == pytest.approx(28 / 359)
+    assert math.isnan(quality.baseline.loss)
+
+
+def own_loss(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    return -model(batch[0]).gather(1, batch[1].unsqueeze(1)).mean()
 
 
 def test_the_page_needs_nothing_from_outside(finished: Finished) -> None:
@@ -194,7 +207,7 @@ def test_a_result_without_runs_or_facts_still_has_a_report(finished: Finished) -
     choice = replace(finished.result.choice, key=start.key, candidates=(start,), way="stationary")
     result = replace(finished.result, runs=(), choice=choice, certificate=None)
     text = text_of(report_text(finished.folder, result, None, {"title": None}))
-    assert "None of 0 runs beat the start point" in text
+    assert "No run beat the start point" in text
     assert finished.folder.name in text
 
 

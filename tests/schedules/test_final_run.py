@@ -41,7 +41,7 @@ def test_a_run_that_gets_worse_on_validation_data_ends_early() -> None:
     result = gt.minimize(memorizing(), 3000, schedule=gt.Promote(patience=1), progress=False)
     spent = sum(result.calls.values())
     assert spent < 2000  # one part to get better, one to get worse, of eight
-    looks = [row for row in result.candidates if row.note == "not the best of the looks"]
+    looks = [row for row in result.candidates if row.note == "not the best of its run"]
     assert looks and all(row.samples == 12 for row in looks)  # 0.004 of 3000
     best = min(
         (row for row in result.candidates if row.arm and row.samples), key=lambda row: row.score
@@ -49,7 +49,7 @@ def test_a_run_that_gets_worse_on_validation_data_ends_early() -> None:
     assert best.score < min(row.score for row in looks)
     assert result.choice.chosen.call < max(row.call for row in looks)
     assert ENDED_EARLY in result.notes
-    assert any("More budget would not help" in step for step in next_steps(result, None))
+    assert any("More budget would change little" in step for step in next_steps(result, None))
     names = [trace.name for trace in curve_figure(result).data]
     assert "validation loss" in names or result.cell is None
     again = gt.minimize(memorizing(), 3000, schedule=gt.Promote(patience=1), progress=False)

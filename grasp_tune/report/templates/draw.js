@@ -28,7 +28,9 @@
             automargin: true, tickangle: 0,
           });
           // Names beside the rows leave room for half as many marks, which are powers of ten.
-          if (narrow && key[0] === "x" && !layout.yaxis2 && layout.height && layout[key].dtick > 0) layout[key].dtick *= 2;
+          const dtick = layout[key].dtick;
+          if (narrow && key[0] === "x" && !layout.yaxis2 && layout.height && dtick)
+            layout[key].dtick = dtick > 0 ? 2 * dtick : 1;
         }
       }
       Plotly.react(plot, figure.data, layout,
