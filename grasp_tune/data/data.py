@@ -22,6 +22,7 @@ from grasp_tune.data.options import Table
 
 KEY = "problem.dataset"
 _MAX_CLASSES = 10_000
+LARGEST = float(np.finfo(np.float32).max)
 _FEW = 20  # different whole numbers that are classes in any number of rows
 # The same rows are set aside whatever the experiment's seed, so that seeds can be compared.
 _SPLIT_SEED, _ROWS_SEED = 7001, 7002
@@ -157,21 +158,23 @@ def table_data(
     labels: names, when classes are counted from 0 already. notes: what was done to the columns.
     numbers: columns, the first ones, that hold numbers, in which a blank is NaN; None: all of them.
     """
-    if share := options.test_share:
-        fault = f"it has test rows of its own, so {KEY}.test_share must be 0, got {share:g}"
-        require(len(arrays) == 2, f"{name}: {fault}")
-        count = len(arrays[0])
-        held = min(max(1, round(share * count)), count - 1)
-        order = np.random.default_rng(_SPLIT_SEED).permutation(count)
-        arrays = [part[np.sort(rows)] for rows in (order[held:], order[:held]) for part in arrays]
     x, y, x_test, y_test = [*arrays, None, None][:4]
     require(len(x) == len(y), f"{name}: {len(x)} rows but {len(y)} labels, expected as many")
     codes, codes_test, found = encode_labels(name, y, y_test, task)
-    if task == "auto" and found is None and labels is None and _whole(y):
-        notes += (
-            f"Labels are {len(np.unique(y))} different whole numbers and are predicted as "
-            f"numbers; {KEY}.task: classification takes them as classes.",
-        )
+    different = len(np.unique(y)) if y.dtype.kind in "iu" or _whole(y) else 0
+    if task == "auto" and labels is None and different > (_FEW if found else 0):
+        taken, other = "taken as classes", "regression predicts them as numbers"
+        if not found:
+            taken, other = "predicted as numbers", "classification takes them as classes"
+        told = f"Labels are {different} different whole numbers and are {taken}"
+        notes += (f"{told}; {KEY}.task: {other}.",)
+    if share := options.test_share:
+        fault = f"it has test rows of its own, so {KEY}.test_share must be 0, got {share:g}"
+        require(x_test is None, f"{name}: {fault}")
+        held = min(max(1, round(share * len(x))), len(x) - 1)
+        order = np.random.default_rng(_SPLIT_SEED).permutation(len(x))
+        train, test = np.sort(order[held:]), np.sort(order[:held])
+        x, codes, x_test, codes_test = x[train], codes[train], x[test], codes[test]
     kept = kept_rows(len(x), options.rows)
     x = x[kept]
     if numbers is not None:
@@ -199,9 +202,8 @@ def table_data(
             values = (values - shift) * factor
         return torch.from_numpy(np.array(values, dtype=np.float32, order="C"))
 
-    test = None if x_test is None else tensor(x_test)
-    codes = codes[torch.from_numpy(kept)]
-    return Data(name, tensor(x), codes, test, codes_test, labels or found, notes=notes)
+    x_test = None if x_test is None else tensor(x_test)
+    return Data(name, tensor(x), codes[kept], x_test, codes_test, labels or found, notes=notes)
 
 
 def _scales_differ(x: Array) -> bool:
@@ -217,9 +219,9 @@ def encode_labels(
 ) -> tuple[Tensor, Tensor | None, Labels]:
     """Labels as classes counted from 0 with their names, or as numbers to predict (names None)."""
     parts = [y] if y_test is None else [y, y_test]
-    finite = all(np.isfinite(part).all() for part in parts if part.dtype.kind == "f")
+    finite = all((np.abs(part) < LARGEST).all() for part in parts if part.dtype.kind == "f")
     require(all(part.size for part in parts), f"{name}: there are no rows")
-    require(finite, f"{name}: labels hold nan or inf, expected finite numbers")
+    require(finite, f"{name}: labels hold nan or inf, or more than 3e38, expected numbers")
     names: Labels = None
     if task == "regression" or (task == "auto" and not _looks_like_classes(y)):
         fault = f"labels are text ({shown(str(y.flat[0]))}), expected numbers"

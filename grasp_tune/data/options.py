@@ -3,6 +3,7 @@
 A section has the keys and `loader`, the function that makes the data; nothing here loads torch.
 """
 
+import codecs
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -13,6 +14,13 @@ from grasp_tune.core.errors import InputError
 
 def _divides(text: object) -> bool:
     return isinstance(text, str) and len(text) == 1 and text not in '\r\n"'
+
+
+def _is_encoding(name: object) -> bool:
+    try:
+        return bool(codecs.lookup(str(name)))
+    except LookupError:
+        return False
 
 
 class Dataset(s.NamedSection):
@@ -105,12 +113,15 @@ class Libsvm(TextFile):
 class Csv(TextFile):
     """A table in a text file with a header line."""
 
+    loader: ClassVar[str] = "grasp_tune.data.csv_table:csv_table"
     name: Annotated[Literal["csv"], s.KIND] = "csv"
     target: s.Text | None = None
     """Column with the label; empty: the last one."""
     delimiter: Annotated[str, s.checked(_divides, "one character between columns")] | None = None
     """The character between two columns, such as `" "`; empty: comma, semicolon, tab or `|`, as the
     header line has."""
+    encoding: Annotated[s.Text, s.checked(_is_encoding, "an encoding such as cp1252")] = "utf-8"
+    """How the text is stored; spreadsheets on Windows write `cp1252`. UTF-16 is recognized."""
     decimal: Literal[".", ","] = "."
     """The character before the decimals of a number; with a comma, points divide thousands."""
     drop: tuple[s.Text, ...] = ()

@@ -38,6 +38,11 @@ def test_csv_takes_the_last_column_or_the_one_that_is_named(tmp_path: Path) -> N
         ('a,b\n"1,2\n', "cannot be read as a table .*; expected text in UTF-8, a header line"),
         ("a,b\n1,0\n2,NaN\n", "row 3: the label is blank"),
         ("1.5,2\n3,4\n", "its first line holds numbers, expected the names of the columns"),
+        ("5.1,3.5,setosa\n4.9,3,setosa\n6,3,other\n", "its first line holds numbers, expected"),
+        ("a,a,y\n1,2,3\n", "has the column 'a' twice, expected a name for each"),
+        ("a,y\n1e300,1\n2,0\n", "row 2: column 'a': got '1e300', expected a number below 3e38"),
+        ("a,y\n1,1e39\n2,0.5\n", "labels hold nan or inf, or more than 3e38"),
+        ("PK\x03\x04", "is a spreadsheet or an archive, expected text; save or unpack it"),
         ("# mine\na,b\n1,2\n", "has 1 columns, .*; its first line is '# mine'"),
     ],
 )
@@ -222,3 +227,75 @@ def test_csv_columns_are_checked(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b"a,b\n\xff,1\n")
     with pytest.raises(DataError, match=r"cannot be read as a table"):
         load(name="csv", path=str(tmp_path / "a.csv"))
+
+
+def test_csv_as_spreadsheets_write_it(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    # The line for the spreadsheet itself, empty rows and a comma too many at each end.
+    file.write_text("sep=;\na;b;y;\n1;2;0;\n;;;\n3;4;1;\n;;;\n")
+    assert load(name="csv", path=str(file)).x.tolist() == [[1, 2], [3, 4]]
+    file.write_text("sep=;\na;y\n\n1;0\ninf;1\n")
+    with pytest.raises(DataError, match="row 5: column 'a': got nan or inf"):
+        load(name="csv", path=str(file))
+    file.write_text("a\tb\ty\n1\t2\t0\n3\t4\t1\n", encoding="utf-16")
+    assert load(name="csv", path=str(file)).x.tolist() == [[1, 2], [3, 4]]
+    file.write_text('a, b,  y\n1, "x, 1", 0\n2, "z", 1\n')  # with spaces after commas
+    assert load(name="csv", path=str(file)).x.tolist() == [[1, 1, 0], [2, 0, 1]]
+    file.write_text("a  b   y\n1    2   0\n3  4 1\n")
+    assert load(name="csv", path=str(file), delimiter=" ").x.tolist() == [[1, 2], [3, 4]]
+
+
+def test_csv_of_another_encoding_is_read_when_it_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("größe,y\n1,ä\n2,ö\n", encoding="cp1252")
+    with pytest.raises(DataError, match=r"other texts need problem.dataset.encoding"):
+        load(name="csv", path=str(file))
+    assert load(name="csv", path=str(file), encoding="cp1252").labels == ("ä", "ö")
+    with pytest.raises(ConfigError, match=r"encoding: got 'foo', expected an encoding such as"):
+        load(name="csv", path=str(file), encoding="foo")
+
+
+def test_csv_words_of_databases_for_nothing_are_blanks_but_may_be_labels(tmp_path: Path) -> None:
+    blanks = ("None", r"\N")
+    rows = "".join(f"{k if k % 4 else blanks[k % 8 // 4]},{k},{k % 2}\n" for k in range(40))
+    (tmp_path / "a.csv").write_text("a,b,y\n" + rows)
+    assert load(name="csv", path=str(tmp_path / "a.csv")).x.shape == (40, 2)
+    (tmp_path / "a.csv").write_text("a,defect\n1,None\n2,crack\n")
+    assert load(name="csv", path=str(tmp_path / "a.csv")).labels == ("None", "crack")
+
+
+@pytest.mark.parametrize("cell", ["{}%", "id_{}", "2024_{}", "0x{}", "name {}"])
+def test_csv_words_that_do_not_come_again_are_no_categories(tmp_path: Path, cell: str) -> None:
+    rows = "".join(f"{cell.format(k)},{k % 3},{k % 2}\n" for k in range(40))
+    (tmp_path / "a.csv").write_text("a,b,y\n" + rows)
+    words = r"column 'a': got 40 different words such as .* in 40 rows, expected numbers without"
+    with pytest.raises(DataError, match=words):
+        load(name="csv", path=str(tmp_path / "a.csv"))
+
+
+def test_csv_marks_between_thousands_are_told(tmp_path: Path) -> None:
+    for cell in ("1,{}00", "1,{}00.50"):
+        rows = "".join(f'"{cell.format(k)}",{k % 2}\n' for k in range(9))
+        (tmp_path / "a.csv").write_text("a,y\n" + rows)
+        with pytest.raises(DataError, match=r"a number with a comma; .* marks between thousands"):
+            load(name="csv", path=str(tmp_path / "a.csv"))
+
+
+def test_csv_many_whole_numbers_as_classes_are_told(tmp_path: Path) -> None:
+    rows = "".join(f"{k % 7},{20 + k % 60}\n" for k in range(600))
+    (tmp_path / "a.csv").write_text("visits,age\n" + rows)
+    data = load(name="csv", path=str(tmp_path / "a.csv"))
+    assert data.labels is not None and data.notes == (
+        "Labels are 60 different whole numbers and are taken as classes; "
+        "problem.dataset.task: regression predicts them as numbers.",
+    )
+
+
+def test_csv_a_class_of_a_single_row_does_not_stop_a_split(tmp_path: Path) -> None:
+    for rare in range(20):
+        rows = "".join(
+            f"{k},{'fraud' if k == rare else 'ok' if k % 2 else 'no'}\n" for k in range(20)
+        )
+        (tmp_path / "a.csv").write_text("a,y\n" + rows)
+        data = load(name="csv", path=str(tmp_path / "a.csv"), test_share=0.3)
+        assert data.labels == ("fraud", "no", "ok") and len(data.x) == 14
