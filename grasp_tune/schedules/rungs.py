@@ -19,7 +19,7 @@ from collections.abc import Generator, Mapping, Sequence
 
 from grasp_tune.core.checkpoint_keys import state_key
 from grasp_tune.core.spec import Known, Round
-from grasp_tune.core.tasks import Arm, Segment, Task
+from grasp_tune.core.tasks import Arm, Segment, SegmentOutcome, Task
 from grasp_tune.optimizers.registry import described
 from grasp_tune.schedules.promote_state import PromoteState, finite_loss
 from grasp_tune.schedules.ramp import edges
@@ -113,44 +113,31 @@ def _affordable(state: PromoteState, lists: list[StepList], length: int) -> list
 def _second_rung(
     state: PromoteState, lists: list[StepList], length: int
 ) -> Generator[Round, Known, FinalStart]:
-    """Yield the longer runs of the best; return the winner, with the step of the long run."""
-    options, first = state.options, lists[0]
-    chosen = [item.arms[item.best] for item in lists]
-    for place in (first.best - 1, first.best + 1):
-        if first.comes_near(place, state.start.value, options.near):
-            chosen.insert(1, first.arms[place])
-    end = max(length + 1, int(options.second_length * length))
-    chosen = chosen[: max(1, state.left // 3 // (end - length))]
+    """Yield the longer runs of the best; return the winner, with the step of the final run."""
+    first = lists[0]
+    chosen, end = _promoted(state, lists, length)
+    best = chosen[0]
     ended = [state_key(item.arms[at].index, length) for item in lists for at in item.losses]
     # The usual step stays at hand, where the list does not say that another one is better.
     at_hand = len(chosen) > 1 and first.usual in first.alike
     usual = first.arms[first.usual] if at_hand else None
     kept = {state_key(arm.index, length) for arm in (*chosen, usual) if arm is not None}
     state.discard = tuple(key for key in ended if key not in kept)
-    best = chosen[0]
     state.leader = state_key(best.index, length)
+    unchallenged = FinalStart(best, best, state.leader, first.lowest)
     if len(chosen) == 1:
-        return FinalStart(best, best, state.leader, first.lowest)
+        return unchallenged
     found, _ = yield from state.train("second", [_run(state, arm, length, end) for arm in chosen])
     losses = {arm: finite_loss(found.get(arm.index)) for arm in chosen}
-    alive = [arm for arm in chosen if math.isfinite(losses[arm])]
-    if not alive:
+    if not any(map(math.isfinite, losses.values())):
         state.discard = tuple(kept - {state.leader})
-        return FinalStart(best, best, state.leader, first.lowest)
-    winner, tried = _leading(lists, alive, losses)
-    while (beyond := tried.at_end(winner, options.most_places)) is not None:
-        further = tried.add(state, beyond) if end <= state.left // 6 else None
-        if further is None:
-            break
-        state.leader = state_key(winner.index, end)
-        more, _ = yield from state.train(f"end{further.index}", [_run(state, further, 0, end)])
-        found |= more
-        losses[further] = finite_loss(found.get(further.index))
-        alive += [further] if math.isfinite(losses[further]) else []
-        winner, tried = _leading(lists, alive, losses)
+        return unchallenged
+    found |= yield from _past_the_ends(state, lists, losses, end)
+    winner, tried = _leading(lists, losses)
+    alive = [arm for arm in losses if math.isfinite(losses[arm])]
     ends = {state_key(arm.index, end) for arm in alive}
     held = usual in alive or usual not in chosen
-    if usual is not None and held and tried.is_stuck(winner, losses[winner], usual, options):
+    if usual is not None and held and tried.is_stuck(winner, losses[winner], usual, state.options):
         state.leader = state_key(usual.index, end if usual in chosen else length)
         state.discard = tuple((kept | ends) - {state.leader})
         return FinalStart(usual, usual, state.leader, losses[winner])
@@ -160,16 +147,42 @@ def _second_rung(
     ends -= {state_key(arm.index, end) for arm in (winner, other) if arm is not None}
     state.discard = (*kept, *ends)
     arm = winner
-    if options.interpolate and described(winner.base).changes_step:
+    if state.options.interpolate and described(winner.base).changes_step:
         moved = tried.vertex({place: losses.get(arm) for place, arm in tried.arms.items()})
         arm = state.new_arm(winner, winner.value * tried.spacing**-moved)
     silent = found[winner.index].silent
     return FinalStart(arm, winner, state.leader, losses[winner], other, silent)
 
 
-def _leading(
-    lists: list[StepList], arms: Sequence[Arm], losses: Mapping[Arm, float]
-) -> tuple[Arm, StepList]:
-    """Return the best run and the list that it belongs to."""
-    winner = min(arms, key=lambda arm: losses[arm])
+def _promoted(state: PromoteState, lists: list[StepList], length: int) -> tuple[list[Arm], int]:
+    """Return the runs that go on, the best of the first list first, and the call where they end."""
+    first = lists[0]
+    chosen = [item.arms[item.best] for item in lists]
+    for place in (first.best - 1, first.best + 1):
+        if first.comes_near(place, state.start.value, state.options.near):
+            chosen.insert(1, first.arms[place])
+    end = max(length + 1, int(state.options.second_length * length))
+    return chosen[: max(1, state.left // 3 // (end - length))], end
+
+
+def _past_the_ends(
+    state: PromoteState, lists: list[StepList], losses: dict[Arm, float], end: int
+) -> Generator[Round, Known, dict[int, SegmentOutcome]]:
+    """Yield runs beyond the list's end while the winner is there; `losses` takes in each."""
+    ended: dict[int, SegmentOutcome] = {}
+    while True:
+        winner, tried = _leading(lists, losses)
+        place = tried.at_end(winner, state.options.most_places)
+        further = tried.add(state, place) if place is not None and end <= state.left // 6 else None
+        if further is None:
+            return ended
+        state.leader = state_key(winner.index, end)
+        more, _ = yield from state.train(f"end{further.index}", [_run(state, further, 0, end)])
+        ended |= more
+        losses[further] = finite_loss(more.get(further.index))
+
+
+def _leading(lists: list[StepList], losses: Mapping[Arm, float]) -> tuple[Arm, StepList]:
+    """Return the run with the lowest loss, and the list that it belongs to."""
+    winner = min(losses, key=lambda arm: losses[arm])
     return winner, next(item for item in lists if winner in item.arms.values())
