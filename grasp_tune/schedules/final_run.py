@@ -31,7 +31,6 @@ from grasp_tune.schedules.promote_state import PromoteState, finite_loss
 from grasp_tune.schedules.step_list import FinalStart
 
 ENDED_EARLY = "the final run ended early: it did not get better any more"
-FITTED = 0.1  # of the start's loss: below it, units without gradients have nothing left to learn
 EARLY = (1 / 16, 1 / 8, 1 / 4, 1 / 2)  # of the first part: looks at a run that memorizes at once
 
 
@@ -113,8 +112,9 @@ class _FinalRun:
 
     def _dies(self, item: SegmentOutcome | None, loss: float) -> bool:
         """Return whether a part has silenced many units; where the loss is low, they rest."""
-        least = max(self._state.options.dying, self._silent + self._state.options.dying / 2)
-        low = loss <= FITTED * self._state.start.value
+        options, begun = self._state.options, min(self._state.start.value, self._start.loss)
+        least = max(options.dying, self._silent + options.dying / 2)
+        low = loss <= options.fitted * begun
         return item is not None and item.silent > least and not low and self._step.learned
 
     def second_chance(self) -> Generator[Round, Known, bool]:

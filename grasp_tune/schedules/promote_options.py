@@ -61,6 +61,9 @@ class PromoteOptions:
     jump: float = 2.0  # a part whose loss is so many times the part before's is undone
     # So is a part after which gradients do not reach this share of a layer's units any more.
     dying: float = 0.5
+    # Unless its loss is below this share of the one that the final run began with: the units then
+    # have nothing left to learn. Not of the start's loss, which may be of another size altogether.
+    fitted: float = 0.1
     backoff: float = 4.0  # and the step divided by this
     # A run whose second part ends above so much of the first's loss, and above so much of the
     # start's, learns nothing. The next smaller step of the list then gets a part, too, and goes on

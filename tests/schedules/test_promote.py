@@ -128,8 +128,9 @@ def test_a_run_that_stalls_is_measured_against_the_next_smaller_step() -> None:
     assert {run.arm for run in later} == {first.arm} and len(later) == 5
 
 
-def test_a_part_that_silences_half_of_a_layer_is_undone() -> None:
-    losses, spec = {"final": 1.1}, SweepSpec(NonConvex(), 20_000)
+@pytest.mark.parametrize("loss", [1.1, 0.2])  # 0.2: a tenth of the start's loss, not of the run's
+def test_a_part_that_silences_half_of_a_layer_is_undone(loss: float) -> None:
+    losses, spec = {"final": loss}, SweepSpec(NonConvex(), 20_000)
     _, tasks = checked_run(spec, final_losses(losses, {"final3": 0.6}))
     third, fourth, fifth = (segments(tasks, f"final{part}")[0] for part in (2, 3, 4))
     assert fifth.arm.value == fourth.arm.value / 4 and fifth.state == third.writes[-1]
@@ -138,7 +139,7 @@ def test_a_part_that_silences_half_of_a_layer_is_undone() -> None:
     for reply in (
         final_losses(losses, {"final3": 0.4}),
         final_losses(losses, always),
-        final_losses({"final": 0.2}, {"final3": 0.6}),
+        final_losses({"final": 0.1}, {"final3": 0.6}),
     ):
         _, tasks = checked_run(spec, reply)
         assert len({segment.arm for segment in segments(tasks, "final")}) == 1
