@@ -189,25 +189,19 @@ def run(
     Example: grasp-tune run configs/quickstart.yaml --out runs/quickstart --epochs 10
     """
     experiment = _experiment(config, out, allow_outside, changes, budget, steps, epochs, minutes)
-    from grasp_tune.config.run import run_experiment
-    from grasp_tune.report import advice
+    _run(experiment, out, None, allow_outside, quiet, shown, fresh)
 
-    folder = (out or Path(experiment.out or "")).expanduser().absolute()
-    flag = " --allow-outside" * allow_outside
-    tell = (lambda text: None) if quiet else (lambda text: _say(f"note: {text}"))
-    quoted = shlex.quote(str(folder))
-    with _resumable(f"grasp-tune resume {quoted}{flag}", folder):
-        finished = run_experiment(
-            experiment, out, progress=not quiet, fresh=fresh, tell=tell, began=_BEGUN
-        )
-    _output(finished, shown, "run.txt", advice=advice, folder=quoted)
+
+_MORE = "So many minutes more."
 
 
 def resume(
     folder: Folder,
     changes: Set = None,
     budget: Budget = None,
+    steps: Steps = None,
     epochs: Epochs = None,
+    more: Annotated[float | None, typer.Option("--minutes", help=_MORE)] = None,
     quiet: Quiet = False,
     shown: Shown = "table",
     allow_outside: AllowOutside = False,
@@ -215,12 +209,36 @@ def resume(
     """Go on with a run that was stopped, or that has ended and gets more budget.
 
     Uses DIR/config.yaml, from any working directory. With --set, only keys may change that leave
-    the result as it is, such as backend.workers. A finished run is trained further where --budget
-    or --epochs give it more calls than it had; else only its report is written anew.
+    the result as it is, such as backend.workers. A finished run is trained further where --budget,
+    --steps or --epochs give it more calls in all than it had, or --minutes more time; else only its
+    report is written anew.
 
     Example: grasp-tune resume runs/quickstart --epochs 20
     """
-    run(folder, folder, changes, budget, None, epochs, None, False, quiet, shown, allow_outside)
+    experiment = _experiment(folder, folder, allow_outside, changes, budget, steps, epochs, None)
+    _run(experiment, folder, more, allow_outside, quiet, shown)
+
+
+def _run(
+    experiment: "Experiment",
+    out: Path | None,
+    more: float | None,
+    allow_outside: bool,
+    quiet: bool,
+    shown: Format,
+    fresh: bool = False,
+) -> None:
+    from grasp_tune.config.run import run_experiment
+    from grasp_tune.report import advice
+
+    folder = (out or Path(experiment.out or "")).expanduser().absolute()
+    flag = " --allow-outside" * allow_outside
+    tell = (lambda text: None) if quiet else (lambda text: _say(f"note: {text}"))
+    with _resumable(f"grasp-tune resume {shlex.quote(str(folder))}{flag}", folder):
+        finished = run_experiment(
+            experiment, out, progress=not quiet, fresh=fresh, tell=tell, began=_BEGUN, more=more
+        )
+    _output(finished, shown, "run.txt", advice=advice, folder=str(folder))
 
 
 @contextmanager

@@ -15,17 +15,17 @@ from typing import Any
 
 from grasp_tune.config.errors import ConfigError, shown
 from grasp_tune.config.loader import CONFIG, ENVIRONMENT_PREFIX, load_experiment
-from grasp_tune.config.schema import Experiment
+from grasp_tune.config.schema import UNLIMITED, Experiment
 from grasp_tune.config.section import MASK, REACHES, Section, masked
 from grasp_tune.config.yaml_text import yaml_text
-from grasp_tune.runtime.files import replace_atomically
+from grasp_tune.runtime.files import STATE_LIMIT, read_json, replace_atomically
 from grasp_tune.runtime.lock import OURS, folder_lock
 
 REPORT = "report.html"
 _PAGES = (REPORT, "run.json", "comparison.json", "comparison.html")
 _OURS = (*OURS, *_PAGES, CONFIG, "records", "ray", "artifacts", "study.journal")
 # Where a run may go on though the config differs: the result does not depend on it.
-_FREE = re.compile(r"title|out|backend\.(?!kind|fused).*")
+_FREE = re.compile(r"title|out|minutes|backend\.(?!kind|fused).*")
 _HEAD = """\
 # The config of this run, every key filled in. To go on after a fault, from anywhere:
 #   grasp-tune resume {folder}
@@ -144,10 +144,17 @@ def _difference(folder: Path, after: dict[str, Any]) -> str:
     """The first keys in which a run's config and another differ; empty where it may go on."""
     old, new = _flat(saved_config(folder)), _flat(after)
     # A finished run may have more budget: it is extended.
-    if (folder / "result.json").is_file() and new["budget"] > old["budget"]:
-        new |= {key: old[key] for key in ("budget", "steps", "epochs", "minutes")}
+    path, more = folder / "result.json", new["budget"] > old["budget"]
+    if more and path.is_file() and not read_json(path, STATE_LIMIT, seal=True).get("partial"):
+        new |= {key: old[key] for key in ("budget", "steps", "epochs")}
+    elif new["budget"] == UNLIMITED:  # of other limits it is known what they were, not in calls
+        new["budget"] = old["budget"]
+
+    def word(value: object) -> str:
+        return "empty" if value is None else shown(value, 40)
+
     found = [
-        f"{key} was {shown(old.get(key), 40)}, now {shown(new.get(key), 40)}"
+        f"{key} was {word(old.get(key))}, now {word(new.get(key))}"
         for key in sorted({*old, *new})
         if old.get(key) != new.get(key) and not _FREE.fullmatch(key)
     ]

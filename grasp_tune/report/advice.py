@@ -220,10 +220,15 @@ def _passed_its_best(result: Result) -> bool:
     return result.validation is not None and 2 * result.choice.chosen.call < _longest(result)
 
 
-def next_steps(result: Result, metadata: RunMetadata | None, folder: str = "DIR") -> list[str]:
+def next_steps(
+    result: Result, metadata: RunMetadata | None, folder: str | None = None
+) -> list[str]:
     """What to do next, the most important first."""
+    if result.partial and folder is None:
+        return ["The same call of `gt.minimize`, with the same `out`, goes on with it."]
+    again = f"grasp-tune resume {shlex.quote(folder or 'DIR')}"
     if result.partial:
-        return ["Go on with it: `grasp-tune resume`, or the same call of `gt.minimize`."]
+        return [f"`{again}` goes on with it; if its minutes were over, add `--minutes 10`."]
     quality, steps = None if metadata is None else metadata.quality, list[str]()
     key = ("`problem.{}: {}`" if metadata else "`TorchProblem({}={})`").format
     overfit, short = overfits(result, quality), 0 < _longest(result) < _SHORT
@@ -243,10 +248,7 @@ def next_steps(result: Result, metadata: RunMetadata | None, folder: str = "DIR"
         )
         more = f"{overfit} {remedy} model may help. {more}"
     elif more.startswith(_HELPS) and metadata and result.spec.get("schedule") == "promote":
-        more += (
-            f" `grasp-tune resume {shlex.quote(folder)} --budget {2 * int(result.spec['budget'])}`"
-        )
-        more += " goes on from here."
+        more += f" `{again} --budget {2 * int(result.spec['budget'])}` goes on from here."
     steps += [more] if more else []
     if blind and not overfit:
         unknown = "No validation or test rows were given, so nothing here tells how it does on new"
