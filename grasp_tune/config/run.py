@@ -90,7 +90,7 @@ def run_experiment(
     config = folder / CONFIG
     before = config.read_bytes() if config.is_file() and not fresh else None
     new = claim(folder, experiment, fresh=fresh)
-    for note in (*experiment.notes(), *built.data.notes):
+    for note in (*experiment.notes(), *built.notes):
         tell(note)
     started, clock = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S"), time.monotonic()
     if (minutes := experiment.minutes) is not None:  # what comes before and after is part of them
