@@ -38,11 +38,20 @@ def headline(result: Result, metadata: RunMetadata | None) -> str:
     if result.cell is not None:
         return words or outcome_words(result)
     if result.partial:
-        return "No run has got further than the start point yet."
+        return progress_words(result)
     first = "No run beat the start point, which is returned as it was."
     if result.runs and not any(math.isfinite(row.score) for row in result.candidates):
         first = "No loss is a finite number at the end, so the start point is returned as it was."
     return f"{first} {words}".rstrip()
+
+
+def progress_words(result: Result) -> str:
+    """How far the runs of a sweep have come that has no choice yet."""
+    start, losses = result.candidates[0].score, [run.last_loss for run in result.runs]
+    best = min(filter(math.isfinite, losses), default=math.inf)
+    if result.choice.by != "value" or not best < start:
+        return "No run has got further than the start point yet."
+    return f"The lowest training loss so far is {number(best)}; it was {number(start)} at the start."
 
 
 def outcome_words(result: Result) -> str:
