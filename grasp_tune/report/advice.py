@@ -51,7 +51,9 @@ def progress_words(result: Result) -> str:
     best = min(filter(math.isfinite, losses), default=math.inf)
     if result.choice.by != "value" or not best < start:
         return "No run has got further than the start point yet."
-    return f"The lowest training loss so far is {number(best)}; it was {number(start)} at the start."
+    return (
+        f"The lowest training loss so far is {number(best)}; it was {number(start)} at the start."
+    )
 
 
 def outcome_words(result: Result) -> str:
