@@ -7,7 +7,6 @@ modules are imported inside the commands, so that `--help` and a wrong config an
 
 import json
 import logging
-import math
 import os
 import shlex
 import sys
@@ -189,10 +188,10 @@ def run(
     Example: grasp-tune run configs/quickstart.yaml --out runs/quickstart --epochs 10
     """
     experiment = _experiment(config, out, allow_outside, changes, budget, steps, epochs, minutes)
-    _run(experiment, out, None, allow_outside, quiet, shown, fresh)
+    _run(experiment, out, allow_outside, quiet, shown, fresh=fresh)
 
 
-_MORE = "So many minutes more."
+_MORE = "Of the clock, on top of those that the run has had."
 
 
 def resume(
@@ -216,27 +215,27 @@ def resume(
     Example: grasp-tune resume runs/quickstart --epochs 20
     """
     experiment = _experiment(folder, folder, allow_outside, changes, budget, steps, epochs, None)
-    _run(experiment, folder, more, allow_outside, quiet, shown)
+    _run(experiment, folder, allow_outside, quiet, shown, more=more)
 
 
 def _run(
     experiment: "Experiment",
     out: Path | None,
-    more: float | None,
-    allow_outside: bool,
+    outside: bool,
     quiet: bool,
     shown: Format,
-    fresh: bool = False,
+    **how: Any,
 ) -> None:
+    """Run an experiment and print what came out; `how`: further arguments of `run_experiment`."""
     from grasp_tune.config.run import run_experiment
     from grasp_tune.report import advice
 
     folder = (out or Path(experiment.out or "")).expanduser().absolute()
-    flag = " --allow-outside" * allow_outside
+    flag = " --allow-outside" * outside
     tell = (lambda text: None) if quiet else (lambda text: _say(f"note: {text}"))
     with _resumable(f"grasp-tune resume {shlex.quote(str(folder))}{flag}", folder):
         finished = run_experiment(
-            experiment, out, progress=not quiet, fresh=fresh, tell=tell, began=_BEGUN, more=more
+            experiment, out, progress=not quiet, tell=tell, began=_BEGUN, **how
         )
     _output(finished, shown, "run.txt", advice=advice, folder=str(folder))
 
@@ -303,9 +302,8 @@ def watch(
     Example: grasp-tune watch runs/quickstart
     """
     from grasp_tune.config.loader import CONFIG
-    from grasp_tune.report.formatting import number
     from grasp_tune.report.page import write_folder_report
-    from grasp_tune.runtime.callbacks import WORDS
+    from grasp_tune.runtime.callbacks import progress_line
     from grasp_tune.runtime.sweep_folder import load_search
 
     before, ended = "", False
@@ -314,8 +312,7 @@ def watch(
         if ended or (folder / "state.json").exists() or not (folder / CONFIG).exists():
             path = write_folder_report(folder.absolute())
             at = load_search(folder / "state.json").progress
-            best = f", best loss {number(at.best)}" if math.isfinite(at.best) else ""
-            line = f"{WORDS[at.phase]}: {at.calls:,} of {at.budget:,} calls{best}"
+            line = progress_line(at, at.calls)
             if line != before:
                 typer.echo(line)
             if not before and show:

@@ -12,9 +12,8 @@ import torch
 from grasp_tune.api import minimize
 from grasp_tune.config.build import Built, build_parts, settled
 from grasp_tune.config.errors import ConfigError
-from grasp_tune.config.loader import CONFIG
 from grasp_tune.config.models import ModelFactory, default_model
-from grasp_tune.config.run_folder import REPORT, claim, release, saved_config
+from grasp_tune.config.run_folder import REPORT, claim, saved_config
 from grasp_tune.config.schema import Experiment
 from grasp_tune.core.errors import GraspError
 from grasp_tune.core.records import encode
@@ -22,7 +21,7 @@ from grasp_tune.engine.fused import pays
 from grasp_tune.limits import Limits
 from grasp_tune.report import evaluation
 from grasp_tune.report.page import LiveReport, write_folder_report
-from grasp_tune.runtime.files import read_sealed, replace_atomically
+from grasp_tune.runtime.files import read_sealed
 from grasp_tune.runtime.result import RESULT, Result
 from grasp_tune.runtime.sweep_folder import CLOCK
 
@@ -87,9 +86,7 @@ def run_experiment(
     model = built.problem.build(experiment.seed)  # moved to the chosen point at the end
     if arguments["fused"] == "auto":  # decided here by the model at hand, not by another one
         arguments["fused"] = not callable(arguments["method"].base) and pays(model)
-    config = folder / CONFIG
-    before = config.read_bytes() if config.is_file() and not fresh else None
-    new = claim(folder, experiment, fresh=fresh)
+    restore = claim(folder, experiment, fresh=fresh)
     for note in (*experiment.notes(), *built.notes):
         tell(note)
     started, clock = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S"), time.monotonic()
@@ -100,9 +97,7 @@ def run_experiment(
     try:
         found = minimize(built.problem, out=folder, **arguments)
     except GraspError:
-        if before is not None:  # of a run that may go on as it was
-            replace_atomically(config, lambda file: file.write(before))
-        release(folder, new)
+        restore()
         raise
     result = replace(found, build=lambda: model)
     seconds = time.monotonic() - clock

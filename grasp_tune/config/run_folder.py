@@ -9,7 +9,8 @@ run.json, report.html                    what people read
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +33,15 @@ _HEAD = """\
 """
 
 
-def claim(folder: Path, experiment: Experiment, *, fresh: bool = False) -> bool:
-    """Make the folder this experiment's, with its config; return whether it is a new one.
+def claim(folder: Path, experiment: Experiment, *, fresh: bool = False) -> Callable[[], None]:
+    """Make the folder this experiment's, with its config; return what gives it back.
 
     fresh: remove an earlier run first, whichever it was; files of other names stay.
     """
     values = experiment.to_dict()
     try:
         new, ours = not folder.exists(), (folder / CONFIG).is_file()
+        before = (folder / CONFIG).read_bytes() if ours and not fresh else None
         _check_own(folder, values, ours, fresh)
         folder.mkdir(parents=True, exist_ok=True)
         if ours and fresh:
@@ -54,7 +56,7 @@ def claim(folder: Path, experiment: Experiment, *, fresh: bool = False) -> bool:
     except OSError as error:
         got = f"{folder}: {error.strerror or error}"
         raise ConfigError("--out", "", got, "a writable folder") from None
-    return new
+    return partial(_release, folder, new, before)
 
 
 def _check_own(folder: Path, values: dict[str, Any], ours: bool, fresh: bool) -> None:
@@ -72,8 +74,10 @@ def _check_own(folder: Path, values: dict[str, Any], ours: bool, fresh: bool) ->
         raise ConfigError("--out", "", f"{folder}{fault}", wanted)
 
 
-def release(folder: Path, new: bool) -> None:
-    """Give the folder back where a run has failed before there was anything to go on with."""
+def _release(folder: Path, new: bool, before: bytes | None) -> None:
+    """Give the folder back where a run has failed: as it was, or with what there is to go on."""
+    if before is not None:
+        replace_atomically(folder / CONFIG, lambda file: file.write(before))
     names = {CONFIG, REPORT, "clock.json"}
     if {path.name for path in folder.iterdir()} <= names:
         for name in names:

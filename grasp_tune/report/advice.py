@@ -9,9 +9,9 @@ import shlex
 import numpy as np
 
 from grasp_tune.report.evaluation import Quality, RunMetadata, Scores
-from grasp_tune.report.figures import chosen_look, error_bar, winning_curve
+from grasp_tune.report.figures import chosen_look, winning_curve
 from grasp_tune.report.formatting import WORKERS, duration, estimate, number, percent, plural
-from grasp_tune.runtime.result import Result
+from grasp_tune.runtime.result import Result, error_bar
 from grasp_tune.schedules.final_run import ENDED_EARLY
 
 OVERFITS = 2.0  # a held-out loss above so many times the training loss is told
@@ -113,11 +113,7 @@ def quality_words(metadata: RunMetadata) -> str:
 def effort(result: Result, metadata: RunMetadata | None) -> str:
     time = "" if metadata is None else f" in {duration(metadata.seconds)}"
     runs, budget = plural(len(result.runs), "run"), int(result.spec["budget"])
-    return f"{runs}; {spent_calls(result):,} of {budget:,} oracle calls were spent{time}."
-
-
-def spent_calls(result: Result) -> int:
-    return sum(amount for key, amount in result.calls.items() if key != "repeated")
+    return f"{runs}; {result.spent:,} of {budget:,} oracle calls were spent{time}."
 
 
 def score_label(result: Result) -> str:
@@ -197,7 +193,8 @@ def overfits(result: Result, quality: Quality | None) -> str | None:
     if result.metric is not None:  # a score is no loss, but there was a look at the same point
         held, error = (look.loss, 0.0) if (look := chosen_look(result)) else (held, error)
     elif result.choice.by == "value" and row.samples:
-        held, error = row.score, error_bar(row) or math.inf
+        held, bar = row.score, error_bar(row)
+        error = error if math.isnan(bar) else bar
     if _passed_its_best(result) and held > max(OVERFITS * seen, seen + _SURE * error):
         return (
             f"After {plural(row.call, 'oracle call')} the training loss fell further but the "
@@ -301,7 +298,7 @@ def _no_better(part: Scores, constant: Scores) -> bool:
 
 def worker_words(result: Result, metadata: RunMetadata | None) -> str:
     """What more workers would buy: a sweep takes at least depth + (calls - depth) / workers."""
-    calls, depth, usage = spent_calls(result), result.depth, result.usage
+    calls, depth, usage = result.spent, result.depth, result.usage
     alone = usage.busy if usage else metadata.seconds if metadata else 0.0  # measured
     if not depth or not calls or (0.0 < alone < _BRIEF and not usage):
         return ""

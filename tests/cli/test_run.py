@@ -143,7 +143,9 @@ def test_a_finished_run_goes_on_for_minutes(command: Command) -> None:
     assert refused.code == 2 and "minutes: got 0.0, expected a number > 0" in refused.err
 
 
-def test_a_run_whose_minutes_are_over_gets_more(command: Command, place: Path) -> None:
+def test_a_run_whose_minutes_are_over_gets_more(
+    command: Command, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (place / "slow_loss.py").write_text(SLOW)
     sys.modules.pop("slow_loss", None)
     slow = ["--set", "problem.loss=slow_loss:loss", "--set", "backend.fused=false"]
@@ -156,6 +158,7 @@ def test_a_run_whose_minutes_are_over_gets_more(command: Command, place: Path) -
     assert refused.code == 2 and "a change (budget was 400, now 900)" in refused.err
     (place / "slow_loss.py").write_text(SLOW.replace("0.01", "0.0"))
     sys.modules.pop("slow_loss", None)
+    monkeypatch.setattr("grasp_tune.cli.commands._BEGUN", time.monotonic())  # not that of pytest
     ended = command("resume", "o", "-q", "--format", "json", "--minutes", "2")
     assert ended.code == 0, ended.err
     assert not load_run("o").partial and load_run("o").spec["budget"] == 400

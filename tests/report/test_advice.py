@@ -21,9 +21,8 @@ from grasp_tune.report.advice import (
     worker_words,
 )
 from grasp_tune.report.evaluation import Quality, RunMetadata, Scores
-from grasp_tune.report.figures import error_bar
 from grasp_tune.runtime.lane_sharing import Usage
-from grasp_tune.runtime.result import Look, Result, Run
+from grasp_tune.runtime.result import Look, Result, Run, error_bar
 from tests.report.test_figures import result_of
 
 
