@@ -7,7 +7,6 @@ modules are imported inside the commands, so that `--help` and a wrong config an
 
 import json
 import logging
-import math
 import os
 import shlex
 import sys
@@ -189,25 +188,19 @@ def run(
     Example: grasp-tune run configs/quickstart.yaml --out runs/quickstart --epochs 10
     """
     experiment = _experiment(config, out, allow_outside, changes, budget, steps, epochs, minutes)
-    from grasp_tune.config.run import run_experiment
-    from grasp_tune.report import advice
+    _run(experiment, out, allow_outside, quiet, shown, fresh=fresh)
 
-    folder = (out or Path(experiment.out or "")).expanduser().absolute()
-    flag = " --allow-outside" * allow_outside
-    tell = (lambda text: None) if quiet else (lambda text: _say(f"note: {text}"))
-    quoted = shlex.quote(str(folder))
-    with _resumable(f"grasp-tune resume {quoted}{flag}", folder):
-        finished = run_experiment(
-            experiment, out, progress=not quiet, fresh=fresh, tell=tell, began=_BEGUN
-        )
-    _output(finished, shown, "run.txt", advice=advice, folder=quoted)
+
+_MORE = "Of the clock, on top of those that the run has had."
 
 
 def resume(
     folder: Folder,
     changes: Set = None,
     budget: Budget = None,
+    steps: Steps = None,
     epochs: Epochs = None,
+    more: Annotated[float | None, typer.Option("--minutes", help=_MORE)] = None,
     quiet: Quiet = False,
     shown: Shown = "table",
     allow_outside: AllowOutside = False,
@@ -215,12 +208,36 @@ def resume(
     """Go on with a run that was stopped, or that has ended and gets more budget.
 
     Uses DIR/config.yaml, from any working directory. With --set, only keys may change that leave
-    the result as it is, such as backend.workers. A finished run is trained further where --budget
-    or --epochs give it more calls than it had; else only its report is written anew.
+    the result as it is, such as backend.workers. A finished run is trained further where --budget,
+    --steps or --epochs give it more calls in all than it had, or --minutes more time; else only its
+    report is written anew.
 
     Example: grasp-tune resume runs/quickstart --epochs 20
     """
-    run(folder, folder, changes, budget, None, epochs, None, False, quiet, shown, allow_outside)
+    experiment = _experiment(folder, folder, allow_outside, changes, budget, steps, epochs, None)
+    _run(experiment, folder, allow_outside, quiet, shown, more=more)
+
+
+def _run(
+    experiment: "Experiment",
+    out: Path | None,
+    outside: bool,
+    quiet: bool,
+    shown: Format,
+    **how: Any,
+) -> None:
+    """Run an experiment and print what came out; `how`: further arguments of `run_experiment`."""
+    from grasp_tune.config.run import run_experiment
+    from grasp_tune.report import advice
+
+    folder = (out or Path(experiment.out or "")).expanduser().absolute()
+    flag = " --allow-outside" * outside
+    tell = (lambda text: None) if quiet else (lambda text: _say(f"note: {text}"))
+    with _resumable(f"grasp-tune resume {shlex.quote(str(folder))}{flag}", folder):
+        finished = run_experiment(
+            experiment, out, progress=not quiet, tell=tell, began=_BEGUN, **how
+        )
+    _output(finished, shown, "run.txt", advice=advice, folder=str(folder))
 
 
 @contextmanager
@@ -285,9 +302,8 @@ def watch(
     Example: grasp-tune watch runs/quickstart
     """
     from grasp_tune.config.loader import CONFIG
-    from grasp_tune.report.formatting import number
     from grasp_tune.report.page import write_folder_report
-    from grasp_tune.runtime.callbacks import WORDS
+    from grasp_tune.runtime.callbacks import progress_line
     from grasp_tune.runtime.sweep_folder import load_search
 
     before, ended = "", False
@@ -296,8 +312,7 @@ def watch(
         if ended or (folder / "state.json").exists() or not (folder / CONFIG).exists():
             path = write_folder_report(folder.absolute())
             at = load_search(folder / "state.json").progress
-            best = f", best loss {number(at.best)}" if math.isfinite(at.best) else ""
-            line = f"{WORDS[at.phase]}: {at.calls:,} of {at.budget:,} calls{best}"
+            line = progress_line(at, at.calls)
             if line != before:
                 typer.echo(line)
             if not before and show:

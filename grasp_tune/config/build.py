@@ -28,6 +28,7 @@ class Built:
     model: Model  # options, the default filled in
     loss: str
     outputs: int
+    notes: tuple[str, ...] = ()  # what a person should know of data and weights
 
 
 def build_parts(experiment: Experiment) -> Built:
@@ -46,8 +47,9 @@ def build_parts(experiment: Experiment) -> Built:
         validation = more.x_test.to(device), more.y_test.to(device)
     size, count = experiment.batch_size, len(data.x)
     whole = min(count - round(options.validation * count), _EXACT_CHUNK)
+    factory = ModelFactory(model, data.spec, outputs, options.augment)
     problem = TorchProblem(
-        model=ModelFactory(model, data.spec, outputs, options.augment),
+        model=factory,
         loss=loss,
         # A GPU would wait for every minibatch if the rows were not there already.
         data=(data.x.to(device), data.y.to(device)),
@@ -59,7 +61,7 @@ def build_parts(experiment: Experiment) -> Built:
         clip=options.clip,
         device=device,
     )
-    return Built(problem, data, model, name, outputs)
+    return Built(problem, data, model, name, outputs, (*data.notes, *factory.notes()))
 
 
 def settled(given: Experiment, problem: TorchProblem, folder: Path | None = None) -> Experiment:

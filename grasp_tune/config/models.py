@@ -23,6 +23,7 @@ from grasp_tune.data.data import DataSpec, PixelScale
 from grasp_tune.data.images import torchvision
 from grasp_tune.engine.metrics import METRICS
 from grasp_tune.engine.problem import target_loss
+from grasp_tune.engine.streams import untouched_randomness
 
 _ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "gelu": nn.GELU, "silu": nn.SiLU}
 _MAX_PARAMETERS = 2**31
@@ -50,16 +51,44 @@ class ModelFactory:
                 got = f"{self.options.name} with {numbers} numbers for {self.spec.name}"
                 raise ProblemError(f"problem.model: got {got}; expected at most {_MAX_PARAMETERS}")
         network = self._network()
-        if state := starting_weights(self.options):
-            known = network.state_dict()
-            fitting = {k: v for k, v in state.items() if k in known and known[k].shape == v.shape}
-            fault = f"none of the {len(state)} tensors fits {self.options.name}; expected names "
-            require(fitting, f"problem.model.weights: {fault}such as {next(iter(known))}")
-            network.load_state_dict(fitting, strict=False)
+        if state := self._weights():
+            network.load_state_dict(self._fitting(network, state), strict=False)
         layers: dict[str, nn.Module] = {"augment": Augment(self.augment)} if self.augment else {}
         if self.spec.pixels is not None:
             layers["pixels"] = Pixels(self.spec.pixels)
         return nn.Sequential(OrderedDict(layers, network=network)) if layers else network
+
+    def _weights(self) -> dict[str, Tensor]:
+        # Those of a backbone are not of the layer on top.
+        trained = isinstance(self.options, kinds.TrainedModel)
+        return starting_weights(self.options) if trained else {}
+
+    def _fitting(self, network: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The tensors that fit the network by name and shape; DataError if none does."""
+        known = network.state_dict()
+        fitting = {k: v for k, v in state.items() if k in known and known[k].shape == v.shape}
+        fault = f"none of the {len(state)} tensors fits {self.options.name}; expected names "
+        require(fitting, f"problem.model.weights: {fault}such as {next(iter(known))}")
+        return fitting
+
+    def notes(self) -> tuple[str, ...]:
+        """How much of the network starts from the weights that a config names."""
+        if not (state := self._weights()):
+            return ()
+        with untouched_randomness():
+            network = self._network()
+        fitting = self._fitting(network, state)
+        sizes = {name: item.numel() for name, item in network.named_parameters()}
+        share = sum(size for name, size in sizes.items() if name in fitting) / sum(sizes.values())
+        text = (
+            f"{100 * share:.1f} % of the weights of {self.options.name} start from the given ones"
+        )
+        if fresh := [name for name in sizes if name not in fitting]:
+            more = f" and {len(fresh) - 3} more" if len(fresh) > 3 else ""
+            text += f"; at random start {', '.join(fresh[:3])}{more}"
+        if unused := len(state.keys() - fitting.keys()):
+            text += f"; {unused} of the {len(state)} given tensors fit nowhere"
+        return (f"{text}.",)
 
     def _network(self) -> nn.Module:
         options, spec, outputs = self.options, self.spec, self.outputs

@@ -10,17 +10,20 @@ from typing import Any
 import torch
 
 from grasp_tune.api import minimize
-from grasp_tune.config.build import build_parts, settled
+from grasp_tune.config.build import Built, build_parts, settled
 from grasp_tune.config.errors import ConfigError
 from grasp_tune.config.models import ModelFactory, default_model
-from grasp_tune.config.run_folder import REPORT, claim, release, saved_config
+from grasp_tune.config.run_folder import REPORT, claim, saved_config
 from grasp_tune.config.schema import Experiment
 from grasp_tune.core.errors import GraspError
 from grasp_tune.core.records import encode
 from grasp_tune.engine.fused import pays
+from grasp_tune.limits import Limits
 from grasp_tune.report import evaluation
 from grasp_tune.report.page import LiveReport, write_folder_report
-from grasp_tune.runtime.result import Result
+from grasp_tune.runtime.files import read_sealed
+from grasp_tune.runtime.result import RESULT, Result
+from grasp_tune.runtime.sweep_folder import CLOCK
 
 _LEAST = 0.01  # minutes that are left for training, whatever else takes
 
@@ -58,6 +61,7 @@ def run_experiment(
     fresh: bool = False,
     tell: Callable[[str], object] = lambda note: None,
     began: float | None = None,
+    more: float | None = None,
 ) -> Finished:
     """Run an experiment into a folder and return what came out; the same folder again goes on.
 
@@ -67,6 +71,7 @@ def run_experiment(
     fresh: remove an earlier run from the folder first.
     tell: is given what a person should know of the config and the data, sentence by sentence.
     began: from when on the experiment's minutes count, by `time.monotonic`; None: from now on.
+    more: minutes for which the run in the folder goes on, whatever it has taken so far.
     """
     began = time.monotonic() if began is None else began
     if (place := out or experiment.out) is None:
@@ -75,12 +80,14 @@ def run_experiment(
     built = build_parts(experiment)
     experiment = settled(experiment, built.problem, None if fresh else folder)
     experiment = experiment.model_copy(update={"out": str(folder)})
+    if more is not None:
+        experiment = _prolonged(experiment, built, folder, more)
     arguments = {**experiment.sweep_arguments(), **_backend(experiment)}
     model = built.problem.build(experiment.seed)  # moved to the chosen point at the end
     if arguments["fused"] == "auto":  # decided here by the model at hand, not by another one
         arguments["fused"] = not callable(arguments["method"].base) and pays(model)
-    new = claim(folder, experiment, fresh=fresh)
-    for note in (*experiment.notes(), *built.data.notes):
+    restore = claim(folder, experiment, fresh=fresh)
+    for note in (*experiment.notes(), *built.notes):
         tell(note)
     started, clock = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S"), time.monotonic()
     if (minutes := experiment.minutes) is not None:  # what comes before and after is part of them
@@ -90,7 +97,7 @@ def run_experiment(
     try:
         found = minimize(built.problem, out=folder, **arguments)
     except GraspError:
-        release(folder, new)
+        restore()
         raise
     result = replace(found, build=lambda: model)
     seconds = time.monotonic() - clock
@@ -104,6 +111,16 @@ def run_experiment(
     evaluation.write_metadata(folder, metadata)
     write_folder_report(folder)
     return Finished(result, metadata, folder, folder / REPORT)
+
+
+def _prolonged(experiment: Experiment, built: Built, folder: Path, more: float) -> Experiment:
+    """The experiment with so many minutes more, and calls for them where its run has ended."""
+    limits, clock, budget = Limits(minutes=more), folder / CLOCK, experiment.budget
+    spent = read_sealed(clock)["seconds"] / 60 if clock.is_file() else 0.0
+    if (folder / RESULT).is_file() and not Result.load(folder).partial:
+        exact = experiment.batch_size == "full"
+        budget += limits.calls_by_time(built.problem, experiment.seed, exact)
+    return experiment.model_copy(update={"budget": budget, "minutes": spent + more})
 
 
 def _backend(experiment: Experiment) -> dict[str, Any]:

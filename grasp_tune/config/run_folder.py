@@ -9,37 +9,39 @@ run.json, report.html                    what people read
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from grasp_tune.config.errors import ConfigError, shown
 from grasp_tune.config.loader import CONFIG, ENVIRONMENT_PREFIX, load_experiment
-from grasp_tune.config.schema import Experiment
+from grasp_tune.config.schema import UNLIMITED, Experiment
 from grasp_tune.config.section import MASK, REACHES, Section, masked
 from grasp_tune.config.yaml_text import yaml_text
-from grasp_tune.runtime.files import replace_atomically
+from grasp_tune.runtime.files import STATE_LIMIT, read_json, replace_atomically
 from grasp_tune.runtime.lock import OURS, folder_lock
 
 REPORT = "report.html"
 _PAGES = (REPORT, "run.json", "comparison.json", "comparison.html")
 _OURS = (*OURS, *_PAGES, CONFIG, "records", "ray", "artifacts", "study.journal")
 # Where a run may go on though the config differs: the result does not depend on it.
-_FREE = re.compile(r"title|out|backend\.(?!kind|fused).*")
+_FREE = re.compile(r"title|out|minutes|backend\.(?!kind|fused).*")
 _HEAD = """\
 # The config of this run, every key filled in. To go on after a fault, from anywhere:
 #   grasp-tune resume {folder}
 """
 
 
-def claim(folder: Path, experiment: Experiment, *, fresh: bool = False) -> bool:
-    """Make the folder this experiment's, with its config; return whether it is a new one.
+def claim(folder: Path, experiment: Experiment, *, fresh: bool = False) -> Callable[[], None]:
+    """Make the folder this experiment's, with its config; return what gives it back.
 
     fresh: remove an earlier run first, whichever it was; files of other names stay.
     """
     values = experiment.to_dict()
     try:
         new, ours = not folder.exists(), (folder / CONFIG).is_file()
+        before = (folder / CONFIG).read_bytes() if ours and not fresh else None
         _check_own(folder, values, ours, fresh)
         folder.mkdir(parents=True, exist_ok=True)
         if ours and fresh:
@@ -54,7 +56,7 @@ def claim(folder: Path, experiment: Experiment, *, fresh: bool = False) -> bool:
     except OSError as error:
         got = f"{folder}: {error.strerror or error}"
         raise ConfigError("--out", "", got, "a writable folder") from None
-    return new
+    return partial(_release, folder, new, before)
 
 
 def _check_own(folder: Path, values: dict[str, Any], ours: bool, fresh: bool) -> None:
@@ -72,8 +74,10 @@ def _check_own(folder: Path, values: dict[str, Any], ours: bool, fresh: bool) ->
         raise ConfigError("--out", "", f"{folder}{fault}", wanted)
 
 
-def release(folder: Path, new: bool) -> None:
-    """Give the folder back where a run has failed before there was anything to go on with."""
+def _release(folder: Path, new: bool, before: bytes | None) -> None:
+    """Give the folder back where a run has failed: as it was, or with what there is to go on."""
+    if before is not None:
+        replace_atomically(folder / CONFIG, lambda file: file.write(before))
     names = {CONFIG, REPORT, "clock.json"}
     if {path.name for path in folder.iterdir()} <= names:
         for name in names:
@@ -144,10 +148,17 @@ def _difference(folder: Path, after: dict[str, Any]) -> str:
     """The first keys in which a run's config and another differ; empty where it may go on."""
     old, new = _flat(saved_config(folder)), _flat(after)
     # A finished run may have more budget: it is extended.
-    if (folder / "result.json").is_file() and new["budget"] > old["budget"]:
-        new |= {key: old[key] for key in ("budget", "steps", "epochs", "minutes")}
+    path, more = folder / "result.json", new["budget"] > old["budget"]
+    if more and path.is_file() and not read_json(path, STATE_LIMIT, seal=True).get("partial"):
+        new |= {key: old[key] for key in ("budget", "steps", "epochs")}
+    elif new["budget"] == UNLIMITED:  # of other limits it is known what they were, not in calls
+        new["budget"] = old["budget"]
+
+    def word(value: object) -> str:
+        return "empty" if value is None else shown(value, 40)
+
     found = [
-        f"{key} was {shown(old.get(key), 40)}, now {shown(new.get(key), 40)}"
+        f"{key} was {word(old.get(key))}, now {word(new.get(key))}"
         for key in sorted({*old, *new})
         if old.get(key) != new.get(key) and not _FREE.fullmatch(key)
     ]

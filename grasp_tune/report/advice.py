@@ -9,9 +9,9 @@ import shlex
 import numpy as np
 
 from grasp_tune.report.evaluation import Quality, RunMetadata, Scores
-from grasp_tune.report.figures import chosen_look, error_bar, winning_curve
+from grasp_tune.report.figures import chosen_look, winning_curve
 from grasp_tune.report.formatting import WORKERS, duration, estimate, number, percent, plural
-from grasp_tune.runtime.result import Result
+from grasp_tune.runtime.result import Result, error_bar
 from grasp_tune.schedules.final_run import ENDED_EARLY
 
 OVERFITS = 2.0  # a held-out loss above so many times the training loss is told
@@ -38,11 +38,22 @@ def headline(result: Result, metadata: RunMetadata | None) -> str:
     if result.cell is not None:
         return words or outcome_words(result)
     if result.partial:
-        return "No run has got further than the start point yet."
+        return progress_words(result)
     first = "No run beat the start point, which is returned as it was."
     if result.runs and not any(math.isfinite(row.score) for row in result.candidates):
         first = "No loss is a finite number at the end, so the start point is returned as it was."
     return f"{first} {words}".rstrip()
+
+
+def progress_words(result: Result) -> str:
+    """How far the runs of a sweep have come that has no choice yet."""
+    start, losses = result.candidates[0].score, [run.last_loss for run in result.runs]
+    best = min(filter(math.isfinite, losses), default=math.inf)
+    if result.choice.by != "value" or not best < start:
+        return "No run has got further than the start point yet."
+    return (
+        f"The lowest training loss so far is {number(best)}; it was {number(start)} at the start."
+    )
 
 
 def outcome_words(result: Result) -> str:
@@ -102,11 +113,7 @@ def quality_words(metadata: RunMetadata) -> str:
 def effort(result: Result, metadata: RunMetadata | None) -> str:
     time = "" if metadata is None else f" in {duration(metadata.seconds)}"
     runs, budget = plural(len(result.runs), "run"), int(result.spec["budget"])
-    return f"{runs}; {spent_calls(result):,} of {budget:,} oracle calls were spent{time}."
-
-
-def spent_calls(result: Result) -> int:
-    return sum(amount for key, amount in result.calls.items() if key != "repeated")
+    return f"{runs}; {result.spent:,} of {budget:,} oracle calls were spent{time}."
 
 
 def score_label(result: Result) -> str:
@@ -186,7 +193,8 @@ def overfits(result: Result, quality: Quality | None) -> str | None:
     if result.metric is not None:  # a score is no loss, but there was a look at the same point
         held, error = (look.loss, 0.0) if (look := chosen_look(result)) else (held, error)
     elif result.choice.by == "value" and row.samples:
-        held, error = row.score, error_bar(row) or math.inf
+        held, bar = row.score, error_bar(row)
+        error = error if math.isnan(bar) else bar
     if _passed_its_best(result) and held > max(OVERFITS * seen, seen + _SURE * error):
         return (
             f"After {plural(row.call, 'oracle call')} the training loss fell further but the "
@@ -220,10 +228,15 @@ def _passed_its_best(result: Result) -> bool:
     return result.validation is not None and 2 * result.choice.chosen.call < _longest(result)
 
 
-def next_steps(result: Result, metadata: RunMetadata | None, folder: str = "DIR") -> list[str]:
+def next_steps(
+    result: Result, metadata: RunMetadata | None, folder: str | None = None
+) -> list[str]:
     """What to do next, the most important first."""
+    if result.partial and folder is None:
+        return ["The same call of `gt.minimize`, with the same `out`, goes on with it."]
+    again = f"grasp-tune resume {shlex.quote(folder or 'DIR')}"
     if result.partial:
-        return ["Go on with it: `grasp-tune resume`, or the same call of `gt.minimize`."]
+        return [f"`{again}` goes on with it; if its minutes were over, add `--minutes 10`."]
     quality, steps = None if metadata is None else metadata.quality, list[str]()
     key = ("`problem.{}: {}`" if metadata else "`TorchProblem({}={})`").format
     overfit, short = overfits(result, quality), 0 < _longest(result) < _SHORT
@@ -243,10 +256,7 @@ def next_steps(result: Result, metadata: RunMetadata | None, folder: str = "DIR"
         )
         more = f"{overfit} {remedy} model may help. {more}"
     elif more.startswith(_HELPS) and metadata and result.spec.get("schedule") == "promote":
-        more += (
-            f" `grasp-tune resume {shlex.quote(folder)} --budget {2 * int(result.spec['budget'])}`"
-        )
-        more += " goes on from here."
+        more += f" `{again} --budget {2 * int(result.spec['budget'])}` goes on from here."
     steps += [more] if more else []
     if blind and not overfit:
         unknown = "No validation or test rows were given, so nothing here tells how it does on new"
@@ -288,7 +298,7 @@ def _no_better(part: Scores, constant: Scores) -> bool:
 
 def worker_words(result: Result, metadata: RunMetadata | None) -> str:
     """What more workers would buy: a sweep takes at least depth + (calls - depth) / workers."""
-    calls, depth, usage = spent_calls(result), result.depth, result.usage
+    calls, depth, usage = result.spent, result.depth, result.usage
     alone = usage.busy if usage else metadata.seconds if metadata else 0.0  # measured
     if not depth or not calls or (0.0 < alone < _BRIEF and not usage):
         return ""

@@ -26,7 +26,6 @@ from grasp_tune.engine.checkpoints import load_model
 from grasp_tune.extras import missing_extra
 from grasp_tune.limits import Limits
 from grasp_tune.peers.registry import PEERS, installed_peers
-from grasp_tune.report.advice import spent_calls
 from grasp_tune.report.evaluation import FILE, Quality, evaluate, read_metadata, write_metadata
 from grasp_tune.report.figures import CHOSEN, CROSS, OTHER, add_trace, axis, new_figure
 from grasp_tune.report.formatting import duration, number, percent, plural
@@ -216,7 +215,7 @@ def run_method(experiment: Experiment, built: Built, name: str, seed: int) -> Re
             if schedule == "paper":
                 arguments["challengers"] = {}
             found = minimize(problem, progress=False, **arguments)
-            model, calls = found.model, spent_calls(found)
+            model, calls = found.model, found.spent
             note = "" if found.choice.chosen.arm else "the start point"
             seconds = time.perf_counter() - clock
         else:

@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -170,19 +169,23 @@ class CostEstimate:
     @property
     def phases(self) -> tuple[Phase, ...]:
         """A line for the probe, one for every change of the runs that go on, one for the choice."""
-
-        def runs(item: Round) -> object:
-            return item.phase, {segment.arm.index for segment in item.segments}
-
-        groups = [list(group) for _, group in groupby(self.run.rounds, runs)]
+        groups, before = list[list[Round]](), None
+        for item in self.run.rounds:
+            looks = any("look" in task.id for task in item.tasks)  # at the run that is under way
+            now = before if looks else (item.phase, {x.arm.index for x in item.segments})
+            if now != before:
+                groups.append([])
+            groups[-1].append(item)
+            before = now
         trains = [group for group in groups if group[0].phase == "train"]
         names = {"probe": "probe", "train": "train", "score": "choose"}
-        found: list[Phase] = []
+        found = list[Phase]()
         for group in groups:
             name = names[group[0].phase]
             if group in trains and len(trains) > 1:
                 name = f"rung {trains.index(group) + 1}"
-            found.append(Phase(name, _words(group), sum(item.calls for item in group)))
+            words = _words(group, "validation rows" if self.start.held_out else "fresh samples")
+            found.append(Phase(name, words, sum(item.calls for item in group)))
         return tuple(found)
 
     def to_dict(self) -> dict[str, Any]:
@@ -215,25 +218,30 @@ class CostEstimate:
         }
 
 
-def _words(group: list[Round]) -> str:
-    """What is done in rounds of one phase."""
+def _words(group: list[Round], fresh: str) -> str:
+    """What is done in rounds of one phase; `fresh`: what choices are made on."""
     tasks = [task for item in group for task in item.tasks]
-    if scores := [task for task in tasks if isinstance(task, ScoreTask)]:
-        count = len({sample.key for task in scores for sample in task.samples})
-        how = "exact values" if any(task.exact for task in scores) else "fresh samples"
-        rounds = f", {len(group)} rounds" * (len(group) > 1)
-        return f"{plural(count, 'candidate')} on {how}{rounds}"
+    scores = [task for task in tasks if isinstance(task, ScoreTask)]
     calls: Counter[int] = Counter()
     for segment in (segments := [segment for item in group for segment in item.segments]):
         calls[segment.arm.index] += segment.calls
+    if scores and not segments:
+        count = len({sample.key for task in scores for sample in task.samples})
+        how = "exact values" if any(task.exact for task in scores) else fresh
+        return f"{plural(count, 'candidate')} on {how}" + _times(group, "round")
     if not segments:
         return "samples at the start point"
     low, high = min(calls.values()), max(calls.values())
     words = f"{plural(len(calls), 'run')}, {low:,}" + f" to {high:,}" * (low < high)
     words += " calls each" if len(calls) > 1 else " calls"
     words += ", going on" * (segments[0].start > 0)
-    words += f", in {len(group)} parts" * (len(group) > 1)
-    return words + ", side by side" * (len(segments) > len(tasks))
+    words += _times([item for item in group if item.segments], "part", ", in ")
+    words += f", looked at on {fresh}" if scores else ""
+    return words + ", side by side" * (len(segments) + len(scores) > len(tasks))
+
+
+def _times(rounds: list[Round], noun: str, link: str = ", ") -> str:
+    return f"{link}{plural(len(rounds), noun)}" if len(rounds) > 1 else ""
 
 
 def estimate_cost(

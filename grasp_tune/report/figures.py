@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from grasp_tune.core.choice import Candidate
-from grasp_tune.core.ensemble import Tally
 from grasp_tune.extras import need
 from grasp_tune.report.formatting import number, quantities
 from grasp_tune.runtime.result import Look, Result, Run
@@ -255,12 +253,6 @@ def run_words(run: Run) -> str:
     loss = next((x for x in reversed(run.losses) if math.isfinite(x)), math.nan)
     end = f"loss {number(loss)}" if run.finite else "diverged"
     return f"run {run.arm}, {run.base} {number(run.value, 3)}: {run.calls:,} calls, {end}"
-
-
-def error_bar(row: Candidate) -> float | None:
-    """The standard error of a candidate's mean loss; None where it has fewer than two samples."""
-    spread = Tally(row.samples, row.score, row.square).variance
-    return math.sqrt(spread / row.samples) if math.isfinite(spread) else None
 
 
 def axis_ends(losses: Iterable[float], runs: Sequence[Run]) -> tuple[float, float]:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from grasp_tune.extras import need
-from grasp_tune.report.advice import spent_calls
 from grasp_tune.report.figures import validation_looks
 from grasp_tune.runtime.callbacks import Callback
 from grasp_tune.runtime.result import Result
@@ -38,7 +37,7 @@ class _Logger(Callback):
             for name in (name for name in seen if math.isfinite(seen[name])):
                 self._write(f"validation/{name}", [(look.call, seen[name])])
         if math.isfinite(result.score):
-            self._write("score", [(spent_calls(result), result.score)])
+            self._write("score", [(result.spent, result.score)])
         settings = {key: result.spec[key] for key in ("budget", "schedule", "seed")}
         settings |= {"optimizer": result.choice.chosen.base, "value": result.choice.chosen.value}
         with tempfile.TemporaryDirectory() as folder:

@@ -26,7 +26,7 @@ from grasp_tune.report.evaluation import RunMetadata, read_metadata
 from grasp_tune.runtime.callbacks import Callback
 from grasp_tune.runtime.files import replace_atomically
 from grasp_tune.runtime.lock import is_held
-from grasp_tune.runtime.result import Result
+from grasp_tune.runtime.result import Result, error_bar
 from grasp_tune.runtime.sweep_folder import load_search
 
 REFRESH = 10  # seconds after which the page of a run under way loads itself again
@@ -134,7 +134,7 @@ def report_text(
         result=result,
         metadata=metadata,
         advice=advice,
-        error_bar=figures.error_bar,
+        error_bar=error_bar,
         quantity=formatting.quantities(run.base for run in result.runs),
         parts=figures.call_parts(result),
         # The chosen one, then by samples: few of them are no match for many.

@@ -23,6 +23,12 @@ LINE_EVERY = 30.0  # seconds between two lines in a log, unless the phase change
 WORDS = {"probe": "probe", "train": "train", "score": "choose", "done": "done"}
 
 
+def progress_line(progress: Progress, calls: int) -> str:
+    """Where a search stands: phase, calls, lowest loss."""
+    best = f"{progress.best:.4g}" if math.isfinite(progress.best) else "-"
+    return f"{WORDS[progress.phase]}: {calls} of {progress.budget} calls, best loss {best}"
+
+
 class Callback:
     """What `minimize(callbacks=[...])` calls; override what is of interest.
 
@@ -142,7 +148,7 @@ class ProgressReporter(Reporter):
         self._logged, left = now, task.time_remaining if done > progress.budget / 20 else None
         more = "" if left is None else f", about {left:.0f} s left"
         more = f", {task.elapsed:.0f} s" if progress.phase == "done" else more
-        logger.info("%s: %d of %d calls, best loss %s%s", word, done, progress.budget, best, more)
+        logger.info("%s%s", progress_line(progress, done), more)
 
     def close(self) -> None:
         if self._live:

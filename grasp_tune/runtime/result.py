@@ -176,10 +176,12 @@ class Result(_Saved):
     @property
     def error(self) -> float:
         """The standard error of a score that is a mean over minibatches, else NaN."""
-        row = self.choice.chosen
-        if self.choice.by != "value" or row.samples < 2 or not math.isfinite(row.score):
-            return math.nan
-        return math.sqrt(Tally(row.samples, row.score, row.square).variance / row.samples)
+        return error_bar(self.choice.chosen) if self.choice.by == "value" else math.nan
+
+    @property
+    def spent(self) -> int:
+        """The oracle calls that were made, without those that a fault has undone."""
+        return sum(self.calls.values()) - self.calls.get("repeated", 0)
 
     @property
     def loss(self) -> float:
@@ -283,8 +285,8 @@ class Result(_Saved):
         return cls(**values, tensors=tensors, build=model)
 
     def __repr__(self) -> str:
-        cell, calls = self.cell, sum(self.calls.values()) - self.calls.get("repeated", 0)
-        base, held_out = self.choice.chosen.base, "" if self.validation is None else "validation "
+        cell, base = self.cell, self.choice.chosen.base
+        held_out = "" if self.validation is None else "validation "
         what = "x0" if cell is None else f"run {cell.index} ({base} {cell.value:.3g})"
         kind = f"{held_out}loss" if self.choice.by == "value" else "gradient norm"
         kind = kind if self.metric is None else f"1 - {self.metric}"
@@ -294,7 +296,8 @@ class Result(_Saved):
         words = f" over {samples} minibatch{'es' * (samples > 1)}{rows}" if samples else ""
         score = f"{_number(self.score)}{bar}{words}"
         partial = ", stopped early" if self.partial else ""
-        return f"<Result: {what}, {kind} {score}, {calls} of {self.spec['budget']} calls{partial}>"
+        calls = f"{self.spent} of {self.spec['budget']} calls{partial}"
+        return f"<Result: {what}, {kind} {score}, {calls}>"
 
     def _repr_html_(self) -> str:
         notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
@@ -314,6 +317,12 @@ class Result(_Saved):
         from grasp_tune.report.page import write_result_report
 
         return write_result_report(Path(path), self)
+
+
+def error_bar(row: Candidate) -> float:
+    """The standard error of a candidate's mean score, NaN where it has fewer than two samples."""
+    spread = Tally(row.samples, row.score, row.square).variance
+    return math.sqrt(spread / row.samples) if math.isfinite(spread) else math.nan
 
 
 def _number(value: float) -> str:

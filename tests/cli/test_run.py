@@ -118,6 +118,72 @@ def test_a_finished_run_is_extended_by_more_budget_and_by_nothing_else(command: 
     assert other.code == 2 and "seed was 0, now 3" in other.err
 
 
+@pytest.mark.usefixtures("place")
+def test_a_finished_run_is_extended_by_steps(command: Command) -> None:
+    command("run", "small.yaml", "--out", "o", "-q")
+    ended = command("resume", "o", "-q", "--format", "json", "--steps", "700")
+    assert ended.code == 0, ended.err
+    assert 400 < sum(ended.json["calls"].values()) <= 700
+    assert load_run("o").spec["extends"] == [400]
+
+
+@pytest.mark.usefixtures("place")
+def test_a_finished_run_goes_on_for_minutes(command: Command) -> None:
+    command("run", "small.yaml", "--out", "o", "-q")
+    begun = time.monotonic()
+    ended = command("resume", "o", "-q", "--format", "json", "--minutes", "0.02")
+    assert ended.code == 0, ended.err
+    assert time.monotonic() - begun < 30
+    assert sum(ended.json["calls"].values()) > 400
+    assert load_run("o").spec["extends"] == [400]
+    # The minutes are decided: nothing is left to do.
+    again = command("resume", "o", "-q", "--format", "json")
+    assert again.code == 0 and again.json["calls"] == ended.json["calls"], again.err
+    refused = command("resume", "o", "--minutes", "0")
+    assert refused.code == 2 and "minutes: got 0.0, expected a number > 0" in refused.err
+
+
+def test_a_run_whose_minutes_are_over_gets_more(
+    command: Command, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / "slow_loss.py").write_text(SLOW)
+    sys.modules.pop("slow_loss", None)
+    slow = ["--set", "problem.loss=slow_loss:loss", "--set", "backend.fused=false"]
+    words = ["--minutes", "0.02", "--budget", "400", "--format", "json"]
+    first = command("run", "small.yaml", "--out", "o", "-q", *slow, *words)
+    assert first.code == 0 and load_run("o").partial, first.err
+    again = command("resume", "o", "-q", "--format", "json")  # its time is over
+    assert again.code == 0 and load_run("o").partial, again.err
+    refused = command("resume", "o", "-q", "--budget", "900")
+    assert refused.code == 2 and "a change (budget was 400, now 900)" in refused.err
+    (place / "slow_loss.py").write_text(SLOW.replace("0.01", "0.0"))
+    sys.modules.pop("slow_loss", None)
+    monkeypatch.setattr("grasp_tune.cli.commands._BEGUN", time.monotonic())  # not that of pytest
+    ended = command("resume", "o", "-q", "--format", "json", "--minutes", "2")
+    assert ended.code == 0, ended.err
+    assert not load_run("o").partial and load_run("o").spec["budget"] == 400
+    assert sum(ended.json["calls"].values()) > sum(first.json["calls"].values())
+    sys.modules.pop("slow_loss", None)
+
+
+def test_a_refused_extension_leaves_the_run_as_it_was(command: Command, place: Path) -> None:
+    run = ["run", "small.yaml", "--out", "o", "-q", "--set", "schedule=paper"]
+    assert command(*run).code == 0
+    config = (place / "o" / "config.yaml").read_text()
+    refused = command("resume", "o", "-q", "--budget", "900")  # its plan is made for one budget
+    assert refused.code in (1, 2) and refused.err.count("\n") == 1
+    assert (place / "o" / "config.yaml").read_text() == config
+    assert command("resume", "o", "-q").code == 0
+
+
+def test_an_unfinished_run_gets_no_other_limit(command: Command, place: Path) -> None:
+    command("run", "small.yaml", "--out", "o", "-q")
+    (place / "o" / "result.json").unlink()
+    refused = command("resume", "o", "--steps", "900")
+    assert refused.code == 2
+    assert "a change (steps was empty, now 900), expected only keys" in refused.err
+
+
 def test_what_does_not_change_the_result_may_change(command: Command, place: Path) -> None:
     first = command("run", "small.yaml", "--out", "o", "-q", "--format", "json")
     (place / "o" / "state.json").unlink()

@@ -195,6 +195,17 @@ def test_a_model_starts_from_weights_that_fit(tmp_path: Path) -> None:
     begun = factory(ROWS, 3, name="mlp", weights=str(tmp_path / "w.pt"))()
     assert torch.equal(begun.get_parameter("1.weight"), other.get_parameter("1.weight"))
     assert torch.equal(begun.get_parameter("3.weight"), plain.get_parameter("3.weight"))
+    # Rows of 6 numbers: 64 (6 + 1) of 64 (6 + 1) + 3 (64 + 1) = 643 weights fit, 69.7 %.
+    assert factory(ROWS, 3, name="mlp", weights=str(tmp_path / "w.pt")).notes() == (
+        "69.7 % of the weights of mlp start from the given ones; at random start 3.weight, 3.bias; "
+        "2 of the 4 given tensors fit nowhere.",
+    )
+    assert factory(ROWS, 5, name="mlp", weights=str(tmp_path / "w.pt")).notes() == (
+        "100.0 % of the weights of mlp start from the given ones.",
+    )
+    assert factory(ROWS, 3, name="mlp").notes() == ()
+    # Those of a backbone are for its features, not for the layer on them.
+    assert weights(factory(ROWS, 3, name="backbone", weights=str(tmp_path / "w.pt"))()) == 21
     torch.save({"a": torch.ones(2)}, tmp_path / "w.pt")
     with pytest.raises(DataError, match=r"none of the 1 tensors fits mlp; expected names such as"):
         factory(ROWS, 3, name="mlp", weights=str(tmp_path / "w.pt"))()

@@ -21,9 +21,8 @@ from grasp_tune.report.advice import (
     worker_words,
 )
 from grasp_tune.report.evaluation import Quality, RunMetadata, Scores
-from grasp_tune.report.figures import error_bar
 from grasp_tune.runtime.lane_sharing import Usage
-from grasp_tune.runtime.result import Look, Result, Run
+from grasp_tune.runtime.result import Look, Result, Run, error_bar
 from tests.report.test_figures import result_of
 
 
@@ -247,6 +246,16 @@ def test_a_start_point_that_won_is_judged_too() -> None:
     nowhere = tuple(replace(row, score=math.nan) for row in found.candidates)
     lost = replace(found, choice=replace(found.choice, candidates=nowhere))
     assert headline(lost, None).startswith("No loss is a finite number at the end")
+
+
+def test_a_run_under_way_tells_how_far_it_has_come() -> None:
+    found = result()  # from 2 at the start to 1000 ** -0.5
+    start = found.candidates[0]
+    found = replace(found, choice=replace(found.choice, key=start.key, way="partial", partial=True))
+    assert headline(found, None) == (
+        "The lowest training loss so far is 0.03162; it was 2 at the start."
+    )
+    assert headline(replace(found, runs=()), None).startswith("No run has got further")
 
 
 def test_a_choice_by_gradients_is_told_with_its_loss() -> None:

@@ -79,6 +79,15 @@ def test_a_wide_range_and_its_phases_are_told_in_words() -> None:
     assert estimate.range is not None and estimate.range[1] / estimate.range[0] > 15.9
 
 
+def test_a_run_that_is_looked_at_is_one_line_and_says_on_what() -> None:
+    problem = {"dataset": "digits", "validation": 0.1}
+    estimate = estimate_cost(experiment_from({"problem": problem, "budget": 3000}))
+    *_, final, choose = estimate.phases
+    assert final.what.endswith(", going on, in 8 parts, looked at on validation rows")
+    assert choose.name == "choose" and " on validation rows" in choose.what
+    assert sum(phase.calls for phase in estimate.phases) == estimate.run.calls
+
+
 def test_a_plan_with_patience_expects_a_run_that_gets_better() -> None:
     spec = SweepSpec(gt.NonConvex(), 3000, gt.Promote(patience=2))
     run = dry_run(spec, StartPoint(1.0, 2.0, 10))
