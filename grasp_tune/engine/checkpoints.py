@@ -7,6 +7,7 @@ exists, so loading a checkpoint cannot run code.
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -110,7 +111,7 @@ def finite(model: Named) -> bool:
     """Return whether every trainable parameter is finite."""
     # Its ends tell, NaN among them; `isfinite` of all of it takes twice its memory.
     trained = (x.detach() for _, x in model.named_parameters() if x.requires_grad and x.numel())
-    return all(bool(torch.stack(torch.aminmax(x)).isfinite().all()) for x in trained)
+    return all(math.isfinite(end) for x in trained for end in torch.aminmax(x))
 
 
 def digest(tensors: Tensors) -> str:

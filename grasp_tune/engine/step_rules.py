@@ -70,18 +70,18 @@ class StepRules:
 
     def before(self, optimizer: Optimizer) -> None:
         """Change the gradients that a step is about to use."""
-        for params, _, decay in () if _step_size(optimizer) is not None else self._decayed:
+        for params, _, decay in self._decayed if _step_size(optimizer) is None else ():
             for item in params:
                 if item.grad is not None:
                     item.grad.add_(item.detach(), alpha=decay)
         if self._clip is not None:
             torch.nn.utils.clip_grad_norm_(self._params, self._clip)
 
-    @torch.no_grad()
     def after(self, optimizer: Optimizer) -> None:
         """Let the weights decay by the size of the step that was made."""
-        size = _step_size(optimizer) if self._decayed else None
-        if size is not None:
+        if not self._decayed or (size := _step_size(optimizer)) is None:
+            return
+        with torch.no_grad():
             for params, m, decay in self._decayed:
                 if found := [item for item in params if item.grad is not None]:
                     torch._foreach_mul_(found, max(0.0, 1.0 - size * m * decay))

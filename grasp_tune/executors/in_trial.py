@@ -30,17 +30,18 @@ class _Parts(Reporter):
     No callback, whose exceptions would end nothing: this is how pruners end a trial.
     """
 
-    def __init__(self, report: Callable[[int, float], None]) -> None:
+    def __init__(self, report: Callable[[int, float, int], None]) -> None:
         super().__init__()
-        self._report, self._parts, self._best = report, 0, math.inf
+        self._report, self._parts, self._best, self._calls = report, 0, math.inf, 0
 
     def ended(self, outcome: object) -> None:
         """Report after each part, of which the last quarter counts."""
+        self._calls += getattr(outcome, "calls", 0)  # none of a task that failed
         for item in outcome.segments if isinstance(outcome, TrainOutcome) else ():
             self._parts += 1
             if losses := [point.loss for point in item.curve if math.isfinite(point.loss)]:
                 self._best = min(self._best, fmean(losses[-max(1, len(losses) // 4) :]))
-            self._report(self._parts, self._best)
+            self._report(self._parts, self._best, self._calls)
 
 
 def _value(problem: TorchProblem, model: nn.Module, data: Any, drawn: Tensor | None) -> float:
@@ -64,7 +65,7 @@ def _value(problem: TorchProblem, model: nn.Module, data: Any, drawn: Tensor | N
 def train_in_trial(
     problem: TorchProblem,
     budget: int,
-    report: Callable[[int, float], None],
+    report: Callable[[int, float, int], None],
     method: Method | None = None,
     schedule: AnySchedule = "promote",
     seed: int = 0,
@@ -75,7 +76,8 @@ def train_in_trial(
     A few fresh minibatches tell runs of a trial apart, but not trials: whoever compares many would
     be given the luckiest. So a part of the budget goes to the loss over all rows held out.
 
-    report: is told the parts that have ended and the best mean loss so far; may raise to end it.
+    report: is told how many parts have ended, the best mean loss, and the oracle calls, so far; may
+        raise to end it.
     method, schedule, seed, how: as `minimize` takes them.
     """
     width = fusion_width(checked_problem(problem), method, "auto", seed)

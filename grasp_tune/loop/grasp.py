@@ -23,6 +23,7 @@ from grasp_tune.core.search import Search, Step
 from grasp_tune.core.spec import AnySchedule, SweepSpec
 from grasp_tune.core.tasks import Task
 from grasp_tune.engine.checkpoints import Tensors
+from grasp_tune.engine.step_rules import DEFAULTS
 from grasp_tune.limits import usual_optimizer
 from grasp_tune.loop.loop_optimizer import LoopOptimizer, check_spec
 from grasp_tune.loop.model_point import Groups, ModelPoint, ParkedStore, clones
@@ -41,6 +42,10 @@ MARGIN = 0.97  # of the time that is planned for; the rest is for steps that tak
 UNTRAINED = (
     "no run of the search got further than the start point (losses that are NaN or infinite?): the "
     "model holds the weights that it had at the first step; the result's notes say more"
+)
+FINISHED = (
+    "this state was saved after opt.finish() had ended its loop early, so there is nothing to go on "
+    "with: load one that was saved before"
 )
 
 
@@ -222,6 +227,8 @@ class Grasp(LoopOptimizer):
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on bit for bit: tensors and plain values."""
         packed = super().state_dict()
+        for group, shown in zip(packed["param_groups"], self._shown, strict=True):
+            group.update(shown)  # edits are ignored
         grasp: dict[str, Any] = {
             "format": FORMAT,
             "calls": self._calls,
@@ -246,11 +253,16 @@ class Grasp(LoopOptimizer):
         grasp = state_dict.get("grasp")
         if not isinstance(grasp, Mapping) or grasp.get("format") != FORMAT:
             raise InputError("this is no state of a Grasp optimizer of this version")
+        given = (state_dict["param_groups"], self._shown)
+        saved, own = ([[group[name] for name in DEFAULTS] for group in groups] for groups in given)
+        if saved != own:
+            names = " and ".join(DEFAULTS)
+            raise InputError(f"the saved groups have {names} of {saved}, and these of {own}")
         if grasp["search"] is None:
             return
         budget = int(grasp["search"]["spec"]["budget"])
-        if self._clock is None and budget != (own := self._search.spec.budget):
-            text = f"the saved loop has a budget of {budget} steps, and this one of {own}"
+        if self._clock is None and budget != (wanted := self._search.spec.budget):
+            text = f"the saved loop has a budget of {budget} steps, and this one of {wanted}"
             raise InputError(text)
         spec = self._spec(budget=budget)
         self._search, self._timing = Search.from_state(dict(grasp["search"]), spec), False
@@ -262,6 +274,8 @@ class Grasp(LoopOptimizer):
         store = self._point.store
         for key in store.keys():  # noqa: SIM118
             store.delete(key)
+        if self._done and self._search.choice is None:
+            self._warn(FINISHED)
         if "store" not in grasp:
             return
         for key, (tensors, meta) in grasp["store"].items():

@@ -129,12 +129,16 @@ class LoopOptimizer(Optimizer):
     def profile_hook_step(func: Callable[..., Any]) -> Callable[..., Any]:
         """Torch's hooks and profiler's record around `step`, where there are any.
 
-        The record takes as long as a small layer, and all optimizers of torch make it always.
+        The record takes as long as a small layer, and all optimizers of torch make it always. Where
+        a whole training step is compiled, `step` itself is not: it decides by numbers.
         """
         whole = Optimizer.profile_hook_step(func)
+        plain: Any = torch._disable_dynamo(whole)
 
         @wraps(func)
         def step(self: LoopOptimizer, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return plain(self, *args, **kwargs)
             own = self._optimizer_step_pre_hooks or self._optimizer_step_post_hooks
             profiled = torch.autograd._profiler_enabled()  # type: ignore[attr-defined]
             seen = own or _PRE_HOOKS or _POST_HOOKS or profiled

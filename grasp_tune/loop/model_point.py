@@ -84,9 +84,7 @@ class ModelPoint:
         self.named: Named = self
         checkpoints.check_tensors(self if self.model is None else self.model)
         self.rules = StepRules(self.groups, clip)
-        self._seen: list[Any] | None = (
-            None  # their versions, kinds and places when we last put them
-        )
+        self._seen: list[Any] | None = None  # versions, kinds and places when we last put them
         self._marks, self._norms = 0, list[Tensor]()
         self.buffers = Buffers(self.model)
         self.matrices = hidden_matrices(self.model, self.trained)
@@ -113,14 +111,14 @@ class ModelPoint:
         self.put(saved.tensors, key)
         return saved
 
-    @torch.no_grad()
     def mark(self, look: bool = False) -> None:
         """Remember that the parameters are where we want them; `look`: their norms in any case."""
-        self._seen = self._looks
+        self._seen, self._norms = self._looks, []
         self._marks += 1
         # Changes within `item.data` leave no other trace. Rarely: it is a pass over the memory.
-        look = look or self._marks % LOOK == 0 or self._marks & (self._marks - 1) == 0
-        self._norms = list(torch._foreach_norm(self.trained)) if look else []
+        if look or self._marks % LOOK == 0 or self._marks & (self._marks - 1) == 0:
+            with torch.no_grad():
+                self._norms = list(torch._foreach_norm(self.trained))
 
     @property
     def _looks(self) -> list[Any]:

@@ -76,9 +76,10 @@ def train(trial: Trial, problem: TorchProblem, budget: int, **how: Any) -> float
         text = "the study maximizes, but train returns a loss (1 - metric where a metric decides)"
         raise InputError(f"{text}; make it with direction='minimize'")
 
-    def report(part: int, best: float) -> None:
+    def report(part: int, best: float, calls: int) -> None:
         trial.report(best, part)
         if trial.should_prune():
+            trial.set_user_attr("oracle_calls", calls)
             raise TrialPruned(f"after part {part} of its training")
 
     _, found = train_in_trial(problem, budget, report, **how)

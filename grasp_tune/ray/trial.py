@@ -186,9 +186,10 @@ def train(problem: TorchProblem, budget: int, **how: Any) -> float:
     budget: T, the oracle calls of this trial.
     how: method, schedule, seed and ensemble, as `grasp_tune.minimize` takes them.
     """
-    blank = {"oracle_calls": 0, "step": math.nan}
-    result, found = train_in_trial(
-        problem, budget, lambda part, best: report({"loss": best, **blank}), **how
-    )
+
+    def told(part: int, best: float, calls: int) -> None:
+        report({"loss": best, "oracle_calls": calls, "step": math.nan})
+
+    result, found = train_in_trial(problem, budget, told, **how)
     report(found, result)
     return found["loss"]

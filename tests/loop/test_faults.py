@@ -343,6 +343,26 @@ def test_a_compiled_model_gives_the_same_bits() -> None:
     assert same(bits(model), bits(straight))
 
 
+# Of torch's own compiler, which looks at the loss.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@pytest.mark.skipif(torch.__version__ < "2.3", reason="it does not see BatchNorm's momentum change")
+def test_a_whole_training_step_may_be_compiled() -> None:
+    straight, model = network(), network()
+    train(straight, gt.Grasp(straight, 60), batches())
+    opt, source = gt.Grasp(model, 60), batches()
+
+    @torch.compile(backend="eager")
+    def one(x: torch.Tensor, y: torch.Tensor) -> None:
+        opt.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        opt.step(loss)
+
+    while not opt.done:
+        one(*next(source))
+    assert same(bits(model), bits(straight))
+
+
 def test_named_parameters_will_do() -> None:
     one, other = network(), network()
     train(one, gt.Grasp(one.named_parameters(), 60), batches())

@@ -141,6 +141,18 @@ def test_a_state_of_something_else_is_refused() -> None:
     model = network()
     with pytest.raises(gt.InputError, match="no state of a Grasp"):
         gt.Grasp(model, 50).load_state_dict(torch.optim.SGD(model.parameters(), 0.1).state_dict())
+    state = gt.Grasp(model, 50, weight_decay=0.1).state_dict()
+    with pytest.raises(gt.InputError, match=r"weight_decay of \[\[1.0, 0.1\]\], and these of"):
+        gt.Grasp(model, 50).load_state_dict(state)
+
+
+def test_a_state_of_a_loop_that_was_finished_early_is_told() -> None:
+    model = network()
+    opt = gt.Grasp(model, BUDGET)
+    train(model, opt, batches(), most=60)
+    opt.finish()
+    with pytest.warns(UserWarning, match="ended its loop early"):
+        gt.Grasp(model, BUDGET).load_state_dict(opt.state_dict())
 
 
 def test_the_best_point_can_be_looked_at_in_the_middle() -> None:

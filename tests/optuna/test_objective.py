@@ -54,6 +54,7 @@ def test_a_pruner_ends_it_early() -> None:
     study.optimize(lambda trial: train(trial, wide(2), 200), 1)
     assert study.trials[0].state == TrialState.PRUNED
     assert list(study.trials[0].intermediate_values) == [1, 2]
+    assert 0 < study.trials[0].user_attrs["oracle_calls"] < 100
 
 
 def test_the_paper_s_choice_by_gradients_still_gives_a_loss() -> None:

@@ -167,6 +167,7 @@ def test_a_problem_is_trained_in_one_line_and_reported(tmp_path: Path) -> None:
     *parts, last = found[:-1]
     losses = [row["loss"] for row in parts]
     assert len(parts) > 2 and losses == sorted(losses, reverse=True)
+    assert 0 < parts[0]["oracle_calls"] < parts[1]["oracle_calls"] < 120
     assert last["loss"] < 0.5 and last["oracle_calls"] <= 120 and last["step"] > 0
     kept = gt.Result.load(next(tmp_path.glob("**/result.json")).parent)
     assert kept.choice.chosen.value == last["step"]  # the loss is that of all rows
