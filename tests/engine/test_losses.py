@@ -34,7 +34,9 @@ def test_classes_may_be_whole_numbers_of_any_type_and_a_column(loss: Any) -> Non
 def test_inputs_of_another_float_type_become_the_models() -> None:
     expected = loss_of(nn.CrossEntropyLoss(), X, Y)
     assert loss_of(nn.CrossEntropyLoss(), X.double(), Y) == expected
-    assert loss_of(nn.CrossEntropyLoss(), X.half(), Y) .item() == pytest.approx(expected.item(), rel=1e-2)
+    assert loss_of(nn.CrossEntropyLoss(), X.half(), Y).item() == pytest.approx(
+        expected.item(), rel=1e-2
+    )
     double = loss_of(nn.CrossEntropyLoss(), X.double(), Y, workbench.linear().double())
     assert double.dtype == torch.float64
 
