@@ -158,7 +158,8 @@ def table_data(
     labels: names, when classes are counted from 0 already. notes: what was done to the columns.
     numbers: columns, the first ones, that hold numbers, in which a blank is NaN; None: all of them.
     """
-    x, y, x_test, y_test = [*arrays, None, None][:4]
+    parts = [part if at % 2 else _numbers(name, part) for at, part in enumerate(arrays)]
+    x, y, x_test, y_test = [*parts, None, None][:4]
     require(len(x) == len(y), f"{name}: {len(x)} rows but {len(y)} labels, expected as many")
     codes, codes_test, found = encode_labels(name, y, y_test, task)
     whole = y.size == len(y) and (y.dtype.kind in "iu" or _whole(y))
@@ -205,6 +206,14 @@ def table_data(
 
     x_test = None if x_test is None else tensor(x_test)
     return Data(name, tensor(x), codes[kept], x_test, codes_test, labels or found, notes=notes)
+
+
+def _numbers(name: str, x: Array) -> Any:
+    try:
+        return x if x.dtype.kind in "iufb" else x.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        fault = f"inputs hold {x.dtype} ({error}), expected an array of numbers"
+        raise DataError(f"{name}: {fault}") from None
 
 
 def _scales_differ(x: Array) -> bool:
