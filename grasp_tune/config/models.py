@@ -21,8 +21,8 @@ from grasp_tune.core.errors import ProblemError
 from grasp_tune.data.backbone_features import starting_weights
 from grasp_tune.data.data import DataSpec, PixelScale
 from grasp_tune.data.images import torchvision
+from grasp_tune.engine.losses import target_loss
 from grasp_tune.engine.metrics import METRICS
-from grasp_tune.engine.problem import target_loss
 from grasp_tune.engine.streams import untouched_randomness
 
 _ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "gelu": nn.GELU, "silu": nn.SiLU}

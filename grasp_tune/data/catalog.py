@@ -31,13 +31,19 @@ def own_data(options: OwnData) -> Data:
     parts = given if isinstance(given, (tuple, list)) else (given,)
     if all(isinstance(part, TorchDataset | DataLoader) for part in parts):
         parts = [array for source in parts for array in _all_rows(source, options)]
+    elif all(isinstance(part, tuple) for part in parts):  # (x, y), (x_test, y_test)
+        parts = [array for pair in parts for array in pair]
     if len(parts) not in (2, 4):
         got = f"{len(parts)} values" if parts is given else type(given).__name__
         raise EntryPointError(
             f"{KEY}.name: {options.name} returned {got}, expected (x, y), (x, y, x_test, y_test) "
             "or a Data"
         )
-    arrays = [p.detach().cpu().numpy() if isinstance(p, Tensor) else np.asarray(p) for p in parts]
+    try:
+        arrays = [np.asarray(p.detach().cpu() if isinstance(p, Tensor) else p) for p in parts]
+    except ValueError as error:
+        got = f"rows of different shapes ({error})"
+        raise EntryPointError(f"{KEY}.name: {options.name} returned {got}") from None
     return table_data(options.name, arrays, Table(name=options.name))
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from csv import reader
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 
 import numpy as np
@@ -64,11 +65,9 @@ def csv_table(options: Csv) -> Data:
     arrays = [_encoded(table, words, options), _labels(table, target)]
     if options.test_path is not None:
         test = _read(options.test_path, "test_path", options)
-        same = [name for name in test.columns if name not in (target, *options.drop)] == features
-        require(
-            same and target in test.columns,
-            f"{test.file}: its columns differ from those of the training rows",
-        )
+        theirs = [name for name in test.columns if name not in (target, *options.drop)]
+        fault = "its columns differ from those of the training rows"
+        require(theirs == features and target in test.columns, f"{test.file}: {fault}")
         arrays += [_encoded(test, words, options), _labels(test, target)]
     numbers = [name for name, found in words.items() if not found]
     notes = tuple(_notes(columns, numbers, words))
@@ -79,49 +78,58 @@ def _read(path: str, key: str, options: Csv) -> _Table:
     file = existing_file(path, key, "a text file with a header line and one row per line")
     # A field needs at least two characters of the file and eight bytes of memory.
     check_memory(file.name, 4.0 * file.stat().st_size, options.max_gib)
-    with file.open("rb") as stream:
-        begin = stream.read(4)
+    (_, header), *rows = _lines(file, options)
+    names = [name or f"column {at}" for at, name in enumerate(header, 1)]
+    values = [list(column) for column in zip(*(fields for _, fields in rows), strict=True)]
+    pairs = list(zip(names, values or [[] for _ in names], strict=True))
+    # The first line is a row where it has numbers, and no words or some that come again below it.
+    counts = any(names == [str(at + by) for at in range(len(names))] for by in (0, 1))
+    words = [name in found for name, found in pairs if not _reads(name)]
+    row = len(words) < len(names) and (any(words) or not words) and not counts
+    require(not row, f"{file}: its first line holds numbers, expected the names of the columns")
+    twice = next((name for name in names if names.count(name) > 1), None)
+    fault = f"has the column {shown(twice)} twice, expected a name for each"
+    require(twice is None, f"{file}: {fault}")
+    require(rows, f"{file}: has no rows, expected a header line and rows below it")
+    kept = [given or any(found) for given, (_, found) in zip(header, pairs, strict=True)]
+    columns = dict(compress(pairs, kept))  # a comma too many in each line makes no column
+    if options.decimal == ",":
+        columns = {name: list(map(_with_point, found)) for name, found in columns.items()}
+    return _Table(file, columns, [row for row, _ in rows])
+
+
+def _lines(file: Path, options: Csv) -> list[tuple[int, list[str]]]:
+    """The lines that are not blank, by their numbers, as fields; the first is the header."""
+    with file.open("rb") as binary:
+        begin = binary.read(4)
     packed = next((kind for mark, kind in _PACKED.items() if begin.startswith(mark)), "")
     require(not packed, f"{file}: is {packed}, expected text; save or unpack it as a CSV file")
-    how = f"text in {options.encoding.upper()}, a header line and one row per line; other texts "
-    how += f"need {KEY}.encoding, such as cp1252"
     encoding = "utf-16" if begin.startswith(_UTF_16) else options.encoding
+    how = f"text in {encoding.upper()}, a header line and one row per line; other texts need "
+    how += f"{KEY}.encoding, such as cp1252"
     encoding = "utf-8-sig" if encoding.lower() == "utf-8" else encoding
     with reading(file, "a table", how), file.open(newline="", encoding=encoding) as stream:
         first = stream.readline()
-        likely = max(",;\t|", key=first.count)
-        if told := re.fullmatch(r"sep=(.)\s*", first):  # as spreadsheets write
-            likely = told[1]
-        else:
+        told = re.fullmatch(r"sep=(.)\s*", first)  # as spreadsheets write
+        likely = told[1] if told else max(",;\t|", key=first.count)
+        if not told:
             stream.seek(0)
         mark = options.delimiter or likely
-        lines = reader(stream, delimiter=mark, strict=True, skipinitialspace=mark != "\t")
-        header, *rows = [[field.strip() for field in line] for line in lines] or [[]]
-    names = [name or f"column {at}" for at, name in enumerate(header, 1)]
-    width, twice = len(names), [name for name in names if names.count(name) > 1]
+        found = reader(stream, delimiter=mark, strict=True, skipinitialspace=mark != "\t")
+        lines = [
+            (row, [field.strip() for field in fields])
+            for row, fields in enumerate(found, 1 + bool(told))
+            if any(map(str.strip, fields))
+        ]
+    width = len(lines[0][1]) if lines else 0
     other = f"is divided by {likely!r}: set {KEY}.delimiter to it"
     other = other if likely in first else f"is {shown(first.strip())}"
-    fault = f"has {width * bool(first)} columns, expected a label and features; its first line"
-    require(width > 1, f"{file}: {fault} {other}")
-    numbered = [(row, found) for row, found in enumerate(rows, 2 + bool(told)) if any(found)]
-    for row, fields in numbered:
-        if len(fields) != width:
-            raise DataError(f"{file}: row {row}: got {len(fields)} columns, expected {width}")
-    counts = any(names == [str(at + by) for at in range(width)] for by in (0, 1))
-    values = list(map(list, zip(*(found for _, found in numbered), strict=True)))
-    values = values or [[] for _ in names]
-    words = [name in found for name, found in zip(names, values, strict=True) if not _reads(name)]
-    fault = "its first line holds numbers, expected the names of the columns"
-    require(counts or len(words) == width or not (any(words) or not words), f"{file}: {fault}")
-    fault = f"has the column {shown(min(twice, default=''))} twice, expected a name for each"
-    require(not twice, f"{file}: {fault}")
-    require(numbered, f"{file}: has no rows, expected a header line and rows below it")
-    columns = {
-        name: list(map(_with_point, found)) if options.decimal == "," else found
-        for name, given, found in zip(names, header, values, strict=True)
-        if given or any(found)  # a comma too many in each line makes no column
-    }
-    return _Table(file, columns, [row for row, _ in numbered])
+    fault = f"has {width} columns, expected a label and features; its first line {other}"
+    require(width > 1, f"{file}: {fault}")
+    for row, fields in lines:
+        fault = f"got {len(fields)} columns, expected {width}"
+        require(len(fields) == width, f"{file}: row {row}: {fault}")
+    return lines
 
 
 def _with_point(text: str) -> str:

@@ -158,10 +158,12 @@ def table_data(
     labels: names, when classes are counted from 0 already. notes: what was done to the columns.
     numbers: columns, the first ones, that hold numbers, in which a blank is NaN; None: all of them.
     """
-    x, y, x_test, y_test = [*arrays, None, None][:4]
+    parts = [part if at % 2 else _numbers(name, part) for at, part in enumerate(arrays)]
+    x, y, x_test, y_test = [*parts, None, None][:4]
     require(len(x) == len(y), f"{name}: {len(x)} rows but {len(y)} labels, expected as many")
     codes, codes_test, found = encode_labels(name, y, y_test, task)
-    different = len(np.unique(y)) if y.dtype.kind in "iu" or _whole(y) else 0
+    whole = y.size == len(y) and (y.dtype.kind in "iu" or _whole(y))
+    different = len(np.unique(y)) if whole else 0
     if task == "auto" and labels is None and different > (_FEW if found else 0):
         taken, other = "taken as classes", "regression predicts them as numbers"
         if not found:
@@ -206,6 +208,14 @@ def table_data(
     return Data(name, tensor(x), codes[kept], x_test, codes_test, labels or found, notes=notes)
 
 
+def _numbers(name: str, x: Array) -> Any:
+    try:
+        return x if x.dtype.kind in "iufb" else x.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        fault = f"inputs hold {x.dtype} ({error}), expected an array of numbers"
+        raise DataError(f"{name}: {fault}") from None
+
+
 def _scales_differ(x: Array) -> bool:
     """Whether a column is far from 0, or the widest is more than ten times the narrowest."""
     spread = x.std(axis=0, dtype=np.float64).ravel()
@@ -223,6 +233,9 @@ def encode_labels(
     require(all(part.size for part in parts), f"{name}: there are no rows")
     require(finite, f"{name}: labels hold nan or inf, or more than 3e38, expected numbers")
     names: Labels = None
+    if task != "regression" and all(map(_is_one_hot, parts)):
+        parts = [part.argmax(axis=1) for part in parts]
+        y = parts[0]
     if task == "regression" or (task == "auto" and not _looks_like_classes(y)):
         fault = f"labels are text ({shown(str(y.flat[0]))}), expected numbers"
         require(np.issubdtype(y.dtype, np.number), f"{name}: {fault}")
@@ -242,6 +255,12 @@ def encode_labels(
         names = _names(values)
     train, *test = map(torch.from_numpy, codes)
     return train, test[0] if test else None, names
+
+
+def _is_one_hot(y: Array) -> bool:
+    """Whether each row of labels is 1 for its class and 0 for all others."""
+    wide = y.ndim == 2 and y.shape[1] > 1 and y.dtype.kind in "iufb"
+    return wide and bool(((y == 0) | (y == 1)).all() and (y.sum(axis=1) == 1).all())
 
 
 def _looks_like_classes(y: Array) -> bool:

@@ -64,7 +64,8 @@ def published_images(options: TorchvisionImages) -> Data:
 def image_folder(options: ImageFolder) -> Data:
     """Pictures sorted into folders, the folders' names being the classes."""
     root, side, channels = Path(options.path), options.size, options.channels
-    named = [root / part for part in ("train", "test") if (root / part).is_dir()]
+    tests = "test" if (root / "test").is_dir() else "val"
+    named = [root / part for part in ("train", tests) if (root / part).is_dir()]
     reader = torchvision("the data set image_folder").datasets.ImageFolder
     read = partial(_picture, size=side, mode="L" if channels == 1 else "RGB")
     try:
@@ -78,7 +79,7 @@ def image_folder(options: ImageFolder) -> Data:
     codes = sources[0].class_to_idx
     unknown = {name for part in sources for name in part.classes} - set(codes)
     fault = f"has the class {min(unknown, default='')}, which the training rows lack"
-    require(not unknown, f"{root / 'test'}: {fault}")
+    require(not unknown, f"{root / tests}: {fault}")
     check_memory(root.name, sum(map(len, sources)) * channels * side**2, options.max_gib)
     parts: list[Part] = []
     for part in sources:
@@ -102,10 +103,13 @@ def _picture(path: str, size: int, mode: str) -> Array:
     with reading(path, "a picture"), warnings.catch_warnings():
         # The size is checked below, before any pixel is decoded.
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-        with Image.open(path, formats=_FORMATS) as image:
+        with Image.open(path, formats=_FORMATS) as opened:
+            image = opened
             width, height = image.size
             fault = f"{width} x {height} pixels, expected at most {_MAX_PIXELS} in all"
             require(width * height <= _MAX_PIXELS, f"{path}: {fault}")
+            if image.mode.startswith("I"):  # sixteen bits, of which Pillow would keep the lowest
+                image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
             return np.array(image.convert(mode).resize((size, size), Image.Resampling.BILINEAR))
 
 

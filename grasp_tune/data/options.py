@@ -162,7 +162,8 @@ class ImageFolder(Images):
     loader: ClassVar[str] = "grasp_tune.data.images:image_folder"
     name: Annotated[Literal["image_folder"], s.KIND] = "image_folder"
     path: s.PathText
-    """Folder with train/<class>/<picture> and test/<class>/<picture>, or with <class>/<picture>."""
+    """Folder with train/<class>/<picture> and test/<class>/<picture> (or val/...), or with
+    <class>/<picture>."""
     size: Annotated[s.Count, Field(le=1024)] = 32
     """Side in pixels to which every picture is brought."""
     channels: Literal[1, 3] = 3

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from grasp_tune.core.errors import ProblemError, expect
+from grasp_tune.engine.losses import TARGETS, answer
 
 Metric = Callable[[Any, Any], float | Tensor]  # of outputs and targets, or outputs and batch
-_TARGETS = ("labels", "label", "targets", "target", "y")  # where batches of all kinds have them
+_OWN = "give a function of (outputs, targets)"
 _HELD = 2**24  # numbers of outputs that are held for a metric: 64 MiB
 
 
@@ -29,7 +30,8 @@ def classes_of(outputs: object) -> Tensor | None:
 def _named(outputs: Tensor) -> Tensor:
     if (found := classes_of(outputs)) is None:
         shape = tuple(getattr(outputs, "shape", ()))
-        raise ProblemError(f"metric: outputs of shape {shape} name no class for each row")
+        text = f"outputs of shape {shape} name no class for each row"
+        raise ProblemError(f"metric: {text}; {_OWN}")
     return found
 
 
@@ -37,7 +39,10 @@ def _right(outputs: Tensor, targets: Tensor) -> Tensor:
     """The class of each row; a column of them would be compared with every row."""
     if targets.numel() != len(outputs):
         shape = tuple(targets.shape)
-        raise ProblemError(f"metric: targets of shape {shape} are not one class for each row")
+        text = f"targets of shape {shape} are not one class for each row"
+        raise ProblemError(f"metric: {text}; {_OWN}")
+    if targets.is_floating_point() and not torch.equal(targets, targets.round()):
+        raise ProblemError("metric: targets are no classes but numbers, which go with r2")
     return targets.reshape(-1)
 
 
@@ -112,12 +117,16 @@ def wants_batch(metric: str | Metric) -> bool:
     """
     name, function = find_metric(metric)
     try:
-        return list(inspect.signature(function).bind(0, 0).arguments)[1:] == ["batch"]
+        names = list(inspect.signature(function).bind(0, 0).arguments)
     except ValueError:  # a function that is not written in Python
         return False
     except TypeError as error:
         wanted = "a function of (outputs, targets) or (outputs, batch)"
         raise ProblemError(f"metric: {name} does not fit ({error}), expected {wanted}") from None
+    if names[0] == "y_true":  # as scikit-learn's are
+        wanted = f"lambda outputs, targets: {name}(targets, ...)"
+        raise ProblemError(f"metric: {name} takes the targets first; give `{wanted}`")
+    return names[1:] == ["batch"]
 
 
 def compared(metric: str | Metric, batch: Any) -> Any:
@@ -129,28 +138,17 @@ def compared(metric: str | Metric, batch: Any) -> Any:
     if wants_batch(metric):
         return batch
     look = batch.get if isinstance(batch, Mapping) else lambda name: getattr(batch, name, None)
-    found = [item for name in _TARGETS if (item := look(name)) is not None]
+    found = [item for name in TARGETS if (item := look(name)) is not None]
     if isinstance(batch, tuple | list) and len(batch) > 1:
         found.append(batch[-1])
     if found:
         return found[0]
     keys = f" of {', '.join(map(repr, batch))}" if isinstance(batch, Mapping) else ""
-    places = f"the last part of a tuple, or one of {', '.join(_TARGETS)}"
+    places = f"the last part of a tuple, or one of {', '.join(TARGETS)}"
     raise ProblemError(
         f"metric: a batch, a {type(batch).__name__}{keys}, has no targets where they are looked "
         f"for ({places}); give a function of (outputs, batch)"
     )
-
-
-def pair_of(batch: Any) -> Any:
-    """Return inputs and targets of a batch that has no other parts, None of any other."""
-    if isinstance(batch, tuple | list):
-        return batch if len(batch) == 2 else None
-    if not isinstance(batch, Mapping) or len(batch) != 2:
-        return None
-    inputs, targets = sorted(batch, key=_TARGETS.__contains__)
-    known = targets in _TARGETS and inputs not in _TARGETS
-    return (batch[inputs], batch[targets]) if known else None
 
 
 def loss_and_outputs(
@@ -175,7 +173,7 @@ def loss_and_outputs(
         raise ProblemError(f"metric: {text}; call model(...) in the loss")
     if not heard:
         with torch.no_grad():
-            heard.append(_own(model(batch[0])))
+            heard.append(_own(answer(model, batch[0])))
     return found, heard[0]
 
 

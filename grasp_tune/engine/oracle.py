@@ -12,6 +12,7 @@ from torch import Tensor
 
 from grasp_tune.core.errors import ProblemError
 from grasp_tune.core.random_streams import address
+from grasp_tune.engine.losses import answer, pair_of
 from grasp_tune.engine.metrics import Validated, compared, loss_and_outputs, measured
 from grasp_tune.engine.problem import Batch, TorchProblem
 from grasp_tune.engine.streams import PURPOSES, Stream, full_batches, seed_globally
@@ -60,10 +61,19 @@ class Oracle:
         by_loss = self.problem.choose_by == "loss"
         return loss if by_loss else 1.0 - measured(metric, outputs, targets)
 
-    def check_metric(self) -> None:
-        """Raise `ProblemError` where validation rows lack what the metric needs: now, not later."""
-        if self.problem.metric is not None and self.problem.validation_rows:
-            compared(self.problem.metric, self.stream("validation").batch(0))
+    def check_validation(self) -> None:
+        """Try the model and the metric on validation rows, for faults to be told now, not later."""
+        metric = self.problem.metric
+        if not self.problem.validation_rows:
+            return
+        batch = self.stream("validation").batch(0)
+        targets = None if metric is None else compared(metric, batch)
+        if (pair := pair_of(batch)) is not None and isinstance(pair[0], Tensor):
+            with torch.no_grad():
+                outputs = answer(self.model.eval(), pair[0])
+                if metric is not None:
+                    measured(metric, outputs, targets)
+            self.model.train()
 
     def measured(self) -> tuple[float, float]:
         """Return loss (NaN where that is the score) and metric of the validation rows seen here."""

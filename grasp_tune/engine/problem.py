@@ -1,11 +1,12 @@
 """What the user gives: a model, a loss, data; checked as far as that takes no oracle call."""
 
+import inspect
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -15,7 +16,8 @@ from torch.utils import data as td
 
 from grasp_tune.core.errors import ProblemError, expect
 from grasp_tune.engine.checkpoints import check_tensors
-from grasp_tune.engine.metrics import Metric, find_metric, pair_of, wants_batch
+from grasp_tune.engine.losses import target_loss
+from grasp_tune.engine.metrics import Metric, find_metric, wants_batch
 
 Batch = Any  # whatever the data gives: a tuple of tensors as a rule
 Data = (
@@ -35,7 +37,6 @@ _BUILDER = "a function without arguments that builds the model, such as `lambda:
 
 
 _BY_NUMBER = td.SequentialSampler | td.RandomSampler | td.DistributedSampler  # rows equally often
-_BY_POSITION = nn.MultiLabelMarginLoss  # its targets name classes, as many as there are outputs
 _need = partial(expect, kind=ProblemError)
 
 
@@ -87,12 +88,15 @@ class TorchProblem:
 
     def __post_init__(self) -> None:
         size, decay, clip, by = self.batch_size, self.weight_decay, self.clip, self.choose_by
-        _need(type(size) is int and size >= 1, "batch_size", repr(size), "a whole number >= 1")
+        fits = isinstance(size, Integral) and not isinstance(size, bool) and size >= 1
+        _need(fits, "batch_size", repr(size), "a whole number >= 1")
         builds = callable(self.model) and not isinstance(self.model, nn.Module)
         _need(builds, "model", type(self.model).__name__, _BUILDER)
         kind = repr(self.loss) if isinstance(self.loss, type) else type(self.loss).__name__
         wanted = "a function of (model, batch), or one of torch's, such as nn.CrossEntropyLoss()"
         _need(callable(self.loss) and not isinstance(self.loss, type), "loss", kind, wanted)
+        _takes("model", self.model, _BUILDER)
+        _takes("loss", self.loss, "a function of (model, batch)", self.model, None)
         fits = isinstance(decay, Real) and 0.0 <= decay < math.inf
         _need(fits, "weight_decay", repr(decay), "a number >= 0")
         fits = clip is None or (isinstance(clip, Real) and clip > 0.0)
@@ -107,6 +111,7 @@ class TorchProblem:
             own["loss"] = partial(target_loss, loss.to(device))
         elif getattr(loss, "__module__", "") == "torch.nn.functional":
             own["loss"] = partial(target_loss, loss)
+        own["batch_size"] = size = int(size)
         own["data"] = data = as_data(self.data, size)
         if isinstance(data, Rows) and data.batch_size:
             own["batch_size"] = data.batch_size
@@ -163,29 +168,20 @@ class TorchProblem:
         return device
 
 
+def _takes(name: str, function: Callable[..., Any], wanted: str, *given: object) -> None:
+    """Raise `ProblemError` where a function cannot be called with what it will be given."""
+    try:
+        inspect.signature(function).bind(*given)
+    except ValueError:  # one that is not written in Python
+        pass
+    except TypeError as error:
+        raise ProblemError(f"{name}: it does not fit ({error}), expected {wanted}") from None
+
+
 def checked_problem(given: object) -> TorchProblem:
     kind = type(given).__name__
     expect(isinstance(given, TorchProblem), "problem", kind, "a grasp_tune.TorchProblem")
     return cast(TorchProblem, given)
-
-
-def target_loss(criterion: Callable[..., Tensor], model: nn.Module, batch: Batch) -> Tensor:
-    """Return a loss of (output, target), such as torch's, as one of (model, batch)."""
-    if (pair := pair_of(batch)) is None:
-        text = "a loss of torch needs batches of two parts, input and target"
-        raise ProblemError(f"loss: {text}; give a function of (model, batch) instead")
-    output, target = model(pair[0]), pair[1]
-    if isinstance(output, Tensor) and isinstance(target, Tensor):
-        # (rows, 1) beside (rows,): torch would compare every output with every target.
-        if output.shape == (*target.shape, 1):
-            output = output.squeeze(-1)
-        elif target.shape == (*output.shape, 1):
-            target = target.squeeze(-1)
-        if not (target.is_floating_point() or target.is_complex()):
-            # One number for each output, or classes, which torch takes as int64 only.
-            alike = output.shape == target.shape and not isinstance(criterion, _BY_POSITION)
-            target = target.to(output.dtype if alike else torch.int64)
-    return criterion(output, target)
 
 
 class Columns(tuple[Tensor, ...]):
@@ -217,7 +213,15 @@ class Rows:
         return len(self.items)
 
     def take(self, rows: Tensor) -> Batch:
-        return self.collate([self.items[row] for row in rows.tolist()])
+        found = [self.items[row] for row in rows.tolist()]
+        try:
+            return self.collate(found)
+        except (RuntimeError, TypeError) as error:
+            if self.collate is not td.default_collate:
+                raise
+            text = f"rows do not make a batch: {str(error).partition(chr(10))[0]}"
+            wanted = "give a DataLoader whose collate_fn makes one, say by padding"
+            raise ProblemError(f"data: {text}; {wanted}") from error
 
     def part(self, rows: Tensor) -> "Rows":
         return replace(self, items=td.Subset(self.items, rows.tolist()))
@@ -303,8 +307,11 @@ def _column(item: Tensor | np.ndarray[Any, Any]) -> Tensor:
     except TypeError:
         wanted = "numbers, so turn words, dates and blanks into numbers first"
         raise ProblemError(f"data: got an array of {item.dtype}, expected {wanted}") from None
-    wide = isinstance(item, np.ndarray) and found.dtype == torch.float64
-    return found.to(torch.get_default_dtype()) if wide else found
+    if not isinstance(item, np.ndarray):
+        return found
+    if item.dtype.kind == "u" and item.dtype != np.uint8:  # of which torch cannot pick rows
+        return found.to(torch.int64)
+    return found.to(torch.get_default_dtype()) if found.dtype == torch.float64 else found
 
 
 def row_count(data: Any) -> int | None:

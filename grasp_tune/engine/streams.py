@@ -116,22 +116,28 @@ class Stream:
             self._block = block
         return self._rows[at]
 
+    def _begin(self) -> Iterator[Batch]:
+        data = self._data() if callable(self._data) else self._data
+        if not hasattr(data, "__iter__"):
+            got = f"the function gave a {type(data).__name__}"
+            raise ProblemError(f"data: {got}, expected an iterable of batches")
+        return iter(data)
+
     def _read(self, call: int) -> Batch:
         """Return a batch of an iterable, which has no addresses, only an order.
 
         It is read again when it ends; batches before the one that is wanted are dropped.
         """
-        begin = self._data if callable(self._data) else lambda: self._data
         if call < self._position:
             with fixed_randomness(self._seed, "iterable", self._purpose):
-                self._items, self._position = iter(begin()), 0
+                self._items, self._position = self._begin(), 0
                 self._states = _states()
         with untouched_randomness():
             _set_states(self._states)
             try:
                 while self._position <= call:
                     if (item := next(self._items, _END)) is _END:
-                        self._items = iter(begin())  # its random numbers go on: it may shuffle
+                        self._items = self._begin()  # its random numbers go on: it may shuffle
                         if (item := next(self._items, _END)) is _END:
                             raise ProblemError("data: the iterable gave no batch")
                     self._position += 1

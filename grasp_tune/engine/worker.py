@@ -85,7 +85,7 @@ class Worker:
                     del run  # makes room for the next one
                 return t.TrainOutcome(sum(item.calls for item in ended), self.origin, tuple(ended))
             if isinstance(task, t.ProbeTask):
-                self.oracle.check_metric()
+                self.oracle.check_validation()
             samples = SamplingRun(self, task, self.oracle.measured)
             while (call := samples.wants) is not None:
                 samples.feed(self._sample(*call))

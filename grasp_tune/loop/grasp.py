@@ -44,8 +44,8 @@ UNTRAINED = (
     "model holds the weights that it had at the first step; the result's notes say more"
 )
 FINISHED = (
-    "this state was saved after opt.finish() had ended its loop early, so there is nothing to go on "
-    "with: load one that was saved before"
+    "this state was saved after opt.finish() had ended its loop early, so there is nothing to "
+    "go on with: load one that was saved before"
 )
 
 

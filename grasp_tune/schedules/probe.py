@@ -50,7 +50,7 @@ def probing(
     outcome = (yield Round((task,)))[task.id]
     if not isinstance(outcome, ProbeOutcome):
         raise SearchError("the probe is lost, so nothing can be trained")
-    advice = "start from finite weights and check the loss on one batch"
+    advice = "start from finite weights, look for nan in the data, check the loss on one batch"
     if outcome.gradients and not math.isfinite(norm := outcome.gradient_norm):
         raise ProblemError(f"the gradient at the start point has norm {norm}: {advice}")
     if outcome.values and not math.isfinite(outcome.value):

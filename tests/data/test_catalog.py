@@ -67,6 +67,18 @@ def ragged(rows):
 def wrong():
     return 1, 2, 3
 
+def two_pairs():
+    return ([[1, 2], [3, 4]], [0, 1]), ([[5, 6]], [1])
+
+def words():
+    return [["a"], ["b"]], [0, 1]
+
+def uneven():
+    return [[1, 2], [3]], [0, 1]
+
+def sets():
+    return {1, 2}, [0, 1]
+
 number = 3
 """
 
@@ -77,6 +89,8 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     name = f"own_data_{abs(hash(str(tmp_path)))}"
     (tmp_path / f"{name}.py").write_text(SOURCE)
     monkeypatch.chdir(tmp_path)
+    import grasp_tune.schedules.promote  # noqa: F401, read while it can be found
+
     monkeypatch.setattr("sys.path", ["/nowhere"])  # as for an installed command
     return name
 
@@ -93,7 +107,13 @@ def test_functions_may_give_two_or_four_arrays_or_data(own: str) -> None:
     four = load(f"{own}:four")
     assert four.x_test is not None
     assert four.x_test.tolist() == [[0, 1]]
+    pairs = load(f"{own}:two_pairs")
+    assert pairs.x_test is not None
+    assert (pairs.x.tolist(), pairs.x_test.tolist()) == ([[1, 2], [3, 4]], [[5, 6]])
     assert load(f"{own}:whole").spec.classes is None
+    for name in ("words", "sets"):
+        with pytest.raises(DataError, match=rf"{name}: inputs hold .*, expected an array of num"):
+            load(f"{own}:{name}")
 
 
 def test_functions_may_give_datasets_and_loaders_of_torch(own: str) -> None:
@@ -133,6 +153,7 @@ def test_options_that_a_function_does_not_take_are_told(own: str) -> None:
     ("name", "message"),
     [
         (":wrong", r"returned 3 values, expected \(x, y\)"),
+        (":uneven", "returned rows of different shapes"),
         (":gone", "has no 'gone'"),
         (":number", "a int, expected a function"),
         ("x:pair", "whose module cannot be imported"),

@@ -220,7 +220,10 @@ def test_csv_columns_are_checked(tmp_path: Path) -> None:
         load(name="csv", path=str(tmp_path / "a.csv"), target="price")
     with pytest.raises(DataError, match=r"its columns differ"):
         load(name="csv", path=str(tmp_path / "a.csv"), test_path=str(tmp_path / "t.csv"))
-    (tmp_path / "t.csv").write_text("a,b\n9,1\n")
+    (tmp_path / "t.csv").write_text("a,c\n1,0\n")
+    with pytest.raises(DataError, match=r"its columns differ"):
+        load(name="csv", path=str(tmp_path / "a.csv"), test_path=str(tmp_path / "t.csv"))
+    (tmp_path / "t.csv").write_text("b,a\n1,9\n")
     data = load(name="csv", path=str(tmp_path / "a.csv"), test_path=str(tmp_path / "t.csv"))
     assert data.x_test is not None
     assert data.x_test.tolist() == [[9]]

@@ -35,6 +35,7 @@ Y = np.array([2, 1, 2, 1])
         (["yes", "no", "no"], [1, 0, 0], ("no", "yes")),
         ([True, False, True], [1, 0, 1], ("False", "True")),
         ([[3], [4], [3]], [0, 1, 0], ("3", "4")),
+        ([[0, 1.0, 0], [1, 0, 0], [0, 0, 1]], [1, 0, 2], ("0", "1", "2")),
     ],
 )
 def test_classes_are_counted_from_zero_in_their_order(
@@ -47,7 +48,13 @@ def test_classes_are_counted_from_zero_in_their_order(
 
 
 @pytest.mark.parametrize(
-    ("y", "task"), [([0.5, 2.0], "auto"), ([1, 2], "regression"), ([[1, 2], [3, 4]], "auto")]
+    ("y", "task"),
+    [
+        ([0.5, 2.0], "auto"),
+        ([1, 2], "regression"),
+        ([[1, 2], [3, 4]], "auto"),
+        ([[1, 0], [0, 1]], "regression"),
+    ],
 )
 def test_numbers_to_predict_stay_numbers(y: list[Any], task: Task) -> None:
     got, _, labels = encode_labels("t", np.array(y), None, task)

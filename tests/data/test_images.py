@@ -184,3 +184,20 @@ def test_large_pictures_and_large_folders_are_refused(tmp_path: Path) -> None:
     Image.new("1", (8000, 8000)).save(tmp_path / "train" / "b" / "bomb.png")
     with pytest.raises(DataError, match=r"8000 x 8000 pixels, expected at most 50000000"):
         load(name="image_folder", path=str(tmp_path))
+
+
+def test_pictures_of_sixteen_bits_keep_their_highest(tmp_path: Path) -> None:
+    write_folder(tmp_path, train={"a": [1], "b": [2]})
+    deep = (np.arange(16).reshape(4, 4) * 4096).astype(np.uint16)
+    Image.fromarray(deep).save(tmp_path / "train" / "b" / "deep.png")
+    data = load(name="image_folder", path=str(tmp_path), size=4, channels=1)
+    assert data.x[-1, 0].flatten().tolist() == [16 * k for k in range(16)]
+
+
+def test_pictures_for_tests_may_be_called_val(tmp_path: Path) -> None:
+    write_folder(tmp_path, train={"a": [1], "b": [2]}, val={"a": [3]})
+    data = load(name="image_folder", path=str(tmp_path), size=4)
+    assert data.x_test is not None and len(data.x_test) == 1
+    write_folder(tmp_path, test={"a": [4, 5]})
+    data = load(name="image_folder", path=str(tmp_path), size=4)
+    assert data.x_test is not None and len(data.x_test) == 2

@@ -19,6 +19,7 @@ from grasp_tune.engine.metrics import (
     find_metric,
     measured,
     r2,
+    wants_batch,
 )
 from grasp_tune.engine.oracle import Oracle
 from grasp_tune.engine.problem import TorchProblem
@@ -265,3 +266,11 @@ def test_a_loss_that_asks_parts_of_the_model_gives_no_outputs() -> None:
     )
     with pytest.raises(ProblemError, match=r"a way of its own.*; call model\(\.\.\.\) in the loss"):
         Oracle(given, 0).value("validation", 0)
+
+
+def test_a_metric_that_takes_targets_first_is_told() -> None:
+    def balanced(y_true: Tensor, y_pred: Tensor) -> float:
+        return 0.5
+
+    with pytest.raises(ProblemError, match=r"balanced takes the targets first; give `lambda outpu"):
+        wants_batch(balanced)
