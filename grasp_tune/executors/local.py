@@ -1,7 +1,6 @@
-"""Tasks on this machine: in this process one after the other, or in processes that are forked here.
+"""Tasks on this machine, in this process or in forked ones; and what all pools of workers share.
 
-And what all pools of workers have in common: who runs which task, and what came of it. A worker
-runs one task at a time, and its death costs nothing but that task.
+A worker of a pool runs one task at a time, and its death costs nothing but that task.
 """
 
 import logging
@@ -22,6 +21,7 @@ from typing import Any
 import torch
 
 from grasp_tune.core.errors import CheckpointError, SearchError
+from grasp_tune.core.search import ATTEMPTS
 from grasp_tune.core.tasks import Task, TrainOutcome
 from grasp_tune.engine.lane_group import GroupLost, Seat
 from grasp_tune.engine.worker import Worker
@@ -32,7 +32,7 @@ from grasp_tune.runtime.sweep_folder import SweepFolder
 
 logger = logging.getLogger(__name__)
 
-MEETING = "meeting-"  # how the place where the workers of a job meet is called
+MEETING = "meeting-"  # begins the name of the file by which the workers of a job find each other
 BEGIN = 120.0  # seconds for a forked worker to say that it serves: one that cannot is stuck
 WATCH = 0.2  # seconds between two looks whether the driver still lives
 
@@ -67,7 +67,7 @@ class InProcess:
 
 @dataclass(eq=False)
 class Job:
-    """A task, and what the workers that share it have answered; often it is one worker."""
+    """A task, and the answers of the workers that share it; often there is one only."""
 
     task: Task
     size: int  # workers
@@ -76,7 +76,7 @@ class Job:
     answers: dict[int, Ended] = field(default_factory=dict)  # by rank
 
     def seat(self, rank: int) -> Seat | None:
-        return Seat(rank, self.size, self.address) if self.size > 1 else None  # None: it is alone
+        return Seat(rank, self.size, self.address) if self.size > 1 else None  # None: alone
 
     def ended(self) -> Ended:
         """Return how it ended: what a worker raised, else a loss of workers, else the outcome."""
@@ -102,12 +102,22 @@ class Member:
 
 
 class WorkerPool(ABC):
-    """Hands tasks to workers, and the lanes of a task to those that are left over."""
+    """Starts workers, replaces those that die, and hands tasks to them; idle ones share lanes.
 
-    def __init__(self, sharing: LaneSharing) -> None:
+    sharing: decides how many workers share a task.
+    size: the number of workers, all started at once, so that they load torch during the probe;
+        None: as many as there is work for.
+    """
+
+    def __init__(self, sharing: LaneSharing, size: int | None) -> None:
         self.members: list[Member] = []
         self.waiting: deque[Task] = deque()  # handed out when polled: lanes take who is left over
-        self.sharing = sharing
+        self.sharing, self.size = sharing, size
+        self._stillborn = 0  # workers in a row that died before they were ready
+
+    @abstractmethod
+    def start(self) -> Member:
+        """Return a new worker, which begins when it can."""
 
     @abstractmethod
     def send(self, member: Member, job: Job) -> None:
@@ -119,8 +129,8 @@ class WorkerPool(ABC):
 
     @property
     def capacity(self) -> int:
-        """How many workers there are, or could be."""
-        return len(self.members)
+        """How many workers there can be now."""
+        return self.size or 1
 
     @property
     def _busy(self) -> int:
@@ -136,6 +146,7 @@ class WorkerPool(ABC):
 
     def poll(self, timeout: float) -> Iterator[tuple[Task, Ended]]:
         """Hand out what waits, then yield the tasks all of whose workers have answered."""
+        self.grow()
         idle = [member for member in self.members if member.address and member.job is None]
         tasks = [self.waiting.popleft() for _ in range(min(len(idle), len(self.waiting)))]
         for task, size in zip(tasks, self.sharing.shares(tasks, len(idle)), strict=True):
@@ -147,8 +158,11 @@ class WorkerPool(ABC):
         self._note()
         for member, said in self.receive(timeout):
             if isinstance(said, str):
-                member.address = said
-            elif (answered := member.job) is not None:
+                member.address, self._stillborn = said, 0
+                continue
+            if isinstance(said, Died):
+                self._remove(member, said.reason)
+            if (answered := member.job) is not None:
                 member.job = None
                 answered.answers[member.rank] = said
                 if len(answered.answers) == answered.size:
@@ -157,6 +171,21 @@ class WorkerPool(ABC):
                         self.sharing.learn(answered.size, ended.calls, seconds)
                     yield answered.task, ended
         self._note()
+
+    def grow(self) -> None:
+        """Start the workers that are missing."""
+        tasks = {member.job.task for member in self.members if member.job}.union(self.waiting)
+        room = self.capacity
+        wanted = self.size or sum(self.sharing.workers(task, room) for task in tasks)
+        for _ in range(min(wanted, room) - len(self.members)):
+            self.members.append(self.start())
+
+    def _remove(self, member: Member, reason: str) -> None:
+        self.members.remove(member)
+        logger.warning("%s; it is replaced", reason)
+        self._stillborn += not member.address
+        if self._stillborn >= ATTEMPTS * (self.size or 1):
+            raise SearchError(f"no worker process could be started: {reason}")
 
     def _note(self) -> None:
         self.sharing.note(sum(bool(member.address) for member in self.members), self._busy)
@@ -172,11 +201,11 @@ class ProcessPool(WorkerPool):
             raise SearchError("this is a daemon process, which may start no workers; use workers=1")
         if torch.cuda.is_initialized():
             raise SearchError("CUDA was used in this process before the workers; use Ray for GPUs")
-        super().__init__(folder.sharing)
+        super().__init__(folder.sharing, size)
         # As a rule a problem is made of functions that cannot be pickled.
         self._context = multiprocessing.get_context("fork")
         self._make_worker, self._place = make_worker, folder.path.resolve()
-        self.members = [self._start() for _ in range(size)]
+        self.grow()
 
     def cancel(self) -> None:
         for member in self.members:
@@ -186,7 +215,7 @@ class ProcessPool(WorkerPool):
         for place in self._place.glob(f"{MEETING}*"):
             place.unlink(missing_ok=True)
 
-    def _start(self) -> Member:
+    def start(self) -> Member:
         ours, theirs = self._context.Pipe()
         work = theirs, self._make_worker, os.getpid(), self._place.as_uri()
         process = self._context.Process(target=_serve, args=work)
@@ -205,7 +234,7 @@ class ProcessPool(WorkerPool):
                 logger.warning("a worker process did not begin in %g s: it is replaced", BEGIN)
                 member.process.kill()
         ready = wait([member.inbox for member in self.members], timeout)
-        for at, member in enumerate(self.members):
+        for member in tuple(self.members):
             if member.inbox in ready:
                 try:
                     said: str | Ended = member.inbox.recv()
@@ -213,7 +242,6 @@ class ProcessPool(WorkerPool):
                     member.process.join()
                     said = Died(f"its worker process died (exit code {member.process.exitcode})")
                     member.inbox.close()
-                    self.members[at] = self._start()
                 yield member, said
 
 

@@ -1,7 +1,7 @@
-"""Tasks on Ray actors, on one machine or many: plain actors, without Ray Tune.
+"""Tasks on plain Ray actors, without Ray Tune, on one machine or many.
 
-An actor holds one problem, which travels through Ray's object store once, and runs one task at a
-time. Checkpoints go to the folder of the sweep or to a storage that all machines can reach.
+An actor has its own copy of the problem, which is sent through Ray's object store once, and runs
+one task at a time. Checkpoints go to the sweep's folder, or to a storage that all machines reach.
 """
 
 import contextlib
@@ -22,7 +22,6 @@ from urllib.parse import urlsplit
 import torch
 
 from grasp_tune.core.errors import InputError, SearchError, expect, whole
-from grasp_tune.core.search import ATTEMPTS
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import Outcome, Task, TrainTask
 from grasp_tune.engine.lane_group import GroupLost, Seat, meeting_place
@@ -150,36 +149,39 @@ class RayExecutor(WorkerPool):
     """An executor whose workers are Ray actors, which see the folder; one that dies is replaced."""
 
     def __init__(self, backend: RayBackend, folder: SweepFolder, make_worker: MakeWorker) -> None:
-        super().__init__(folder.sharing)
+        super().__init__(folder.sharing, backend.workers)
         self._backend, self._store, self._count = backend, folder.store, folder.calls.counter()
-        self._session = contextlib.ExitStack()
-        self._session.enter_context(_session(backend))
-        self._stillborn = 0  # workers in a row that died before they were ready
         self._room, self._looked, self._since = 1, -LOOK, time.monotonic()
         self._token = f"driver-{uuid.uuid4().hex[:12]}"
-        self._store.write(self._token, {}, {})
-        try:
-            parcel = [ray.put(make_worker)]
-        except Exception as error:
-            self.cancel()
-            raise InputError(f"problem: it cannot be sent to other processes: {error}") from error
-        make = partial(_make_worker, parcel, self._token, folder.lock, backend.hard_cap)
-        self._start = partial(start_actor, backend.needs, make)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(_session(backend))
+            self._store.write(self._token, {}, {})
+            stack.callback(self._store.delete, self._token)
+            try:
+                parcel = [ray.put(make_worker)]
+            except Exception as error:
+                words = f"problem: it cannot be sent to other processes: {error}"
+                raise InputError(words) from error
+            self._session = stack.pop_all()
+        self._make = partial(_make_worker, parcel, self._token, folder.lock, backend.hard_cap)
 
     @property
     def capacity(self) -> int:
         """How many workers the cluster holds now, at least one."""
-        if self._backend.workers is None and time.monotonic() - self._looked > LOOK:
+        if self.size is None and time.monotonic() - self._looked > LOOK:
             nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
             self._room = max(1, sum(room_for(self._backend.needs, node) for node in nodes))
             self._looked = time.monotonic()
-        return self._backend.workers or self._room
+        return self.size or self._room
+
+    def start(self) -> Member:
+        actor = start_actor(self._backend.needs, self._make)
+        return Member(actor, actor.ready.remote())
 
     def send(self, member: Member, job: Job) -> None:
         member.inbox = member.process.run.remote(job.task, job.seat(member.rank))
 
     def receive(self, timeout: float) -> Iterator[tuple[Member, str | Ended]]:
-        self._grow()
         waiting = {member.inbox: member for member in self.members if member.inbox is not None}
         if waiting and ray.wait(list(waiting), timeout=timeout)[0]:
             for ref in ray.wait(list(waiting), num_returns=len(waiting), timeout=0.0)[0]:
@@ -194,16 +196,6 @@ class RayExecutor(WorkerPool):
         with self._session:
             for member in self.members:
                 ray.kill(member.process)
-            self._store.delete(self._token)
-
-    def _grow(self) -> None:
-        """Start as many workers as there is work for."""
-        tasks, room = {member.job.task for member in self.members if member.job}, self.capacity
-        wanted = sum(self.sharing.workers(task, room) for task in tasks.union(self.waiting))
-        # A number that was asked for is started at once: workers import torch during the probe.
-        for _ in range(min(self._backend.workers or wanted, room) - len(self.members)):
-            actor = self._start()
-            self.members.append(Member(actor, actor.ready.remote()))
 
     def _hear(self, member: Member) -> str | Ended:
         try:
@@ -211,15 +203,9 @@ class RayExecutor(WorkerPool):
         except ray.exceptions.RayTaskError as error:  # it could not even say what went wrong
             raise SearchError(f"a worker failed: {error}") from error
         except ray.exceptions.RayError as error:
-            self.members.remove(member)
             reason = str(error).strip().splitlines()[0 if member.address else -1]
-            logger.warning("a worker died: %s", reason)
-            self._stillborn += not member.address
-            if self._stillborn >= ATTEMPTS:
-                raise SearchError(f"no worker process could be started: {reason}") from None
             return Died(f"its worker died: {reason}")
         if isinstance(answer, str):
-            self._stillborn = 0
             return answer
         ended, calls = answer
         self._count(calls)

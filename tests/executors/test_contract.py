@@ -105,6 +105,15 @@ def test_a_worker_that_never_begins_is_replaced(
     assert fingerprint(result) == expected()
 
 
+@over(case for case in CASES if case.name == "process pool")
+def test_workers_that_all_die_before_they_begin_end_the_run(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "_serve", lambda *work: os._exit(3))
+    with pytest.raises(gt.SearchError, match=r"no worker process could be started.*exit code 3"):
+        case.run(problem(), spec())
+
+
 @mortal
 def test_a_worker_that_always_dies_ends_the_run_with_a_reason(case: Case, tmp_path: Path) -> None:
     with pytest.raises(gt.SearchError, match=r"probe failed 3 times, so nothing can be trained: "):
