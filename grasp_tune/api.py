@@ -9,7 +9,6 @@ from typing import Any, Literal, Protocol
 from grasp_tune.core.errors import InputError, SearchError, expect, whole
 from grasp_tune.core.methods import Method
 from grasp_tune.core.spec import AnySchedule, EnsembleName, SweepSpec
-from grasp_tune.engine.fused import fusion_width
 from grasp_tune.engine.problem import TorchProblem, checked_problem
 from grasp_tune.limits import Limits
 from grasp_tune.optimizers.registry import Factory
@@ -101,9 +100,8 @@ def minimize(
     folder = None if out is None else Path(out).absolute()  # a loss may change the directory
     limits, exact = Limits(budget, steps, epochs, minutes), getattr(method, "exact", False)
     calls = limits.calls(problem, seed, folder, exact=exact)
-    width = fusion_width(problem, method, fused, seed)
     spec, bases = SweepSpec.assemble(
-        method, calls, schedule, seed, ensemble, width, probe_parts, challengers
+        method, calls, schedule, seed, ensemble, fused, probe_parts, challengers
     )
     reporter = reporter_for(progress, callbacks)
     if backend == "local":

@@ -17,7 +17,6 @@ from grasp_tune.config.run_folder import REPORT, claim, saved_config
 from grasp_tune.config.schema import Experiment
 from grasp_tune.core.errors import GraspError
 from grasp_tune.core.records import encode
-from grasp_tune.engine.fused import pays
 from grasp_tune.limits import Limits
 from grasp_tune.report import evaluation
 from grasp_tune.report.page import LiveReport, write_folder_report
@@ -84,8 +83,6 @@ def run_experiment(
         experiment = _prolonged(experiment, built, folder, more)
     arguments = {**experiment.sweep_arguments(), **_backend(experiment)}
     model = built.problem.build(experiment.seed)  # moved to the chosen point at the end
-    if arguments["fused"] == "auto":  # decided here by the model at hand, not by another one
-        arguments["fused"] = not callable(arguments["method"].base) and pays(model)
     restore = claim(folder, experiment, fresh=fresh)
     for note in (*experiment.notes(), *built.notes):
         tell(note)

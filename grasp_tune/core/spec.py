@@ -65,7 +65,7 @@ class SweepSpec:
     schedule: AnySchedule = "promote"  # the object, whatever was given
     seed: int = 0
     ensemble: EnsembleName = "resample"
-    width: int = 0  # short runs that share a task; 0: one each
+    width: int | None = 0  # short runs that share a task; 0: one each; None: as the probe says
     probe_parts: int | None = None  # tasks that share the probe; None: the schedule decides
     challengers: tuple[str, ...] = ()  # further base optimizers that join the race
     extends: tuple[int, ...] = ()  # budgets of the sweep that had ended before it was extended
@@ -74,7 +74,7 @@ class SweepSpec:
         # Limits beyond all use: lists of that length would fill the memory.
         limits = {"budget": (1, 10**18), "width": (0, 10**6), "probe_parts": (1, 10**5)}
         for name, ends in {**limits, "seed": (None, None)}.items():
-            if (given := getattr(self, name)) is not None or name != "probe_parts":
+            if (given := getattr(self, name)) is not None or name not in ("width", "probe_parts"):
                 object.__setattr__(self, name, whole(name, given, *ends))
         for before, after in pairwise((0, *self.extends, self.budget)):
             whole("extends", before, 0, after - 1)
@@ -90,7 +90,7 @@ class SweepSpec:
         schedule: AnySchedule = "promote",
         seed: int = 0,
         ensemble: EnsembleName = "resample",
-        width: int = 0,
+        fused: bool | Literal["auto"] = False,
         probe_parts: int | None = None,
         challengers: Mapping[str, Any] | tuple[str, ...] = (),
     ) -> tuple["SweepSpec", dict[str, Factory]]:
@@ -99,11 +99,14 @@ class SweepSpec:
         Workers need these functions beside the spec, which holds names only.
 
         method: `NonConvex()` where it is None.
+        fused: whether short runs share a task; `auto`: where the probe finds the model light.
         challengers: names of registered optimizers, or a mapping from names to functions.
         """
         method = NonConvex() if method is None else method
         wanted = "NonConvex(), Convex(), ConvexFree() or Deterministic() of grasp_tune"
         expect(isinstance(method, Method), "method", repr(method), wanted)
+        expect(fused in (True, False, "auto"), "fused", repr(fused), "True, False or 'auto'")
+        width = None if fused == "auto" else WIDTH if fused else 0
         own, names = own_functions(method.base, challengers), tuple(challengers)
         return cls(method, budget, schedule, seed, ensemble, width, probe_parts, names), own
 
@@ -116,6 +119,12 @@ class SweepSpec:
         method = method or method_from_dict(_without_own_base(encode(plan.method)))
         how: EnsembleName = "window" if plan.ensemble == "window" else "resample"
         return cls(method, plan.budget, "paper", seed, how)
+
+    def task_width(self, start: t.ProbeOutcome) -> int:
+        """Return how many short runs share a task, 0 for one each, after the probe."""
+        if self.width is not None:
+            return self.width
+        return WIDTH if start.light and not callable(self.method.base) else 0
 
     def to_dict(self) -> dict[str, Json]:
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
@@ -179,6 +188,7 @@ def _without_own_base(method: dict[str, Json]) -> dict[str, Json]:
     return {**method, "base": None} if ":" in str(method.get("base")) else method
 
 
+WIDTH = 8  # short runs of one task; more would leave other workers without any
 LEAST_BATCH = 8  # fewer runs than this are a task each
 SCORE_TASKS = 8  # a round of scoring is cut into at most so many tasks, whoever runs them
 

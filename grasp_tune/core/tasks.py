@@ -223,6 +223,7 @@ class ProbeOutcome(_Ended):
     value_square: float  # mean of the squared losses
     matrices: int = 0  # hidden matrices among the parameters
     held_out: bool = False  # whether fresh samples come from validation data
+    light: bool = False  # whether the model is so small that short runs should share a task
 
 
 @record

@@ -8,34 +8,16 @@ number of threads is a part of what fixes a result, like the seed.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
 
 import torch
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
-from grasp_tune.core.errors import expect, whole
-from grasp_tune.core.methods import Method
-from grasp_tune.engine.problem import TorchProblem
-
-WIDTH = 8  # runs of one task; more would leave other workers without any
 LARGEST = 40_000  # parameters: some 100 us an oracle call of one CPU core
 _LAYERS = (nn.Linear, nn.Flatten, nn.Identity, nn.Dropout, nn.LayerNorm, nn.LogSoftmax)
 _CURVES = (nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.LeakyReLU, nn.ELU, nn.Softplus)
 _ONE_THREAD = 100_000  # parameters of dense layers to which a second thread brings little
 _HEAVY = (_ConvNd, nn.RNNBase, nn.MultiheadAttention)  # use each parameter many times a row
-
-
-def fusion_width(
-    problem: TorchProblem, method: Method | None, fused: bool | Literal["auto"], seed: int
-) -> int:
-    """Return how many runs make one task, 0 for one each."""
-    expect(fused in (True, False, "auto"), "fused", repr(fused), "True, False or 'auto'")
-    whole("seed", seed, None)
-    if fused == "auto":
-        own = callable(getattr(method, "base", None))
-        fused = not own and pays(problem.build(seed))
-    return WIDTH if fused else 0
 
 
 def pays(model: nn.Module) -> bool:

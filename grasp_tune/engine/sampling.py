@@ -34,6 +34,7 @@ class Bench(Protocol):
     matrices: frozenset[int]  # the positions of the hidden matrices among them
     tables: frozenset[int]  # and of the embeddings
     held_out: bool  # whether candidates are scored on validation data
+    light: bool  # whether the model is so small that short runs should share a task
     bases: Mapping[str, Factory]  # optimizers of the user's own
     rules: StepRules
     buffers: Buffers
@@ -197,7 +198,7 @@ class SamplingRun:
         valued = second if second.count else first
         gradients, values = (first.count, *first.gradients), (valued.count, *valued.losses)
         parameters = sum(x.numel() for x in first.sums)
-        model = len(self._bench.matrices), self._bench.held_out
+        model = len(self._bench.matrices), self._bench.held_out, self._bench.light
         return ProbeOutcome(task.calls, origin, *gradients, parameters, *values, *model)
 
 

@@ -17,7 +17,7 @@ from grasp_tune.core import tasks as t
 from grasp_tune.core.checkpoint_keys import START
 from grasp_tune.engine import checkpoints
 from grasp_tune.engine.checkpoints import Checkpoint, Store
-from grasp_tune.engine.fused import task_threads
+from grasp_tune.engine.fused import pays, task_threads
 from grasp_tune.engine.lane_group import LaneGroup, LaneSum, Seat
 from grasp_tune.engine.metrics import Validated
 from grasp_tune.engine.oracle import Oracle
@@ -60,6 +60,7 @@ class Worker:
         self.matrices = hidden_matrices(self.model, self.trained)
         self.tables = embeddings(self.model, self.trained)
         self.held_out = problem.validation is not None
+        self.light = pays(self.model)
         self._drops = _drops(self.model)
         self.buffers = checkpoints.Buffers(self.model)
         decay = {"weight_decay": problem.weight_decay, "weights_only": True}

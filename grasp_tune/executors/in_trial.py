@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from grasp_tune.core.methods import Method
 from grasp_tune.core.spec import AnySchedule, SweepSpec
 from grasp_tune.core.tasks import TrainOutcome
-from grasp_tune.engine.fused import fusion_width
 from grasp_tune.engine.metrics import Validated, compared, loss_and_outputs
 from grasp_tune.engine.problem import TorchProblem, checked_problem, row_count
 from grasp_tune.engine.streams import full_batches
@@ -25,9 +24,9 @@ VALUE_SHARE = 8  # at most this part of a trial's budget goes to the loss that i
 
 
 class _Parts(Reporter):
-    """Reports the best mean loss after each part of a run: the parts of equal budgets are alike.
+    """Reports the best mean loss after each part of a run; trials of one budget have equal parts.
 
-    No callback, whose exceptions would end nothing: this is how pruners end a trial.
+    Not a callback, because exceptions of those are caught, and pruners end a trial by raising one.
     """
 
     def __init__(self, report: Callable[[int, float, int], None]) -> None:
@@ -73,19 +72,19 @@ def train_in_trial(
 ) -> tuple[Result, dict[str, float]]:
     """Return the result, and what a trial says of it: loss, oracle calls and chosen step.
 
-    A few fresh minibatches tell runs of a trial apart, but not trials: whoever compares many would
-    be given the luckiest. So a part of the budget goes to the loss over all rows held out.
+    A few fresh minibatches suffice to compare the runs of a trial, but not to compare trials: the
+    luckiest would win. So a part of the budget goes to the loss over all held-out rows.
 
     report: is told how many parts have ended, the best mean loss, and the oracle calls, so far; may
         raise to end it.
     method, schedule, seed, how: as `minimize` takes them.
     """
-    width = fusion_width(checked_problem(problem), method, "auto", seed)
+    checked_problem(problem)
     data = problem.data if problem.validation is None else problem.validation
     rows, size = row_count(data) or 0, problem.batch_size
     spare = min(-(-rows // size), budget // VALUE_SHARE)
     schedule = for_a_loss(schedule)
-    spec, bases = SweepSpec.assemble(method, budget - spare, schedule, seed, width=width, **how)
+    spec, bases = SweepSpec.assemble(method, budget - spare, schedule, seed, fused="auto", **how)
     result = run_sweep(problem, spec, InProcess, bases=bases, progress=_Parts(report))
     loss = math.inf if math.isnan(result.loss) else result.loss
     if spare and math.isfinite(loss):

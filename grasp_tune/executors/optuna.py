@@ -1,8 +1,8 @@
 """The whole method as trials of one study: probe, search and ensemble.
 
-Any number of processes may run the same sweep on a study, now or later. They share the storage and
-an artifact store and nothing else; each replays the outcomes on the study, runs what is open, and
-returns the same result.
+Any number of processes may run the same sweep on a study, at the same time or later. They share
+the study's storage and an artifact store, nothing else. Each replays the outcomes on the study,
+runs tasks that no other process holds, and returns the same result.
 """
 
 import contextlib
@@ -31,7 +31,6 @@ from grasp_tune.core.records import encode
 from grasp_tune.core.spec import AnySchedule, SweepSpec
 from grasp_tune.core.tasks import TrainTask
 from grasp_tune.engine.checkpoints import Store
-from grasp_tune.engine.fused import fusion_width
 from grasp_tune.engine.problem import TorchProblem, checked_problem
 from grasp_tune.engine.tensor_file import Content
 from grasp_tune.executors import study as on_study
@@ -65,15 +64,15 @@ def run(
 
     study: one objective to minimise. Every process that runs the same call on it takes part.
     artifact_store: where checkpoints go; needed unless the study lives in this process's memory.
-    timing: how often a worker says that it lives, and after how long a silence another takes its
-        task over; by default the storage's heartbeat settings, or 5 and 60 seconds.
+    timing: how often a worker sends a heartbeat, and after how long a silence another one takes
+        over its task; by default the storage's heartbeat settings, or 5 and 60 seconds.
     options: `ensemble`, `challengers` and `probe_parts`.
 
     The other arguments are those of `grasp_tune.minimize`. After it the study's best trial is the
     chosen run, with its step size among the parameters; all others have the value infinity.
     """
-    width = fusion_width(checked_problem(problem), method, fused, seed)
-    spec, bases = SweepSpec.assemble(method, budget, schedule, seed, width=width, **options)
+    spec, bases = SweepSpec.assemble(method, budget, schedule, seed, fused=fused, **options)
+    problem = checked_problem(problem)
     return _run(study, problem, spec, artifact_store, timing=timing, bases=bases)
 
 
@@ -173,7 +172,7 @@ def _run(
 
 
 class StudyExecutor:
-    """Runs those tasks that nobody else on the study holds, by `inner`; hears of the others."""
+    """Runs the tasks that no other process on the study holds, by `inner`; reports all of them."""
 
     def __init__(self, log: StudyLog, inner: Executor, calls: CallCounter | None = None) -> None:
         self._log, self._inner = log, inner
@@ -184,17 +183,17 @@ class StudyExecutor:
 
     @property
     def free(self) -> bool:
-        """Whether it wants to know of more tasks: those that others hold cost nothing."""
+        """Whether it takes more tasks; those that other processes hold do not count."""
         return len(self._log.unclaimed()) < FRONT
 
     def poll(self, timeout: float) -> Iterator[tuple[Any, Ended]]:
-        """Run what is ours, and yield what has ended on the study since, by whoever."""
+        """Run what is ours, and yield what has ended on the study since, in any process."""
         if not (ended := self._log.news()):
             self._claim()
             if self._ours:
                 self._run(timeout)
             elif not self._log.end_silent():
-                # Of uneven length, so that idle processes do not all look at the same moment.
+                # At random, so that idle processes do not all read the study at the same moment.
                 time.sleep(min(timeout, self._pause * random.uniform(0.5, 1.5)))
                 self._pause = min(2 * self._pause, PAUSES[1])
             ended = self._log.news()
@@ -207,7 +206,7 @@ class StudyExecutor:
 
     def _claim(self) -> None:
         while self._inner.free and (waiting := self._log.unclaimed()):
-            # Not all from the front: two processes that look at once should not both want it.
+            # Not always the first: two processes that look at once should not both want it.
             alone = on_study.in_memory(self._log.study)
             task = waiting[0 if alone else random.randrange(min(len(waiting), FRONT))]
             one = isinstance(task, TrainTask) and len(task.segments) == 1
@@ -245,7 +244,7 @@ class StudyExecutor:
             log.write(trial_id, how)
             state = TrialState.FAIL if failed else TrialState.COMPLETE
             end_trial(log.study, trial_id, state, *([] if failed else [math.inf]))
-        except RuntimeError:  # UpdateFinishedTrialError: it was thought dead
+        except RuntimeError:  # UpdateFinishedTrialError: it was taken for dead
             logger.warning("%s was given to another worker meanwhile", key)
 
 
@@ -273,7 +272,7 @@ def write_choice(study: Study, result: Result, **more: object) -> None:
 
 
 class ArtifactCheckpoints(BlobStore):
-    """The checkpoints of a sweep in an artifact store; one half written is made again."""
+    """The checkpoints of a sweep in an artifact store; a damaged one is made again."""
 
     def __init__(self, artifact_store: ArtifactStore, sweep: str) -> None:
         super().__init__(sweep)

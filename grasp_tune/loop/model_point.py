@@ -65,6 +65,7 @@ class ModelPoint:
     origin = "loop"  # the start point of a loop is the model's own, not a digest
     bases: Mapping[str, Factory] = {}  # a loop runs the named optimizers only
     held_out = False
+    light = False  # a loop makes one run after the other
 
     def __init__(
         self, given: Groups, store: Store, weight_decay: float = 0.0, clip: float | None = None

@@ -1,7 +1,7 @@
-"""The ask/tell core in Ray Tune's words: `GraspSearcher`, and `PlanSearcher` for a step size alone.
+"""The searchers of Ray Tune: `GraspSearcher`, and `PlanSearcher` for a step size alone.
 
-Every task of the search is a trial; a last one, `select`, leaves the chosen model as a Tune
-checkpoint. Nothing here decides anything: see `runtime.shared_sweep` and `runtime.cell_sweep`.
+Every task of the search is a trial; the last one, `select`, leaves the chosen model as a Tune
+checkpoint. All decisions are made in `runtime.shared_sweep` and `runtime.cell_sweep`.
 """
 
 import contextlib
@@ -25,7 +25,6 @@ from grasp_tune.core.methods import Method
 from grasp_tune.core.plan import Cell, Plan
 from grasp_tune.core.search import Progress, Step
 from grasp_tune.core.spec import AnySchedule, SweepSpec
-from grasp_tune.engine.fused import WIDTH
 from grasp_tune.loop.loop_optimizer import check_spec
 from grasp_tune.ray.trial import KEY, GraspTrainable, to_config, trial_name, work_in
 from grasp_tune.ray.tune_internals import FOLDER, TuneRun, drawn, storage_of
@@ -38,20 +37,20 @@ from grasp_tune.runtime.shared_sweep import SharedStorage, SharedSweep
 from grasp_tune.schedules.cells import Cells, CellSearch, cell_id, cell_of
 from grasp_tune.schedules.paper import for_a_loss
 
-CELL = "cell"  # the config's key for a cell's index: work is known by it
+CELL = "cell"  # the config's key for a cell's index
 
 
 class TuneSearcher(Searcher):
-    """A searcher that knows the run which asks it, and which of its tasks live there."""
+    """What both searchers share: the run of Tune around them, its trials, limits and errors."""
 
     ledger: Any  # of tasks, whose owners are trials: a `SharedSweep` or a `CellSweep`
-    meet: Callable[[TuneRun], None]  # sets a run up that asks for the first time
-    task_in: Callable[[Mapping[str, Any]], str | None]  # the task in a config, if it is ours
+    meet: Callable[[TuneRun], None]  # prepares a run that asks for the first time
+    task_in: Callable[[Mapping[str, Any]], str | None]  # the task in a trial's config
     next: Callable[[str, TuneRun | None], dict[str, Any] | Step]  # gives a trial its config
-    done: Callable[[str, dict[str, Any]], None]  # it has ended by itself, with this last row
-    _met: object = None  # the run that was set up
+    done: Callable[[str, dict[str, Any]], None]  # a trial has ended by itself, with this last row
+    _met: object = None  # the run that was prepared last
     _failure: Exception | None = None  # raised by the next `suggest`
-    _most, _batch, _full = math.inf, False, False  # trials at a time; whether all end together
+    _most, _batch, _full = math.inf, False, False  # of a limiter: trials at a time, in batches
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_met": None}  # it belongs to this process
@@ -60,21 +59,21 @@ class TuneSearcher(Searcher):
         write_json_atomic(checkpoint_path, self.ledger.state())
 
     def restore(self, checkpoint_path: str) -> None:
-        """Go on from a state; one of another sweep ends the run with a sentence about it."""
+        """Go on from a saved state; one of another sweep ends the run with one sentence."""
         try:
             self.ledger.load(read_json(checkpoint_path, STATE_LIMIT))
         except GraspError as error:
-            # Raised here, Tune would log it and start the sweep again from its beginning.
+            # If it were raised here, Tune would log it and start the sweep from its beginning.
             self._failure = error
 
     def set_max_concurrency(self, max_concurrent: int) -> bool:
-        """Keep to a limiter's limit for it: it hides the end of trials that it saw no begin of."""
+        """Keep a limiter's limit here: it hides the end of trials whose start it has not seen."""
         self._most = max_concurrent
         self._batch = getattr(sys._getframe(1).f_locals.get("self"), "batch", False)
         return True
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:  # type: ignore[override]
-        """Return the next config, None to be asked again later, or that all is done."""
+        """Return the next config, None to be asked again later, or `FINISHED`."""
         if (run := TuneRun.asking()) is not None and self._met is not run.generator:
             self.meet(run)
             self._met = run.generator
@@ -100,7 +99,7 @@ class TuneSearcher(Searcher):
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
-        """Learn that a trial is over; one without an outcome has failed."""
+        """Note that a trial is over; one without a result has failed."""
         with self._kept_for_later():
             if result is not None and not error:
                 self.hear(trial_id, result)
@@ -112,7 +111,7 @@ class TuneSearcher(Searcher):
 
     @contextlib.contextmanager
     def _kept_for_later(self) -> Iterator[None]:
-        # Tune turns an error here into text inside a TuneError, or loses it: `suggest` raises it.
+        # Tune would make an error here a text inside a TuneError, or lose it: `suggest` raises it.
         try:
             yield
         except Exception as error:
@@ -146,10 +145,8 @@ class GraspSearcher(TuneSearcher):
         mode: str = "min",
         **options: Any,
     ) -> None:
-        expect(fused in (True, False, "auto"), "fused", repr(fused), "True, False or 'auto'")
-        width = WIDTH if fused is True else 0
-        spec, bases = SweepSpec.assemble(method, budget, schedule, seed, width=width, **options)
-        self.ledger: SharedSweep = SharedSweep(spec, bases, width_known=fused != "auto")
+        spec, bases = SweepSpec.assemble(method, budget, schedule, seed, fused=fused, **options)
+        self.ledger: SharedSweep = SharedSweep(spec, bases)
         self._function = False  # whether the trainable is a function of the user's own
         self._drawn: dict[str, Any] = {}  # constants of the sweep, from a search space
         self._build: Callable[[], nn.Module] | None = None
@@ -238,7 +235,7 @@ class GraspSearcher(TuneSearcher):
 
     @property
     def spec(self) -> SweepSpec:
-        """Everything that fixes the sweep; `width` is known from the first report on."""
+        """Everything that fixes the sweep."""
         return self.ledger.search.spec
 
     @property
@@ -259,10 +256,10 @@ class GraspSearcher(TuneSearcher):
 
 
 class PlanSearcher(TuneSearcher):
-    """Step sizes for a trainable of the user's own; `GraspSearcher.for_step` and `.from_plan`.
+    """Step sizes for the user's own trainable; see `GraspSearcher.for_step` and `.from_plan`.
 
     Every cell is a trial, which is given a value and a budget, trains in its own way and reports a
-    metric; nothing is sampled again.
+    metric. No candidate is scored on fresh samples.
 
     plan: the paper's; its whole budget goes to training, see `training_only`.
     parameter: the config's key for the cell's value, such as `lr` or `train_loop_config/lr`.
@@ -300,7 +297,7 @@ class PlanSearcher(TuneSearcher):
 
     @property
     def stopper(self) -> Callable[[str, Mapping[str, Any]], bool]:
-        """For `stop=`: ends a trial at its budget, where its loop does not end by itself."""
+        """For `stop=`: ends a trial at its budget if its own loop does not."""
         key, count = self._budget_key, self._count
         return lambda trial, row: bool(row.get(count, 0) >= unflattened_lookup(key, row["config"]))
 

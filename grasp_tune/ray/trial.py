@@ -1,10 +1,9 @@
-"""Inside a trial: the task that it is given, what it reports, and functions of the user's own.
+"""Inside a trial of Tune: its task, its reports, and training functions of the user's own.
 
-Work is known by what stands in the config, never by the id of a trial: a trial that Tune restarts
-gets another id, and does the same work.
+The task is in the trial's config and does not depend on the trial's id: a trial that Tune restarts
+gets another id and runs the same task.
 """
 
-import contextlib
 import inspect
 import math
 import re
@@ -82,9 +81,7 @@ class GraspTrainable(FunctionTrainable):
     @classmethod
     def problem(cls, constants: Mapping[str, Any], given: Mapping[str, Any]) -> TorchProblem:
         """Return a fresh problem; `given` are the parameters of `tune.with_parameters`."""
-        signature = inspect.signature(lambda **given: None)
-        with contextlib.suppress(ValueError):  # a callable without one
-            signature = inspect.signature(cls.make_problem)
+        signature = inspect.signature(cls.make_problem)
         for arguments in ([], [dict(constants)]):
             try:
                 signature.bind(*arguments, **given)
@@ -108,7 +105,7 @@ class GraspTrainable(FunctionTrainable):
         """Return a worker in this process, which may be one beside the trial's."""
         storage, problem = sweep_storage(context, work.run), cls.problem(constants, given)
         count = storage.calls.counter()
-        return Worker(problem, work.spec.seed, storage.store, work.bases, count)
+        return Worker(problem, work.seed, storage.store, work.bases, count)
 
     def setup(self, config: dict[str, Any], **given: Any) -> None:
         self._given = given  # by `tune.with_parameters`

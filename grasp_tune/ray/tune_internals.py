@@ -1,8 +1,8 @@
-"""Everything here that is private to Ray Tune, each with what happens on the day it is gone.
+"""Everything that relies on private parts of Ray Tune, and what happens where they have changed.
 
-Tune tells a searcher nothing of the run around it, which is found among the callers of `suggest`,
-and two of its defaults would ruin a sweep: `num_samples=1` and `reuse_actors=False`. Where Tune has
-changed inside, nothing breaks: a warning names the public option to pass by hand.
+Tune tells a searcher nothing about the run around it, so that is looked for among the callers of
+`suggest`. Two of its defaults would ruin a sweep: `num_samples=1` and `reuse_actors=False`. Where
+the private parts have changed, a warning names the public option to pass instead.
 """
 
 import contextlib
@@ -61,7 +61,7 @@ class TuneRun:
         return None if generator is None else cls(generator, controller)
 
     def set_up(self, name: Callable[[Trial], str] | None = None) -> None:
-        """Have the whole sweep run, in processes that are reused, in trials called by `name`."""
+        """Make the whole sweep run, in reused processes; `name` gives the names of trials."""
         scheduler = type(getattr(self.controller, "_scheduler_alg", None))
         # Not isinstance: those that stop trials early are made from this one, too.
         if scheduler not in (type(None), FIFOScheduler):

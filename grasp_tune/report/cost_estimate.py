@@ -72,7 +72,7 @@ def measure(problem: "TorchProblem", spec: SweepSpec, bases: Mapping[str, Factor
     task = ProbeTask("probe", (0, _SAMPLES), (0, 0), moments=not exact, exact=exact)
     found = worker.run(task)
     assert isinstance(found, ProbeOutcome)
-    model = found.parameters, found.matrices, found.held_out
+    model = found.parameters, found.matrices, found.held_out, found.light
     start = StartPoint(found.gradient_norm, found.value, *model)
     run = dry_run(spec, start)
     trains = [task for item in run.rounds for task in item.tasks if isinstance(task, TrainTask)]
@@ -252,7 +252,6 @@ def estimate_cost(
     grad_norm, value: at the start point; where they are given, neither happens.
     """
     given = experiment.sweep_arguments()
-    fused = given.pop("fused")
     if grad_norm is not None:
         calls = min(experiment.budget, experiment.steps or UNLIMITED)
         if calls == UNLIMITED:
@@ -264,12 +263,10 @@ def estimate_cost(
         return CostEstimate(limited, start, dry_run(spec, start))
     # What follows needs torch; without it a plan takes no time.
     from grasp_tune.config.build import build_parts, settled
-    from grasp_tune.engine.fused import fusion_width
 
     built = build_parts(experiment)
     experiment = settled(experiment, built.problem)
-    width = fusion_width(built.problem, given["method"], fused, experiment.seed)
-    spec, bases = SweepSpec.assemble(**{**given, "budget": experiment.budget, "width": width})
+    spec, bases = SweepSpec.assemble(**{**given, "budget": experiment.budget})
     found = measure(built.problem, spec, bases)
     lanes = any(segment.lanes > 1 for segment in found.run.segments)
     exchange = timed_exchange(found.start.parameters) if lanes else 0.0

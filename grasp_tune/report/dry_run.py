@@ -29,6 +29,7 @@ class StartPoint:
     parameters: int = 1
     matrices: int = 0  # hidden ones among the parameters
     held_out: bool = False  # whether there is validation data
+    light: bool = False  # whether short runs share a task
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +110,8 @@ def _made_up(task: t.Task, start: StartPoint, middle: float) -> t.Outcome:
         gradients = max(1, task.gradients[1] - task.gradients[0])
         values, size = task.values[1] - task.values[0] or gradients, start.parameters
         means = norm, norm**2, size, values, value, value**2
-        return t.ProbeOutcome(
-            task.calls, _ORIGIN, gradients, *means, start.matrices, start.held_out
-        )
+        model = start.matrices, start.held_out, start.light
+        return t.ProbeOutcome(task.calls, _ORIGIN, gradients, *means, *model)
     if isinstance(task, t.TrainTask):
         results = []
         for part in task.segments:

@@ -1,16 +1,16 @@
-"""A sweep whose workers are started by somebody else, such as Ray Tune, on many machines.
+"""A sweep whose workers a framework such as Ray Tune starts, on one machine or many.
 
-Whoever starts them asks `next` for work and hands on what they report. They share a folder, or a
-bucket that pyarrow reaches; one sweep's folder in it:
+The framework asks `next` for work and hands on what the workers report. They share a folder, or a
+bucket that pyarrow reaches. The sweep's own folder in it:
 
     checkpoints/   what tasks leave for each other
     outcomes/      what tasks found, one small file each
-    calls/         oracle calls as they happen, a small file for whoever makes some
+    calls/         oracle calls as they happen, one small file a process
     result.json, model.safetensors
 
-An outcome is in its file before anybody hears of it: a driver that dies forgets nothing, a task
-that is started again finds that it has already been done, and reports may come twice, late, from
-unknown workers, or not at all. The last piece of work, `select`, leaves the chosen model there.
+An outcome is in its file before it is reported. So a driver that dies loses nothing, a task that is
+started again finds its outcome there, and reports may come twice, late, from unknown workers, or
+not at all. The last task, `select`, leaves the chosen model there.
 """
 
 import contextlib
@@ -36,7 +36,6 @@ from grasp_tune.core.search import ATTEMPTS, Progress, Search, Step
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import Outcome, ProbeOutcome, Task, TrainOutcome, TrainTask
 from grasp_tune.engine.checkpoints import Store, Tensors, model_tensors
-from grasp_tune.engine.fused import fusion_width
 from grasp_tune.engine.tensor_file import Content
 from grasp_tune.engine.worker import Worker
 from grasp_tune.optimizers.registry import Factory
@@ -111,13 +110,12 @@ class SharedStorage:
         # Without a folder, only the calls of one process can be counted.
         self.calls = CallCounter(None if self.folder is None else self.folder / "calls")
 
-    def write_outcome(self, task: Task, outcome: Outcome, width: int) -> None:
-        """Record how a task ended; `width` is what the model's shape says about batching runs."""
-        words = json.dumps(encode(task)), json.dumps(encode(outcome))
-        self._outcomes.write(task.id, {}, {"task": words[0], "outcome": words[1], "width": width})
+    def write_outcome(self, task: Task, outcome: Outcome) -> None:
+        task_text, text = json.dumps(encode(task)), json.dumps(encode(outcome))
+        self._outcomes.write(task.id, {}, {"task": task_text, "outcome": text})
 
-    def read_outcome(self, task: Task) -> tuple[Outcome, int] | None:
-        """Return how this very task ended, and the width; None where it has not."""
+    def read_outcome(self, task: Task) -> Outcome | None:
+        """Return how this very task ended; None where it has not."""
         try:
             found = self._outcomes.read(task.id).meta
         except CheckpointError:
@@ -125,7 +123,7 @@ class SharedStorage:
         # Another version of the schedule may have used the id for other work.
         if found["task"] != json.dumps(encode(task)):
             return None
-        return decode(Outcome, json.loads(str(found["outcome"]))), int(found["width"])
+        return decode(Outcome, json.loads(str(found["outcome"])))
 
     def forget(self, task: Task) -> None:
         self._outcomes.delete(task.id)
@@ -133,11 +131,11 @@ class SharedStorage:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Work:
-    """What a worker is to do, with all that it needs besides the problem and the storage."""
+    """A task for a worker, with all that it needs besides the problem and the storage."""
 
     run: str  # which sweep; its folder in the storage
     task: Task  # or `SELECT`: put the chosen model where users find it
-    spec: SweepSpec
+    seed: int  # of the sweep
     bases: Mapping[str, Factory]
     search: Search | None = None  # which has ended, for `SELECT`
 
@@ -146,7 +144,7 @@ class Work:
 
     @property
     def words(self) -> dict[str, Any]:
-        """What it is, for people."""
+        """The task in words, for configs and tables."""
         words = {"task": self.task.id, "phase": self.task.phase, "budget": self.task.calls}
         if isinstance(self.task, TrainTask):
             arms = [segment.arm for segment in self.task.segments]
@@ -159,12 +157,11 @@ class Work:
 
 
 class SharedSweep(Ledger):
-    """The search, who works on what, and what each of them said."""
+    """The search, who runs which task, and what the workers have reported."""
 
-    def __init__(self, spec: SweepSpec, bases: Mapping[str, Factory], *, width_known: bool) -> None:
+    def __init__(self, spec: SweepSpec, bases: Mapping[str, Factory]) -> None:
         super().__init__(Search(spec), select=True)
         self._given, self.bases = spec, bases
-        self._width_known = width_known  # otherwise the first outcome says it
         # Names the sweep's folder in the storage: what fixes the sweep, and which time it is run.
         self._kind = fingerprint(spec.to_dict())
         self.run = self._kind + uuid.uuid4().hex[:8]
@@ -172,11 +169,12 @@ class SharedSweep(Ledger):
         self._under_way: dict[str, int] = {}  # oracle calls of running tasks, as last reported
 
     def begin_again(self, **changes: Any) -> None:
-        """Change the spec, before anything but the probe has ended."""
-        before = self.search
-        self.search = Search(replace(before.spec, **changes))
-        self.search.repeated, self.search.notes = before.repeated, before.notes
-        self.search.replay({}, before.failures)
+        """Change the spec; outcomes that still fit are found in the storage again."""
+        spec = replace(self.search.spec, **changes)
+        self.search = Search.from_state(self._without_outcomes(spec), spec)
+
+    def _without_outcomes(self, spec: SweepSpec) -> dict[str, Json]:
+        return {**self.search.state(), "spec": spec.to_dict(), "outcomes": {}}
 
     @property
     def progress(self) -> Progress:
@@ -185,16 +183,16 @@ class SharedSweep(Ledger):
         return replace(found, calls=found.calls + sum(self._under_way.values()))
 
     def next(self, owner: str = "") -> Any:
-        """Return the owner's `Work`, or that others must end first, or that all is done."""
+        """Return `Work` for the owner, or that other tasks must end first, or that all is done."""
         while not isinstance(step := super().next(owner), Step):
             if step is not SELECT and self.storage is not None:
                 if step.id in self.search.outcomes:
                     self.storage.forget(step)  # what it left is lost
                 elif (known := self.storage.read_outcome(step)) is not None:
-                    self._tell(step.id, *known)  # a run that was cut off had done it
+                    self.ended(step.id, known)  # a run that was cut off had done it
                     continue
             ended = self.search if step is SELECT else None
-            return Work(self.run, step, self.search.spec, self.bases, ended)
+            return Work(self.run, step, self.search.spec.seed, self.bases, ended)
         return step
 
     def catch_up(self) -> None:
@@ -205,7 +203,7 @@ class SharedSweep(Ledger):
             self.give_back(task)
 
     def hear(self, owner: str, row: Mapping[str, Any]) -> None:
-        """Learn from what an owner reports: what `SharedTrial` says."""
+        """Take in a row that an owner's `SharedTrial` has reported."""
         key, status, lost = str(row.get("task")), row.get("status"), row.get("checkpoint")
         if row.get("run") != self.run:
             return
@@ -223,17 +221,11 @@ class SharedSweep(Ledger):
                 self.ended(key, SELECT)
             elif task is None or (known and key not in self.running):
                 self.running.pop(key, None)  # of a sweep just restored: the storage knows it
-            elif (record := self.storage.read_outcome(task)) is not None:
-                self._tell(key, *record)
+            elif (outcome := self.storage.read_outcome(task)) is not None:
+                self.ended(key, outcome)
             elif not known:  # else it comes late, and the task is being done again
                 words = "is not in the storage that the driver sees: with several machines,"
                 raise SearchError(f"{key} ended, but its outcome {words} storage_path {SHARED}")
-
-    def _tell(self, key: str, outcome: Outcome, width: int) -> None:
-        if not self._width_known:  # as the model's shape asks
-            self._width_known = True
-            self.begin_again(width=width)
-        self.ended(key, outcome)
 
     def ended(self, key: str, how: Ended) -> None:
         self._under_way.pop(key, None)
@@ -258,19 +250,15 @@ class SharedSweep(Ledger):
         return Result.of(search, self.best_tensors(store), build)
 
     def state(self) -> dict[str, Json]:
-        search = {name: getattr(self.search, name) for name in ("repeated", "notes", "failures")}
-        own = {"spec": self._given.to_dict(), "run": self.run, "selected": self.selected}
-        return {"format": 3, **search, **own}
+        """Return everything but the outcomes, which are in the storage."""
+        search = self._without_outcomes(self._given)
+        return {"search": search, "run": self.run, "selected": self.selected}
 
     def load(self, state: Json) -> None:
         """Go on from `state`, in a new sweep; raise where it belongs to another one."""
-        if not isinstance(state, dict) or state.get("format") != 3:
-            raise InputError("not a sweep's state of format 3")
-        if difference := self._given.difference(state["spec"]):
-            raise InputError(f"the saved search differs from this one: {difference}")
-        self.search.repeated, self.search.notes = state["repeated"], state["notes"]
-        self.search.replay({}, state.get("failures"))
-        self.run, self.selected = state["run"], state["selected"]
+        saved = state if isinstance(state, dict) else {}
+        self.search = Search.from_state(saved.get("search"), self._given)
+        self.run, self.selected = saved["run"], saved["selected"]
 
     def adopt(self, filesystem: arrow.FileSystem, folder: str) -> bool:
         """Go on from what the latest run of this very sweep left in a folder, if there is one."""
@@ -294,12 +282,12 @@ def fault_row(error: GraspError, work: Work) -> dict[str, Any]:
 
 
 class SharedTrial:
-    """What a worker does around its work, and what it reports; see `loop.task_optimizer.TaskTrial`.
+    """A worker's side: storage, counts of calls and reports; see `loop.task_optimizer.TaskTrial`.
 
     open_storage: gives the sweep's storage, as this machine sees it.
     report: tells the driver, with the chosen model where there is a result.
-    metric: what all rows have besides the usual columns.
-    silence: seconds since the driver last heard of the worker.
+    metric: a column that all rows have besides the usual ones.
+    silence: seconds since the worker's last report.
     """
 
     def __init__(
@@ -310,7 +298,7 @@ class SharedTrial:
         metric: str | None = None,
         silence: float = 0.0,
     ) -> None:
-        self.work, self.seed, self._report = work, work.spec.seed, report
+        self.work, self.seed, self._report = work, work.seed, report
         self.task = work.task if work.search is None else None
         self._calls, self._reported = 0, time.monotonic() - silence
         # Every row has every column. `score` and `loss` are numbers in the last trial only, so that
@@ -323,7 +311,7 @@ class SharedTrial:
         self.store = self.storage.store
         known = None if self.task is None else self.storage.read_outcome(self.task)
         if known is not None:  # a worker that was cut off had done it
-            self._ended(known[0])
+            self._ended(known)
         self._add = self.storage.calls.counter()
 
     def _tell(self, row: dict[str, Any], result: Result | None = None) -> None:
@@ -348,13 +336,10 @@ class SharedTrial:
     def end(self, outcome: Outcome, worker: Worker | None = None) -> NoReturn:
         """Put the outcome into the storage, then report it; `worker`: who has made it."""
         assert self.task is not None
-        width = 0
-        if worker is not None and isinstance(outcome, ProbeOutcome):
-            # The first to end says what the driver cannot see.
-            width = fusion_width(worker.oracle.problem, self.work.spec.method, "auto", self.seed)
-            if not self.store.exists(START):  # whoever stops the sweep early may be given x0
-                self.store.write(START, worker.start, {})
-        self.storage.write_outcome(self.task, outcome, width)
+        start = worker.start if worker is not None and isinstance(outcome, ProbeOutcome) else None
+        if start is not None and not self.store.exists(START):  # for a sweep that is stopped
+            self.store.write(START, start, {})
+        self.storage.write_outcome(self.task, outcome)
         self._ended(outcome)
 
     def _ended(self, outcome: Outcome) -> NoReturn:

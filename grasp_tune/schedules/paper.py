@@ -63,7 +63,7 @@ class Paper:
 
         segments = paper_segments(spec, plan, method.base_name(self))
         norms = plan.score == "gradient"
-        tasks = train_tasks("train", segments, spec.width, exact=exact, norms=norms)
+        tasks = train_tasks("train", segments, spec.task_width(start), exact=exact, norms=norms)
         sums = tuple(map(part_key, range(parts if parts > 1 else 0)))
         known = yield Round(tasks, plan=plan, discard=sums)
         rows = train_candidates(tasks, known, by)

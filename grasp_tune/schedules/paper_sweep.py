@@ -43,7 +43,7 @@ def plan_paper_sweep(state: PromoteState) -> PaperSweep | None:
             continue
         segments = paper_segments(spec, plan, spec.method.paper_base, state.next_run)
         norms, exact = plan.score == "gradient", spec.method.exact
-        tasks = train_tasks("paper", segments, spec.width, exact=exact, norms=norms)
+        tasks = train_tasks("paper", segments, spec.task_width(start), exact=exact, norms=norms)
         state.left -= plan.training_calls + plan.ensemble_calls
         state.next_run += len(plan.cells)
         return PaperSweep(share, plan, tasks)

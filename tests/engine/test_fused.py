@@ -1,13 +1,19 @@
 """Runs of a small model as one task: the same bits as one by one."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.methods import NonConvex
-from grasp_tune.core.tasks import Segment
-from grasp_tune.engine.fused import WIDTH, fusion_width, pays, task_threads
+from grasp_tune.core.spec import WIDTH, SweepSpec
+from grasp_tune.core.tasks import ProbeOutcome, ProbeTask, Segment
+from grasp_tune.engine.fused import pays, task_threads
+from grasp_tune.engine.worker import Worker
+from grasp_tune.runtime.store import TemporaryStore
 from tests.engine import workbench
 from tests.engine.workbench import Bench, arms, same_bits
 
@@ -38,16 +44,26 @@ def test_auto_joins_runs_of_small_models_of_dense_layers_only() -> None:
 
 
 def test_the_width_follows_the_choice_and_the_model() -> None:
-    problem, large = workbench.problem(), workbench.problem(lambda: nn.Linear(3000, 1000))
-    method = NonConvex()
-    assert fusion_width(problem, method, "auto", 0) == WIDTH
-    assert fusion_width(large, method, "auto", 0) == 0
-    assert fusion_width(large, method, True, 0) == WIDTH
-    assert fusion_width(problem, method, False, 0) == 0
+    def width(model: Callable[[], nn.Module], method: NonConvex, fused: Any) -> int:
+        worker = Worker(workbench.problem(model), 0, TemporaryStore())
+        start = worker.run(ProbeTask("probe", (0, 1)))
+        assert isinstance(start, ProbeOutcome)
+        return SweepSpec.assemble(method, 100, fused=fused)[0].task_width(start)
+
+    def large() -> nn.Module:
+        return nn.Sequential(
+            nn.Linear(workbench.FEATURES, 9000), nn.Linear(9000, workbench.CLASSES)
+        )
+
+    small, method = workbench.linear, NonConvex()
+    assert width(small, method, "auto") == WIDTH
+    assert width(large, method, "auto") == 0
+    assert width(large, method, True) == WIDTH
+    assert width(small, method, False) == 0
     own = NonConvex(base=lambda params, value: torch.optim.SGD(params, lr=value))
-    assert fusion_width(problem, own, "auto", 0) == 0
+    assert width(small, own, "auto") == 0
     with pytest.raises(InputError, match="fused: got 'yes', expected True, False or 'auto'"):
-        fusion_width(problem, method, "yes", 0)  # type: ignore[arg-type]
+        width(small, method, "yes")
 
 
 @pytest.mark.parametrize(

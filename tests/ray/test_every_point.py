@@ -58,7 +58,7 @@ def trial(work: Work, folder: Path, before: Before) -> dict[str, object]:
 
 def sweep(folder: Path, before: Before = lambda: None) -> gt.Result:
     """The driver: asks, starts a trial, and hears how it ended; goes on from what is there."""
-    shared = SharedSweep(SPEC, {}, width_known=True)
+    shared = SharedSweep(SPEC, {})
     shared.adopt(DISK, str(folder))
     shared.storage = SharedStorage(DISK, str(folder / shared.run))
     number = 0

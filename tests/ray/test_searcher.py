@@ -46,10 +46,12 @@ def test_one_trial_after_the_other_gives_the_local_result(tmp_path: Path, local:
 
 
 def test_the_shape_of_the_model_decides_the_width_as_it_does_locally(tmp_path: Path) -> None:
-    shop = Shop(GraspSearcher(gt.NonConvex(), budget=BUDGET), tmp_path)
+    method = gt.NonConvex(L_eps=0.5, F_eps=0.5)
+    how: Any = {"schedule": "paper", "ensemble": "window"}
+    shop = Shop(GraspSearcher(method, 400, **how), tmp_path)
     shop.finish()
-    local = gt.minimize(linear_problem()(), BUDGET, progress=False)  # fused="auto"
-    assert local.spec["width"] > 0
+    assert "train-run001to008" in shop.done  # eight runs share a task
+    local = gt.minimize(linear_problem()(), 400, method, progress=False, **how)  # fused="auto"
     assert same(shop.searcher.result, local)
 
 

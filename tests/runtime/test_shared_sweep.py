@@ -35,16 +35,16 @@ def storages(folder: Path, run: str = "run") -> list[SharedStorage]:
 def test_an_outcome_comes_back_for_the_very_task_that_wrote_it(tmp_path: Path) -> None:
     for storage in storages(tmp_path):
         assert storage.read_outcome(TASK) is None
-        storage.write_outcome(TASK, OUTCOME, 64)
+        storage.write_outcome(TASK, OUTCOME)
         found = storage.read_outcome(TASK)
         assert found is not None
-        assert repr(found) == repr((OUTCOME, 64))  # NaN included
+        assert repr(found) == repr(OUTCOME)  # NaN included
         assert storage.read_outcome(ProbeTask("probe", (0, 8))) is None
 
 
 def test_a_damaged_outcome_is_none(tmp_path: Path) -> None:
     storage = storages(tmp_path)[0]
-    storage.write_outcome(TASK, OUTCOME, 0)
+    storage.write_outcome(TASK, OUTCOME)
     (path,) = tmp_path.glob("**/outcomes/probe.safetensors")
     path.write_bytes(path.read_bytes()[:-40])
     assert storage.read_outcome(TASK) is None
@@ -55,9 +55,9 @@ def test_files_of_another_sweep_are_refused(tmp_path: Path) -> None:
         storages(tmp_path / "a"), storages(tmp_path / "b", "other"), strict=True
     ):
         storage.store.write("x0", {"param.w": torch.ones(3)}, {})
-        storage.write_outcome(TASK, OUTCOME, 0)
+        storage.write_outcome(TASK, OUTCOME)
         other.store.write("x1", {}, {})
-        other.write_outcome(TASK, OUTCOME, 0)
+        other.write_outcome(TASK, OUTCOME)
     for mine, theirs in zip(*(sorted(tmp_path.glob(f"{at}/**/*.s*")) for at in "ab"), strict=True):
         theirs.with_name(mine.name).write_bytes(mine.read_bytes())
     for other in storages(tmp_path / "b", "other"):
@@ -110,14 +110,14 @@ def test_a_damaged_remote_checkpoint_is_named(tmp_path: Path) -> None:
 
 def test_a_probe_that_was_given_up_is_asked_for_again_after_a_restore() -> None:
     spec = SweepSpec(gt.NonConvex(), 300)
-    sweep = SharedSweep(spec, {}, width_known=True)
+    sweep = SharedSweep(spec, {})
     for number in range(ATTEMPTS - 1):
         assert isinstance(sweep.next(f"trial{number}"), Work)
         sweep.gone(f"trial{number}", "the network is down")
     assert isinstance(sweep.next("last"), Work)
     with pytest.raises(gt.SearchError, match="the network is down"):
         sweep.gone("last", "the network is down")
-    again = SharedSweep(spec, {}, width_known=True)
+    again = SharedSweep(spec, {})
     again.load(sweep.state())
     work = again.next("fresh")
     assert isinstance(work, Work) and work.task.id.startswith("probe")
@@ -125,11 +125,11 @@ def test_a_probe_that_was_given_up_is_asked_for_again_after_a_restore() -> None:
 
 def test_failures_outlive_the_driver() -> None:
     spec = SweepSpec(gt.NonConvex(), 300)
-    sweep = SharedSweep(spec, {}, width_known=False)
+    sweep = SharedSweep(spec, {})
     for number in range(ATTEMPTS - 1):
         sweep.next(f"trial{number}")
         sweep.gone(f"trial{number}", "the network is down")
-    again = SharedSweep(spec, {}, width_known=False)
+    again = SharedSweep(spec, {})
     again.load(json.loads(json.dumps(sweep.state())))
     again.begin_again(probe_parts=1)
     again.next("last")
@@ -140,7 +140,7 @@ def test_failures_outlive_the_driver() -> None:
 def test_only_a_checkpoint_that_the_work_reads_is_made_again() -> None:
     spec = SweepSpec(gt.NonConvex(), 300)
     task = TrainTask("part", (Segment(Arm.of(1, "sgd", 0.1), 10, 20),))
-    works = Work("run", task, spec, {}), Work("run", SELECT, spec, {}, Search(spec))
+    works = Work("run", task, 0, {}), Work("run", SELECT, 0, {}, Search(spec))
     for work, key in zip(works, (task.reads[0], "x0"), strict=True):
         assert fault_row(CheckpointError("gone", key), work)["checkpoint"] == key
         assert "full" in fault_row(gt.InputError("a full sentence"), work)["reason"]
