@@ -1,14 +1,15 @@
-"""The study as the event log that all processes of a sweep share.
+"""A study as the log that all processes of a sweep share: who holds which task, how it ended.
 
-A trial says on a label which task it holds, and which turn of it. Storages number trials in the
-order in which they become visible, so of two that are born with the same label all processes agree
-on the first; the other one ends at once. A trial that Optuna has made writes its label and looks
-again: where another bears the same, it takes another task; the later of two always sees the first.
-What a task came to is written on its trial. Every process reads the same trials, so that its own
-search learns the same events and decides the same.
+A trial has a label with its task and the number of the attempt, the turn. Two processes may want
+the same task at once. Where we create the trial, the label is part of it, and storages number
+trials in the order in which they become visible: the first one holds the task, and the other ends.
+Where Optuna has created it, the label is written later: the process then reads all trials again,
+and takes another task where another trial has the same label. Of two, the later one always sees
+the earlier. How a task ended is written on its trial. All processes read the same trials, so their
+searches are told the same and decide the same.
 
-Goes past Optuna's public interface to its storage: system attributes, and trials that are born
-with attributes, have no other door.
+This uses Optuna's storage directly: the public interface offers neither system attributes nor
+trials that have attributes from the beginning.
 """
 
 import contextlib
@@ -40,7 +41,7 @@ from grasp_tune.schedules.cells import Cells
 
 logger = logging.getLogger(__name__)
 
-TASK = "grasp:task"  # trial, user attribute: the task that it holds, or that none was left
+TASK = "grasp:task"  # trial, user attribute: its label, with no task where none was left
 CALLS = "grasp:calls"  # trial: the oracle calls that it used
 BEAT = "grasp:beat"  # trial: changes while its worker lives
 OUTCOME = "grasp:outcome"  # trial: what its task found
@@ -51,18 +52,12 @@ CHOICE = "grasp:choice"  # study: the chosen candidate and its certificate
 
 PIECE = 30_000  # characters a value: some databases hold 64 KB
 SPAN = FloatDistribution(1e-300, 1e300, log=True)  # of a step size, radius or distance
-FRONT = 8  # tasks from the front of the line among which a process picks one, so as not to collide
+FRONT = 8  # a process picks one of the first so many tasks, lest all processes want the same one
 MARKS = 8  # points of a training curve that are reported: each costs a write
 
 
-def trials_of(study: Study) -> list[FrozenTrial]:
-    """Return all trials by number, as stored now; not to be changed."""
-    # Not `study.get_trials`: it may answer from before the last write, and some pruners filter it.
-    return study._storage.get_all_trials(study._study_id, deepcopy=False)
-
-
 def label_of(trial: FrozenTrial | optuna.Trial) -> dict[str, Any]:
-    """Return what a trial says of its task; empty where it says nothing, as others' trials do."""
+    """Return a trial's label, empty for trials that are not ours."""
     label = trial.user_attrs.get(TASK)
     # Optuna's retries inherit the attributes of the trial that failed, its number too.
     if isinstance(label, dict) and label.get("trial", trial.number) == trial.number:
@@ -96,7 +91,7 @@ def in_optimize(study: Study) -> bool:
 
 
 def _put_json(put: Callable[[str, str], None], key: str, value: Json) -> None:
-    """Write JSON values in pieces that every database holds, and what ends a longer text before."""
+    """Write a value as JSON, in pieces that every database holds, and an empty one at the end."""
     text = json.dumps(value, separators=(",", ":"))
     for at in reversed(range(0, len(text) + PIECE, PIECE)):  # who finds the first finds all
         put(f"{key}:{at // PIECE}", text[at : at + PIECE])
@@ -116,8 +111,8 @@ def set_study_json(study: Study, key: str, value: Json) -> None:
 def study_json(study: Study, key: str, wanted: Json = None) -> Json:
     """Return what `set_study_json` wrote, after writing `wanted` where there is nothing.
 
-    Of two processes that write at the same time one wins, for both: what is there in the end is
-    read again. Later writers do not exist, because they find something.
+    Of two processes that write at the same time one wins, and both return its value, since what is
+    there is read again. Later processes find a value and write none.
     """
     try:
         found = _get_json(study._storage.get_study_user_attrs(study._study_id), key)
@@ -131,11 +126,11 @@ def study_json(study: Study, key: str, wanted: Json = None) -> Json:
 
 
 def spec_on(study: Study, wanted: SweepSpec | None = None) -> SweepSpec | None:
-    """Return the sweep on a study, None without; `wanted` is written then."""
+    """Return the sweep that is written on a study; without one, write and return `wanted`."""
     data = study_json(study, SETTING, None if wanted is None else wanted.to_dict())
     if data is None:
         return None
-    # Of an optimizer of the user's own the name will do.
+    # A user's own optimizer is not called here: a type with its name stands for it.
     module, own, name = (base := data["method"].get("base") or "").partition(":")
     bases = {base: type(name, (), {"__module__": module})} if own else {}
     return SweepSpec.from_dict(data, bases)
@@ -143,14 +138,18 @@ def spec_on(study: Study, wanted: SweepSpec | None = None) -> SweepSpec | None:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How often a worker says that it lives, and after how much silence it is thought dead."""
+    """How often a worker sends a heartbeat, and after how much silence it is taken for dead.
 
-    every: float = 5.0  # seconds between two signs of life
-    grace: float = 60.0  # seconds of silence
+    every: seconds between two heartbeats.
+    grace: seconds of silence.
+    """
+
+    every: float = 5.0
+    grace: float = 60.0
 
     @classmethod
     def of(cls, study: Study) -> "Timing":
-        """Return the study's own timing where its storage has a heartbeat, else ours."""
+        """Return the heartbeat settings of the study's storage, ours where it has none."""
         storage = study._storage
         every = getattr(storage, "get_heartbeat_interval", lambda: None)()
         if every is None:
@@ -162,7 +161,7 @@ class Timing:
 class StudyLog:
     """The trials of one sweep on a study: who holds which task, and how they ended.
 
-    All processes agree on the sweep; `InputError` where the study has another one.
+    Raises `InputError` where another sweep is written on the study.
     """
 
     def __init__(self, study: Study, spec: SweepSpec, timing: Timing | None = None) -> None:
@@ -173,24 +172,24 @@ class StudyLog:
         self.study, self.storage = study, study._storage
         self.sweep = fingerprint(spec.to_dict(), study.study_name)
         self.timing = timing or Timing.of(study)
-        self.trials: list[FrozenTrial] = []  # all of the study
-        self._bearers: dict[tuple[str, int], list[FrozenTrial]] = {}  # of a label: (task, turn)
+        self._bearers: dict[tuple[str, int], list[FrozenTrial]] = {}  # by task and turn
         self._outcomes: dict[int, Outcome | None] = {}  # by trial number: read once
-        self._wanted: dict[str, Any] = {}  # tasks to be run, and not ended as far as we have told
+        self._wanted: dict[str, Any] = {}  # tasks whose end has not been reported yet, by id
         self._turns: Counter[str] = Counter()  # task id -> its turn now
         self._beats: dict[int, tuple[object, float]] = {}  # by trial: the last one, and its time
         self.refresh()
 
     def refresh(self) -> None:
-        self.trials, self._bearers = trials_of(self.study), {}
-        for trial in self.trials:
+        self._bearers = {}
+        # Not `study.get_trials`: it may lag behind the last write, and some pruners filter it.
+        for trial in self.storage.get_all_trials(self.study._study_id, deepcopy=False):
             label = label_of(trial)
             if label.get("sweep") == self.sweep and label["task"]:
                 self._bearers.setdefault((label["task"], label["turn"]), []).append(trial)
 
     @property
     def holders(self) -> list[FrozenTrial]:
-        """The trials that count: of several with one label the first."""
+        """The trials that hold a task: of several with the same label the first."""
         return [bearers[0] for bearers in self._bearers.values()]
 
     def running(self) -> list[FrozenTrial]:
@@ -208,12 +207,12 @@ class StudyLog:
 
     @property
     def origin(self) -> str | None:
-        """The digest of the start point that the others have, None before anyone has said."""
+        """The digest of the start point that the outcomes so far have, None without any."""
         known = map(self.outcome, self.holders)
         return next((outcome.origin for outcome in known if outcome is not None), None)
 
     def outcome(self, trial: FrozenTrial) -> Outcome | None:
-        """Return what a trial that has ended found, None where it did not."""
+        """Return the outcome on a trial that has ended, None where there is none."""
         if trial.number not in self._outcomes and trial.state.is_finished():
             try:
                 found = _get_json(trial.system_attrs, OUTCOME)
@@ -227,7 +226,7 @@ class StudyLog:
     def ended(self, trial: FrozenTrial) -> Any:
         """Return how a trial's task ended; None where it has not, or its worker raised an error.
 
-        Whoever raised it has said so to its user; whoever comes later tries again.
+        That error has been raised in the worker's own process; other processes run the task again.
         """
         kind, words = trial.system_attrs.get(FAULT, (DIED, "its worker died"))
         if not trial.state.is_finished() or kind == ERROR:
@@ -238,19 +237,19 @@ class StudyLog:
         return found or (SELECT if trial.state == TrialState.COMPLETE else Died(words))
 
     def want(self, task: Any) -> None:
-        """Remember the task: some process on the study will run it."""
+        """Have the task run, by whichever process on the study takes it."""
         self._wanted[task.id] = task
 
     def unclaimed(self) -> list[Any]:
         return [task for task in self._wanted.values() if self._holder(task.id) is None]
 
     def heard(self, key: str) -> None:
-        """The caller knows how a task ended, before it is on the study."""
+        """Note that the caller knows how a task ended; `news` will not report it."""
         self._wanted.pop(key, None)
         self._turns[key] += 1
 
     def news(self) -> list[tuple[Any, Any]]:
-        """Return what has ended, in the order of the trials: the same for whoever comes late."""
+        """Return what has ended since, in the order of the trials: the same in all processes."""
         self.refresh()
         found: dict[int, tuple[Any, Any]] = {}
         for task in list(self._wanted.values()):
@@ -261,7 +260,7 @@ class StudyLog:
         return [found[number] for number in sorted(found)]
 
     def _holder(self, key: str) -> FrozenTrial | None:
-        """Return the trial that decides how the task ends, None where it is still to be made."""
+        """Return the trial that holds a task in its present turn, None where no process has it."""
         while True:
             trial = next(iter(self._bearers.get((key, self._turns[key]), ())), None)
             if trial is None or not trial.state.is_finished() or self.ended(trial) is not None:
@@ -273,14 +272,14 @@ class StudyLog:
         return self._bearers[key, self._turns[key] - 1][0]
 
     def end_silent(self) -> bool:
-        """End a trial whose worker is gone, by our own clock; return whether there was one."""
+        """End one trial whose worker is dead or silent; return whether there was one."""
         now = time.monotonic()
         for trial in self.running():
             beat, label = trial.system_attrs.get(BEAT), label_of(trial)
             before, since = self._beats.get(trial.number, (beat, now))
             since = since if before == beat else now
             self._beats[trial.number] = beat, since
-            worker = label["worker"]  # nobody can tell of a trial that was asked for by hand
+            worker = label["worker"]  # empty where it was asked for by hand, and nobody can tell
             if worker and (now - since > self.timing.grace or files.is_dead(worker)):
                 if end_trial(self.study, trial._trial_id, TrialState.FAIL):
                     logger.warning("the worker of %s is gone: it is run again", label["task"])
@@ -288,7 +287,7 @@ class StudyLog:
         return False
 
     def beat(self, trials: Iterable[int], calls: int) -> None:
-        """Say on some trials of this process that it lives, and how many calls it made."""
+        """Write a heartbeat and the number of calls on trials of this process."""
         # Optuna's own heartbeat exists for relational databases alone and asks for equal clocks.
         for trial_id in trials:
             try:
@@ -301,7 +300,7 @@ class StudyLog:
 
     @contextlib.contextmanager
     def beating(self, trials: Iterable[int], calls: Callable[[], int]) -> Iterator[None]:
-        """Beat in a thread of its own while the block runs."""
+        """Write heartbeats in a thread while the block runs."""
         done = threading.Event()
 
         def work() -> None:
@@ -317,7 +316,7 @@ class StudyLog:
             thread.join()
 
     def shown(self, task: Any) -> dict[str, Json]:
-        """Return the user attributes of a trial that holds a task; None: none was left."""
+        """Return the user attributes of a trial that holds a task; None: no task was left."""
         key = "" if task is None else task.id
         more = {} if task is None else {"phase": task.phase, "budget": task.calls}
         label = {"sweep": self.sweep, "worker": files.process_name(), "task": key}
@@ -340,10 +339,10 @@ class StudyLog:
         return None
 
     def take(self, trial: FrozenTrial, task: Any) -> bool:
-        """Give a task, or none, to a trial that Optuna made; False where another wants it, too."""
+        """Give a task, or none, to a trial that Optuna made; False where another trial has it."""
         shown = self.shown(task)
         shown[TASK]["trial"] = trial.number
-        if not in_optimize(self.study):  # another process may tell what was asked here
+        if not in_optimize(self.study):  # then another process may call `tell`
             shown[TASK]["worker"] = ""
         show_trial(self.study, trial, shown)
         self.refresh()

@@ -1,7 +1,7 @@
-"""Inside an objective of the user's own: the whole method, task by task, or all of it at once.
+"""The method inside an objective of the user's own: one task a trial, or a whole sweep a trial.
 
-With `TaskSampler` each trial is given one task of the method. What the task found is written on its
-trial, which ends pruned: it is no result. The last trial has the chosen weights; its value counts.
+With `TaskSampler` each trial runs one task. Its outcome is written on the trial, which is then
+pruned, since a task is no result. The last trial has the chosen weights; its value counts.
 """
 
 import contextlib

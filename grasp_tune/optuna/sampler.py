@@ -1,7 +1,7 @@
-"""Cells for an objective of the user's own: the sampler, a trial's budget, and the choice.
+"""A step size for an objective of the user's own: the sampler, a trial's budget, and the choice.
 
-The cells are those of a search for a step size, or of the paper's plan. Trials may leave candidates
-as artifacts, of which `select` returns the best.
+A trial is one cell of a search for the step size, or of the paper's plan. Trials may upload
+candidates as artifacts; `select` returns the best of them.
 """
 
 import math
@@ -38,7 +38,7 @@ from grasp_tune.schedules.cells import Cells, CellSearch, cell_id, cell_of, cell
 
 
 class CellLog(StudyLog):
-    """The cells of a plan on a study: a trial's value says how its cell went."""
+    """The cells of a sweep on a study: a trial's value is the score of its cell."""
 
     def shown(self, task: Any) -> dict[str, Json]:
         label = super().shown(task)[TASK]
@@ -196,20 +196,29 @@ class GraspSampler(StudySampler):
 
 
 class Budget:
-    """Iterates over the oracle calls of one trial: 0, 1, 2, ... or every `per_step`-th.
+    """Iterates over a trial's oracle calls, 0, 1, 2, ..., and ends normally, so that it completes.
 
     With `GraspSampler(..., resume=True)` a trial may go on from an earlier one: `parent` is the
     number of the trial whose checkpoint the objective loads, and the calls are counted from
     `start`; `parent` is None where the trial begins at x0.
 
-    trial: whose calls they are.
-    total: where the calls end.
-    step: calls of one iteration.
+    trial: what the objective was given.
+    per_step: oracle calls of one optimizer step; 2 for UniXGrad.
+    calls: the budget of a trial that has no cell because its value was enqueued.
+
+    Raises `TrialPruned` in a trial for which no cell was left.
     """
 
-    def __init__(self, trial: Trial, total: int, step: int) -> None:
-        self._trial, self._step, self._label = trial, step, label_of(trial)
-        self.total: int = self._label.get("budget", total)
+    def __init__(self, trial: Trial, *, per_step: int = 1, calls: int | None = None) -> None:
+        prune_surplus(trial)
+        self._trial, self._label = trial, label_of(trial)
+        self._step = whole("per_step", per_step)
+        if not self._label.get("index") and calls is None:
+            raise InputError(
+                f"trial {trial.number} has no cell: its study has no GraspSampler, or its value "
+                "was enqueued; say its budget: grasp_budget(trial, calls=...)"
+            )
+        self.total: int = self._label.get("budget", calls or 0)
         self.keep: tuple[int, ...] = tuple(self._label.get("keep", ()))
         self.start: int = self._label.get("start", 0)
         self.parent: int | None = self._label.get("parent")
@@ -243,23 +252,7 @@ class Budget:
         return bool(due)
 
 
-def grasp_budget(trial: Trial, *, per_step: int = 1, calls: int | None = None) -> Budget:
-    """Return the trial's oracle calls as an iterator that ends normally, so that it completes.
-
-    trial: what the objective was given.
-    per_step: oracle calls of one optimizer step; 2 for UniXGrad.
-    calls: the budget of a trial that has no cell because its value was enqueued.
-
-    Raises `TrialPruned` in a trial for which no cell was left.
-    """
-    whole("per_step", per_step)
-    prune_surplus(trial)
-    if not label_of(trial).get("index") and calls is None:
-        raise InputError(
-            f"trial {trial.number} has no cell: its study has no GraspSampler, or its value was "
-            "enqueued; say its budget: grasp_budget(trial, calls=...)"
-        )
-    return Budget(trial, calls or 0, per_step)
+grasp_budget = Budget  # as objectives call it
 
 
 def select(

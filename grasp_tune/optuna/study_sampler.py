@@ -1,7 +1,7 @@
-"""Samplers that give each trial of `study.optimize` a task, agreed by processes without a lock.
+"""Samplers that give each trial of `study.optimize` a task; processes agree without a lock.
 
-A trial for which there is nothing yet waits a little for what others run, and ends without a task;
-so `timeout=` and Ctrl-C end a study in about their time.
+A trial for which there is no task yet waits a little for the tasks that run, and then ends without
+one; so `timeout=` and Ctrl-C end a study in about their time.
 """
 
 import contextlib
@@ -34,11 +34,11 @@ Space = dict[str, BaseDistribution]
 
 @dataclass(slots=True)
 class _Held:
-    """A trial of this process that holds a task, while it runs."""
+    """A running trial of this process that holds a task."""
 
     task: str
     trial_id: int
-    thread: int = 0  # whose loop runs it; 0 where it was asked for outside of `optimize`
+    thread: int = 0  # the thread whose `optimize` runs it; 0 where it was asked for outside
     calls: int = 0
     living: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
@@ -61,7 +61,7 @@ class Assignments(Ledger):
         self._warned = False
 
     def take(self, trial: FrozenTrial) -> None:
-        """Give a trial its task, or none where nothing comes up within a while."""
+        """Give a trial its task, or none where there is no task within a while."""
         thread = threading.get_ident() if in_optimize(self.study) else 0
         for number, held in list(self.held.items()):
             if thread and held.thread == thread:  # Ctrl-C left it behind in this thread's loop
@@ -79,7 +79,8 @@ class Assignments(Ledger):
                 self.learn()
                 free = self.log.unclaimed()
                 fits = [t for t in free if given is None or t.segments[0].arm.value == given]
-                # Others may lead to further tasks, or die: one that was asked for by hand cannot.
+                # The end of a running task may bring further ones, and its worker may die; whether
+                # the worker of a trial that was asked for by hand lives, nobody can tell.
                 running = self.log.running()
                 hope = any(self.growing or label_of(item)["worker"] for item in running)
                 late = time.monotonic() - begun > patience
@@ -88,7 +89,7 @@ class Assignments(Ledger):
                     taken = self.log.take(trial, found)
             if not taken:
                 time.sleep(pause * random.uniform(0.5, 1.0))
-                front, pause = FRONT, min(2 * pause, longest)  # not what another one wants, too
+                front, pause = FRONT, min(2 * pause, longest)  # not the one that others want, too
         if found:
             self._idle = None
             held = self.held[trial.number] = _Held(found.id, trial._trial_id, thread)
@@ -97,7 +98,7 @@ class Assignments(Ledger):
                 held.living.enter_context(beating)
 
     def forget(self, number: int, how: Any = None) -> None:
-        """Learn that a trial of this process is over, and how, before that is on the study."""
+        """Note that a trial of this process is over, and how, before that is on the study."""
         if (held := self.held.pop(number, None)) is not None:
             held.living.close()
             if how is not None:
@@ -106,7 +107,7 @@ class Assignments(Ledger):
                     self.ended(held.task, how)
 
     def learn(self) -> "Assignments":
-        """Hear what has ended on the study, and return itself."""
+        """Take in what has ended on the study; return itself."""
         with self._lock:
             while True:
                 while not isinstance(step := self.next(), Step):
@@ -120,7 +121,7 @@ class Assignments(Ledger):
         return self
 
     def exhausted(self) -> bool:
-        """Return whether no task waits for a trial, now or later, unless one that runs fails."""
+        """Return whether no task is left to give, now or later, unless a running one fails."""
         with self._lock:
             self.log.end_silent()
             self.learn()

@@ -1,8 +1,9 @@
-"""One loop for every body: ask the search for a task, have it run, tell the outcome, save.
+"""The loop of every body: ask the search for a task, have it run, tell the outcome, save.
 
-`driver` is the loop, and the ledger of who runs what; `executor` is what it asks of those who run
-tasks: submit, poll, cancel. Where workers are started by others, such as Ray Tune, `shared_sweep`
-and `cell_sweep` are that ledger. `sweep_folder` is what a sweep leaves on a disk: a `lock`, state,
-checkpoints (`store`) and counts of calls, all by way of `files`. `lane_sharing` says how many
-workers share a step, `callbacks` hear how it goes, and `result` is what comes out.
+`driver` has the loop and the ledger of running tasks; `executor` is the interface of those who run
+them: submit, poll, cancel. Where a framework such as Ray Tune starts the workers, the ledgers of
+`shared_sweep` and `cell_sweep` take the place of the loop. `sweep_folder` is what a sweep keeps on
+disk: a `lock`, its state, checkpoints (`store`) and counts of calls, all written by `files`.
+`lane_sharing` decides how many workers share a step, `callbacks` report progress, and `result` is
+what a sweep returns.
 """

@@ -1,4 +1,4 @@
-"""Who hears how a sweep goes: callbacks, a bar on a terminal, now and then a line in a log."""
+"""Progress of a sweep: the user's callbacks, a bar on a terminal, or lines in a log."""
 
 import logging
 import math
@@ -33,9 +33,9 @@ class Callback:
     """What `minimize(callbacks=[...])` calls; override what is of interest.
 
     Calls come from the process that drives the sweep, in this order for any number of workers: the
-    curves that an earlier process has left, where the sweep goes on; phases and progress as they
-    happen; a curve whenever a part of a run has ended; the end once. A callback that raises an
-    exception is told no more, and a warning says so: the sweep goes on.
+    curves that an earlier process left, where the sweep is resumed; phases and progress as they
+    happen; a curve whenever a part of a run has ended; the end, once. A callback that raises an
+    exception is not called again; a warning says so, and the sweep goes on.
     """
 
     def on_phase(self, phase: str) -> None:

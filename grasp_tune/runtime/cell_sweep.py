@@ -1,4 +1,4 @@
-"""Cells around a training loop of the user's own: the probe, the result, and the choice."""
+"""Sweeps over cells that the user's own training loop runs: probe, ledger, result and choice."""
 
 import math
 from dataclasses import replace
@@ -46,7 +46,7 @@ class BestCell(NamedTuple):
 
 
 class CellSweep(Ledger):
-    """Cells whose owners report scores, of which the mean of the last `window` counts."""
+    """The cells and who runs them; a score is the mean of an owner's last `window` reports."""
 
     search: CellSearch
 
@@ -57,12 +57,12 @@ class CellSweep(Ledger):
         self.trials: dict[str, str] = {}  # who ran it, by task that has ended
 
     def hear(self, owner: str, step: int, score: float) -> None:
-        """Learn a score; the last may come twice, and an owner that is restarted comes by again."""
+        """Take in a score; the last may come twice, and a restarted owner reports from step 1."""
         kept = [item for item in self._reports.get(owner, []) if item[0] < step]
         self._reports[owner] = [*kept, [step, score]][-self._window :]
 
     def done(self, owner: str, index: object, calls: int) -> None:
-        """Learn that an owner has run a cell to its end: that of `index`, or else its own."""
+        """Note that an owner has run a cell to its end: the one of `index`, or else its own."""
         key = cell_id(index) if isinstance(index, int) else self.task_of(owner)
         scores = [score for _, score in self._reports.pop(owner, [])] or [math.nan]
         if key in self.search.tasks and not self.search.settled(key):
@@ -98,7 +98,7 @@ class CellSweep(Ledger):
 
 
 def cell_result(cells: Search) -> Result:
-    """Return the result of a search over cells, by how they said they went, without a model."""
+    """Return the result of a search over cells, by their reported scores, without a model."""
     if not cells.outcomes:
         raise SearchError("there is no result yet: no cell has been run to its end")
     found = Result.of(cells, {})

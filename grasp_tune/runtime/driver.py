@@ -1,8 +1,7 @@
 """The one driver: ask, submit, tell, persist.
 
-Decides what an ended task means for the search and when the state is written; the same for every
-executor, and for bodies that are driven from outside (Ray Tune, a training loop of the user's own),
-which call `next` and `ended` themselves.
+It decides what the end of a task means for the search and when the state is written, in the same
+way for every executor. Frameworks with a loop of their own, such as Ray Tune, use its `Ledger`.
 """
 
 import contextlib
@@ -63,8 +62,8 @@ class WorkerFactory:
     def __call__(self) -> Worker:
         add, watch = self.calls.counter(), self.watch
 
-        # It does not know the factory, which knows the worker: who waits for the garbage collection
-        # of such a circle waits ten seconds for every loader with worker processes.
+        # It has no reference to the factory, which has one to the worker: until such a cycle is
+        # collected, every loader with worker processes takes ten seconds to end.
         def count(calls: int) -> None:
             add(calls)
             if watch is not None:
@@ -95,7 +94,7 @@ SELECT: Any = SimpleNamespace(id="select", phase="select", calls=0)
 
 
 class Ledger:
-    """A search, and who runs which of its tasks: what every body shares.
+    """A search, and who runs which of its tasks; all bodies share it.
 
     select: whether the sweep has a last task, `SELECT`, when the search is done.
     again: how often a task whose worker died is started again before the search hears of it.
@@ -109,7 +108,7 @@ class Ledger:
         self._again, self._deaths = again, Counter[str]()
 
     def next(self, owner: str = "") -> Task | Step:
-        """Return a task that is now the owner's, or that others must end first, or the end."""
+        """Return a task for the owner, or that other tasks must end first, or that all is done."""
         while not isinstance(step := self.search.ask(), Step):
             if step.id not in self.running:
                 self.running[step.id] = owner
@@ -129,12 +128,12 @@ class Ledger:
         return self.search.growing or not (self.selected or SELECT.id in self.running)
 
     def give_back(self, key: str) -> None:
-        """A task was not run after all: it is issued again."""
+        """Take back a task that was not run: it is issued again."""
         self.running.pop(key, None)
         self.search.release(key)
 
     def ended(self, key: str, how: Ended) -> None:
-        """Learn how a task ended; raises what would happen again wherever it ran."""
+        """Note how a task ended; raises an error that would occur again anywhere."""
         self.running.pop(key, None)
         if isinstance(how, CheckpointError) and how.key is not None:
             if key == SELECT.id:
@@ -156,7 +155,7 @@ class Ledger:
             self.search.tell(key, None, how.reason)
 
     def gone(self, owner: str, reason: str) -> None:
-        """An owner is no more: whatever it had not ended has failed."""
+        """Note that an owner has died: the tasks that it ran have failed."""
         while (key := self.task_of(owner)) is not None:
             self.ended(key, Died(reason))
 
@@ -170,7 +169,7 @@ class Ledger:
         return store.read(key).tensors
 
     def settle(self, calls: int) -> None:
-        """Tell work that was done twice apart from budget, by the calls that really happened."""
+        """Count repeated work apart from the budget, given the calls that were really made."""
         self.search.repeated = max(self.search.repeated, calls - self.search.progress.calls)
 
 
@@ -251,7 +250,7 @@ class Driver(Ledger):
                 self.ended(task.id, how)
 
     def watch(self) -> None:
-        """Look around after an oracle call; other threads and forked workers need not."""
+        """Show progress and check the time after an oracle call of this very thread."""
         if (os.getpid(), threading.get_ident()) == self._own:
             self.show()
             self.check_time()
@@ -273,7 +272,7 @@ class Driver(Ledger):
         return total + held <= self.search.spec.budget
 
     def check_loss(self, make_worker: WorkerFactory) -> None:
-        """Note, where a sweep goes on, whether its loss depends on calls that are not repeated."""
+        """Note, where a sweep is resumed, whether its loss differs when it is computed again."""
         search = self.search
         known = not search.begun or search.choice is not None or RESUMED in search.notes
         # Workers that are forked later would find CUDA in use.

@@ -1,7 +1,7 @@
-"""Whoever runs tasks, in three verbs: submit, poll, cancel. Executors translate and decide nothing.
+"""The interface of executors: submit, poll, cancel. An executor runs tasks and decides nothing.
 
-Retries, lost checkpoints and the order of tasks are the driver's business. A new executor is one
-class with these verbs; tests/executors/contract.py says what it must hold.
+The driver decides on retries, lost checkpoints and the order of tasks. A new executor is one class
+with these methods; tests/executors/contract.py tests what it must guarantee.
 """
 
 import pickle
@@ -21,8 +21,8 @@ class Died:
     reason: str
 
 
-# How a task ended. A `CheckpointError` with a key is a checkpoint to make again; any other
-# exception ends the run, since it would happen anywhere.
+# How a task ended. A `CheckpointError` with a key means that this checkpoint is made again; any
+# other exception ends the run, since it would be raised anywhere.
 Ended = Outcome | Died | Exception
 
 
@@ -31,16 +31,16 @@ class Executor(Protocol):
 
     @property
     def free(self) -> bool:
-        """Whether it can take another task now."""
+        """Whether `submit` may be called now."""
 
     def submit(self, task: Task) -> None:
-        """See to it that the task is run; only called while `free`."""
+        """Take a task to run; only called while `free`."""
 
     def poll(self, timeout: float) -> Iterable[tuple[Task, Ended]]:
         """The tasks that have ended since, waiting up to `timeout` seconds for the first."""
 
     def cancel(self) -> None:
-        """Give up what is under way and let go of all workers; called once, at the end."""
+        """Stop the running tasks and release all workers; called once, at the end."""
 
 
 def portable(error: Exception, task: Task) -> Exception:

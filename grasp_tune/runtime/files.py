@@ -105,8 +105,8 @@ def replace_atomically(
 def remove_stale(folder: Path, *, alone: bool = False) -> None:
     """Remove the temporary files whose writer is gone, or that are a day old.
 
-    alone: nobody else writes here, as whoever holds the folder's lock knows; then all of them go.
-        A process number may be in use again, the more so in a container.
+    alone: nobody else writes here, since the caller holds the folder's lock; then all of them are
+        removed. A process number may be in use again, above all in a container.
     """
     for path in folder.glob(".*.tmp"):
         if match := _TEMPORARY.fullmatch(path.name):

@@ -1,8 +1,8 @@
-"""Whose folder it is: a marker file that owns it, names its sweep, and is locked while it is used.
+"""The lock of a sweep's folder: a marker file that names the sweep, locked while it is in use.
 
-The lock is the kernel's and goes with the process: one left by a crash is never in the way. The
-text in the file tells who holds it. The library `filelock` empties the file that it locks, and
-knows neither its holder nor whether it is still the one in the folder.
+The kernel releases the lock when the process ends, so a crash never leaves one behind. The text in
+the file says who holds it. The library `filelock` would empty the file, and does not know its
+holder, nor whether the file in the folder is still the one that was locked.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ class FolderLock:
     folder: Path
     sweep: str
     text: bytes  # of the marker, which no other driver would write
-    crashed: bool = False  # whoever held it before died: its workers may live for another moment
+    crashed: bool = False  # the last holder died: its workers may live for another moment
 
     @property
     def held(self) -> bool:

@@ -252,7 +252,7 @@ class Result(_Saved):
             try:
                 if RESULT in names:
                     read_json(folder / RESULT, STATE_LIMIT, seal=True)
-                else:  # whoever wrote the model was stopped before the rest
+                else:  # its writer was stopped after the model
                     CheckpointStore(folder).read(MODEL)
             except CheckpointError:
                 words = "which may be somebody else's: save to another folder, or remove them"
