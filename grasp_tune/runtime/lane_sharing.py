@@ -36,7 +36,7 @@ def lanes_of(task: Task) -> int:
 
 
 class LaneSharing:
-    """How many workers take which task, by the speeds that it is told; adds up worker-seconds."""
+    """Decides how many workers share a task, by measured speeds; adds up worker-seconds."""
 
     def __init__(self) -> None:
         self.speeds: dict[int, float] = {}  # workers on a step -> calls a second, as last measured
@@ -59,7 +59,7 @@ class LaneSharing:
         return Usage(self._workers, self._held, self._busy, speeds) if self._workers else None
 
     def shares(self, tasks: Sequence[Task], idle: int) -> list[int]:
-        """Return how many workers each of at most `idle` tasks is given, to end early in all."""
+        """Return how many workers each of at most `idle` tasks gets, so that all end early."""
         sizes, left = [1] * len(tasks), idle - len(tasks)
 
         def seconds(at: int) -> float:  # in calls that follow each other
@@ -70,7 +70,7 @@ class LaneSharing:
         while growing:
             at = max(growing, key=seconds)
             lanes = lanes_of(tasks[at])
-            # With one lane less for whoever has the most.
+            # So many that the worker with the most lanes has one less.
             more = self.workers(tasks[at], -(-lanes // max(1, -(-lanes // sizes[at]) - 1)))
             if sizes[at] < more <= sizes[at] + left:
                 left -= more - sizes[at]
@@ -80,7 +80,7 @@ class LaneSharing:
         return sizes
 
     def workers(self, task: Task, idle: int) -> int:
-        """Return how many of the idle workers a task gets that is the only one."""
+        """Return how many of the idle workers a task gets if it is the only one."""
         lanes = lanes_of(task)
         for count in range(min(idle, lanes), 1, -1):
             shorter = -(-lanes // (count - 1)) > -(-lanes // count)
@@ -89,7 +89,7 @@ class LaneSharing:
         return 1
 
     def learn(self, size: int, calls: int, seconds: float) -> None:
-        """Note how fast a task of training was with so many workers on its steps."""
+        """Note how fast a training task was with so many workers on its steps."""
         if not calls or seconds <= 0.0:
             return
         self.speeds[size] = speed = calls / seconds

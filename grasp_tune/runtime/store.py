@@ -45,8 +45,8 @@ def file_name(key: str) -> str:
 class BlobStore(ABC):
     """Checkpoints as blobs, one for each key, in the format of `engine.tensor_file`.
 
-    Subclasses keep bytes by name, and show what is written when it is complete. What fails there is
-    an `OSError`; faults that pass are tried again, the others raise `CheckpointError`.
+    Subclasses keep bytes by name; a blob becomes visible when it is complete. They raise `OSError`:
+    faults that pass are tried again, others become a `CheckpointError`.
 
     sweep: whose checkpoints these are; those of another sweep are refused.
     where: the place in words, in front of the name.

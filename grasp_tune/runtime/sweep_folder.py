@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 STATE, CHECKPOINTS, CALLS, CLOCK = "state.json", "checkpoints", "calls", "clock.json"
 USUAL_BYTES, LEAST_BYTES = 4, 2  # of one number; the least in half precision
 NAMES = "[0-9a-f]" * 32  # of the counts, as a pattern
-LOOK = 0.2  # seconds between two looks at whose folder it is
+LOOK = 0.2  # seconds between two checks that the folder is still ours
 _SIZE = 8  # bytes of a count
 
 
@@ -57,14 +57,14 @@ def load_search(path: Path, spec: SweepSpec | None = None, sweep: str | None = N
 class CallCounter:
     """The calls of every process that ever worked on a sweep: a small file each in `folder`.
 
-    Eight bytes, written again at each call, a microsecond: that is how work repeated after a fault
-    is told apart from budget. Mapped into memory they would cost less, but a disk that fails, or a
-    file that is cut, would end the process.
+    The eight bytes of a file are rewritten at each call, which takes a microsecond; they tell work
+    repeated after a fault from budget. A memory map would be faster, but a failing disk or a
+    truncated file would then kill the process.
 
     folder: where the files are; without it the calls of this process alone are counted.
-    check: called before a file is made, and now and then; raises where the folder is another's by
-        now, so that the workers of a driver that died end where another driver goes on.
-    others: gives a number of calls that is known in another way, where that is larger.
+    check: called before a file is made, and now and then; raises where another driver has taken
+        the folder over, so that the workers of a driver that died end.
+    others: returns a number of calls that is known in another way; the larger one counts.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class CallCounter:
         self.own = 0  # calls of this process that no file counts
 
     def counter(self) -> Callable[[int], None]:
-        """Return a function that adds to a count of its own."""
+        """Return a function that adds calls, to a file of its own where there is a folder."""
         if (folder := self._folder) is None:
             return self._add
         self._check()
@@ -127,7 +127,7 @@ class SweepFolder:
     made: bool  # the folder did not exist before
     kept: bool  # somebody may go on from it later
     sharing: LaneSharing = field(default_factory=LaneSharing)
-    checked: int = 0  # rounds whose need for disk was looked at
+    checked: int = 0  # rounds that `check_room` has checked
 
     def __post_init__(self) -> None:
         self._state = self.path / STATE
@@ -137,8 +137,8 @@ class SweepFolder:
     def search(self, spec: SweepSpec) -> Search:
         """Return the search as an earlier run left it, or a new one.
 
-        A state of which nothing can be used is put aside: its work is done again, to the same
-        result, and shows among the repeated calls.
+        A damaged state is put aside: its work is done again, with the same result, and shows among
+        the repeated calls.
         """
         if self._state.exists():
             try:
@@ -188,7 +188,7 @@ class SweepFolder:
                 files.write_sealed(file, {"seconds": spent + time.monotonic() - begun})
 
     def check_room(self, search: Search) -> None:
-        """Look, once a round, whether the disk can hold what the round will leave."""
+        """Check, once a round, that the disk can hold the checkpoints of the round."""
         if self.checked == len(search.rounds):
             return
         self.checked = len(search.rounds)
@@ -199,7 +199,7 @@ class SweepFolder:
             check_room(self.path, len(keys.difference(self.store.keys())), sizes[0])
 
     def clear(self) -> None:
-        """Remove what a run that never got anywhere has written, and nothing else."""
+        """Remove what a run that failed at its beginning has written, and nothing else."""
         if not self._fresh or not self.lock.held:
             return
         keys = self.store.keys()
