@@ -24,6 +24,7 @@ _SURE = 2.0  # standard errors
 _CLOSE = 0.02  # a model whose share of right answers is so close to that in training learned
 _LEAST = 8  # points of a curve for a slope
 _SHORT = 200  # calls of a run: a curve of fewer says nothing
+_USUAL = 1000  # calls: the least that is worth proposing
 _BRIEF = 60.0  # seconds of a run that needs no second worker
 _SLOWEST = 0.8  # of the time, that many workers still take where they are hardly worth it
 _FITS = 1e-3  # of a constant prediction's loss: a training loss below it is as good as none
@@ -256,7 +257,8 @@ def next_steps(
         )
         more = f"{overfit} {remedy} model may help. {more}"
     elif more.startswith(_HELPS) and metadata and result.spec.get("schedule") == "promote":
-        more += f" `{again} --budget {2 * int(result.spec['budget'])}` goes on from here."
+        budget = max(2 * int(result.spec["budget"]), _USUAL)
+        more += f" `{again} --budget {budget}` goes on from here."
     steps += [more] if more else []
     if blind and not overfit:
         unknown = "No validation or test rows were given, so nothing here tells how it does on new"
