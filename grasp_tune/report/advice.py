@@ -28,7 +28,7 @@ _USUAL = 1000  # calls: the least that is worth proposing
 _BRIEF = 60.0  # seconds of a run that needs no second worker
 _SLOWEST = 0.8  # of the time, that many workers still take where they are hardly worth it
 _FITS = 1e-3  # of a constant prediction's loss: a training loss below it is as good as none
-_LITTLE = "More budget would change little"
+_UNLIKELY = "More budget is unlikely to help"
 _HELPS = "More budget is likely to help", "More budget may help a little"
 _NAMES = {"f1": "F1", "auc": "AUC", "r2": "R²"}
 
@@ -52,9 +52,7 @@ def progress_words(result: Result) -> str:
     best = min(filter(math.isfinite, losses), default=math.inf)
     if result.choice.by != "value" or not best < start:
         return "No run has got further than the start point yet."
-    return (
-        f"The lowest training loss so far is {number(best)}; it was {number(start)} at the start."
-    )
+    return f"The lowest training loss so far is {number(best)}, after {number(start)} at the start."
 
 
 def outcome_words(result: Result) -> str:
@@ -73,9 +71,8 @@ def outcome_words(result: Result) -> str:
     text = f"The model's {label} is {score}."
     if (look := chosen_look(result)) and math.isfinite(look.metric):
         other = "loss" if result.metric else metric_name(result.measured)
-        text += (
-            f" Its validation {other} is {number(look.loss if result.metric else look.metric, 3)}."
-        )
+        seen = look.loss if result.metric else look.metric
+        text += f" Its validation {other} is {number(seen, 3)}."
     return text
 
 
@@ -252,10 +249,8 @@ def next_steps(
         more = f"{overfit} {validate}, so that an earlier point can win. {more}"
     elif overfit:
         augment = "augmentation (`problem.augment`)" if metadata else "augmentation"
-        remedy = (
-            f"More data, {augment}, weight decay (such as {key('weight_decay', 0.1)}) or a smaller"
-        )
-        more = f"{overfit} {remedy} model may help. {more}"
+        decay = f"weight decay (such as {key('weight_decay', 0.1)})"
+        more = f"{overfit} More data, {augment}, {decay} or a smaller model may help. {more}"
     elif more.startswith(_HELPS) and metadata and result.spec.get("schedule") == "promote":
         budget = max(2 * int(result.spec["budget"]), _USUAL)
         more += f" `{again} --budget {budget}` goes on from here."
@@ -271,11 +266,11 @@ def _more_budget(result: Result, quality: Quality | None, *, blind: bool, overfi
     gain, share, longest = expected_gain(result), promise(result, quality), _longest(result)
     base, train = (quality.baseline, quality.train) if quality else (None, None)
     if ENDED_EARLY in result.notes or _passed_its_best(result):
-        return f"{_LITTLE}: later points were no better."
+        return f"{_UNLIKELY}: later points were no better."
     # Hardly anything is left to learn from the training rows:
     if train and (train.accuracy == 1.0 or (base and train.loss < _FITS * base.loss)):
         doubt = ", be it by learning or by memorizing" if blind else ""
-        return f"{_LITTLE}: the model fits its training rows already{doubt}."
+        return f"{_UNLIKELY}: the model fits its training rows already{doubt}."
     still = "the training loss still fell at the end"
     if share is not None and share >= LIKELY and not overfit:
         return f"{_HELPS[0]}: {still}."
@@ -285,10 +280,11 @@ def _more_budget(result: Result, quality: Quality | None, *, blind: bool, overfi
         return ""
     if gain < POSSIBLE:
         may = "A larger model, other features or a larger minibatch may help."
-        return f"{_LITTLE}: the curve is flat. {may}"
-    if quality is not None and quality.held_out[1].loss > quality.train.loss:
-        still += f", but the loss on {quality.held_out[0]} is already well above it"
-    return f"{_HELPS[1] if share >= POSSIBLE else _LITTLE}: {still}."
+        return f"{_UNLIKELY}: the curve is flat. {may}"
+    if quality is not None and quality.held_out[1].loss > quality.train.loss > 0.0:
+        where, held = quality.held_out
+        still += f", but that on {where} is {held.loss / quality.train.loss:.2g} times as high"
+    return f"{_HELPS[1] if share >= POSSIBLE else _UNLIKELY}: {still}."
 
 
 def _no_better(part: Scores, constant: Scores) -> bool:
