@@ -17,7 +17,7 @@ from grasp_tune.config.errors import MissingDataError
 from grasp_tune.report.advice import next_steps
 
 BUDGETS = (300, 600, 1200, 2500, 4000)
-ADVICE = ("is likely to help", "may help a little", "would change little")
+ADVICE = ("is likely to help", "may help a little", "is unlikely to help")
 
 
 def _mlp(*hidden: int) -> dict[str, Any]:

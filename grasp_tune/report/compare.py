@@ -205,7 +205,8 @@ def run_method(experiment: Experiment, built: Built, name: str, seed: int) -> Re
     A peer that cannot do it, be it for the model or for the versions of packages, is a record that
     says why; what stops ours stops the comparison.
     """
-    clock, problem, diverged, note = time.perf_counter(), built.problem, False, ""
+    begun, problem, calls, diverged, quality = time.perf_counter(), built.problem, 0, False, None
+    seconds: float | None = None
     try:
         if name in OURS:
             schedule = name.removeprefix("grasp-")
@@ -215,9 +216,9 @@ def run_method(experiment: Experiment, built: Built, name: str, seed: int) -> Re
             if schedule == "paper":
                 arguments["challengers"] = {}
             found = minimize(problem, progress=False, **arguments)
+            seconds = time.perf_counter() - begun
             model, calls = found.model, found.spent
             note = "" if found.choice.chosen.arm else "the start point"
-            seconds = time.perf_counter() - clock
         else:
             result = PEERS[name].run(problem, experiment.budget, seed)
             calls, note, diverged = result.calls, result.note, result.diverged
@@ -225,13 +226,14 @@ def run_method(experiment: Experiment, built: Built, name: str, seed: int) -> Re
             load_model(model, result.tensors, name)
     except BudgetTooSmall as error:
         note = f"needs a budget of {error.smallest:,}"
-        return Record(name, seed, 0, time.perf_counter() - clock, False, note, None)
     except Exception as error:
         if name in OURS:
             raise
         note = f"{FAILED}{' '.join(str(error).split())[:200] or type(error).__name__}"
-        return Record(name, seed, 0, time.perf_counter() - clock, False, note, None)
-    return Record(name, seed, calls, seconds, diverged, note, evaluate(model, built))
+    else:
+        quality = evaluate(model, built)
+    seconds = time.perf_counter() - begun if seconds is None else seconds
+    return Record(name, seed, calls, seconds, diverged, note, quality)
 
 
 def train_adamw(folder: Path, experiment: Experiment) -> None:

@@ -62,7 +62,7 @@ def run_scatter(
     places = {run.arm: (run.value, max(low, heights[run.arm])) for run in good}
     star = [places[chosen]] if chosen in places else []
     values = [run.value for run in runs] or [math.nan]
-    level = [(value, start) for value in (min(values), max(values)) if start <= high]
+    level = [(value, start) for value in (0.8 * min(values), 1.25 * max(values)) if start <= high]
     dots = {"color": OTHER, "opacity": 0.85, "size": sizes, "line": {"width": 1, "color": EDGE}}
     figure, ends = new_figure(x_title, y_title), [(run.value, high) for run in lost]
     faint = {"color": OTHER, "opacity": 0.5, "size": 4}

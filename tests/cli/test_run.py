@@ -281,7 +281,7 @@ def test_a_stopped_run_says_how_to_go_on_and_does(
     assert err.splitlines()[-1].endswith(f"To go on: grasp-tune resume {place / 'o'}")
     partial = command("report", "o")  # what there is so far
     assert partial.code == 0
-    assert "stopped before its end" in (place / "o" / "report.html").read_text()
+    assert "Stopped before the end" in (place / "o" / "report.html").read_text()
     # The loss without its pause is the same function: going on ends where a whole run ends.
     (place / "slow_loss.py").write_text(SLOW.replace("0.01", "0.0"))
     sys.modules.pop("slow_loss", None)

@@ -172,6 +172,7 @@ def test_the_start_point_is_within_the_axis() -> None:
     (line,) = [trace for trace in figure.data if trace.name == "start point"]
     low, high = figure.layout.yaxis.range
     assert list(line.y) == [3.0, 3.0] and low < 0.5 and high > 3.0
+    assert line.x[0] < 1.0 < line.x[1]  # a line, also beside a single run
 
 
 def test_the_axis_is_set_by_runs_that_begin_at_the_start_point() -> None:

@@ -49,7 +49,7 @@ def test_a_run_that_gets_worse_on_validation_data_ends_early() -> None:
     assert best.score < min(row.score for row in looks)
     assert result.choice.chosen.call < max(row.call for row in looks)
     assert ENDED_EARLY in result.notes
-    assert any("More budget would change little" in step for step in next_steps(result, None))
+    assert any("More budget is unlikely to help" in step for step in next_steps(result, None))
     names = [trace.name for trace in curve_figure(result).data]
     assert "validation loss" in names or result.cell is None
     again = gt.minimize(memorizing(), 3000, schedule=gt.Promote(patience=1), progress=False)
