@@ -1,6 +1,5 @@
 """What the user gives: a model, a loss, data; checked as far as that takes no oracle call."""
 
-import inspect
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import data as td
 
-from grasp_tune.core.errors import ProblemError, expect
+from grasp_tune.core.errors import ProblemError, expect, misfit
 from grasp_tune.engine.checkpoints import check_tensors
 from grasp_tune.engine.losses import target_loss
 from grasp_tune.engine.metrics import Metric, find_metric, wants_batch
@@ -49,6 +48,7 @@ class TorchProblem:
     loss: a function of (model, batch) that gives a scalar tensor, to be averaged over batches. A
         loss of torch, that is any `nn.Module` or a function of `torch.nn.functional`, is applied
         as `loss(model(batch[0]), batch[1])`; so it is to mappings of two, such as `image`, `label`.
+        Float inputs get the model's type, and targets the type and the shape that it needs.
     data: the training data, as one of
         - a tensor, an array or a table (NumPy, pandas), or a tuple of them with equal first sizes;
           a batch is the tuple of the sampled rows, and float64 becomes torch's default type;
@@ -95,8 +95,10 @@ class TorchProblem:
         kind = repr(self.loss) if isinstance(self.loss, type) else type(self.loss).__name__
         wanted = "a function of (model, batch), or one of torch's, such as nn.CrossEntropyLoss()"
         _need(callable(self.loss) and not isinstance(self.loss, type), "loss", kind, wanted)
-        _takes("model", self.model, _BUILDER)
-        _takes("loss", self.loss, "a function of (model, batch)", self.model, None)
+        why = misfit(self.model)
+        _need(not why, "model", f"one that does not fit ({why})", _BUILDER)
+        why = misfit(self.loss, self.model, None)
+        _need(not why, "loss", f"one that does not fit ({why})", "a function of (model, batch)")
         fits = isinstance(decay, Real) and 0.0 <= decay < math.inf
         _need(fits, "weight_decay", repr(decay), "a number >= 0")
         fits = clip is None or (isinstance(clip, Real) and clip > 0.0)
@@ -166,16 +168,6 @@ class TorchProblem:
         if lacking or (device.type == "mps" and not mps):
             raise ProblemError(f"device: got {str(self.device)!r}, which is not there")
         return device
-
-
-def _takes(name: str, function: Callable[..., Any], wanted: str, *given: object) -> None:
-    """Raise `ProblemError` where a function cannot be called with what it will be given."""
-    try:
-        inspect.signature(function).bind(*given)
-    except ValueError:  # one that is not written in Python
-        pass
-    except TypeError as error:
-        raise ProblemError(f"{name}: it does not fit ({error}), expected {wanted}") from None
 
 
 def checked_problem(given: object) -> TorchProblem:

@@ -112,8 +112,14 @@ def test_unsigned_targets_of_numpy_are_picked_by_row() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"model": nn.Linear}, "model: it does not fit .*, expected a function without arguments"),
-        ({"loss": lambda model, x, y: 0}, r"loss: it does not fit .* a function of \(model, batch"),
+        (
+            {"model": nn.Linear},
+            "model: got one that does not fit .*, expected a function without arguments",
+        ),
+        (
+            {"loss": lambda model, x, y: 0},
+            r"loss: got one that does not fit .* a function of \(model, batch",
+        ),
     ],
 )
 def test_functions_of_other_arguments_are_refused_at_once(changes: Any, words: str) -> None:
