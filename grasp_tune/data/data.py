@@ -209,7 +209,7 @@ def _label_notes(y: Array, classes: bool) -> tuple[str, ...]:
 
 
 def _scaling(x: Array, numbers: int | None, scale: float) -> tuple[Array, Array]:
-    """What to subtract from columns of numbers, and to multiply them with, for deviation `scale`."""
+    """What to subtract from columns of numbers, and their factors for the deviation `scale`."""
     shift, deviation = x.mean(axis=0, dtype=np.float64), x.std(axis=0, dtype=np.float64)
     # A constant column, but for rounding, carries nothing: it becomes 0 instead of 0/0.
     factor = scale / np.where(deviation > 1e-12 * np.abs(shift), deviation, 1.0)

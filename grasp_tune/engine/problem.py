@@ -1,5 +1,6 @@
 """What the user gives: a model, a loss, data; checked as far as that takes no oracle call."""
 
+import logging
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,6 +19,8 @@ from grasp_tune.engine.checkpoints import check_tensors
 from grasp_tune.engine.losses import target_loss
 from grasp_tune.engine.metrics import Metric, find_metric, wants_batch
 
+logger = logging.getLogger(__name__)
+
 Batch = Any  # whatever the data gives: a tuple of tensors as a rule
 Data = (
     tuple[Tensor, ...]
@@ -27,6 +30,7 @@ Data = (
     | Callable[[], Iterable[Batch]]
 )
 
+_RAW, _SEEN = 1000.0, 1000  # inputs that reach so far are told; rows that are looked at
 _ASIDE = 7003  # the seed of the validation rows: the same ones whatever a sweep's seed
 _KINDS = (
     "a tuple of tensors or arrays, a Dataset with a length, a DataLoader, or a function that gives "
@@ -115,6 +119,12 @@ class TorchProblem:
             own["loss"] = partial(target_loss, loss)
         own["batch_size"] = size = int(size)
         own["data"] = data = as_data(self.data, size)
+        if isinstance(data, Columns) and (largest := _reach(data[0])) > _RAW:
+            logger.warning(
+                "data: inputs reach %.3g, and networks learn badly from raw scales; shift and "
+                "divide columns to mean 0, variance 1",
+                largest,
+            )
         if isinstance(data, Rows) and data.batch_size:
             own["batch_size"] = data.batch_size
         if isinstance(self.validation, Real):
@@ -304,6 +314,12 @@ def _column(item: Tensor | np.ndarray[Any, Any]) -> Tensor:
     if item.dtype.kind == "u" and item.dtype != np.uint8:  # of which torch cannot pick rows
         return found.to(torch.int64)
     return found.to(torch.get_default_dtype()) if found.dtype == torch.float64 else found
+
+
+def _reach(inputs: Tensor) -> float:
+    """The largest number in the first rows of a table; 0 for inputs of other kinds."""
+    table = inputs.ndim == 2 and inputs.is_floating_point() and inputs.numel()
+    return float(inputs[:_SEEN].abs().max()) if table else 0.0
 
 
 def row_count(data: Any) -> int | None:
