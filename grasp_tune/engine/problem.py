@@ -16,7 +16,7 @@ from torch.utils import data as td
 
 from grasp_tune.core.errors import ProblemError, expect, misfit
 from grasp_tune.engine.checkpoints import check_tensors
-from grasp_tune.engine.losses import target_loss
+from grasp_tune.engine.losses import first_line, target_loss
 from grasp_tune.engine.metrics import Metric, find_metric, wants_batch
 
 logger = logging.getLogger(__name__)
@@ -221,7 +221,7 @@ class Rows:
         except (RuntimeError, TypeError) as error:
             if self.collate is not td.default_collate:
                 raise
-            text = f"rows do not make a batch: {str(error).partition(chr(10))[0]}"
+            text = f"rows do not make a batch: {first_line(error)}"
             wanted = "give a DataLoader whose collate_fn makes one, say by padding"
             raise ProblemError(f"data: {text}; {wanted}") from error
 
