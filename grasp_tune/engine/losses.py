@@ -41,12 +41,12 @@ def target_loss(criterion: Callable[..., Tensor], model: nn.Module, batch: Any) 
     output, target = answer(model, pair[0]), pair[1]
     if isinstance(output, Tensor) and isinstance(target, Tensor):
         output, target = _matched(criterion, output, target)
-    kind = type(criterion) if isinstance(criterion, nn.Module) else criterion
     try:
         return criterion(output, target)
     except torch.cuda.OutOfMemoryError:
         raise
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        kind = type(criterion) if isinstance(criterion, nn.Module) else criterion
         if not getattr(kind, "__module__", "").startswith("torch.nn"):
             raise  # the user's own tells more by its traceback
         got = f"does not take outputs {_form(output)} with targets {_form(target)}"
@@ -103,7 +103,8 @@ def _matched(
 
 
 def _name(criterion: Any) -> str:
-    return str(getattr(criterion, "__name__", type(criterion).__name__))
+    name = type(criterion).__name__  # asked in each step: a module would look long for another
+    return str(criterion.__name__) if name in ("function", "builtin_function_or_method") else name
 
 
 def _form(item: Any) -> str:
