@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from grasp_tune.config.errors import EntryPointError, shown
+from grasp_tune.core.errors import misfit
 
 _WORDS = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
 _ENTRY_POINT = re.compile(rf"{_WORDS}:{_WORDS}\Z", re.ASCII)
@@ -45,12 +46,8 @@ def load_entry_point(name: str | None, key: str) -> Any:
 def call_entry_point(name: str, key: str, options: Mapping[str, Any], *given: object) -> Any:
     """What the function of a section with `name` and `options` returns for what it is `given`."""
     function = load_entry_point(name, f"{key}.name")
-    try:
-        inspect.signature(function).bind(*given, **options)
-    except TypeError as error:  # told before its body runs, whose errors keep their traceback
+    if why := misfit(function, *given, **options):  # told before its body runs
         takes = f"{name}{inspect.signature(function)}"
         right = "expected such a function, called with " + "its data and " * len(given)
-        raise EntryPointError(f"{key}: got {takes}, {error}; {right}{key}.options") from None
-    except ValueError:  # one in C does not say
-        pass
+        raise EntryPointError(f"{key}: got {takes}, {why}; {right}{key}.options")
     return function(*given, **options)

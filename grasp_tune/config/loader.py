@@ -132,6 +132,8 @@ def _explained(error: ValidationError) -> tuple[Keys, str, str]:
             value = detail["input"].get(KINDS[path].key)
             path = (*path, KINDS[path].key)
         got = "nothing" if value is None else shown(value)
+        if (ending := str(value).rpartition(".")[2]) != value and ending in choices:
+            wanted, choices = f"{{name: {ending}, path: {value}}}", ()
     elif what == "literal_error":
         choices = re.findall(r"'([^']*)'", context["expected"])
     return path, got, wanted + hint(str(value), choices)

@@ -125,15 +125,6 @@ def _whole(value: object) -> object:
     return int(value) if exact else value  # type: ignore[call-overload]
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and value.strip() != ""
-
-
-def _is_harmless(value: object) -> bool:
-    # Control characters reach terminals, and as lines of their own a journal that a shell may read.
-    return not _CONTROL.search(str(value))
-
-
 Whole = Annotated[int, Field(strict=True), BeforeValidator(_whole)]
 Real = Annotated[float, Field(strict=True)]
 Flag = Annotated[bool, Field(strict=True)]
@@ -147,8 +138,12 @@ _BATCH = checked(
     "a whole number from 1 to 1000000, or full",
 )
 Batch = Annotated[int | Literal["full"], _BATCH, BeforeValidator(_whole)]
-_HARMLESS = checked(_is_harmless, "text without control characters")
-_TEXT = checked(_is_text, "text, in quotes where it looks like a number")
+# Control characters reach terminals, and as lines of their own a journal that a shell may read.
+_HARMLESS = checked(lambda x: not _CONTROL.search(str(x)), "text without control characters")
+_TEXT = checked(
+    lambda value: isinstance(value, str) and value.strip() != "",
+    "text, in quotes where it looks like a number",
+)
 Text = Annotated[str, Field(max_length=4096), _HARMLESS, _TEXT]
 # Absolute from the start: a run may be resumed from another folder.
 PathText = Annotated[Text, AfterValidator(absolute)]

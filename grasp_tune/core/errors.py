@@ -1,5 +1,6 @@
 """The errors of the package, each also the built-in that it resembles, and checks of inputs."""
 
+import inspect
 import math
 from collections.abc import Callable
 from numbers import Integral, Real
@@ -75,6 +76,17 @@ def number(name: str, given: object, wanted: str = "", fits: Fits = math.isfinit
         words = wanted if math.isfinite(value) else "a finite number"
         raise InputError(f"{name}={given!r} must be {words}")
     return value
+
+
+def misfit(function: Callable[..., object], *given: object, **options: object) -> str:
+    """Return why a function cannot be called with these arguments; empty if it can."""
+    try:
+        inspect.signature(function).bind(*given, **options)
+    except TypeError as error:
+        return str(error)
+    except ValueError:  # one in C does not say
+        pass
+    return ""
 
 
 def whole(name: str, given: Any, low: int | None = 1, high: int | None = None) -> int:

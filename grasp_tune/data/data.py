@@ -162,14 +162,8 @@ def table_data(
     x, y, x_test, y_test = [*parts, None, None][:4]
     require(len(x) == len(y), f"{name}: {len(x)} rows but {len(y)} labels, expected as many")
     codes, codes_test, found = encode_labels(name, y, y_test, task)
-    whole = y.size == len(y) and (y.dtype.kind in "iu" or _whole(y))
-    different = len(np.unique(y)) if whole else 0
-    if task == "auto" and labels is None and different > (_FEW if found else 0):
-        taken, other = "taken as classes", "regression predicts them as numbers"
-        if not found:
-            taken, other = "predicted as numbers", "classification takes them as classes"
-        told = f"Labels are {different} different whole numbers and are {taken}"
-        notes += (f"{told}; {KEY}.task: {other}.",)
+    if task == "auto" and labels is None:
+        notes += _label_notes(y, classes=found is not None)
     if share := options.test_share:
         fault = f"it has test rows of its own, so {KEY}.test_share must be 0, got {share:g}"
         require(x_test is None, f"{name}: {fault}")
@@ -190,22 +184,38 @@ def table_data(
             "Columns of numbers were shifted and divided to mean 0, variance 1, for their "
             f"scales differ; {KEY}.standardize: false leaves them as they are.",
         )
-    shift: Any = 0.0
-    factor: Any = options.scale
-    if standardize:
-        shift, deviation = x.mean(axis=0, dtype=np.float64), x.std(axis=0, dtype=np.float64)
-        # A constant column carries nothing: it becomes 0 instead of 0/0.
-        factor = options.scale / np.where(deviation > 0, deviation, 1.0)
-        if numbers is not None:
-            shift[numbers:], factor[numbers:] = 0.0, options.scale
+    scale = options.scale
+    shift, factor = _scaling(x, numbers, scale) if standardize else (0.0, scale)
 
     def tensor(values: Array) -> Tensor:
-        if standardize or options.scale != 1.0:
+        if standardize or scale != 1.0:
             values = (values - shift) * factor
         return torch.from_numpy(np.array(values, dtype=np.float32, order="C"))
 
     x_test = None if x_test is None else tensor(x_test)
     return Data(name, tensor(x), codes[kept], x_test, codes_test, labels or found, notes=notes)
+
+
+def _label_notes(y: Array, classes: bool) -> tuple[str, ...]:
+    """What was made of labels that are whole numbers, where another reading may be meant."""
+    whole = y.size == len(y) and (y.dtype.kind in "iu" or _whole(y))
+    different = len(np.unique(y)) if whole else 0
+    if different <= (_FEW if classes else 0):
+        return ()
+    taken = "predicted as numbers; {}.task: classification takes them as classes."
+    if classes:
+        taken = "taken as classes; {}.task: regression predicts them as numbers."
+    return (f"Labels are {different} different whole numbers and are {taken.format(KEY)}",)
+
+
+def _scaling(x: Array, numbers: int | None, scale: float) -> tuple[Array, Array]:
+    """What to subtract from columns of numbers, and their factors for the deviation `scale`."""
+    shift, deviation = x.mean(axis=0, dtype=np.float64), x.std(axis=0, dtype=np.float64)
+    # A constant column, but for rounding, carries nothing: it becomes 0 instead of 0/0.
+    factor = scale / np.where(deviation > 1e-12 * np.abs(shift), deviation, 1.0)
+    if numbers is not None:
+        shift[numbers:], factor[numbers:] = 0.0, scale
+    return shift, factor
 
 
 def _numbers(name: str, x: Array) -> Any:

@@ -18,6 +18,10 @@ _OF_NUMBERS |= {"binary_cross_entropy_with_logits"}
 _BY_POSITION = nn.MultiLabelMarginLoss  # its targets name classes, as many as there are outputs
 
 
+def first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
 def pair_of(batch: Any) -> Any:
     """Return inputs and targets of a batch that has no other parts, None of any other."""
     if isinstance(batch, tuple | list):
@@ -37,16 +41,16 @@ def target_loss(criterion: Callable[..., Tensor], model: nn.Module, batch: Any) 
     output, target = answer(model, pair[0]), pair[1]
     if isinstance(output, Tensor) and isinstance(target, Tensor):
         output, target = _matched(criterion, output, target)
-    kind = type(criterion) if isinstance(criterion, nn.Module) else criterion
     try:
         return criterion(output, target)
     except torch.cuda.OutOfMemoryError:
         raise
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        kind = type(criterion) if isinstance(criterion, nn.Module) else criterion
         if not getattr(kind, "__module__", "").startswith("torch.nn"):
             raise  # the user's own tells more by its traceback
         got = f"does not take outputs {_form(output)} with targets {_form(target)}"
-        raise ProblemError(f"loss: {_name(criterion)} {got}: {_first_line(error)}") from error
+        raise ProblemError(f"loss: {_name(criterion)} {got}: {first_line(error)}") from error
 
 
 def answer(model: nn.Module, inputs: Any) -> Any:
@@ -61,7 +65,7 @@ def answer(model: nn.Module, inputs: Any) -> Any:
     except (RuntimeError, TypeError) as error:
         if floats or not isinstance(inputs, Tensor | np.ndarray | list):
             raise
-        text = f"the model does not take inputs {_form(inputs)}: {_first_line(error)}"
+        text = f"the model does not take inputs {_form(inputs)}: {first_line(error)}"
         wanted = "give a tensor of floats"
         if isinstance(inputs, list):
             wanted += ', which .with_format("torch") makes of a Hugging Face data set'
@@ -99,7 +103,8 @@ def _matched(
 
 
 def _name(criterion: Any) -> str:
-    return str(getattr(criterion, "__name__", type(criterion).__name__))
+    name = type(criterion).__name__  # asked in each step: a module would look long for another
+    return str(criterion.__name__) if name in ("function", "builtin_function_or_method") else name
 
 
 def _form(item: Any) -> str:
@@ -107,7 +112,3 @@ def _form(item: Any) -> str:
     if isinstance(item, Tensor | np.ndarray):
         return f"of shape {tuple(item.shape)}, {str(item.dtype).removeprefix('torch.')}"
     return f"in a {type(item).__name__}"
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from grasp_tune.core.errors import ProblemError
 from grasp_tune.core.random_streams import address
-from grasp_tune.engine.losses import answer, pair_of
+from grasp_tune.engine.losses import answer, first_line, pair_of
 from grasp_tune.engine.metrics import Validated, compared, loss_and_outputs, measured
 from grasp_tune.engine.problem import Batch, TorchProblem
 from grasp_tune.engine.streams import PURPOSES, Stream, full_batches, seed_globally
@@ -106,7 +106,14 @@ class Oracle:
 
     def _loss(self, batch: Batch, share: float | None = None) -> Tensor:
         """Return the loss of a batch; with a share, that of its gradient goes to the parameters."""
-        loss: object = self.problem.loss(self.model, batch)
+        try:
+            loss: object = self.problem.loss(self.model, batch)
+        except (TypeError, AttributeError) as error:
+            taken = isinstance(error, TypeError) or hasattr(Tensor, error.name or "")
+            if not taken or type(self.model).__name__ not in str(error):
+                raise
+            text = "it is called with (model, batch), not with outputs and targets"
+            raise ProblemError(f"loss: {first_line(error)}; {text}") from error
         if not isinstance(loss, Tensor):
             raise ProblemError(f"loss: it returned {type(loss).__name__}, expected a scalar tensor")
         if loss.numel() != 1:

@@ -1,6 +1,6 @@
 """What the user gives: a model, a loss, data; checked as far as that takes no oracle call."""
 
-import inspect
+import logging
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,10 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils import data as td
 
-from grasp_tune.core.errors import ProblemError, expect
+from grasp_tune.core.errors import ProblemError, expect, misfit
 from grasp_tune.engine.checkpoints import check_tensors
-from grasp_tune.engine.losses import target_loss
+from grasp_tune.engine.losses import first_line, target_loss
 from grasp_tune.engine.metrics import Metric, find_metric, wants_batch
+
+logger = logging.getLogger(__name__)
 
 Batch = Any  # whatever the data gives: a tuple of tensors as a rule
 Data = (
@@ -28,6 +30,7 @@ Data = (
     | Callable[[], Iterable[Batch]]
 )
 
+_RAW, _SEEN = 1000.0, 1000  # inputs that reach so far are told; rows that are looked at
 _ASIDE = 7003  # the seed of the validation rows: the same ones whatever a sweep's seed
 _KINDS = (
     "a tuple of tensors or arrays, a Dataset with a length, a DataLoader, or a function that gives "
@@ -49,6 +52,7 @@ class TorchProblem:
     loss: a function of (model, batch) that gives a scalar tensor, to be averaged over batches. A
         loss of torch, that is any `nn.Module` or a function of `torch.nn.functional`, is applied
         as `loss(model(batch[0]), batch[1])`; so it is to mappings of two, such as `image`, `label`.
+        Float inputs get the model's type, and targets the type and the shape that it needs.
     data: the training data, as one of
         - a tensor, an array or a table (NumPy, pandas), or a tuple of them with equal first sizes;
           a batch is the tuple of the sampled rows, and float64 becomes torch's default type;
@@ -95,8 +99,10 @@ class TorchProblem:
         kind = repr(self.loss) if isinstance(self.loss, type) else type(self.loss).__name__
         wanted = "a function of (model, batch), or one of torch's, such as nn.CrossEntropyLoss()"
         _need(callable(self.loss) and not isinstance(self.loss, type), "loss", kind, wanted)
-        _takes("model", self.model, _BUILDER)
-        _takes("loss", self.loss, "a function of (model, batch)", self.model, None)
+        why = misfit(self.model)
+        _need(not why, "model", f"one that does not fit ({why})", _BUILDER)
+        why = misfit(self.loss, self.model, None)
+        _need(not why, "loss", f"one that does not fit ({why})", "a function of (model, batch)")
         fits = isinstance(decay, Real) and 0.0 <= decay < math.inf
         _need(fits, "weight_decay", repr(decay), "a number >= 0")
         fits = clip is None or (isinstance(clip, Real) and clip > 0.0)
@@ -113,6 +119,12 @@ class TorchProblem:
             own["loss"] = partial(target_loss, loss)
         own["batch_size"] = size = int(size)
         own["data"] = data = as_data(self.data, size)
+        if isinstance(data, Columns) and (largest := _reach(data[0])) > _RAW:
+            logger.warning(
+                "data: inputs reach %.3g, and networks learn badly from raw scales; shift and "
+                "divide columns to mean 0, variance 1",
+                largest,
+            )
         if isinstance(data, Rows) and data.batch_size:
             own["batch_size"] = data.batch_size
         if isinstance(self.validation, Real):
@@ -168,16 +180,6 @@ class TorchProblem:
         return device
 
 
-def _takes(name: str, function: Callable[..., Any], wanted: str, *given: object) -> None:
-    """Raise `ProblemError` where a function cannot be called with what it will be given."""
-    try:
-        inspect.signature(function).bind(*given)
-    except ValueError:  # one that is not written in Python
-        pass
-    except TypeError as error:
-        raise ProblemError(f"{name}: it does not fit ({error}), expected {wanted}") from None
-
-
 def checked_problem(given: object) -> TorchProblem:
     kind = type(given).__name__
     expect(isinstance(given, TorchProblem), "problem", kind, "a grasp_tune.TorchProblem")
@@ -219,7 +221,7 @@ class Rows:
         except (RuntimeError, TypeError) as error:
             if self.collate is not td.default_collate:
                 raise
-            text = f"rows do not make a batch: {str(error).partition(chr(10))[0]}"
+            text = f"rows do not make a batch: {first_line(error)}"
             wanted = "give a DataLoader whose collate_fn makes one, say by padding"
             raise ProblemError(f"data: {text}; {wanted}") from error
 
@@ -312,6 +314,12 @@ def _column(item: Tensor | np.ndarray[Any, Any]) -> Tensor:
     if item.dtype.kind == "u" and item.dtype != np.uint8:  # of which torch cannot pick rows
         return found.to(torch.int64)
     return found.to(torch.get_default_dtype()) if found.dtype == torch.float64 else found
+
+
+def _reach(inputs: Tensor) -> float:
+    """The largest number in the first rows of a table; 0 for inputs of other kinds."""
+    table = inputs.ndim == 2 and inputs.is_floating_point() and inputs.numel()
+    return float(inputs[:_SEEN].abs().max()) if table else 0.0
 
 
 def row_count(data: Any) -> int | None:

@@ -79,6 +79,10 @@ def problem(**keys: Any) -> dict[str, Any]:
             problem(dataset="digitz"),
             f"problem.dataset.name: got 'digitz', expected one of {DATASETS} (did you mean digi",
         ),
+        (
+            problem(dataset="data/a.csv"),
+            "problem.dataset.name: got 'data/a.csv', expected {name: csv, path: data/a.csv}",
+        ),
         (problem(dataset={}), f"problem.dataset.name: got nothing, expected one of {DATASETS}"),
         (
             problem(dataset={"name": "digits", "scale": 0}),

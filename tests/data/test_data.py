@@ -91,6 +91,14 @@ def test_columns_are_standardized_by_the_training_rows_then_scaled() -> None:
     assert data.spec.features == 2
 
 
+def test_a_column_that_is_constant_but_for_rounding_is_not_blown_up() -> None:
+    x = np.full((7, 1), 0.1)  # their mean is not exactly 0.1
+    arrays = [x, np.arange(7) % 2, np.array([[0.3]]), np.array([1])]
+    data = table_data("t", arrays, Table(name="t", standardize=True))
+    assert data.x_test is not None
+    assert data.x.abs().max() < 1e-6 and data.x_test.item() == pytest.approx(0.2)
+
+
 def test_integers_become_numbers_and_shapes_stay() -> None:
     table = arrays(np.arange(24, dtype=np.uint8).reshape(2, 3, 2, 2), np.array([0, 1]))
     data = table_data("t", table, options(scale=0.5))

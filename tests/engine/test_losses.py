@@ -112,13 +112,33 @@ def test_unsigned_targets_of_numpy_are_picked_by_row() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"model": nn.Linear}, "model: it does not fit .*, expected a function without arguments"),
-        ({"loss": lambda model, x, y: 0}, r"loss: it does not fit .* a function of \(model, batch"),
+        (
+            {"model": nn.Linear},
+            "model: got one that does not fit .*, expected a function without arguments",
+        ),
+        (
+            {"loss": lambda model, x, y: 0},
+            r"loss: got one that does not fit .* a function of \(model, batch",
+        ),
     ],
 )
 def test_functions_of_other_arguments_are_refused_at_once(changes: Any, words: str) -> None:
     with pytest.raises(ProblemError, match=words):
         workbench.problem(**changes)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda outputs, targets: functional.cross_entropy(outputs, targets),
+        lambda outputs, targets: (outputs - targets).square().mean(),
+        lambda outputs, targets: outputs.log_softmax(1).mean(),
+    ],
+)
+def test_a_loss_of_outputs_and_targets_is_told_what_it_is_called_with(loss: Any) -> None:
+    words = r"loss: .*; it is called with \(model, batch\), not with outputs and targets"
+    with pytest.raises(ProblemError, match=words):
+        gt.minimize(workbench.problem(loss=loss), 60, progress=False)
 
 
 def test_a_function_that_gives_no_batches_is_told() -> None:

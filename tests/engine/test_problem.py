@@ -304,3 +304,11 @@ def test_a_loader_that_does_not_batch_gives_the_batches_of_its_data_set() -> Non
     problem = workbench.problem(data=DataLoader(Ready(), batch_size=None))
     batch = Oracle(problem, 0).stream("train").batch(0)
     assert torch.equal(batch[0], ready[0][0]) and torch.equal(batch[1], ready[0][1])
+
+
+def test_raw_scales_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    for rows in (X, X.long() * 10**6, (X * 100).unsqueeze(-1).expand(-1, -1, 2) * 1000):
+        workbench.problem(data=(rows, Y))
+    assert not caplog.messages
+    workbench.problem(data=(X.numpy() * 1e5, Y))
+    assert "networks learn badly from raw scales" in caplog.text
