@@ -34,11 +34,12 @@ KEY = "grasp"  # the one key in a trial's config that is ours
 
 def to_config(work: Work, metric: str | None = None) -> dict[str, Any]:
     """Return the config of a trial, with words for people; `metric` is wanted in all its rows."""
-    return {KEY: {**work.words, "run": work.run, "work": work, "metric": metric}}
+    # In a list: of any other object Tune's TensorBoard logger says, per trial, that it left it out.
+    return {KEY: {**work.words, "run": work.run, "work": [work], "metric": metric}}
 
 
 def work_in(config: Mapping[str, Any]) -> Work:
-    work = config.get(KEY, {}).get("work")
+    (work,) = config.get(KEY, {}).get("work", [None])
     if not isinstance(work, Work):
         raise InputError(f"config: it has no {KEY!r}; run it with search_alg=GraspSearcher(...)")
     return work

@@ -68,9 +68,9 @@ def labelled(text: str) -> str:
     """Lines `label | text` with the texts below each other, broken where a terminal ends."""
     pairs = [line.partition(" | ")[::2] for line in text.split("\n") if line]
     margin = 2 + max(len(label) for label, _ in pairs)
-    # A log is never cut.
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
-    wrapper = textwrap.TextWrapper(width, subsequent_indent=" " * margin)
+    # A log is never cut, nor is a terminal of unknown width, which Python 3.10 gives as 0.
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    wrapper = textwrap.TextWrapper(width or sys.maxsize, subsequent_indent=" " * margin)
     wrapper.break_long_words = wrapper.break_on_hyphens = False  # paths stay whole
     lines = []
     for label, words in pairs:

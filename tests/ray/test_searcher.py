@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from ray import cloudpickle, tune
+from ray.tune.logger.tensorboardx import TBXLoggerCallback
 from ray.tune.search import ConcurrencyLimiter, Searcher
 from torch import nn
 
@@ -70,6 +71,8 @@ def test_a_config_tells_a_person_what_the_trial_is(tmp_path: Path) -> None:
     assert words["base"] == "sgd"
     assert words["cell"] == str(cell.index)
     assert words["value"] == f"{cell.value:.3g}"
+    # Of values of other kinds this logger says, in every trial, that it leaves them out.
+    assert all(isinstance(value, TBXLoggerCallback.VALID_HPARAMS) for value in words.values())
     assert words["budget"] == cell.budget
 
 

@@ -23,13 +23,16 @@ def test_an_estimate_ends_where_its_error_does() -> None:
 
 
 def test_a_log_is_not_cut_and_a_terminal_is_filled(monkeypatch: pytest.MonkeyPatch) -> None:
+    def printed(columns: int) -> str:
+        with monkeypatch.context() as patch:  # pytest asks for the width as well
+            patch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+            patch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((columns, 9)))
+            return labelled(text)
+
     text = "a | one two three four\nreport | /a-long/path"
-    assert labelled(text) == "a       one two three four\nreport  /a-long/path\n"
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((16, 9)))
-    assert labelled(text) == (
-        "a       one two\n        three\n        four\nreport  /a-long/path\n"
-    )
+    whole = "a       one two three four\nreport  /a-long/path\n"
+    assert labelled(text) == printed(0) == whole
+    assert printed(16) == "a       one two\n        three\n        four\nreport  /a-long/path\n"
 
 
 def test_pages_escape_what_is_put_in_and_text_does_not() -> None:
