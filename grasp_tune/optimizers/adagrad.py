@@ -1,4 +1,4 @@
-"""AdaGrad with a distance, from the same grid as UniXGrad's radius, for each coordinate."""
+"""AdaGrad per coordinate, with a distance from the same grid as UniXGrad's radius."""
 
 import math
 from typing import Any
@@ -12,14 +12,15 @@ from grasp_tune.optimizers.coordinatewise import Coordinates, OwnState, multipli
 
 
 class DiagonalAdaGrad(OwnState):
-    r"""AdaGrad by coordinate: $x \leftarrow x - D s g / \sqrt{\sum g^2}$, the sum up to now.
+    r"""AdaGrad per coordinate: $x \leftarrow x - D s g / \sqrt{\sum g^2}$, summed over all steps.
 
-    `distance` is $D$; a group may have its own. The multipliers $s$ come from `coordinates`, what
-    the probe saw of each coordinate, and are 1 without it. A coordinate whose gradients were all
-    zero does not move. The guarantee is AdaGrad's own, not the paper's.
+    A coordinate whose gradients were all zero does not move. The guarantee is AdaGrad's own, not
+    the paper's. Only the root of the sum is kept, and updated by `hypot`: float32 is enough for
+    gradients of 1e-25 and of 1e25.
 
-    The root of the sum is kept, never the sum, and extended by `hypot`: gradients of 1e-25 and
-    1e25 are as good as others in float32.
+    params: parameters, or groups of them, as for any torch optimizer.
+    distance: $D$; a group may have its own.
+    coordinates: gradient sizes in the probe, which give the multipliers $s$; None: $s$ is 1.
     """
 
     wide = "the sums of gradients"
@@ -45,11 +46,11 @@ class DiagonalAdaGrad(OwnState):
         for point in points:
             gradient, state = self.dense_gradient(point), self.state[point]
             if "root" not in state:
-                # The smallest normal number instead of 0: then 0 / root is 0, and no gradient
-                # above 1e-34 can tell the difference.
+                # The smallest normal number instead of 0: then 0 / root is 0, and gradients above
+                # 1e-34 give the same result.
                 state["root"] = torch.full_like(point, torch.finfo(point.dtype).tiny)
             root = torch.hypot(state["root"], gradient, out=state["root"])
-            move = gradient / root  # in [-1, 1], so that distance * gradient never arises
+            move = gradient / root  # in [-1, 1]; distance * gradient could overflow
             if "scale" in state:
                 move.mul_(state["scale"])
             # A grid may reach distances that float32 cannot hold.

@@ -1,4 +1,4 @@
-"""Adam with a step per coordinate: a base of the default schedule, without a guarantee."""
+"""Adam with a step size per coordinate: a base of the default schedule, without a guarantee."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -11,7 +11,7 @@ from grasp_tune.optimizers.coordinatewise import Coordinates, OwnState, multipli
 
 FIRST = 0.9  # decay of the mean
 RAMP = 0.8  # the mean square's decay is 1 - t ** -RAMP: short memory first, long memory later
-# Far below any gradient that matters in float32, far above what its square can still hold.
+# Far below any gradient that matters in float32, but its square does not underflow.
 TINY = 1e-18
 
 
@@ -20,9 +20,11 @@ class CoordinateAdam(OwnState):
 
     With $m$ and $v$ the running means of $g$ (decay 0.9) and $g^2$ (decay $1 - t^{-0.8}$), and $p$
     the largest $|g|$ so far in units of a typical one,
-    $x \leftarrow x - \eta\, p^{-q}\, \mathrm{clip}(m / \sqrt{v}, -1, 1)$. The clip is for
-    coordinates that are silent for long: $v$ forgets them, and they would jump when they speak.
-    `coordinates` gives the power $q$ and the sizes seen in the probe; without it $q$ is 0.
+    $x \leftarrow x - \eta\, p^{-q}\, \mathrm{clip}(m / \sqrt{v}, -1, 1)$. Without the clip, a
+    coordinate would jump at its first gradient after many zeros, since $v$ has forgotten it.
+
+    params, lr: as for any torch optimizer; `lr` is $\eta$.
+    coordinates: the power $q$ and the gradient sizes in the probe; None: $q$ is 0.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 r"""Matrix-shaped steps: the base of the default schedule for networks.
 
 A gradient of a hidden matrix is dominated by a few directions. Muon (Jordan et al. 2024) gives all
-directions of its running mean the same size: $U V^\top$ in place of $U S V^\top$. Everything else,
-embeddings and vectors among it, makes Adam's steps. It has no guarantee of its own; the schedule
-that uses it keeps the paper's cells beside it.
+directions of its running mean the same size: $U V^\top$ in place of $U S V^\top$. All other
+parameters, such as embeddings and vectors, make Adam's steps. There is no guarantee for these
+steps; the schedule that uses them also runs the paper's cells.
 """
 
 import math
@@ -19,31 +19,31 @@ from grasp_tune.optimizers.coordinatewise import embeddings
 # Jordan's: for singular values from 0.01 to 1 the fifth iterate lies between 0.7 and 1.2.
 QUINTIC = (3.4445, -4.7750, 2.0315)
 ROUNDS = 5
-WHOLE, BLOCK = 128, 64  # the longest shorter side of a matrix that is not cut; rows of a block
-STACKED = 2**16  # numbers of a matrix that shares its products with others of its shape
-# Below it squares of a matrix of 10^7 numbers would be too small for float32, and its norm wrong.
+WHOLE, BLOCK = 128, 64  # longest shorter side of a matrix that is not cut; rows of a block
+STACKED = 2**16  # most numbers of a matrix that is stacked with others of its shape
+# With a smaller norm, the squares of 10^7 numbers underflow in float32, and the norm is wrong.
 SILENT = 1e-15
-# Root mean square of a move per unit of step, as Adam's usually is, so that one step size serves
+# Root mean square of a move with step size 1, as Adam's usually is, so that one step size serves
 # both (Liu et al. 2025).
 SIZE = 0.2
 
 
 def hidden_matrices(model: nn.Module | None, params: Iterable[Tensor]) -> frozenset[int]:
-    """Return the positions of the parameters that are matrices, but for the last layer.
+    """Return the positions of the parameters that are matrices, except the last layer.
 
-    Filters of a convolution are the rows of a matrix; embeddings are no matrices. The last layer
-    makes Adam's steps, as Jordan advises, which ended lower on seven of ten networks, mostly by 2
-    to 5 %. A model of a single layer is linear in it, and coordinates matter there.
+    Convolution filters are the rows of a matrix; embeddings do not count. The last layer makes
+    Adam's steps, as Jordan advises: the loss was lower on seven of ten networks, mostly by 2 to
+    5 %. A model of a single layer is linear in it, and coordinates matter there.
     """
     found = list(params)
     tables = embeddings(model, found)
     layers = [(at, x) for at, x in enumerate(found) if x.ndim > 1 and at not in tables]
-    # More than a row, and more than a column.
+    # More than one row and more than one column.
     return frozenset(at for at, x in layers[:-1] if len(x) > 1 and x.numel() > len(x))
 
 
 def equalized(matrices: Tensor) -> Tensor:
-    r"""Return about $U V^\top$ for a matrix $U S V^\top$, or for each of a stack of them.
+    r"""Return $U V^\top$, approximately, for a matrix $U S V^\top$ or for each one of a stack.
 
     Newton and Schulz's iteration: $X \leftarrow a X + b A X + c A^2 X$ with $A = X X^\top$. All
     factors are polynomials in the first $A$, so only small square matrices are multiplied until the
@@ -66,19 +66,19 @@ def equalized(matrices: Tensor) -> Tensor:
 
 
 def equalized_in_blocks(matrices: Tensor) -> Tensor:
-    """Return about $U V^T$ of each block of rows of a matrix, or of a stack of them; in place.
+    """Return `equalized` of each block of rows of a matrix, or of a stack of matrices; in place.
 
-    The cost of a whole one grows with the third power of the shorter side: 784 by 1024 numbers take
-    185 ms of a CPU core, and 4 ms in blocks, where a minibatch of 16 rows takes 3 ms. Blocks of 50
-    in place of a side of 100 cost 2 % of the loss (MNIST, 784-100-10, T = 1500), so only matrices
-    whose shorter side is beyond `WHOLE` are cut.
+    The cost of a whole matrix grows with the third power of its shorter side: 784 by 1024 numbers
+    take 185 ms of a CPU core, and 4 ms in blocks; a minibatch of 16 rows takes 3 ms. Blocks of 50
+    for a side of 100 raise the loss by 2 % (MNIST, 784-100-10, T = 1500), so only matrices with a
+    shorter side above `WHOLE` are cut.
     """
     *_, rows, columns = matrices.shape
     if min(rows, columns) <= WHOLE:
         return equalized(matrices)
     size = -(-rows // -(-rows // BLOCK))
     padded = nn.functional.pad(matrices, (0, 0, 0, -rows % size)) if rows % size else matrices
-    # A few at a time: what they need on the way is a part of the matrix, not several times it.
+    # A few at a time, so that temporary memory is a part of the matrix, not several times it.
     for some in padded.view(-1, size, columns).split(max(1, STACKED * 4 // (size * columns))):
         some.copy_(equalized(some))
     return padded[..., :rows, :]
@@ -87,13 +87,14 @@ def equalized_in_blocks(matrices: Tensor) -> Tensor:
 class MatrixAdam(CoordinateAdam):
     r"""Adam, with matrix-shaped steps for some of the parameters.
 
-    With $m = U S V^\top$ the running mean of $g$ (decay 0.9), looked ahead by one gradient, the
-    numbers of $o = U V^\top$ are divided by the roots of the running means of their own squares, as
-    in AdaMuon (Si et al. 2025): inputs of different sizes, which a matrix of few rows cannot tell
-    apart, then move alike. The step is $\eta \cdot 0.2$ in root mean square. Large matrices are cut
-    into blocks of rows, each of which is equalized by itself.
+    With $m = U S V^\top$ the running mean of $g$ (decay 0.9), with Nesterov's look-ahead, the
+    entries of $o = U V^\top$ are divided by the roots of the running means of their own squares, as
+    in AdaMuon (Si et al. 2025). So weights of inputs of different sizes, which a matrix of few rows
+    cannot tell apart, move alike. The root mean square of a step is $0.2 \eta$. Large matrices are
+    cut into blocks of rows, which are equalized one by one.
 
-    matrices: the positions of these parameters.
+    params, lr: as for any torch optimizer; `lr` is $\eta$.
+    matrices: the positions of the parameters with matrix-shaped steps.
     """
 
     def __init__(
@@ -107,14 +108,14 @@ class MatrixAdam(CoordinateAdam):
         self._matrices = {id(self.points[at]) for at in matrices}
 
     def unit_sizes(self) -> list[Tensor]:
-        """Return the largest mean gradient of each unit, a row of a matrix, layer by layer."""
+        """Return the largest mean gradient of each unit (a row of a matrix), layer by layer."""
         means = self.entries([x for x in self.points if id(x) in self._matrices], "mean")
         return [torch.linalg.vector_norm(mean.flatten(1), math.inf, dim=1) for mean in means]
 
     def _move(self, group: dict[str, Any], points: list[Tensor]) -> None:
         super()._move(group, [point for point in points if id(point) not in self._matrices])
         fresh = group["steps"] ** -RAMP
-        alike: dict[tuple[int, ...], list[Tensor]] = {}  # small ones of a shape are one stack
+        alike: dict[tuple[int, ...], list[Tensor]] = {}  # small ones are stacked by shape
         for at, point in enumerate(points):
             if id(point) in self._matrices:
                 shape = len(point), point[0].numel()
@@ -130,8 +131,8 @@ class MatrixAdam(CoordinateAdam):
             else:
                 moves = equalized_in_blocks(torch.stack(flat)).unbind()
             moves = [move.view(point.shape) for move, point in zip(moves, some, strict=True)]
-            # A layer that this minibatch does not reach rests: its mean still points somewhere, and
-            # its size, which says how long ago that was, is lost.
+            # A layer without gradients in this minibatch does not move. Its mean is not zero, and
+            # its size, which shows how old it is, is lost.
             torch._foreach_mul_(moves, [norm.sign() for norm in torch._foreach_norm(gradients)])
             squares = self.entries(some, "square")
             torch._foreach_mul_(squares, 1.0 - fresh)

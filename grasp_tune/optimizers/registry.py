@@ -1,7 +1,7 @@
-"""The registry of base optimizers: one entry says all that the rest of the package knows of one.
+"""The registry of base optimizers: one entry holds all that the package knows about one.
 
-Loading this module loads no torch. An optimizer from outside joins with `register`, or as a
-function `(params, value) -> Optimizer` that is given as `base` or as a challenger.
+Importing this module does not import torch. To add an optimizer, call `register`, or pass a
+function `(params, value) -> Optimizer` as `base` or as a challenger.
 """
 
 import math
@@ -12,16 +12,16 @@ from typing import Any
 
 from grasp_tune.core.errors import InputError, expect
 
-# Any: the parameters and the optimizer are torch's, which this module never loads.
+# Any: the types of parameters and optimizers are torch's, which this module never imports.
 Factory = Callable[[Any, float], Any]
 Base = str | Factory | None  # what a method's `base` may be
 DistanceRule = Callable[[float, float, int, int], float]
 
-# Rules from a distance D to an optimizer's value, given |g0|, the P parameters and the T calls.
+# Rules that turn a distance D into an optimizer's value, given |g0|, P parameters and T calls.
 
 
 def whole_distance(distance: float, grad_norm: float, parameters: int, calls: int) -> float:
-    """Return D: the value is the distance that a run may go."""
+    """Return D: the value is the distance that a run may move."""
     return distance
 
 
@@ -42,27 +42,27 @@ def normalised_step(distance: float, grad_norm: float, parameters: int, calls: i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseOptimizer:
-    """All that is known of one base optimizer.
+    """The entry of one base optimizer.
 
-    `make` is called with the parameters, then by keyword with the run's values, `options`, and,
-    where `uses_power` is set, `coordinates` (`coordinatewise.Coordinates` or None); where
-    `uses_matrices` is set, `matrices`, the positions of the hidden matrices among the parameters.
+    `make` is called with the parameters, and with keywords: the run's values, `options`,
+    `coordinates` (`coordinatewise.Coordinates` or None) if `uses_power` is set, and `matrices` (the
+    positions of the hidden matrices among the parameters) if `uses_matrices` is set.
     """
 
     name: str  # what methods, tasks and results call it
     make: str | Callable[..., Any]  # `module:name` of a class or function, or the function itself
     value: str = "lr"  # the keyword of the searched number; a run's other values keep their names
-    quantity: str = "step size"  # what people call that number
+    quantity: str = "step size"  # its name in reports
     from_distance: DistanceRule = normalised_step  # for schedules that search over distances
-    group_entry: str | None = "lr"  # what scales a group's step; None: it is never annealed
+    group_entry: str | None = "lr"  # entry that scales a group's step; None: never annealed
     options: tuple[tuple[str, Any], ...] = ()  # further keywords, the same for every run
-    # Oracle calls of one step. Where it is more than one, the optimizer has `begin` and `feed`
-    # beside `step`, as `UniXGrad` has, for gradients that come one by one.
+    # Oracle calls of one step. If more than one, the optimizer also needs `begin` and `feed`, as
+    # `UniXGrad` has, which take the gradients one by one.
     calls_per_step: int = 1
-    changes_step: bool = True  # whether a run may go on with another value
-    uses_power: bool = False  # steps can be divided by a power of each coordinate's gradient size
-    uses_matrices: bool = False
-    theorem: tuple[str, ...] = ()  # the methods, by name, whose theorem is about this optimizer
+    changes_step: bool = True  # whether the value may change during a run
+    uses_power: bool = False  # whether steps can be divided by powers of gradient sizes
+    uses_matrices: bool = False  # whether it makes matrix-shaped steps
+    theorem: tuple[str, ...] = ()  # names of the methods whose theorem covers this optimizer
 
     def build(
         self,
@@ -71,10 +71,10 @@ class BaseOptimizer:
         coordinates: Any = None,
         matrices: Collection[int] = (),
     ) -> Any:
-        """Return an optimizer of the parameters with these values, the searched one among them."""
+        """Return an optimizer of the parameters with these values, including the searched one."""
         make = resolve_name(self.make) if isinstance(self.make, str) else self.make
         keywords = {**dict(self.options), **values}
-        keywords.pop("power", None)  # travels inside the coordinates
+        keywords.pop("power", None)  # is part of the coordinates
         if self.uses_power:
             keywords["coordinates"] = coordinates
         if self.uses_matrices:
@@ -87,7 +87,7 @@ _ENTRIES: dict[str, BaseOptimizer] = {}
 
 
 def register(entry: BaseOptimizer) -> BaseOptimizer:
-    """Add an optimizer to the registry; its name must be new, and free of colons."""
+    """Add an optimizer to the registry and return it; its name must be new and have no colon."""
     if entry.name in _ENTRIES or ":" in entry.name or not entry.name:
         raise InputError(f"base: {entry.name!r} is taken, or no name for an optimizer")
     _ENTRIES[entry.name] = entry
@@ -131,7 +131,7 @@ def optimizer_names() -> tuple[str, ...]:
 
 
 def described(name: str) -> BaseOptimizer:
-    """Return what is known of an optimizer by its name; of the user's own, the usual is assumed."""
+    """Return an optimizer's entry by name; an entry with defaults for the user's own functions."""
     return _ENTRIES.get(name) or BaseOptimizer(name=name, make="", value="value")
 
 
@@ -174,10 +174,10 @@ def written_base(base: Base) -> str | None:
 def own_functions(
     base: Base, challengers: Mapping[str, Any] | tuple[str, ...]
 ) -> dict[str, Factory]:
-    """Return the user's own optimizers by the names that tasks call them."""
+    """Return the user's own optimizers by the names that tasks use."""
     found: dict[str, Factory] = {str(written_base(base)): base} if callable(base) else {}
     if isinstance(challengers, Mapping):
         found.update({name: make for name, make in challengers.items() if callable(make)})
     for name in challengers:
-        find_optimizer(name, found)  # an unknown name is an error now
+        find_optimizer(name, found)  # raises for an unknown name
     return found

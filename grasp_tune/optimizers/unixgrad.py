@@ -1,9 +1,9 @@
 r"""UniXGrad as a `torch.optim.Optimizer`: the base optimizer of the convex methods.
 
-The paper keeps the sum $\sum_s \alpha_s x_s$, which grows without limit. Here every point is kept
-as its displacement from the start, *in units of the radius*, so that all that is stored lies in the
-unit ball, and the sum as a weighted mean. The root under the step size is a Python float, extended
-by `hypot`, so that it overflows for no gradient that is finite.
+The paper keeps the sum $\sum_s \alpha_s x_s$, which grows without limit. Here the sum is stored as
+a weighted mean, and every point as its displacement from the start *in units of the radius*, so all
+stored points lie in the unit ball. The root in the step size is a Python float that is updated by
+`hypot`, so it does not overflow while gradients are finite.
 """
 
 import math
@@ -17,11 +17,11 @@ from torch.optim.optimizer import ParamsT
 from grasp_tune.core.errors import InputError
 from grasp_tune.optimizers.coordinatewise import OwnState
 
-# Sums of squares run over rows of this length in the tensor's own precision and in float64 beyond:
+# Squares are summed over rows of this length in the tensor's own precision, and then in float64:
 # one float32 sum over 10^7 numbers is off by 4e-4, and float64 throughout costs 15 times as much.
 _ROW = 256
 
-PIECE = 1e38  # the largest factor that points are multiplied by at once
+PIECE = 1e38  # points are multiplied by at most this factor at once
 
 
 class UniXGrad(OwnState):
@@ -37,9 +37,9 @@ class UniXGrad(OwnState):
     4. $\bar x_t = m_t = m_{t-1} + w_t (x_t - m_{t-1})$
     5. $\hat x_{t+1} = \mathrm{Proj}(\hat x_t - \eta_t \alpha_t g(\bar x_t))$
 
-    It takes three stored vectors of the model's size and one more inside `step`.
+    It stores three vectors of the model's size, and one more during `step`.
 
-    params: parameters, or groups of them, as for any optimizer of torch.
+    params: parameters, or groups of them, as for any torch optimizer.
     radius: the paper's $D$, one number for the ball over all parameters of all groups.
 
     Raises `InputError` for a radius that is not a positive number, for a group with a radius or a
@@ -69,12 +69,12 @@ class UniXGrad(OwnState):
         super().add_param_group(param_group)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """The loss at the first of the two points; the parameters then hold the average so far.
+        """Make a step to the new average; return the loss at the first of the two points.
 
         `closure` zeroes the gradients, draws a fresh minibatch, calls backward and returns the
         loss. It is called twice: at the look-ahead point (2), whose loss is returned, and at the
-        average (4). A gradient that is None counts as zero. If the closure raises, the step is left
-        half done: go on from an earlier `state_dict` and its parameters.
+        average (4). A gradient that is None counts as zero. If the closure raises, the step is half
+        done: go back to an earlier `state_dict` and its parameters.
         """
         if closure is None:
             raise InputError("UniXGrad.step needs a closure: a step takes gradients at two points")
@@ -88,7 +88,7 @@ class UniXGrad(OwnState):
 
     @torch.no_grad()
     def begin(self) -> None:
-        """Begin a step: go to the look-ahead point (2), where its first gradient is wanted."""
+        """Begin a step: move to the look-ahead point (2), which needs the first gradient."""
         points, group = self.points, self.param_groups[0]
         for point in points:
             if not self.state[point]:
@@ -101,8 +101,8 @@ class UniXGrad(OwnState):
 
     @torch.no_grad()
     def feed(self) -> bool:
-        """Take the gradient that is wanted; go to the next point, or complete the step (True)."""
-        points, group = self.points, self.param_groups[0]  # numbers: the same in all groups
+        """Use the gradient at this point; move to the next one, or end the step and return True."""
+        points, group = self.points, self.param_groups[0]  # numbers are the same in all groups
         root, weight = group["root"], group["iteration"] + 1
         reach = 2.0 * weight / root  # (1), times alpha_t, in units of the radius
         origin, lead, mean = (self.entries(points, name) for name in ("origin", "lead", "mean"))
@@ -116,11 +116,11 @@ class UniXGrad(OwnState):
             _leave_units(points, group["radius"], origin)
             return False
         ahead = [self.state[point].pop("ahead") for point in points]
-        # Half the difference, since two finite gradients may be further apart than the range.
+        # Half the difference, since the difference of two finite gradients may overflow.
         torch._foreach_mul_(ahead, 0.5)
         torch._foreach_sub_(ahead, here, alpha=0.5)
         root = math.hypot(root, 2.0 * weight * joint_norm(ahead))
-        move_in_ball(ahead, lead, here, reach)  # (5), `ahead` being free now
+        move_in_ball(ahead, lead, here, reach)  # (5), which overwrites `ahead`
         for point, moved in zip(points, ahead, strict=True):
             self.state[point]["lead"] = moved
         for group in self.param_groups:
@@ -129,7 +129,7 @@ class UniXGrad(OwnState):
 
 
 def joint_norm(tensors: Sequence[Tensor]) -> float:
-    """The Euclidean norm of all tensors taken as one vector, right to 1e-6 in float32.
+    """Return the Euclidean norm of all tensors as one vector, accurate to 1e-6 in float32.
 
     It does not overflow while the entries are finite. Entries below 1e-19 may count as zero.
     """
@@ -154,8 +154,8 @@ def joint_norm(tensors: Sequence[Tensor]) -> float:
 
 def _leave_units(points: list[Tensor], radius: float, origin: list[Tensor]) -> None:
     """Turn displacements in units of the radius into points, in place."""
-    # A grid may reach radii that float32 cannot hold: then what moved becomes infinite, which the
-    # caller sees, and what did not move stays where it is.
+    # A radius may be too large for float32: points that moved then become infinite, which the
+    # caller sees, and the others stay where they are.
     while radius > PIECE:
         torch._foreach_mul_(points, PIECE)
         radius /= PIECE
@@ -171,10 +171,10 @@ def move_in_ball(out: list[Tensor], lead: list[Tensor], by: list[Tensor], reach:
     if not math.isfinite(norm):
         largest = _largest(by)
         if not (reach > 0.0 and 1.0 / reach < largest < math.inf):
-            # Not the move's length but NaN or infinity in a gradient, now or before: say so.
+            # A gradient was NaN or infinite, now or before: the result is NaN.
             torch._foreach_mul_(out, math.nan)
             return
-        # reach * by left the range: the same direction, shortened before it is added.
+        # reach * by overflowed: keep its direction, but shorten it before it is added.
         torch._foreach_copy_(out, by)
         torch._foreach_div_(out, -largest)
         torch._foreach_add_(out, lead, alpha=1.0 / reach / largest)
@@ -184,6 +184,6 @@ def move_in_ball(out: list[Tensor], lead: list[Tensor], by: list[Tensor], reach:
 
 
 def _largest(tensors: Sequence[Tensor]) -> float:
-    """The largest absolute entry, NaN if there is one."""
+    """Return the largest absolute entry, NaN if any entry is NaN."""
     values = [tensor.abs().max().item() for tensor in tensors if tensor.numel()]
     return math.nan if any(map(math.isnan, values)) else max(values)

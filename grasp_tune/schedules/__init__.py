@@ -1,7 +1,7 @@
-"""The registry of schedules: how the budget is spent, by name or as an object with options.
+"""The registry of schedules, which decide how the budget is spent.
 
-A schedule is a frozen dataclass: its fields are its options, its class variable `name` is what
-people call it. Loading this module loads none of them.
+A schedule is a frozen dataclass: its fields are its options, and its class variable `name` is the
+name it is registered under. Importing this module imports no schedule.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Kind = TypeVar("Kind", bound="type[Schedule]")
 
-# Classes, or where they are: `module:name` is loaded when it is first used.
+# A class, or its `module:name`, which is imported on first use.
 _KINDS: dict[str, "str | type[Schedule]"] = {
     "cells": "grasp_tune.schedules.cells:Cells",
     "paper": "grasp_tune.schedules.paper:Paper",
@@ -25,7 +25,7 @@ _KINDS: dict[str, "str | type[Schedule]"] = {
 
 
 def register(kind: Kind) -> Kind:
-    """Add a schedule's class to the registry; usable as a decorator. Its name must be new."""
+    """Register a schedule class under its name, which must be new; usable as a decorator."""
     name = str(kind.name)  # a class variable
     if name in _KINDS:
         raise InputError(f"schedule: the name {name!r} is taken")
@@ -34,14 +34,14 @@ def register(kind: Kind) -> Kind:
 
 
 def schedule_names() -> tuple[str, ...]:
-    """Return the names of all registered schedules that can be had by name alone."""
-    return tuple(sorted(_KINDS.keys() - {"cells"}))  # they belong to samplers and searchers
+    """Return the names of the registered schedules that need no options."""
+    return tuple(sorted(_KINDS.keys() - {"cells"}))  # needs a plan or a search
 
 
 def find_schedule(given: object) -> "Schedule":
-    """Return the schedule that is meant by a name, by what `written_schedule` gave, or by itself.
+    """Return the schedule for a name, for the output of `written_schedule`, or the given one.
 
-    Raises `InputError`, naming the known ones, where it is none of these.
+    Raises `InputError` with the known names for anything else.
     """
     if isinstance(given, Mapping):
         options = dict(given)
@@ -56,7 +56,7 @@ def find_schedule(given: object) -> "Schedule":
 
 
 def written_schedule(schedule: "Schedule") -> Json:
-    """Return a schedule as JSON values: its name, with the options that are not the defaults."""
+    """Return a schedule as JSON: its name, and the options that differ from the defaults."""
     usual = encode(type(schedule)())
     changed = {name: item for name, item in encode(schedule).items() if item != usual[name]}
     return {"name": schedule.name, **changed} if changed else schedule.name

@@ -1,7 +1,7 @@
-"""Cells for a training loop of the user's own: which one is next, and which won.
+"""Cells for the user's own training loop: which one is next, and which one won.
 
-The cells are those of the paper's plan, or of a step search, which goes on by how earlier ones
-ended. Nothing is probed and nothing sampled again: whoever runs a cell says how it went.
+The cells come from the paper's plan, or from a step search, which chooses them by earlier results.
+There is no probe and no resampling: the user's loop reports the score of each cell.
 """
 
 import math
@@ -33,23 +33,23 @@ from grasp_tune.schedules.step_search import StepSearch
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """Every cell one task; a plan or a search is given."""
+    """A schedule with one task per cell, from a plan or from a step search."""
 
-    plan: Plan | None = None  # the paper's
-    search: StepSearch | None = None  # one that goes on by how earlier cells ended
-    parameter: str = ""  # what the user's loop calls the value
-    probe: ProbeOutcome | None = None  # what the plan was made from, where we probed
+    plan: Plan | None = None  # the paper's plan
+    search: StepSearch | None = None  # chooses cells by the results of earlier ones
+    parameter: str = ""  # name of the value in the user's loop
+    probe: ProbeOutcome | None = None  # the probe that the plan was made from, if there was one
 
     name: ClassVar[str] = "cells"
-    default_base: ClassVar[str | None] = None  # whatever the user's loop runs
+    default_base: ClassVar[str | None] = None  # the user's loop has its own optimizer
 
     @classmethod
     def of(
         cls, plan: Plan | None, budget: int | None, resume: bool, *, longer: bool = False
     ) -> "Cells":
-        """Return the cells of a plan, or those of a search with a budget.
+        """Return the cells of a plan, or of a search with a budget.
 
-        longer: the plan's whole budget goes to training, see `training_only`.
+        longer: spend the plan's whole budget on training (see `training_only`).
         """
         if (plan is None) == (budget is None):
             raise InputError("give either a plan or a budget: budget=10_000 oracle calls")
@@ -63,7 +63,7 @@ class Cells:
 
     @property
     def source(self) -> Plan | StepSearch:
-        """Whichever of the two it is."""
+        """The plan or the step search, whichever was given."""
         found = self.plan or self.search
         if found is None:
             raise InputError("schedule: 'cells' needs a plan or a step search")
@@ -76,14 +76,14 @@ class Cells:
         return (cells[0].value, cells[-1].value) if cells else self.source.range
 
     def spec(self, seed: int = 0) -> SweepSpec:
-        """Return the sweep that runs them."""
+        """Return the sweep that runs these cells."""
         spec = SweepSpec(NonConvex(), self.source.budget, self, seed, "window")
         if self.plan is None:
             return spec
         return replace(spec, method=SweepSpec.of_plan(self.plan).method)
 
     def rounds(self, spec: SweepSpec) -> Rounds:
-        """Yield the cells, as far as they are known; return the best of them."""
+        """Yield the cells round by round; return the best one."""
         tasks: list[TrainTask] = []
         known: dict[str, Any] = {}
         rounds, last, scores = self._rounds(spec), False, None
@@ -101,7 +101,7 @@ class Cells:
         return Choice(won, "value", "window", tuple(rows), covered=False, notes=notes)
 
     def _rounds(self, spec: SweepSpec) -> Generator[tuple[list[Segment], bool], Any, None]:
-        """Yield runs, and whether there are no others; receives how those ended."""
+        """Yield (runs, whether they are the last); is sent the losses of these runs."""
         if isinstance(source := self.source, Plan):
             yield paper_segments(spec, source, source.method.base or "own"), True
         else:
@@ -109,7 +109,7 @@ class Cells:
 
 
 def cell_id(index: int) -> str:
-    """Return the name of a cell's task."""
+    """Return the id of a cell's task."""
     return f"cell{index:03d}"
 
 
@@ -123,10 +123,10 @@ def cell_of(task: Task) -> Cell:
 def cell_outcome(
     index: int, budget: int, score: float, calls: int, curve: tuple[Point, ...] = ()
 ) -> TrainOutcome:
-    """Return how a cell went.
+    """Return the outcome of a cell.
 
-    score: the smaller the better, NaN where there was none.
-    calls: as the user's loop counted them; those beyond the cell's budget are noted, not counted.
+    score: lower is better; NaN if there is none.
+    calls: as counted by the user's loop; those beyond the cell's budget are noted, not counted.
     """
     used, finite = min(calls, budget), math.isfinite(score)
     run = SegmentOutcome(index, used, finite, score, score, score, curve)
@@ -135,7 +135,7 @@ def cell_outcome(
 
 
 class CellSearch(Search):
-    """A search over `Cells`; the best of those that have ended counts at any time."""
+    """A search over `Cells`, led by the best cell that has ended so far."""
 
     @property
     def leader(self) -> str:
@@ -146,9 +146,9 @@ class CellSearch(Search):
 
 
 def training_only(plan: Plan) -> Plan:
-    """Return the plan with its whole budget for training: the same grid, every cell longer."""
+    """Return the plan with its whole budget spent on training: the same grid, longer cells."""
     spent = plan.training_calls
-    if spent in (0, plan.total_calls):  # nothing is set aside for anything else
+    if spent in (0, plan.total_calls):  # no training, or nothing but training
         return plan
     cells = tuple(replace(c, budget=c.budget * plan.budget // spent) for c in plan.cells)
     nothing: dict[str, Any] = {"probe_gradients": 0, "probe_values": 0, "samples_per_candidate": 0}

@@ -1,7 +1,7 @@
-"""A sweep that has ended, with more budget: its rounds again, then a further run, then a race.
+"""More budget for a sweep that has ended: its rounds again, then a further run, then a race.
 
-The rounds of the earlier budget come out as they did, so every outcome that is known counts. The
-rest of the budget goes on from the point that was chosen; what it finds races against that point.
+The rounds of the earlier budget are repeated exactly, so all known outcomes are used. The rest of
+the budget goes to a run from the chosen point; its candidates race against that point.
 """
 
 import math
@@ -19,17 +19,17 @@ from grasp_tune.schedules import find_schedule
 
 @dataclass
 class Earlier:
-    """What the rounds so far have used and found."""
+    """What the rounds so far used and found."""
 
-    start: ProbeOutcome | None = None  # the last one: of parts, their merge
+    start: ProbeOutcome | None = None  # the merged one if the probe had parts
     plan: Plan | None = None
     arms: dict[int, Arm] = field(default_factory=dict)
-    runs: dict[int, SegmentOutcome] = field(default_factory=dict)  # how each of them ended
+    runs: dict[int, SegmentOutcome] = field(default_factory=dict)  # last outcome of each arm
     spent: int = 0  # oracle calls
-    sampled: int = 0  # samples of the ensemble's stream
+    sampled: int = 0  # samples of the ensemble's stream used
 
     def watch(self, rounds: Rounds, name: str = "") -> Rounds:
-        """Yield rounds, a name before the ids of their tasks, and take notes; return their end."""
+        """Yield rounds with `name` before their task ids, and record them; return their result."""
         known: Any = None
         while True:
             try:
@@ -54,7 +54,7 @@ class Earlier:
 
 
 def all_rounds(spec: SweepSpec) -> Rounds:
-    """Yield the rounds of a sweep, those of earlier budgets first; return its choice."""
+    """Yield the rounds of a sweep, earlier budgets first; return its choice."""
     schedule = find_schedule(spec.schedule)
     if not spec.extends:
         return (yield from schedule.rounds(spec))
@@ -70,7 +70,7 @@ def all_rounds(spec: SweepSpec) -> Rounds:
 
 
 def prefix(spec: SweepSpec) -> str:
-    """Return what the ids of the tasks begin with that the last extension has added."""
+    """Return the prefix of the ids of the tasks that the last extension added."""
     return f"extended{len(spec.extends)}-" if spec.extends else ""
 
 

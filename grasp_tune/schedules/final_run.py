@@ -1,13 +1,13 @@
-"""The final run of `promote`: one run gets the rest of the budget, its step falling to zero.
+"""The final run of `promote`: one run gets the rest of the budget; its step size decays to zero.
 
-It is cut into parts, so that it can go on after a fault, and so that its step can follow what it
-shows: a part that makes the loss jump is undone, and the run goes on from the state before it with
-a smaller step. Larger steps are tried where nearly all of the loss is gone and it still falls, and
-where the run is still on the plateau that it began on. A run that learns nothing at first is
-measured against the next smaller step of the list.
+It is cut into parts, so that it can resume after a fault and adapt its step size. A part that makes
+the loss jump is undone, and the run goes on from the state before it with a smaller step size.
+Larger step sizes are tried if nearly all of the loss is gone and it still falls, and while the run
+is still on the plateau that it began on. A run that learns nothing at first is compared with the
+next smaller step size of the list.
 
-Where there are calls enough, a step averages several minibatches, its lanes: as good, with a
-fraction of the depth. A step of L lanes is the root of L times as large.
+If there are enough calls, a step averages several minibatches (its lanes). This is as good, with a
+fraction of the depth. With L lanes the step size is multiplied by the square root of L.
 """
 
 import math
@@ -31,11 +31,11 @@ from grasp_tune.schedules.promote_state import PromoteState, finite_loss
 from grasp_tune.schedules.step_list import FinalStart
 
 ENDED_EARLY = "the final run ended early: it did not get better any more"
-EARLY = (1 / 16, 1 / 8, 1 / 4, 1 / 2)  # of the first part: looks at a run that memorizes at once
+EARLY = (1 / 16, 1 / 8, 1 / 4, 1 / 2)  # of the first part: evaluations of a run that overfits early
 
 
 def final_run(state: PromoteState, start: FinalStart) -> Generator[Round, Known, list[Candidate]]:
-    """Yield the parts; return the candidates that they leave."""
+    """Yield the parts; return their candidates."""
     run = _FinalRun(state, start)
     ends = run.ends(state.options.parts)
     while ends:
@@ -49,7 +49,7 @@ def final_run(state: PromoteState, start: FinalStart) -> Generator[Round, Known,
 
 
 class _FinalRun:
-    """Where the final run stands, and how it goes on."""
+    """The state of the final run, and how it goes on."""
 
     def __init__(self, state: PromoteState, start: FinalStart) -> None:
         self._state, self._start, self._lanes = state, start, _lanes(state)
@@ -57,30 +57,30 @@ class _FinalRun:
         looks = (state.options.parts + len(EARLY)) * self._stopping.samples
         self._begin = self._call = place_of(start.state or START)[1]
         self._end = self._begin + max(0, state.left - looks)
-        self._good, self._owner = start.state, start.owner  # the last state that stands, its run
+        self._good, self._owner = start.state, start.owner  # last accepted state, its run
         self._window = math.nan  # mean loss of that run's last minibatches
-        self._winner: Arm | None = None  # once the last part stands
+        self._winner: Arm | None = None  # set once the last part is accepted
         self._losses: list[float] = []  # of the parts so far
-        # The share of a layer's units that are silent in the last state that stands, and whether
-        # the last part has silenced many more.
+        # The share of a layer's units that are silent (get no gradient) in the last accepted state,
+        # and whether the last part silenced many more.
         self._silent, self._died = start.silent, False
-        self._tells = True  # whether silent units do: not where a smaller step has as many
-        self._length, self._other = 0, start.other  # of the first part; a step that may take over
+        self._tells = True  # undo for silent units once only: smaller steps may have as many
+        self._length, self._other = 0, start.other  # of the first part; run that may take over
 
     def ends(self, parts: int) -> list[int]:
-        """Return the calls at which so many parts end that are to come."""
+        """Return the calls at which the next `parts` parts end."""
         left = self._end - self._call
         return [self._call + left * part // parts for part in range(1, parts + 1)]
 
     def part(self, number: int, stop: int, *, last: bool) -> Generator[Round, Known, bool]:
-        """Yield one part; return whether the run ends with it."""
+        """Yield the rounds of one part; return whether the run ends with it."""
         state, options, first, arm = self._state, self._state.options, self._call, self._step.arm
         if not last:
             stop = first + (stop - first) // self._lanes * self._lanes
         if stop <= first:
             return False
         points = () if last else self._stopping.points(first, stop, early=number == 0)
-        # Where no part from x0 has stood, the next one begins there, too.
+        # If no part from x0 was accepted, the next one begins there, too.
         origin = self._good or (START if first else None)
         segment = self._segment(arm, first, stop, origin, points, last=last)
         item = yield from self._train(f"final{number}", segment)
@@ -111,18 +111,18 @@ class _FinalRun:
         return False
 
     def _dies(self, item: SegmentOutcome | None, loss: float) -> bool:
-        """Return whether a part has silenced many units; where the loss is low, they rest."""
+        """Return whether a part silenced many units while the loss is still high."""
         options, begun = self._state.options, min(self._state.start.value, self._start.loss)
         least = max(options.dying, self._silent + options.dying / 2)
         low = loss <= options.fitted * begun
         return item is not None and item.silent > least and not low and self._step.learned
 
     def second_chance(self) -> Generator[Round, Known, bool]:
-        """Yield a part of the next smaller step, where the run stalls or dies; return whether.
+        """Yield a part with the next smaller step size if the run stalls or dies; return whether.
 
-        It goes on in place of a run that dies, for units die slowly, and the state before is no
-        good either; else where its loss is about as low as the run's first part's. On a plateau
-        larger steps are tried before.
+        That part replaces a run that dies, because units die slowly and the state before is no
+        good either. It replaces a run that stalls if its loss is about as low as after the run's
+        first part. On a plateau, larger step sizes are tried first.
         """
         state, options, other, step = self._state, self._state.options, self._other, self._step
         if other is None or step.on_trial:
@@ -180,14 +180,14 @@ class _FinalRun:
         return found.get(segment.arm.index)
 
     def _stand(self, arm: Arm, stop: int) -> None:
-        """Go on from the end of a part; the start of the run stays: it is a candidate."""
+        """Accept the end of a part; the start of the run is kept as a candidate."""
         if self._good is not None and self._good != self._start.state:
             self._state.discard = (self._good,)
         self._owner, self._good = arm, state_key(arm.index, stop)
         self._state.leader = self._stopping.best or self._good
 
     def candidates(self) -> list[Candidate]:
-        """Return the points that the run leaves for the last choice."""
+        """Return the run's candidates for the final choice."""
         start, rows = self._start, list[Candidate]()
         if start.state is not None:
             rows.append(Candidate.of(start.state, start.owner, start.loss))
@@ -211,12 +211,12 @@ def _lanes(state: PromoteState) -> int:
 
 
 class _StepSize:
-    """The step of the part that comes next, by what the parts so far have shown."""
+    """The step size of the next part, given the losses of the parts so far."""
 
     def __init__(self, state: PromoteState, start: FinalStart) -> None:
         self._state, self.arm, self._before = state, start.arm, start.loss
         self._growth = state.options.growth
-        self._bound: float | None = None  # while a larger step is on trial: what its loss must beat
+        self._bound: float | None = None  # while a larger step is on trial: the loss to beat
 
     @property
     def on_trial(self) -> bool:
@@ -224,36 +224,36 @@ class _StepSize:
 
     @property
     def refused(self) -> bool:
-        """Whether a larger step was tried, and was no better."""
+        """Whether a larger step size was tried and was no better."""
         return self._growth < self._state.options.growth
 
     @property
     def learned(self) -> bool:
-        """Whether the last part that stands has left the plateau that a run may begin on."""
+        """Whether the last accepted part has left the plateau that a run may begin on."""
         start = self._state.start.value
         return not start > 0.0 or self._before <= self._state.options.plateau * start
 
     def accepts(self, loss: float) -> bool:
-        """Return whether a part that ended at this loss stands; any finite first one does."""
+        """Return whether to accept a part with this loss; any finite one if none is known yet."""
         before, start, options = self._before, self._state.start.value, self._state.options
         if self._bound is not None:
             return loss < self._bound
-        # A loss that may be negative has no zero to be a multiple of: it then jumps where it loses
-        # all that was gained since the start.
+        # Multiples of a negative loss mean nothing: it jumps if all that was gained since the start
+        # is lost.
         bound = options.jump * before if before > 0.0 else max(0.0, start)
         return math.isfinite(loss) and loss < bound
 
     def stalls(self, before: float, loss: float) -> bool:
-        """Return whether the loss is still high, and a part has hardly lowered it."""
+        """Return whether the loss is still high and the last part hardly lowered it."""
         options, start = self._state.options, self._state.start.value
         return loss > options.stalled * before and loss > options.learned * start > 0.0
 
     def switch(self, arm: Arm, loss: float) -> None:
-        """Go on with another run, at this loss."""
+        """Continue with another run, which has this loss."""
         self.arm, self._before, self._bound = arm, loss, None
 
     def go_on(self, loss: float, *, bold: bool) -> None:
-        """Choose the next step after a part that stands; `bold`: it may leave a plateau."""
+        """Choose the step size after an accepted part; `bold`: try larger ones on a plateau."""
         options, before = self._state.options, self._before
         self._before, self._bound = loss, None
         bold = bold and not self.refused
@@ -261,12 +261,12 @@ class _StepSize:
         if falls and 0.0 < loss < left and self._growth > options.least_growth:
             self._bound = loss
         elif bold and self.stalls(before, loss) and not (before <= 0.0 or self.learned):
-            self._bound = loss * min(1.0, (1.0 + loss / before) / 2)  # about as fast as before
+            self._bound = loss * min(1.0, (1.0 + loss / before) / 2)  # as fast as before
         if self._bound is not None:
             self._change(self._growth)
 
     def go_back(self) -> None:
-        """Choose the next step after a part that was undone."""
+        """Choose the step size after a part that was undone."""
         if self._bound is None:
             self._change(1.0 / self._state.options.backoff)
             return
@@ -278,7 +278,7 @@ class _StepSize:
 
 
 class _Stopping:
-    """The looks at a run, all on the same samples, and whether it has got worse for too long."""
+    """Early stopping: looks at the run, all on the same samples, and when to end it."""
 
     def __init__(self, state: PromoteState) -> None:
         options = state.options
@@ -288,17 +288,17 @@ class _Stopping:
         self.samples = samples if self._patience and state.samples_freely else 0
         self._state, self._first = state, state.sampled
         self._looks: list[Candidate] = []
-        self._parts = list[int]()  # how many looks there were at the end of each part
+        self._parts = list[int]()  # number of looks by the end of each part
 
     def points(self, first: int, stop: int, *, early: bool) -> tuple[int, ...]:
-        """Return the calls of a part at which the run is looked at."""
+        """Return the calls of a part at which to look at the run."""
         if not self.samples:
             return ()
         inner = [first + int(share * (stop - first)) for share in EARLY] if early else []
         return tuple(sorted({call for call in inner if first < call < stop} | {stop}))
 
     def look(self, name: str, arm: Arm, calls: Sequence[int]) -> Generator[Round, Known, None]:
-        """Yield fresh samples at these points of a part."""
+        """Yield fresh samples at these points of a part, and record their losses."""
         keys: list[Key] = [iterate_key(arm.index, call) for call in calls]
         tallies = yield from self._state.fresh_losses(name, keys, self.samples, self._first)
         for key in keys:
@@ -313,17 +313,17 @@ class _Stopping:
 
     @property
     def best(self) -> Key | None:
-        """The best point that was looked at so far."""
+        """The best point looked at so far."""
         return self._looks[self._best()].key if self._looks else None
 
     @property
     def over(self) -> bool:
-        """Whether the last parts ended above the best look before them."""
+        """Whether too many parts in a row have brought no new best."""
         best = self._best() + 1
         return sum(count > best for count in self._parts) >= self._patience
 
     def rows(self) -> list[Candidate]:
-        """Return the best point as a candidate; the others for the record."""
+        """Return all points looked at; only the best is still a candidate."""
         best = self._best() if self._looks else 0
         return [
             row if at == best else replace(row, note="not the best of its run")
@@ -334,7 +334,7 @@ class _Stopping:
 def _usual_loss(item: SegmentOutcome | None, least: int) -> float:
     """Return the mean loss at the end of a part, or the median of its later half if that is lower.
 
-    A mean that a few minibatches have raised is no jump. Infinity where the part has failed.
+    So a few high minibatches are not taken for a jump. Infinite if the part failed.
     """
     loss = finite_loss(item)
     late = [point.loss for point in item.curve] if item is not None else []

@@ -1,7 +1,7 @@
-"""The paper's algorithms to the letter: probe, one run a cell, ensemble.
+"""The paper's algorithms to the letter: probe, one run per cell, ensemble.
 
 Algorithm 1 (deterministic), 2 (GRASP-NC), 3 (GRASP-C) and 4 (GRASP-C without a lower bound) differ
-only in their plans, so they share this schedule. The plan decides every number; nothing here does.
+only in their plans, so they share this schedule. Every number comes from the plan.
 """
 
 import math
@@ -33,20 +33,20 @@ from grasp_tune.schedules.probe import parts_of, plan_after, probing
 class Paper:
     """The paper's algorithm to the letter.
 
-    by_loss: compare losses at the end also where the paper compares the norms of mean gradients,
-        which are small at a dead network, too. No theorem is about that choice. None: where there
-        is validation data, or whoever runs the sweep wants a loss (see `for_a_loss`).
+    by_loss: compare final losses even where the paper compares norms of mean gradients, which are
+        small for a dead network, too. No theorem covers this choice. None: only with validation
+        data, or if the caller asks for a low loss (see `for_a_loss`).
     """
 
     by_loss: bool | None = None
 
     name: ClassVar[str] = "paper"
-    default_base: ClassVar[str | None] = None  # the optimizer that the method's theorem is about
+    default_base: ClassVar[str | None] = None  # the optimizer of the method's theorem
 
     def rounds(self, spec: SweepSpec) -> Rounds:
         """Yield the paper's rounds; return its choice."""
         method, exact = spec.method, spec.method.exact
-        # Of a budget that is too small, one sample each: the plan then says which one is not.
+        # One sample each if the budget is too small; the plan's error then says what is enough.
         counts = method.probe_counts(spec.budget)
         gradients, values = counts if any(counts) else (1, 1)
         gradients = min(gradients, spec.budget)
@@ -76,8 +76,8 @@ class Paper:
         alive = [row.key for row in rows if not row.note]
         count = 1 if exact else plan.samples_per_candidate
         shared = count * len(alive) // (len(alive) + 1)
-        apart = by == "value" and (held_out or plan.score != by)  # x0's probe is something else
-        if apart and shared and not exact:  # its samples come out of the others'
+        apart = by == "value" and (held_out or plan.score != by)  # x0's probe differs
+        if apart and shared and not exact:  # score x0 as well, within the same calls
             alive, count = [START, *alive], shared
         tallies: dict[str, Tally] = {}
         if alive:
@@ -93,7 +93,7 @@ class Paper:
     def _choose(
         self, spec: SweepSpec, by: Score, rows: list[Candidate], way: str, above: dict[int, float]
     ) -> Choice:
-        """Return the best candidate; `above` has the losses of the runs that ended above x0's."""
+        """Return the best candidate; `above` has the losses of runs that ended above x0's loss."""
         chosen = rows[best([row.score if not row.note else math.nan for row in rows])]
         notes = []
         if lost := sum(row.note == "lost" for row in rows):
@@ -112,14 +112,14 @@ class Paper:
 
 
 def for_a_loss(schedule: str | Schedule) -> Schedule:
-    """Return the schedule for somebody who wants a small loss: the paper's then compares losses."""
+    """Return the schedule for a caller who wants a low loss: `Paper` then compares losses."""
     found = find_schedule(schedule)
     undecided = isinstance(found, Paper) and found.by_loss is None
     return Paper(by_loss=True) if undecided else found
 
 
 def paper_segments(spec: SweepSpec, plan: Plan, base: str, first_arm: int = 1) -> list[Segment]:
-    """Return the whole run of each cell, with the points of its trajectory that become candidates.
+    """Return each cell's run, with the points of its trajectory that become candidates.
 
     Algorithm 2, line 6: K indices of the trajectory x_1 .. x_{T_i}, drawn before the run; x_t is
     the iterate after t - 1 calls. UniXGrad's candidate is its last average, which is its iterate.
@@ -136,7 +136,7 @@ def paper_segments(spec: SweepSpec, plan: Plan, base: str, first_arm: int = 1) -
 
 
 def start_candidate(start: ProbeOutcome, by: Score) -> Candidate:
-    """Return x0 as a candidate: it keeps its probe mean."""
+    """Return x0 as a candidate, scored by its mean in the probe."""
     found = (start.value, start.values, start.value_square)
     if by == "gradient":
         found = (start.gradient_norm, start.gradients, start.gradient_square)
@@ -144,11 +144,11 @@ def start_candidate(start: ProbeOutcome, by: Score) -> Candidate:
 
 
 def train_candidates(tasks: Iterable[Task], known: Known, by: Score) -> list[Candidate]:
-    """Return every point that the runs were told to keep, with its window as the score."""
+    """Return every point that the runs kept, scored by the run's window."""
     rows = []
     for segment, item in ended_runs(tasks, known):
         score, note = math.nan, "lost"
-        if item is not None:  # one that stopped being finite loses the points that it reached, too
+        if item is not None:  # a run that diverged also loses its earlier points
             window = item.window_norm if by == "gradient" else item.window_loss
             score, note = (window, "") if item.finite else (math.nan, "diverged")
         rows += [Candidate.of(key, segment.arm, score, note) for key in segment.candidates]
@@ -156,7 +156,7 @@ def train_candidates(tasks: Iterable[Task], known: Known, by: Score) -> list[Can
 
 
 def scored(row: Candidate, tallies: dict[str, Tally]) -> Candidate:
-    """Return the candidate with its ensemble score; one whose samples were lost says so."""
+    """Return the candidate with its ensemble score, or with a note if its samples were lost."""
     tally = tallies.get(row.key)
     if tally is None:
         return row if row.note else replace(row, note="not scored")

@@ -1,8 +1,8 @@
 """The paper's own sweep inside `promote`, on a small share of the budget.
 
-What the default schedule runs has no theorem. So a share of T goes through the paper's plan, cell
-by cell, and its choice joins the last race: the theorem then holds for that candidate with T times
-the share, and what is returned has no higher loss, up to the error of the race.
+No theorem covers the runs of the default schedule. So a share of T is spent on the paper's plan,
+and the paper's choice joins the final race. The theorem holds for that candidate with its share of
+T, and the returned model has no higher loss, up to the error of the race.
 """
 
 from collections.abc import Generator
@@ -28,16 +28,16 @@ class PaperSweep:
 
 
 def plan_paper_sweep(state: PromoteState) -> PaperSweep | None:
-    """Return the sweep, its calls set aside; None where no share pays for a sample a candidate.
+    """Return the sweep and reserve its calls; None if no share pays for a sample per candidate.
 
-    The probe is shared: it has at least as many samples as the small plan would take.
+    It uses the schedule's probe, which has at least as many samples as the small plan would take.
     """
     spec, start = state.spec, state.start
     for share in state.options.paper_shares:
         calls = int(spec.budget * share)
         try:
             plan = spec.method.plan(calls, grad_norm=start.gradient_norm, value=start.value)
-        except InputError:  # too small a budget among them
+        except InputError:  # for example, too small a budget
             continue
         if plan.training_calls + plan.ensemble_calls > state.left:
             continue
@@ -53,9 +53,9 @@ def plan_paper_sweep(state: PromoteState) -> PaperSweep | None:
 def paper_choice(
     state: PromoteState, sweep: PaperSweep, known: Known
 ) -> Generator[Round, Known, Candidate | None]:
-    """Yield the sweep's ensemble; return the paper's choice, None where no cell stayed finite.
+    """Yield the sweep's ensemble; return the paper's choice, None if no cell stayed finite.
 
-    What comes later samples behind both this ensemble and whatever was sampled before it.
+    Later samples of the stream come after this ensemble and all earlier samples.
     """
     exact, by = state.spec.method.exact, sweep.plan.score
     rows = [row for row in train_candidates(sweep.tasks, known, by) if not row.note]

@@ -1,4 +1,4 @@
-"""The first phase of every schedule: independent samples at x0."""
+"""The probe, the first phase of a schedule: independent samples at x0."""
 
 import math
 from collections.abc import Generator
@@ -11,13 +11,13 @@ from grasp_tune.core.spec import Known, Round, SweepSpec
 from grasp_tune.core.tasks import ProbeOutcome, ProbeTask
 
 MOST_PARTS = 16
-LEAST_CALLS = 32  # of a part: a shorter one costs more to hand out than it saves
+LEAST_CALLS = 32  # of a part; submitting a shorter one costs more than it saves
 
 
 def parts_of(calls: int) -> int:
-    """Return how many tasks share a probe of so many calls, whoever runs it: the bits depend on it.
+    """Return how many tasks share a probe of so many calls; the same for every backend.
 
-    The paper's probe is a quarter of the budget, which one task would keep from all other workers.
+    The paper's probe is a quarter of the budget. As one task it would leave other workers idle.
     """
     return max(1, min(MOST_PARTS, calls // LEAST_CALLS))
 
@@ -25,9 +25,9 @@ def parts_of(calls: int) -> int:
 def probing(
     gradients: int, values: int, *, parts: int = 1, moments: bool = False, exact: bool = False
 ) -> Generator[Round, Known, ProbeOutcome]:
-    """Yield the probe, in one task or in parts that are merged; return what it saw at x0.
+    """Yield the probe, as one task or as parts that are merged; return its outcome.
 
-    Raises where x0 is not finite: nothing can be trained from there.
+    Raises if the loss or gradient at x0 is not finite: nothing can be trained from there.
     """
     parts = min(parts, max(gradients, values, 1))
     task = ProbeTask("probe", (0, gradients), (0, values), moments=moments, exact=exact)
@@ -45,7 +45,7 @@ def probing(
                 for part, span in enumerate(spans)
             )
         )
-        # The sums travel through the checkpoints; the numbers come from the merge, which is free.
+        # Checkpoints hold the sums of the parts; merging them costs no calls.
         task = ProbeTask("probe-merge", moments=moments, merge=parts)
     outcome = (yield Round((task,)))[task.id]
     if not isinstance(outcome, ProbeOutcome):
@@ -61,10 +61,10 @@ def probing(
 def plan_after(
     spec: SweepSpec, norm: float | None, value: float | None, ensemble: str = "resample"
 ) -> Plan:
-    """Return the paper's plan for the whole budget and what the probe has measured.
+    """Return the paper's plan for the whole budget, given what the probe measured.
 
-    Where the budget is too small, the one that `BudgetTooSmall` names has room for a larger
-    gradient: the probe of that budget is longer and measures another norm.
+    If the budget is too small, `BudgetTooSmall` names one that is enough for a larger gradient,
+    too: the probe of that budget is longer and measures another norm.
     """
     plan = partial(spec.method.plan, spec.budget, ensemble=ensemble)
     try:

@@ -1,13 +1,13 @@
-"""The default schedule: a short list of steps, judged twice, and one long run with the best.
+"""The default schedule: short runs with a list of step sizes, and one long run with the best.
 
-1. Probe: a small share of T at x0, for the size of the gradients, in all and coordinate by
-   coordinate, and for the loss.
-2. Which step (`rungs`): a ramp, a geometric list of short runs side by side, a second look at
-   the best; beside them the paper's own sweep on its share of the budget (`paper_sweep`), which
-   carries the theorem. Kinds of runs: matrix-shaped steps where the model has hidden matrices, else
-   coordinate-wise ones, and the challengers that the user names.
-3. Final run (`final_run`): the winner gets the rest, its step falling to zero.
-4. Race: a few candidates on paired fresh minibatches.
+1. Probe: a small share of T at x0 measures the loss and the size of the gradients, in total and per
+   coordinate.
+2. Step size (`rungs`): a ramp, a first rung of short runs over a geometric list, a second rung of
+   the best. The paper's own sweep runs beside them on its share of T (`paper_sweep`); the theorem
+   holds for it. Runs make matrix-shaped steps if the model has hidden matrices, else
+   coordinate-wise ones; the user may add challengers.
+3. Final run (`final_run`): the winner gets the rest of T; its step size decays to zero.
+4. Race: a few candidates, compared on the same fresh minibatches.
 """
 
 import math
@@ -37,13 +37,13 @@ from grasp_tune.schedules.step_list import FinalStart
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promote(PromoteOptions):
-    """The default schedule; its options are described in `PromoteOptions`."""
+    """The default schedule: short runs find the step size, then one long run uses it."""
 
     name: ClassVar[str] = "promote"
 
     @property
     def default_base(self) -> str:
-        """The optimizer of the runs, where the method names none and the model is not known."""
+        """The optimizer of the runs if the method names none and the model is unknown."""
         return self.base
 
     def rounds(self, spec: SweepSpec) -> Rounds:
@@ -88,9 +88,9 @@ class Promote(PromoteOptions):
     def further_run(
         self, spec: SweepSpec, earlier: Earlier, chosen: Candidate
     ) -> Generator[Round, Known, tuple[list[Candidate], tuple[str, ...]]]:
-        """Yield a run from where a sweep has ended, with the same step, and a race against it.
+        """Yield a run from the chosen point with its step size, and a race between the two.
 
-        Returns the candidates, the earlier choice first, and notes.
+        Returns the candidates, the earlier choice first, and the notes.
         """
         assert earlier.start is not None and earlier.plan is not None
         left, races = spec.budget - earlier.spent, spec.ensemble != "window"
@@ -114,7 +114,7 @@ class Promote(PromoteOptions):
         return min(spec.budget, max(2, wanted))
 
     def _kinds(self, spec: SweepSpec, start: ProbeOutcome) -> list[Arm]:
-        """Return one run of every kind that is tried: the method's own, then the challengers."""
+        """Return an arm for each kind of run: the method's own, then the challengers."""
         matrices = spec.method.base is None and start.matrices
         base = self.matrix_base if matrices else spec.method.base_name(self)
         power = self.power if described(base).uses_power else 0.0
@@ -123,7 +123,7 @@ class Promote(PromoteOptions):
 
 
 def _plan(spec: SweepSpec, start: ProbeOutcome) -> Plan:
-    """Return the paper's plan for the whole budget; without re-sampling where that cannot pay."""
+    """Return the paper's plan for all of T, without resampling if T is too small for that."""
     norm, value = start.gradient_norm, start.value
     try:
         return plan_after(spec, norm, value)
@@ -134,13 +134,13 @@ def _plan(spec: SweepSpec, start: ProbeOutcome) -> Plan:
 
 
 def _of_window(rows: list[Candidate], papers: Candidate | None) -> Candidate:
-    """Return the end of the final run, for want of fresh samples; else the paper's choice."""
+    """Return the choice without a race: the end of the final run, else the paper's choice."""
     own = [row for row in rows[1:] if row is not papers and not row.average]
     return own[-1] if own else papers or rows[0]
 
 
 def _of_race(rows: list[Candidate]) -> Candidate:
-    """Return the best of those still in the race; of all, where none of them stayed finite."""
+    """Return the best candidate still in the race, or of all if none of those is finite."""
     scores = [row.score if not row.note else math.nan for row in rows]
     if not any(map(math.isfinite, scores)):
         scores = [row.score for row in rows]

@@ -1,4 +1,4 @@
-"""Where the default schedule stands: rebuilt by replay, never saved."""
+"""The state of the default schedule: rebuilt by replay, never saved."""
 
 import math
 from collections.abc import Generator, Sequence
@@ -14,26 +14,26 @@ from grasp_tune.schedules.promote_options import PromoteOptions
 
 @dataclass
 class PromoteState:
-    """What is known and what is left, from the end of the probe on."""
+    """What the schedule knows and has left, from the end of the probe on."""
 
     options: PromoteOptions
     spec: SweepSpec
     start: ProbeOutcome
     plan: Plan
-    left: int  # oracle calls not yet spent or promised
-    next_run: int = 1  # the first run number that nobody has used
+    left: int  # oracle calls not yet spent or reserved
+    next_run: int = 1  # the first unused run number
     sampled: int = 0  # samples of the ensemble's stream used so far
     leader: Key = START
-    discard: tuple[Key, ...] = ()  # checkpoints that the next round lets go of
+    discard: tuple[Key, ...] = ()  # checkpoints that the next round discards
     notes: list[str] = field(default_factory=list)
 
     @property
     def samples_freely(self) -> bool:
-        """Whether fresh samples may be drawn before the last choice."""
+        """Whether fresh samples may be drawn before the final choice."""
         return not self.spec.method.exact and self.spec.ensemble != "window"
 
     def height(self, deviations: float) -> float:
-        """Return the start's loss and so many standard deviations of a minibatch's above it."""
+        """Return the start's loss plus so many standard deviations of a minibatch's loss."""
         variance = self.start.value_square - self.start.value * self.start.value
         found = self.start.value + deviations * math.sqrt(max(0.0, variance))
         return found if math.isfinite(found) else self.start.value
@@ -43,24 +43,24 @@ class PromoteState:
         return (self.height(2.0) - self.start.value) / math.sqrt(max(1, count))
 
     def ceiling(self, times: float) -> float | None:
-        """Return the loss that is so many times the start's, None where that gives no scale."""
+        """Return `times` the start's loss and its deviation; None if that is no finite bound."""
         height = self.height(times) + (times - 1.0) * abs(self.start.value)
         return height if self.start.value < height < math.inf else None
 
     def new_arm(self, like: Arm, value: float) -> Arm:
-        """Return a run with a number of its own."""
+        """Return an arm like another one, with a new number and this value."""
         self.next_run += 1
         return like.with_value(self.next_run - 1, value)
 
     def round(self, tasks: tuple[Task, ...]) -> Round:
-        """Return the next round; it lets go of what was put down for discarding."""
+        """Return the next round, which also discards the checkpoints of `discard`."""
         discard, self.discard = self.discard, ()
         return Round(tasks, plan=self.plan, leader=self.leader, discard=discard)
 
     def train(
         self, name: str, segments: Sequence[Segment], extra: tuple[Task, ...] = ()
     ) -> Generator[Round, Known, tuple[dict[int, SegmentOutcome], Known]]:
-        """Yield the segments; return how each run went, by its number, and what else is known."""
+        """Yield the segments; return each run's outcome by its number, and all outcomes."""
         tasks = train_tasks(name, segments, 0, exact=self.spec.method.exact)
         known = yield self.round((*tasks, *extra))
         told = [known[task.id] for task in tasks]
@@ -71,11 +71,11 @@ class PromoteState:
     def fresh_losses(
         self, name: str, keys: Sequence[Key], count: int, first: int | None = None
     ) -> Generator[Round, Known, dict[Key, Tally]]:
-        """Yield `count` fresh samples, the same ones for every point; return what each gave.
+        """Yield `count` fresh samples, the same for every point; return each point's tally.
 
         Points whose samples were lost are left out.
 
-        first: of the samples, where they are those of an earlier call; None: new ones.
+        first: number of the first sample, to repeat those of an earlier call; None: new ones.
         """
         first = self.sampled if first is None else first
         samples = paired_samples(map(str, keys), first, first + count)
@@ -89,7 +89,7 @@ class PromoteState:
 
 
 def finite_loss(item: SegmentOutcome | None) -> float:
-    """Return the mean loss of a segment's later half; infinite where it was lost or diverged."""
+    """Return the mean loss of a segment's later half; infinite if it was lost or diverged."""
     if item is None or not item.finite or not math.isfinite(item.loss):
         return math.inf
     late = late_losses(item)

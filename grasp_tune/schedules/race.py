@@ -1,4 +1,4 @@
-"""The last phase of `promote`: a paired race among a few candidates."""
+"""The last phase of `promote`: a race between a few candidates on the same minibatches."""
 
 import math
 from collections.abc import Generator, Sequence
@@ -13,10 +13,10 @@ from grasp_tune.schedules.promote_state import PromoteState
 def race(
     state: PromoteState, rows: Sequence[Candidate], calls: int
 ) -> Generator[Round, Known, list[Candidate]]:
-    """Yield the rounds of a race by losses; return the candidates with what they scored.
+    """Yield the rounds of a race by loss; return the candidates with their scores.
 
-    All that a round scores, it scores on the same minibatches. Candidates that drop out keep their
-    score and say after which round; only the others can be chosen.
+    A round scores all its candidates on the same minibatches. Those that drop out keep their score
+    and get a note with the round; only the others can be chosen.
     """
     exact = state.spec.method.exact
     keys = [row.key for row in rows if not row.note]

@@ -1,4 +1,4 @@
-"""The ramp: steps that double until the loss has risen, and the list of steps below that edge."""
+"""The ramp, which doubles the step size until the loss has risen, and the list below that edge."""
 
 import math
 from collections.abc import Generator, Sequence
@@ -10,16 +10,16 @@ from grasp_tune.optimizers.registry import described
 from grasp_tune.schedules.promote_state import PromoteState
 from grasp_tune.schedules.step_list import StepList
 
-_DEFAULT_EPS = 1e-2  # for the methods without that input
-LEAST_RAMP = 4  # calls: fewer say nothing
-TINY_STEPS = 3  # calls of a ramp before its steps can matter
-_LARGEST = 1e300  # distance; no model has numbers near it
+_DEFAULT_EPS = 1e-2  # for methods without that input
+LEAST_RAMP = 4  # calls; fewer are of no use
+TINY_STEPS = 3  # first calls of a ramp, with steps too small to matter
+_LARGEST = 1e300  # distance; far beyond the numbers of any model
 
 
 def edges(
     state: PromoteState, kinds: Sequence[Arm], extra: tuple[Task, ...]
 ) -> Generator[Round, Known, tuple[list[StepList], Known]]:
-    """Yield the ramps; return a list for every kind that gives numbers to work with."""
+    """Yield the ramps; return a list for each kind with a usable step size, and all outcomes."""
     options, known = state.options, dict[str, Outcome | None]()
     calls = min(options.doublings, state.left // (4 * len(kinds)))
     ceiling = state.ceiling(options.diverged)
@@ -43,7 +43,7 @@ def edges(
             ended = found.get(ramps[kind].arm.index) if kind in ramps else None
             losses = [point.loss for point in ended.curve] if ended is not None else []
             at, risen = last_doubling(losses, state.height(2.0), options.risen)
-            if not risen:  # the edge is beyond: the last step is the middle of the list
+            if not risen:  # the edge is higher up: put the last step in the middle of the list
                 value *= options.spacing ** options.places[len(options.places) // 2]
             value *= 2.0**at
             lists.append(StepList(kind, value, options.spacing, options.places))
@@ -51,7 +51,7 @@ def edges(
 
 
 def _first_step(state: PromoteState, kind: Arm) -> float | None:
-    """Return a step that could gain `first_gain` of the loss at most, to first order."""
+    """Return a step size that removes at most `first_gain` of the loss, to first order."""
     start, rule = state.start, described(kind.base).from_distance
     size = math.sqrt(start.gradient_square)  # of one minibatch's gradient
     if not size:
@@ -62,15 +62,14 @@ def _first_step(state: PromoteState, kind: Arm) -> float | None:
 
 
 def last_doubling(losses: Sequence[float], usual: float, risen: float) -> tuple[int, bool]:
-    """Return after which doubling the loss rose for good; where it never did, False, too.
+    """Return the last doubling before the loss rose for good, and whether it did rise.
 
-    Where it never did, the last doubling that pays: the one that reached nine tenths of the gain.
+    If it never rose, return the last doubling that pays: it reached nine tenths of the gain.
 
-    A loss has risen where it is above the first ones, whose steps are tiny, above what is `usual`
-    at x0 and above `risen` times the lowest so far. It has to do so twice in a row, or at the very
-    end: one minibatch may be unlucky. A loss that is bounded, or a start that is far off, is never
-    passed: then the loss has risen where it stays above half of what was gained, or above `risen`
-    times the lowest.
+    The loss has risen if it is above the first ones, whose steps are tiny, above what is `usual` at
+    x0 and above `risen` times the lowest so far, twice in a row or at the very end: one minibatch
+    may be unlucky. A bounded loss, or one with a start that is far off, never gets so high. It has
+    risen if it stays above half of the gain, or above `risen` times the lowest.
     """
     lowest = math.inf
     first = max(usual, *(loss for loss in losses[:TINY_STEPS] if loss < math.inf), -math.inf)
@@ -92,7 +91,7 @@ def last_doubling(losses: Sequence[float], usual: float, risen: float) -> tuple[
 
 
 def _fixed_list(state: PromoteState, kind: Arm) -> StepList:
-    """Return the list of an optimizer without a ramp: the range of distances, evenly spread."""
+    """Return the list of an optimizer without a ramp: the range of distances, evenly spaced."""
     low, high = distance_range(state)
     decades = math.log(high) - math.log(low)
     count = math.ceil(decades / math.log(state.options.spacing))
@@ -104,17 +103,17 @@ def _fixed_list(state: PromoteState, kind: Arm) -> StepList:
 
 
 def distance_range(state: PromoteState) -> tuple[float, float]:
-    r"""Return the (low, high) of the distances worth trying.
+    r"""Return the lowest and the highest distance worth trying.
 
-    Low is $d_\epsilon$; GRASP-NC has $F_\epsilon$ instead, and no point nearer than
-    $F_\epsilon/|g_0|$ can be lower by $F_\epsilon$ to first order. High is the paper's
+    The lowest is $d_\epsilon$. GRASP-NC has $F_\epsilon$ instead: to first order, no point nearer
+    than $F_\epsilon/|g_0|$ can be lower by $F_\epsilon$. The highest is the paper's
     $|g_0| T^2 / L_\epsilon$ (Algorithm 3, Option I).
     """
     method, norm = state.spec.method, state.start.gradient_norm
     low = getattr(method, "d_eps", None)
     if low is None:
         low = getattr(method, "F_eps", _DEFAULT_EPS) / norm
-    low = min(max(low, 1.0 / _LARGEST), _LARGEST)  # a norm of any size gives numbers to work with
+    low = min(max(low, 1.0 / _LARGEST), _LARGEST)  # stay finite for a norm of any size
     smoothness = getattr(method, "L_eps", _DEFAULT_EPS)
     high = bounds.distance_max(norm, state.spec.budget, low, smoothness)
     return low, min(high, _LARGEST)

@@ -1,14 +1,14 @@
-r"""Which step a long run should take: a ramp, a short geometric list, and a longer second look.
+r"""The search for the step size of the long run: a ramp, a short geometric list, a second rung.
 
-1. Ramp. From x0, steps double call by call until the loss has risen: the step at which that
-   happens is the edge. It costs some fifteen calls, and units of loss and parameters do not matter.
-2. First rung. Runs from x0 on the same minibatches, their steps a factor apart below the edge; the
-   list grows beyond an end that is the best so far. Steps that are too large show early: the loss
-   rises, or falls onto a plateau that no smaller step knows. While no run has learned anything,
-   the runs get longer; where that does not help, the usual step is taken.
-3. Second rung. The beginning of a run flatters large steps, so the best goes on beside the next
-   smaller one, and the next larger one where that gained nearly as much. A parabola through the
-   losses around the best of them gives the step of the long run.
+1. Ramp. From x0, the step size doubles call by call until the loss has risen, at the edge. This
+   costs some fifteen calls; the units of the loss and the parameters do not matter.
+2. First rung. Runs from x0 on the same minibatches, with step sizes a factor apart below the edge.
+   The list grows beyond an end that is the best so far. Step sizes that are too large show early:
+   the loss rises, or falls onto a plateau that smaller ones do not meet. While no run has learned
+   anything, the runs get longer; if that does not help, the usual step size is taken.
+3. Second rung. The beginning of a run favours large step sizes, so the best goes on beside the next
+   smaller one, and the next larger one if that gained nearly as much. A parabola through the losses
+   around the best gives the step size of the long run.
 
 An optimizer whose value cannot change in a run has no ramp: its list covers the self-bounded range
 of distances, $[d_\epsilon, |g_0| T^2 / L_\epsilon]$ (Algorithm 3, Option I).
@@ -29,9 +29,9 @@ from grasp_tune.schedules.step_list import FinalStart, StepList
 def find_step(
     state: PromoteState, kinds: Sequence[Arm], extra: tuple[Task, ...]
 ) -> Generator[Round, Known, tuple[FinalStart | None, Known]]:
-    """Yield ramp and rungs; return how the final run begins, and what became of `extra`.
+    """Yield ramp and rungs; return the start of the final run, and the outcomes of `extra`.
 
-    None where no run stayed finite. A budget that pays for no list begins with a single run.
+    The start is None if no run stayed finite, and x0 if the budget is too small for a list.
     """
     options, budget = state.options, state.spec.budget
     lists, known = yield from edges(state, kinds, extra)
@@ -70,10 +70,10 @@ def _run(state: PromoteState, arm: Arm, start: int, stop: int) -> Segment:
 
 
 def _wait(state: PromoteState, lists: list[StepList], length: int) -> Generator[Round, Known, int]:
-    """Yield parts twice as long while no run has learned anything; return where the runs end.
+    """Double the runs while none has learned anything; return the call at which they end.
 
-    Networks that begin on a plateau look alike at every step for tens or hundreds of calls. The
-    three most usual runs of each kind go on, for a share of what is left at a time.
+    On an initial plateau all step sizes look alike for tens or hundreds of calls. The three runs of
+    each kind that are nearest to the usual step size go on, each time for a share of what is left.
     """
     while all(item.flat for item in lists):
         runs = [(item, place) for item in lists for place in item.flat[:3]]
@@ -85,7 +85,7 @@ def _wait(state: PromoteState, lists: list[StepList], length: int) -> Generator[
         state.discard = tuple(ended - used)
         found, _ = yield from state.train(f"wait{length}", segments)
         ends = [found.get(item.arms[place].index) for item, place in runs]
-        if not any(math.isfinite(finite_loss(item)) for item in ends):  # the states before stand
+        if not any(math.isfinite(finite_loss(item)) for item in ends):  # keep the earlier states
             for item in lists:
                 item.losses = {at: item.losses[at] for owner, at in runs if owner is item}
             break
@@ -99,11 +99,11 @@ def _wait(state: PromoteState, lists: list[StepList], length: int) -> Generator[
 
 
 def _affordable(state: PromoteState, lists: list[StepList], length: int) -> list[StepList]:
-    """Return the lists of which a first rung takes at most a third of what is left."""
+    """Return as many lists as a first rung can run with a third of the calls left."""
     for count in range(len(lists), 0, -1):
         if sum(len(item.places) for item in lists[:count]) * length <= state.left // 3:
             return lists[:count]
-    if lists and (most := state.left // 3 // length) > 1:  # every so many of the first
+    if lists and (most := state.left // 3 // length) > 1:  # thin out the first
         places = lists[0].places
         lists[0].places = places[:: -(-len(places) // most)]
         return lists[:1]
@@ -113,12 +113,12 @@ def _affordable(state: PromoteState, lists: list[StepList], length: int) -> list
 def _second_rung(
     state: PromoteState, lists: list[StepList], length: int
 ) -> Generator[Round, Known, FinalStart]:
-    """Yield the longer runs of the best; return the winner, with the step of the final run."""
+    """Yield longer runs of the best; return the winner, with the step size of the final run."""
     first = lists[0]
     chosen, end = _promoted(state, lists, length)
     best = chosen[0]
     ended = [state_key(item.arms[at].index, length) for item in lists for at in item.losses]
-    # The usual step stays at hand, where the list does not say that another one is better.
+    # Keep the usual step size at hand unless the list shows that another one is better.
     at_hand = len(chosen) > 1 and first.usual in first.alike
     usual = first.arms[first.usual] if at_hand else None
     kept = {state_key(arm.index, length) for arm in (*chosen, usual) if arm is not None}
@@ -155,7 +155,7 @@ def _second_rung(
 
 
 def _promoted(state: PromoteState, lists: list[StepList], length: int) -> tuple[list[Arm], int]:
-    """Return the runs that go on, the best of the first list first, and the call where they end."""
+    """Return the runs that go on, the best of the first list first, and the call at their end."""
     first = lists[0]
     chosen = [item.arms[item.best] for item in lists]
     for place in (first.best - 1, first.best + 1):
@@ -168,7 +168,7 @@ def _promoted(state: PromoteState, lists: list[StepList], length: int) -> tuple[
 def _past_the_ends(
     state: PromoteState, lists: list[StepList], losses: dict[Arm, float], end: int
 ) -> Generator[Round, Known, dict[int, SegmentOutcome]]:
-    """Yield runs beyond the list's end while the winner is there; `losses` takes in each."""
+    """Yield runs beyond the list's end while the winner is there; add their losses to `losses`."""
     ended: dict[int, SegmentOutcome] = {}
     while True:
         winner, tried = _leading(lists, losses)
@@ -183,6 +183,6 @@ def _past_the_ends(
 
 
 def _leading(lists: list[StepList], losses: Mapping[Arm, float]) -> tuple[Arm, StepList]:
-    """Return the run with the lowest loss, and the list that it belongs to."""
+    """Return the run with the lowest loss, and its list."""
     winner = min(losses, key=lambda arm: losses[arm])
     return winner, next(item for item in lists if winner in item.arms.values())

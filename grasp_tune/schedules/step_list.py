@@ -1,4 +1,4 @@
-"""The runs of one kind whose steps are a factor apart, and what their losses say of the step."""
+"""The runs of one kind, with step sizes a factor apart, and what their losses say about them."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,39 +14,39 @@ from grasp_tune.schedules.promote_state import PromoteState, finite_loss, late_l
 
 @dataclass(frozen=True, slots=True)
 class FinalStart:
-    """Where the final run begins, and with which step."""
+    """Where the final run begins, and with which step size."""
 
-    arm: Arm
-    owner: Arm  # the run whose state it begins from
+    arm: Arm  # of the final run
+    owner: Arm  # the run whose state it starts from
     state: Key | None = None  # None: x0
-    loss: float = math.inf  # there, as far as it is known
-    other: Arm | None = None  # the next smaller step, where its run has come as far
-    silent: float = 0.0  # share of a layer's units that gradients do not reach there
+    loss: float = math.inf  # at that state, if known
+    other: Arm | None = None  # the next smaller step size, if its run got as far
+    silent: float = 0.0  # share of a layer's units without gradients at that state
 
 
 def is_lower(losses: Sequence[float] | None, others: Sequence[float] | None) -> bool:
-    """Return whether losses are lower than others on the same minibatches: two standard errors."""
+    """Return whether losses are two standard errors below others on the same minibatches."""
     less = [b - a for a, b in zip(losses or (), others or (), strict=False)]
     return len(less) > 1 and fmean(less) > 2.0 * stdev(less) / math.sqrt(len(less))
 
 
 @dataclass
 class StepList:
-    """The runs of one kind, by their place: how many times `spacing` below the edge."""
+    """The runs of one kind by place: place k has the edge, divided by `spacing` k times."""
 
-    kind: Arm
-    edge: float
-    spacing: float
-    places: tuple[int, ...]
-    arms: dict[int, Arm] = field(default_factory=dict)
-    losses: dict[int, float] = field(default_factory=dict)
+    kind: Arm  # an arm of this kind
+    edge: float  # value at place 0
+    spacing: float  # factor between neighbours
+    places: tuple[int, ...]  # of the first runs
+    arms: dict[int, Arm] = field(default_factory=dict)  # by place, like the next three
+    losses: dict[int, float] = field(default_factory=dict)  # mean loss of the later half
     curves: dict[int, tuple[float, ...]] = field(default_factory=dict)  # late losses, in order
-    overshot: set[int] = field(default_factory=set)  # by three deviations from the start's loss
-    gain: float = 0.0  # what counts as learning: a loss so far below `start`
-    start: float = math.inf
+    overshot: set[int] = field(default_factory=set)  # rose three deviations above the start's loss
+    gain: float = 0.0  # a loss this far below `start` counts as learning
+    start: float = math.inf  # loss at x0
 
     def add(self, state: PromoteState, place: int) -> Arm | None:
-        """Return the run at a place, None where its value is no number to work with."""
+        """Add a run at a place and return it; None if its value is not positive and finite."""
         value = math.exp(math.log(self.edge) - place * math.log(self.spacing))
         if not 0.0 < value < math.inf:
             return None
@@ -54,7 +54,7 @@ class StepList:
         return self.arms[place]
 
     def learn(self, state: PromoteState, place: int, ended: SegmentOutcome | None) -> None:
-        """Take in how the run at a place went."""
+        """Record the outcome of the run at a place."""
         self.losses[place] = finite_loss(ended)
         if ended is not None and ended.curve:
             self.curves[place] = tuple(late_losses(ended))
@@ -64,21 +64,21 @@ class StepList:
 
     @property
     def usual(self) -> int:
-        """The place where the best step mostly lies."""
+        """The place where the best step size usually is."""
         return self.places[len(self.places) // 2]
 
     @property
     def alike(self) -> list[int]:
-        """The places whose losses are about the lowest, the most usual first."""
+        """The places with about the lowest loss, those nearest to the usual one first."""
         bound = min(self.losses.values(), default=math.inf) + self.gain
         found = {place for place, loss in self.losses.items() if loss < bound}
         return sorted(found - self.overshot, key=lambda place: abs(place - self.usual))
 
     @property
     def flat(self) -> list[int]:
-        """The places whose losses say nothing: several alike, where no run has learned anything.
+        """The places with about the lowest loss if no run has learned anything; else none.
 
-        A run has learned where its loss is well below the start's, or below a smaller step's.
+        A run has learned if its loss is well below the start's, or below a smaller step size's.
         """
         alike = self.alike
         pairs = ((large, small) for large in alike for small in alike if large < small)
@@ -89,9 +89,9 @@ class StepList:
 
     @property
     def best(self) -> int:
-        """The place of the lowest loss; of those that say nothing, the one that is usual.
+        """The place of the lowest loss; if there are flat ones, the most usual of them.
 
-        But the largest of all where that says nothing, too: then all may be too small.
+        If the largest step size is flat, it is that one: all may be too small.
         """
         if flat := self.flat:
             largest = min(self.arms or self.losses)
@@ -105,27 +105,27 @@ class StepList:
     def comes_near(self, place: int, start: float, near: float) -> bool:
         """Return whether a run beside the best one may be better in the end.
 
-        The beginning flatters large steps, so a smaller one may always be; a larger one may where
-        it gained nearly as much.
+        The beginning favours large step sizes, so a smaller one always may; a larger one only if it
+        gained nearly as much.
         """
         loss = self.losses.get(place, math.inf)
         gained = start - loss > near * (start - self.lowest)
         return math.isfinite(loss) and (gained or place > self.best)
 
     def beyond(self, most: int) -> int | None:
-        """Return the next place beyond an end of the list, where the best one is there."""
+        """Return the place beyond the end of the list if the best one is at that end."""
         if not self.losses or len(self.losses) >= most:
             return None
         if not described(self.kind.base).changes_step:
             return None  # the list covers the whole range
         if (flat := self.flat) and min(self.losses) not in flat:
-            return None  # more of it would say nothing either
+            return None  # more of it would not help
         if math.isinf(self.lowest) or self.best == max(self.losses):
             return max(self.losses) + 1
         return self.best - 1 if self.best == min(self.losses) else None
 
     def at_end(self, winner: Arm, most: int) -> int | None:
-        """Return the place beyond the winner's, where that is at an end of all that was tried."""
+        """Return the place beyond the winner's if that is at an end of all places tried."""
         if len(self.arms) >= most or not described(self.kind.base).changes_step:
             return None
         place = next(at for at, arm in self.arms.items() if arm == winner)
@@ -134,9 +134,9 @@ class StepList:
         return place + 1 if place == max(self.arms) else None
 
     def is_stuck(self, winner: Arm, loss: float, usual: Arm, options: PromoteOptions) -> bool:
-        """Return whether a step smaller than the usual one has won, and learned nothing lately.
+        """Return whether a step size smaller than the usual one won, but learned nothing lately.
 
-        On a plateau small steps look best, since they make the least noise.
+        On a plateau small step sizes look best, since they make the least noise.
         """
         before = [self.losses.get(at, math.inf) for at, arm in self.arms.items() if arm == winner]
         bound = max(options.stalled * sum(before), options.plateau * self.start)
@@ -144,11 +144,11 @@ class StepList:
         return small and loss > bound > 0.0
 
     def vertex(self, second: Mapping[int, float | None]) -> float:
-        """Return how many places below the best of the second rung the best step may lie.
+        """Return how many places below the best of the second rung to put the step size.
 
-        A parabola through its loss and its neighbours', all on logarithmic scales, has its vertex
-        there, at most half a place away. A neighbour without a second look is as far from the best
-        one as in the first rung; where one was never tried, the best step stands.
+        This is the vertex of a parabola through the logarithms of its loss and its neighbours', at
+        most half a place away. A neighbour that was not run again differs from the best as in the
+        first rung; 0 if one was never tried.
 
         second: the losses of the second rung by place, None where a run did not take part.
         """

@@ -1,9 +1,9 @@
-"""A step size searched by short trials first: for whoever can only suggest a step and a budget.
+"""A search for the step size by short trials, for callers that only set a step size and a budget.
 
 Nothing has to be known beforehand. The first round spans eight decades with very short trials, and
-is moved on where its best step lies at an end. Two further rounds look around the best, finer each
-time and four times as long; what is left, most of the budget, goes to one last trial. Numbers only:
-whoever runs the trials feeds their values in.
+is extended if its best step size is at an end. Two further rounds look around the best, each finer
+and with trials four times as long. The rest, most of the budget, goes to one last trial. This
+module only handles numbers: the caller runs the trials and returns their scores.
 """
 
 import math
@@ -15,41 +15,41 @@ from grasp_tune.core.checkpoint_keys import state_key
 from grasp_tune.core.errors import InputError, whole
 from grasp_tune.core.tasks import Arm, Segment
 
-MOVE = 4  # decades that are tried at once beyond an end of the range
+MOVE = 4  # decades tried at once beyond an end of the range
 
 
 class _Mark(NamedTuple):
-    """A step that was tried, ordered by how good it is; of equal ones the larger step."""
+    """A step size that was tried; sorts by loss, then the larger step size first."""
 
     loss: float
-    less: float  # the power of ten of the step, negative
+    less: float  # minus the power of ten of the step size
     run: Segment
 
 
 T = TypeVar("T")
-Scores = Mapping[int, float | None]  # by number of the trial; None: it failed for good
+Scores = Mapping[int, float | None]  # by trial number; None: it failed for good
 Rounds = Generator[list[tuple[float, int, _Mark | None]], list[_Mark], T]
 
 
 @dataclass(frozen=True, slots=True)
 class StepSearch:
-    """The trials of a search with a budget, which go on by how the earlier ones ended.
+    """A search over step sizes with a budget; later trials depend on the scores of earlier ones.
 
-    How the calls are spent was measured by benchmarks/bench_optuna_step.py.
+    The defaults were measured with benchmarks/bench_optuna_step.py.
     """
 
     budget: int  # T, oracle calls over all trials
-    # Trials go on from where one of the same step ended, and the last one from the best: for
-    # whoever keeps checkpoints. Otherwise each begins at x0.
+    # Trials continue an earlier one of the same step size, and the last one continues the best:
+    # needs checkpoints. Otherwise each begins at x0.
     resume: bool = False
-    low: float = 1e-6  # the smallest step of the first round; smaller ones follow where it wins
-    high: float = 1e2  # the largest likewise
+    low: float = 1e-6  # smallest step size of the first round; smaller ones follow if it wins
+    high: float = 1e2  # the largest, likewise
     first_share: float = 1 / 400  # of the budget, for each trial of the first round
-    longer: int = 4  # times as many calls in the next round
+    longer: int = 4  # times as many calls per trial in the next round
     coarse: tuple[float, ...] = (-0.5, 0.0, 0.5)  # second round: powers of ten around the best
-    fine: tuple[float, ...] = (-0.5, -0.25, 0.0, 0.25)  # third round likewise
-    last: float = -0.25  # a short run likes a larger step than the long one that follows
-    search_share: float = 0.5  # of the budget at most before the last trial
+    fine: tuple[float, ...] = (-0.5, -0.25, 0.0, 0.25)  # third round, likewise
+    last: float = -0.25  # last trial: long runs want smaller step sizes than short ones
+    search_share: float = 0.5  # of the budget, at most, before the last trial
 
     def __post_init__(self) -> None:
         whole("budget", self.budget, 20)
@@ -58,13 +58,13 @@ class StepSearch:
 
     @property
     def range(self) -> tuple[float, float]:
-        """A range that holds every step that may come up: ten decades beyond both ends."""
+        """A range that holds every possible step size: ten decades beyond both ends."""
         return self.low * 1e-10, self.high * 1e10
 
     def rounds(self) -> Generator[tuple[list[Segment], bool], Scores, None]:
-        """Yield the trials of a round, and whether it is the last; receives how they ended.
+        """Yield (trials of a round, whether it is the last); is sent their scores.
 
-        Trials are numbered from 1, round after round.
+        Trials are numbered from 1, across rounds.
         """
         rounds, count, left = self._rounds(), 0, self.budget
         asked = next(rounds)
@@ -84,7 +84,7 @@ class StepSearch:
                 asked = rounds.send(list(map(_Mark, known, powers, runs)))
 
     def _rounds(self) -> "Rounds[None]":
-        """Yield the trials of a round as (power of ten, calls, what to go on from)."""
+        """Yield the trials of a round as (power of ten, calls, trial to continue)."""
         calls = max(1, int(self.budget * self.first_share))
         tried = yield from self._first(calls)
         best, second = (sorted(tried) * 2)[:2]
@@ -97,7 +97,7 @@ class StepSearch:
             room = self.search_share * self.budget - _spent(tried)
             if math.isinf(best.loss) or calls * len(powers) > room:
                 break
-            # The longest of a step comes last.
+            # The longest trial of a step size comes last.
             known = {-m.less: m for m in tried if self.resume and math.isfinite(m.loss)}
             parents = [(power, known.get(power)) for power in sorted(powers)]
             ended = yield [(power, calls - _length(parent), parent) for power, parent in parents]
@@ -108,7 +108,7 @@ class StepSearch:
         yield [(power, self.budget, best if self.resume and not diverged else None)]
 
     def _first(self, calls: int) -> "Rounds[list[_Mark]]":
-        """Try every decade; where the best lies at an end of the range, move on."""
+        """Yield a trial per decade; extend the range while the best is at an end; return all."""
         low, high = (round(math.log10(end)) for end in (self.low, self.high))
         powers: Iterable[int] = range(low, high + 1)
         ends = [math.log10(end) for end in self.range]
@@ -129,9 +129,9 @@ class StepSearch:
 
 
 def _without_flat_top(marks: list[_Mark]) -> list[_Mark]:
-    """Return the marks, those at the top that are equal to the digit as failed.
+    """Return the marks; the largest step sizes count as failed if their losses are equal.
 
-    A model that is dead or not a number has one and the same accuracy whatever the step.
+    A model that is dead or NaN has the same accuracy with any step size.
     """
     top = min(marks, key=lambda mark: mark.less)
     other = [mark.less for mark in marks if mark.loss != top.loss]
@@ -140,7 +140,7 @@ def _without_flat_top(marks: list[_Mark]) -> list[_Mark]:
 
 
 def _length(mark: _Mark | None) -> int:
-    """Return the oracle calls since x0."""
+    """Return a trial's oracle calls since x0."""
     return 0 if mark is None else mark.run.stop
 
 
