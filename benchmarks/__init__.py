@@ -1,1 +1,1 @@
-"""The measuring stick: workloads, runs with saved raw results, tables and figures from them."""
+"""The benchmark: workloads, runs with saved raw results, and tables and figures of them."""

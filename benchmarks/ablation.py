@@ -1,6 +1,6 @@
-"""Each ingredient's effect: the default schedule with one option changed or taken away.
+"""The ablation: the default schedule with one option changed or turned off at a time.
 
-The default itself is the contest's `grasp-promote`.
+The default itself is `grasp-promote` in the contest.
 """
 
 import math
@@ -16,8 +16,8 @@ _DEFAULT = Promote()
 class Variant:
     """One change of the default schedule."""
 
-    name: str  # of its results: `ablation-<name>`
-    title: str
+    name: str  # its results are called `ablation-<name>`
+    title: str  # in the table
     schedule: Promote = _DEFAULT
     base: str | None = None  # another base optimizer
 

@@ -1,4 +1,4 @@
-"""The part of the page about the schedule's ingredients."""
+"""The part of the results page about the ablation."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from benchmarks.workloads import WORKLOADS
 
 
 def ablation_part(variants: Sequence[Record], records: Sequence[Record]) -> str:
-    """Return the table of the schedule's ingredients, empty without results."""
+    """Return the table of the ablation, empty without results."""
     tried = {record.workload for record in variants}
     order = [name for name in WORKLOADS if name in tried]
     rows = collect([*records, *variants], order, ("grasp-promote", *VARIANTS))
@@ -53,13 +53,13 @@ def ablation_part(variants: Sequence[Record], records: Sequence[Record]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Effect:
-    """What one variant does to the loss of each workload, in per cent."""
+    """How one variant changes the loss of each workload, in per cent."""
 
     name: str
     changes: Mapping[str, float]
 
     def cells(self) -> list[str]:
-        """The line of the table: title, how many workloads, mean, worst, best."""
+        """Return the row of the table: title, number of workloads, mean, worst, best."""
         worst = max(self.changes, key=lambda name: self.changes[name])
         best = min(self.changes, key=lambda name: self.changes[name])
         return [
@@ -83,7 +83,7 @@ def _effects(rows: Sequence[Row]) -> Iterator[_Effect]:
 
 
 def _change(loss: float, before: float) -> float:
-    """Return the change in per cent; as in the standings, divergence counts as a rise of `CAP`."""
+    """Return the change in per cent; divergence counts as a rise of `CAP`, as in the standings."""
     change = 100.0 * (loss - before) / before
     return min(CAP, change) if math.isfinite(change) else CAP
 

@@ -1,4 +1,4 @@
-"""One base optimizer at one value with all of T: the yardstick of the paper's tables."""
+"""The tuned base optimizer with all of T, which the paper's tables compare with."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -11,14 +11,14 @@ from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.optimizers.registry import find_optimizer
 from grasp_tune.peers.session import Session
 
-# Values tried: every factor of 4 over the range, then ever closer around the best.
+# Values tried: steps of a factor of 4 over the range, then smaller ones around the best.
 COARSE = tuple(4.0**power for power in range(-7, 8))  # 6e-5 .. 1.6e4
 REFINEMENTS = (2.0, 2.0**0.5, 2.0**0.25)
 
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """The best value found, and every value that was tried with what it gave."""
+    """The best value found, and the result of every value tried."""
 
     value: float
     quality: float
@@ -28,7 +28,7 @@ class Tuned:
 def run_base(
     problem: TorchProblem, base: str, value: float, budget: int, seed: int
 ) -> Mapping[str, Tensor] | None:
-    """Return the last point of a run with all of the budget, None where it diverges."""
+    """Return the last point of a run with the whole budget, None if it diverges."""
     run = Session(problem, budget, seed).run()
     found = find_optimizer(base, {})
     optimizer = found.build(list(run.oracle.parameters), {found.value: value})
@@ -46,7 +46,7 @@ def run_base(
 
 
 def tune(quality: Callable[[float], float], low: float = COARSE[0]) -> Tuned:
-    """Return the best value by the true quality: more than any user could know."""
+    """Return the best value by the true quality, which no user could know."""
     tried: dict[float, float] = {}
 
     def measure(value: float) -> float:

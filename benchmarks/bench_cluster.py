@@ -1,4 +1,4 @@
-"""What workers buy: wall-clock with many against one, time busy, rivals, and the simulator.
+"""How many workers save how much time: on Ray, against rivals, and in the simulator.
 
     python -m benchmarks.bench_cluster ray [--budget 10000] [--pause 0.1] [--only WORDS]
     python -m benchmarks.bench_cluster rivals [--budget 10000] [--pause 0.1] [--only WORDS]
@@ -7,19 +7,19 @@
     python -m benchmarks.bench_cluster local [--budget 1200]
 
 `ray`: an oracle that sleeps, on real Ray with eight logical CPUs. For each workload and schedule:
-seconds with eight workers and with one, from when all of them are there, their quotient, the loss
-of both, worker-seconds busy over held, the steps that follow each other, and what the simulator
-says for both. Sweeps with one worker run beside, each in a process of its own, since they sleep.
+seconds with eight workers and with one (once all of them have started), their ratio, both losses,
+the share of worker time that is busy, the depth, and the simulator's times for both. Sweeps with
+one worker run at the same time, each in its own process, since they only sleep.
 
-`rivals`: the loss of the default with eight workers, and of ASHA and PBT of Ray and TPE of Optuna
-with eight processes after as much time, over learning rates from 1e-5 to 10, the start of processes
-included for all; the rivals compare the loss over all data, which costs them no time.
+`rivals`: the loss of the default with eight workers, and of Ray's ASHA and PBT and Optuna's TPE
+with eight processes after the same time, over learning rates from 1e-5 to 10. Starting processes
+counts for all; the rivals compare the loss over all data, which costs them no time.
 
-`predict`: the simulator alone, on the rounds of a real sweep: 1 to 256 workers, in units of calls.
+`predict`: only the simulator, on the rounds of a real sweep: 1 to 256 workers, in units of calls.
 `curve`: the same for two budgets and both schedules, as a figure: docs/figures/workers.svg.
 
-`local`: a convolutional network on one and two processes of this machine, beside what the simulator
-says for them and for up to 256 workers. All figures are ratios inside one run.
+`local`: a convolutional network on one and two processes of this machine, with the simulator's
+times for them and for up to 256 workers. All figures are ratios within one run.
 """
 
 import argparse
@@ -53,7 +53,7 @@ from grasp_tune.report.dry_run import Costs, DryRun, StartPoint, dry_run, simula
 from grasp_tune.runtime.sweep_folder import STATE, load_search
 
 ROOT = Path(__file__).resolve().parents[1]
-RATES = 1e-5, 10.0  # that the rivals search
+RATES = 1e-5, 10.0  # range that the rivals search
 WORKERS = 8
 SIZES = tuple(2**power for power in range(9))  # numbers of workers that are simulated
 Batch = tuple[Tensor, Tensor]
@@ -77,7 +77,7 @@ WORKLOADS = {"noisy convex": _softmax, "network": _network, "deep network": _dee
 
 
 def sleeping(model: Callable[[], nn.Module], pause: float) -> gt.TorchProblem:
-    """Return a problem with a fifth of its labels wrong, whose oracle sleeps."""
+    """Return a problem with a fifth of its labels wrong and an oracle that sleeps."""
     draw = torch.Generator().manual_seed(1)
     x = torch.randn(4000, 20, generator=draw)
     y = (x @ torch.randn(20, 5, generator=draw) + 0.3 * torch.sin(3 * x[:, :5])).argmax(1)
@@ -99,14 +99,14 @@ def whole_loss(model: nn.Module, problem: gt.TorchProblem) -> float:
 
 
 def schedule_of(word: str, lanes: int | None) -> Any:
-    """Return a schedule by its word in the table."""
+    """Return the schedule for its name in the table."""
     if word == "paper":
         return gt.Paper()
     return gt.Promote() if lanes is None else gt.Promote(most_lanes=lanes)
 
 
 def rounds(options: argparse.Namespace, name: str, word: str) -> DryRun:
-    """Return the rounds of a sweep as they really are: here the oracle does not sleep."""
+    """Return the rounds of a real sweep, whose oracle does not sleep."""
     problem, schedule = sleeping(WORKLOADS[name], 0.0), schedule_of(word, options.lanes)
     with tempfile.TemporaryDirectory() as folder:
         how: Any = {"schedule": schedule, "fused": False, "progress": False}
@@ -119,7 +119,7 @@ CALLS = Costs(1.0)
 
 
 def predict(options: argparse.Namespace) -> None:
-    """Print what the simulator says where a call takes a second and nothing else any time."""
+    """Print the simulator's times if a call takes a second and everything else none."""
     for name, word in wanted_rows(options):
         run = rounds(options, name, word)
         alone = simulate(run, CALLS, 1).seconds
@@ -136,7 +136,7 @@ def predict(options: argparse.Namespace) -> None:
 
 
 def curve(options: argparse.Namespace) -> None:
-    """Draw how many times faster a network is trained with 1 to 256 workers, by the simulator."""
+    """Draw the simulated speed-up of training a network with 1 to 256 workers."""
     lines = {}
     for word in ("default", "paper"):
         for options.budget in (10_000, 100_000):
@@ -150,13 +150,13 @@ def curve(options: argparse.Namespace) -> None:
 
 
 def wanted_rows(options: argparse.Namespace) -> list[tuple[str, str]]:
-    """Return the workloads and schedules that were asked for."""
+    """Return the requested workloads and schedules."""
     rows = [(name, word) for name in WORKLOADS for word in ("default", "paper")]
     return [row for row in rows if options.only in " ".join(row)]
 
 
 def sweep(options: argparse.Namespace, name: str, word: str, workers: int) -> dict[str, float]:
-    """Return seconds, loss, depth and time busy of a sweep, from when its workers are there."""
+    """Return seconds, loss, depth and busy share of a sweep, once its workers have started."""
     from grasp_tune.executors.local import InProcess
     from grasp_tune.executors.ray import RayBackend, RayExecutor
     from grasp_tune.runtime.driver import run_sweep
@@ -204,7 +204,7 @@ def steps(
 
 
 def beginning(problem: gt.TorchProblem, rate: float) -> tuple[nn.Module, torch.optim.Optimizer]:
-    """Return the start point, the same for all, and an optimizer."""
+    """Return the start point, which is the same for all, and an optimizer."""
     model = problem.build(0)
     return model, torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
 
@@ -264,7 +264,7 @@ def tune_rival(options: argparse.Namespace, name: str, seconds: float, kind: str
 def tpe_process(
     name: str, pause: float, budget: int, storage: str, end: float, found: Any, seed: int
 ) -> None:
-    """Run trials of a study until the time is up; the best loss goes into `found`."""
+    """Run trials of a study until the time is up; put the best loss into `found`."""
     import optuna
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
@@ -308,7 +308,7 @@ def tpe(options: argparse.Namespace, name: str, seconds: float) -> float:
 
 
 def on_ray(options: argparse.Namespace) -> None:
-    """Print the table of an oracle that sleeps."""
+    """Print the table for an oracle that sleeps."""
     rows = wanted_rows(options)
     own = [sys.executable, "-m", "benchmarks.bench_cluster", "one", *sys.argv[2:], "--row"]
     alone = {
@@ -339,7 +339,7 @@ def on_ray(options: argparse.Namespace) -> None:
 
 @contextlib.contextmanager
 def eight_cpus() -> Iterator[None]:
-    """Hold a Ray session with eight logical CPUs."""
+    """Keep a Ray session with eight logical CPUs open."""
     import ray
 
     ray.init(
@@ -354,7 +354,7 @@ def eight_cpus() -> Iterator[None]:
 
 
 def against(options: argparse.Namespace) -> None:
-    """Print the loss of the default and of its rivals after the same time on eight workers."""
+    """Print the losses of the default and its rivals after the same time on eight workers."""
     print("workload | seconds | default | ASHA | PBT | TPE: loss, on eight workers", flush=True)
     for name, word in wanted_rows(options):
         if word != "default":
@@ -369,14 +369,14 @@ def against(options: argparse.Namespace) -> None:
 
 
 def alone(options: argparse.Namespace) -> None:
-    """Print a sweep with one worker as JSON."""
+    """Print the result of a sweep with one worker as JSON."""
     torch.set_num_threads(1)
     name, word = options.row.split("/")
     print(json.dumps(sweep(options, name, word, 1)))
 
 
 def cnn() -> nn.Module:
-    """A convolutional network that keeps a core busy."""
+    """Return a convolutional network that keeps a core busy."""
     return nn.Sequential(
         nn.Conv2d(3, 16, 3),
         nn.ReLU(),
@@ -417,7 +417,7 @@ def on_cores(options: argparse.Namespace) -> None:
             how: Any = {"schedule": schedule, "fused": False, "workers": workers, "out": folder}
             result = gt.minimize(problem, options.budget, progress=False, **how)
             real[workers] = time.monotonic() - begun
-            if workers == 1:  # the rounds as they were, timed as they would be
+            if workers == 1:  # simulate the recorded rounds
                 run = dry_run(spec, start, load_search(Path(folder) / STATE).outcomes)
                 calls = sum(result.calls.values())
                 scale = real[1] / simulate(run, costs, 1).seconds
@@ -446,7 +446,7 @@ COMMANDS = {
 
 
 def main() -> None:
-    """Run one of them."""
+    """Run the requested command."""
     parser = argparse.ArgumentParser(description="What workers buy.")
     parser.add_argument("where", choices=(*COMMANDS, "one"))
     parser.add_argument("--budget", type=int, default=10_000)

@@ -1,9 +1,9 @@
-"""Speed of the local body against a bare loop, race against uniform.
+"""The speed of the local body against a bare loop, and of a race against a uniform ensemble.
 
     python benchmarks/bench_local.py [--repeats 6]
 
-All in one run and on one core. Times are the process's own CPU seconds, the best of several turns
-taken alternately, so that a busy machine disturbs the ratios as little as possible.
+Everything runs on one core. Times are the process's own CPU seconds, the best of several turns
+taken in alternation, so that other programs disturb the ratios as little as possible.
 """
 
 import argparse
@@ -33,16 +33,16 @@ from grasp_tune.engine.worker import Worker
 from grasp_tune.runtime.store import TemporaryStore
 
 BATCH = 64
-Work = Callable[[], int]  # does something, returns how many oracle calls that took
+Work = Callable[[], int]  # does something and returns its number of oracle calls
 
 
 def cross_entropy(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-    """The loss of a classifier."""
+    """Return the loss of a classifier."""
     return functional.cross_entropy(model(batch[0]), batch[1])
 
 
 def probe_data() -> tuple[str, tuple[Tensor, Tensor]]:
-    """The rows of the linear probe, and their name."""
+    """Return the name and the rows of the linear probe."""
     path = Path(os.environ.get("GRASP_TUNE_DATA", "-"), "cifar10-probe512.npz")
     if path.is_file():
         with np.load(path) as file:
@@ -56,7 +56,7 @@ def probe_data() -> tuple[str, tuple[Tensor, Tensor]]:
 
 
 def cnn() -> nn.Module:
-    """A small convolutional network for images of 3 x 32 x 32."""
+    """Return a small convolutional network for images of 3 x 32 x 32."""
     return nn.Sequential(
         nn.Conv2d(3, 16, 3),
         nn.BatchNorm2d(16),
@@ -71,7 +71,7 @@ def cnn() -> nn.Module:
 
 
 def bare(model: nn.Module, data: tuple[Tensor, Tensor], steps: int) -> Work:
-    """The loop that one would write by hand."""
+    """Return a training loop as one would write it by hand."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
     def work() -> int:
@@ -87,7 +87,7 @@ def bare(model: nn.Module, data: tuple[Tensor, Tensor], steps: int) -> Work:
 
 
 def rates(works: dict[str, Work], repeats: int) -> dict[str, float]:
-    """Oracle calls per CPU second of each, the best of `repeats` turns, after one to warm up."""
+    """Return the oracle calls per CPU second of each, best of `repeats` turns after a warm-up."""
     found = dict.fromkeys(works, 0.0)
     for turn in range(repeats + 1):
         for name, work in works.items():
@@ -100,12 +100,12 @@ def rates(works: dict[str, Work], repeats: int) -> dict[str, float]:
 
 
 def runs(count: int, steps: int, base: str = "sgd") -> tuple[Segment, ...]:
-    """Stretches of `count` runs with different step sizes."""
+    """Return segments of `count` runs with different step sizes."""
     return tuple(Segment(Arm.of(at + 1, base, 1e-4 * 1.3**at), 0, steps) for at in range(count))
 
 
 def cnn_rates(repeats: int) -> dict[str, float]:
-    """The bare loop, a run of the worker, and a whole sweep with its folder, for a CNN."""
+    """Return the rates of the bare loop, a worker's run and a sweep with its folder, for a CNN."""
     draw = torch.Generator().manual_seed(0)
     data = (
         torch.randn(2000, 3, 32, 32, generator=draw),
@@ -128,7 +128,7 @@ def cnn_rates(repeats: int) -> dict[str, float]:
 
 
 def linear_rates(data: tuple[Tensor, Tensor], repeats: int) -> dict[str, float]:
-    """The bare loop, and runs of the worker, for a linear probe."""
+    """Return the rates of the bare loop and of a worker's runs, for a linear probe."""
     features = data[0].shape[1]
     problem = gt.TorchProblem(
         model=lambda: nn.Linear(features, 10),
@@ -185,13 +185,13 @@ class Choosing:
         return outcome.calls
 
     def uniform(self, samples: int) -> tuple[int, float]:
-        """Calls used and the true loss of the choice, with so many fresh samples each."""
+        """Return the calls used and the true loss of the choice, with fresh samples for each."""
         tallies: dict[str, Tally] = {}
         calls = self._tally(tallies, uniform_samples(self.keys, samples))
         return calls, self.truth[self.keys[best([tallies[key].mean for key in self.keys])]]
 
     def race(self, calls: int) -> tuple[int, float]:
-        """Calls used and the true loss of the choice, by halving on paired samples."""
+        """Return the calls used and the true loss of the choice, by halving on paired samples."""
         keys, tallies, used, start = self.keys, dict[str, Tally](), 0, 0
         for rung in halving(len(keys), calls):
             keys = survivors(keys, tallies, rung.survivors) if tallies else keys
@@ -201,7 +201,7 @@ class Choosing:
 
 
 def ensemble_share(data: tuple[Tensor, Tensor]) -> tuple[int, int, float, float]:
-    """Calls of a uniform choice and of the cheapest race as good, and both mean losses."""
+    """Return the calls of a uniform choice and of the cheapest equal race, and both mean losses."""
     sweeps = [Choosing(data, seed) for seed in range(5)]
 
     def mean(way: Callable[[Choosing], tuple[int, float]]) -> tuple[int, float]:

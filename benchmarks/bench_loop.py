@@ -2,8 +2,8 @@
 
     python -m benchmarks.bench_loop [--calls 1500] [--seeds 3] [WORKLOAD]...
 
-Both make the same number of oracle calls from the same start; only the order of the data differs.
-Prints the training loss of each seed on the workload's fixed sample, and the ratio of the medians.
+Both make the same number of oracle calls from the same start point; only the order of the data
+differs. Prints each seed's training loss on the workload's fixed sample, and the ratio of medians.
 """
 
 import argparse
@@ -24,7 +24,7 @@ SIX = ("digits", "a9a", "digits-mlp", "autoencoder", "sine", "table-resnet")
 
 
 def by_loop(bundle: Bundle, workload: Workload, calls: int, seed: int) -> float:
-    """Return the training loss after a loop as people write it."""
+    """Return the training loss after an ordinary training loop."""
     problem = bundle.problem
     assert isinstance(problem.data, tuple)
     rows = torch.utils.data.TensorDataset(*problem.data)

@@ -1,14 +1,13 @@
-"""How good a model becomes when other hyper-parameters are searched beside the learning rate.
+"""How well other hyperparameters are found if trials need no learning rate, on small networks.
 
     python -m benchmarks.bench_mixed [--seeds 3] [--first 0] [--calls 300] [--cosine] [--only WORD]
 
-TPE over a mixed space with trials that train without a learning rate, `grasp_tune.optuna.train`,
-against TPE, and TPE with ASHA's pruning, that also search AdamW's over 1e-5..1e-1 or 1e-5..10. All
-have the same oracle calls: 20 trials of `--calls`, or as many more as pruning allows. Told is the
-loss over all rows held out, of the best trial, after a fifth of the calls and after all of them;
-geometric means over the seeds. Small networks on data that comes with scikit-learn. The rivals'
-looks at the rows held out are not counted as calls; a trial of ours pays for its own. Their
-learning rate is constant, or falls along a cosine with `--cosine`.
+TPE over a mixed space, whose trials train without a learning rate (`grasp_tune.optuna.train`),
+against TPE alone and TPE with ASHA's pruning, which also search AdamW's learning rate over
+1e-5..1e-1 or 1e-5..10. All make the same number of oracle calls: 20 trials of `--calls`, or more
+with pruning. Prints the held-out loss of the best trial after a fifth of the calls and after all,
+as geometric means over the seeds. Data comes with scikit-learn. Evaluating held-out rows is free
+for the rivals; our trials pay for it. Their learning rate is constant, or a cosine with `--cosine`.
 """
 
 import argparse
@@ -28,16 +27,16 @@ import grasp_tune as gt
 from grasp_tune.optuna import train
 
 TRIALS = 20  # of a search without pruning
-COSINE = False  # whether the rivals' learning rate falls
+COSINE = False  # whether the rivals' learning rate decays
 RANGES = {"1e-5..0.1": (1e-5, 0.1), "1e-5..10": (1e-5, 10.0)}
-SHARES = (0.2, 1.0)  # of the calls, after which the best loss is told
+SHARES = (0.2, 1.0)  # of the calls, after which the best loss is printed
 
 Rows = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What one trial is to train."""
+    """What one trial trains."""
 
     model: Callable[[], nn.Module]
     rows: tuple[Rows, Rows]  # to train on, and held out
@@ -56,7 +55,7 @@ class Setting:
         )
 
     def held_out(self, model: nn.Module) -> float:
-        """The loss over all rows held out; infinity where it is no number."""
+        """Return the loss over all held-out rows; infinite if it is NaN."""
         with torch.no_grad():
             value = float(self.loss(model.eval()(self.rows[1][0]), self.rows[1][1]))
         model.train()
@@ -64,7 +63,7 @@ class Setting:
 
 
 def split(x: Tensor, y: Tensor) -> tuple[Rows, Rows]:
-    """A quarter of the rows is held out."""
+    """Return training rows, and a quarter of the rows as held-out ones."""
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
     parts = order[len(x) // 4 :], order[: len(x) // 4]
     return (x[parts[0]], y[parts[0]]), (x[parts[1]], y[parts[1]])
@@ -130,7 +129,7 @@ class Search:
 
     def __init__(self, space: Callable[[optuna.Trial], Setting], calls: int, seed: int) -> None:
         self.space, self.calls, self.seed, self.spent = space, calls, seed, 0
-        self.marks: list[tuple[int, float]] = []  # calls, and the best loss by then
+        self.marks: list[tuple[int, float]] = []  # (calls, best loss by then)
         self.study = optuna.create_study(
             sampler=optuna.samplers.TPESampler(seed=seed),
             pruner=optuna.pruners.SuccessiveHalvingPruner(max(1, calls // 9), 3),
@@ -149,7 +148,7 @@ class Search:
         return self
 
     def at(self, share: float) -> float:
-        """The best loss when this share of the calls was spent."""
+        """Return the best loss after this share of the calls."""
         limit = share * TRIALS * self.calls
         return min((loss for calls, loss in self.marks if calls <= limit), default=math.inf)
 
@@ -157,12 +156,12 @@ class Search:
 def grasp_trial(search: Search, trial: optuna.Trial) -> float:
     problem = search.space(trial).problem()
     search.spent += search.calls
-    # No pruning: the reports are those of training.
+    # No pruning: the reports are of training losses.
     return train(_Unpruned(trial), problem, search.calls, seed=search.seed)  # type: ignore[arg-type]
 
 
 class _Unpruned:
-    """A trial that takes reports and goes on."""
+    """A trial that accepts reports and is never pruned."""
 
     def __init__(self, trial: optuna.Trial) -> None:
         self.set_user_attr, self.report, self.study = trial.set_user_attr, trial.report, trial.study

@@ -2,8 +2,8 @@
 
     python benchmarks/bench_optuna.py [--trials 200] [--repeats 3] [--storages memory,journal]
 
-The objective is trivial, so what is measured is the sampler and the storage. The second half of a
-study is timed beside the first: a cost that grows with the number of trials shows there.
+The objective is trivial, so this measures the sampler and the storage. Both halves of a study are
+timed, to show whether the cost grows with the number of trials.
 """
 
 import argparse
@@ -21,11 +21,11 @@ from optuna.storages.journal import JournalFileBackend
 from grasp_tune.core.plan import Cell, Plan, Recipe
 from grasp_tune.optuna import GraspSampler
 
-LIMIT = 2.5  # times RandomSampler, in memory
+LIMIT = 2.5  # times RandomSampler's time, in memory
 
 
 def even_plan(count: int) -> Plan:
-    """A plan of `count` cells over the same range as the other samplers'."""
+    """Return a plan of `count` cells over the range of the other samplers."""
     ratio = (1.0 / 1e-6) ** (1.0 / (count - 1))
     cells = tuple(Cell(at + 1, 1e-6 * ratio**at, 10) for at in range(count))
     return Plan(
@@ -66,7 +66,7 @@ def open_storage(kind: str, folder: Path) -> BaseStorage | None:
 
 
 def timed(make: Callable[[], BaseSampler], kind: str, trials: int) -> tuple[float, float]:
-    """Milliseconds per trial in the first and in the second half of a study."""
+    """Return the milliseconds per trial in the first and in the second half of a study."""
     with tempfile.TemporaryDirectory() as folder:
         storage = open_storage(kind, Path(folder))
         study = optuna.create_study(sampler=make(), storage=storage)
@@ -100,7 +100,7 @@ def main() -> int:
     for kind in options.storages.split(","):
         for name, make in samplers(options.trials).items():
             halves = [timed(make, kind, options.trials) for _ in range(options.repeats)]
-            # The least disturbed half of each kind: other programs only ever add time.
+            # The minimum is the least disturbed: other programs only add time.
             first, second = (min(half[at] for half in halves) for at in (0, 1))
             best[kind, name] = (first + second) / 2
             times = best[kind, name] / best[kind, "Random"]

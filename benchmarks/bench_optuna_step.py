@@ -1,11 +1,11 @@
-"""How good a step size becomes when only a step and a number of calls can be suggested.
+"""How good a step size is found if only a step size and a number of calls can be set.
 
     python -m benchmarks.bench_optuna_step [--seeds 3] [--only WORD]
 
 GraspSampler(budget=T), with and without checkpoints, against TPE (ten trials of T/10 calls) and
-ASHA (random steps, Optuna's successive halving up to T/5 calls) over 1e-5..10 and 1e-5..1e-1, all
-with T oracle calls in all; geometric means over the seeds. The models are small and written in
-NumPy, so that the whole table takes minutes. Exits 1 where a rival is better by more than a tenth.
+ASHA (random step sizes, Optuna's successive halving up to T/5 calls) over 1e-5..10 and 1e-5..1e-1,
+with T oracle calls each; geometric means over the seeds. The models are small and use NumPy, so the
+table takes minutes. The exit code is 1 if a rival is better by more than a tenth.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def diabetes() -> tuple[Array, Array]:
 
 @dataclass(frozen=True)
 class Objective:
-    """A small network on real data; its value is the loss over all rows, or over those held out."""
+    """A small network on real data; its value is the loss over all rows, or over held-out ones."""
 
     name: str
     data: Callable[[], tuple[Array, Array]]
@@ -84,7 +84,7 @@ class Objective:
         return layers
 
     def loss(self, out: Array, y: Array) -> tuple[float, Array]:
-        """Return the mean loss and its derivative by the outputs."""
+        """Return the mean loss and its gradient with respect to the outputs."""
         if not self.classes:
             return float(((out - y) ** 2).mean()), 2.0 * (out - y) / len(y)
         out = out - out.max(1, keepdims=True)
@@ -97,7 +97,7 @@ class Objective:
 
 
 class Run:
-    """One run from the start point: its weights, its optimizer's state and its own minibatches."""
+    """A run from the start point: its weights, optimizer state and minibatches."""
 
     def __init__(self, objective: Objective, weights: Weights, seed: int) -> None:
         self.objective, self.weights, self.calls = objective, weights, 0
@@ -148,13 +148,13 @@ OBJECTIVES = (
 )
 
 
-# -- who searches --------------------------------------------------------------------------------
+# -- the searches --------------------------------------------------------------------------------
 
 
 def grasp(objective: Objective, seed: int, *, resume: bool) -> float:
     sampler = GraspSampler(budget=objective.budget, resume=resume)
     study = optuna.create_study(sampler=sampler)
-    runs: dict[int, Run] = {}  # by trial: its checkpoint
+    runs: dict[int, Run] = {}  # checkpoints by trial
 
     def trial(trial: optuna.Trial) -> float:
         step, budget = sampler.suggest(trial), grasp_budget(trial)
@@ -183,7 +183,7 @@ def tpe(objective: Objective, seed: int, ends: tuple[float, float]) -> float:
 
 
 def asha(objective: Objective, seed: int, ends: tuple[float, float]) -> float:
-    """The best value that any trial reported, at a rung or at its end."""
+    """Return the best value that any trial reported, at a rung or at its end."""
     longest, left, best = objective.budget // 5, objective.budget, math.inf
     shortest = longest // 27
     halving = optuna.pruners.SuccessiveHalvingPruner(min_resource=shortest, reduction_factor=3)
@@ -231,7 +231,7 @@ def main() -> int:
     for objective in (item for item in OBJECTIVES if options.only in item.name):
         found: dict[str, list[float]] = {name: [] for name in METHODS}
         for seed in range(options.first, options.first + options.seeds):
-            with np.errstate(all="ignore"):  # steps that are too large diverge
+            with np.errstate(all="ignore"):  # step sizes that are too large diverge
                 objective.load(seed)
                 for name, search in METHODS.items():
                     found[name].append(search(objective, seed))
@@ -249,7 +249,7 @@ def main() -> int:
 
 
 def _mean(values: list[float]) -> float:
-    """Return the geometric mean: losses of different seeds differ by factors."""
+    """Return the geometric mean, since losses of different seeds differ by factors."""
     return math.exp(statistics.fmean(math.log(max(value, 1e-300)) for value in values))
 
 

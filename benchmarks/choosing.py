@@ -1,8 +1,8 @@
-"""What the final choice costs: paired halving against the paper's uniform ensemble, by simulation.
+"""The cost of the final choice: paired halving against the paper's uniform ensemble, simulated.
 
-Real candidates (the paper's cells on a real problem) are sampled once on many minibatches; the
-simulation then draws from these samples as an ensemble would, thousands of times, and compares
-what it chose with the truth on all of the data.
+Real candidates (the paper's cells on a real problem) are sampled once on many minibatches. The
+simulation draws from these samples as an ensemble would, thousands of times, and compares its
+choices with the truth on all of the data.
 """
 
 import math
@@ -25,7 +25,7 @@ from grasp_tune.peers.session import Run, Session
 BUDGET = 10_000  # T
 SHARES = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02)  # of the uniform ensemble's calls
 TRIALS = 2_000
-TOLERANCE = {"value": 0.01, "gradient": 0.05}  # a choice worse than the best by more is a failure
+TOLERANCE = {"value": 0.01, "gradient": 0.05}  # a choice further behind the best is a failure
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -48,7 +48,7 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """How one way of choosing did over all trials."""
+    """How good one way of choosing was over all trials."""
 
     pool: str
     by: str
@@ -61,14 +61,14 @@ class Cost:
 
 
 def uniform_choice(pool: Pool, samples: int, rng: np.random.Generator) -> int:
-    """Return the candidate that independent samples for each would choose."""
+    """Return the candidate chosen with independent samples for each."""
     total = pool.samples.shape[1]
     scores = [pool.score(at, rng.integers(0, total, samples)) for at in range(len(pool.truth))]
     return int(np.argmin(scores))
 
 
 def race_choice(pool: Pool, calls: int, rng: np.random.Generator) -> int:
-    """Return the candidate that paired halving chooses with at most `calls` samples."""
+    """Return the candidate chosen by paired halving with at most `calls` samples."""
     keys = [str(at) for at in range(len(pool.truth))]
     seen: list[Array] = []
     tallies: dict[str, Tally] = {}
@@ -85,7 +85,7 @@ def race_choice(pool: Pool, calls: int, rng: np.random.Generator) -> int:
 
 
 def simulate(pool: Pool, trials: int = TRIALS, seed: int = 0) -> list[Cost]:
-    """Return how both ways did, the race at several shares of the uniform calls."""
+    """Return the results of both ways, the race with several shares of the uniform calls."""
     rng = np.random.default_rng(seed)
     candidates = len(pool.truth)
     full = pool.uniform * candidates
@@ -125,7 +125,7 @@ def _cost(pool: Pool, way: str, share: float, calls: int, chosen: Sequence[int])
 
 
 def sample_pool(workload: str, by: str, data: Path | None, seed: int, minibatches: int) -> Pool:
-    """Return the paper's candidates on a workload, sampled."""
+    """Return the paper's candidates on a workload, with their samples."""
     problem = WORKLOADS[workload].bundle(data).problem
     method = gt.NonConvex() if by == "gradient" else gt.Convex()
     start = Session(problem, BUDGET, seed).run()
@@ -154,7 +154,7 @@ def _points(
     stops: list[int],
     seed: int,
 ) -> Iterator[Run]:
-    """Yield one run at each of the calls asked for."""
+    """Yield one run after each of the calls in `stops`."""
     base = find_optimizer(method.base_name("paper"), {})
     run = Session(problem, 10**9, seed).run()
     optimizer = base.build(list(run.oracle.parameters), {base.value: value})
@@ -189,7 +189,7 @@ POOLS = (("a9a", "value", 1_500), ("digits", "value", 1_500), ("a9a", "gradient"
 
 
 def run_pool(job: tuple[str, str, int, Path | None, Table, int]) -> str:
-    """Sample and simulate one pool, save its costs, return a line about it."""
+    """Sample and simulate one pool, save its costs and return a line about it."""
     workload, by, minibatches, data, results, seed = job
     pool = sample_pool(workload, by, data, seed, minibatches)
     costs = simulate(pool, seed=seed)

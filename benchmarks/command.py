@@ -1,4 +1,4 @@
-"""What `benchmarks/benchmark` understands."""
+"""The command line of `benchmarks/benchmark`."""
 
 import argparse
 import fnmatch
@@ -18,7 +18,7 @@ from benchmarks.records import (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return the exit code: 0, 1 where a run failed, 2 for bad input."""
+    """Run one command and return the exit code: 0, 1 if a run failed, 2 for bad input."""
     options = parser().parse_args(arguments)
     try:
         code: int = options.run(options)
@@ -86,7 +86,7 @@ def _add_common(command: argparse.ArgumentParser, seeds: str) -> None:
 
 
 def picked(names: Sequence[str], patterns: str, what: str) -> list[str]:
-    """Return the names that match, in their own order; a pattern that matches none is an error."""
+    """Return the names that match, in their order; a pattern without a match is an error."""
     wanted = [pattern for pattern in patterns.split(",") if pattern]
     for pattern in wanted:
         if not fnmatch.filter(names, pattern):
@@ -95,7 +95,7 @@ def picked(names: Sequence[str], patterns: str, what: str) -> list[str]:
 
 
 def seed_list(text: str) -> list[int]:
-    """Return the seeds of a text such as `10,12` or `10-14`."""
+    """Return the seeds in a text such as `10,12` or `10-14`."""
     found: list[int] = []
     for part in text.split(","):
         first, _, last = part.partition("-")
@@ -188,7 +188,7 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def _with_data(names: Sequence[str], data: Path | None) -> list[str]:
-    """Return the workloads whose data are there, and say which are not."""
+    """Return the workloads whose data exist, and print the others."""
     from benchmarks.workloads import WORKLOADS
 
     found = []

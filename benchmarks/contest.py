@@ -45,7 +45,7 @@ def plan_jobs(
     *,
     again: bool,
 ) -> Iterator[Job]:
-    """Yield what is still to be run: seed by seed, so that every stop leaves whole seeds."""
+    """Yield the jobs still to run, seed by seed, so that a stop leaves complete seeds."""
     done = set() if again else set(table.rows())
     for seed in seeds:
         for workload in workloads:
@@ -55,7 +55,7 @@ def plan_jobs(
 
 
 def run_job(job: Job) -> str:
-    """Run one job, save its record, return a line about it."""
+    """Run one job, save its record and return a line about it."""
     workload, bundle = WORKLOADS[job.workload], _bundle(job.workload, job.data)
     start = _start_loss(job.workload, job.data, job.seed)
     if job.method in OURS:
@@ -101,7 +101,7 @@ def _sweep(job: Job, bundle: Bundle) -> PeerResult:
             progress=False,
         )
     except gt.BudgetTooSmall as error:
-        # The method refuses: what the user has is the start point, and the table says so.
+        # The method refuses to run: the table shows the start point, which is all the user has.
         tensors = model_tensors(bundle.problem.build(job.seed))
         seconds = time.perf_counter() - begun
         return PeerResult(tensors, 0, seconds, True, f"T too small, needs {error.smallest}")
@@ -111,7 +111,7 @@ def _sweep(job: Job, bundle: Bundle) -> PeerResult:
     return PeerResult(result.tensors, calls, time.perf_counter() - begun, False, note)
 
 
-@lru_cache(maxsize=1)  # jobs of one workload come one after the other
+@lru_cache(maxsize=1)  # consecutive jobs share a workload
 def _bundle(name: str, data: Path | None) -> Bundle:
     return WORKLOADS[name].bundle(data)
 

@@ -1,4 +1,4 @@
-"""The part of the page about peers: standings, losses by workload, gradient norms, ablation."""
+"""The part of the results page about peers: standings, losses by workload, gradient norms."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -18,16 +18,17 @@ TITLES = {
     **{name: peer.title for name, peer in PEERS.items()},
     **{name: variant.title for name, variant in VARIANTS.items()},
 }
-SEEDS = 3  # a method needs so many for the table over several seeds
+SEEDS = 3  # least number per method for the table over several seeds
 Hindsight = Mapping[str, tuple[float, str]]  # workload -> loss and method at the best rate
 PLAIN = {name: title.replace("*", "").replace("`", "") for name, title in TITLES.items()}
 
 
 def contest_part(rows: Sequence[Row], often: Sequence[Row], line: Hindsight) -> str:
-    """Return everything about methods and workloads.
+    """Return the tables of methods and workloads.
 
+    rows: all workloads.
     often: rows over several seeds.
-    line: what hindsight reaches, by workload.
+    line: hindsight's loss by workload.
     """
     parts = [_standings(rows, often, line), _workloads(rows, line), _losses(rows), _gradients(rows)]
     return "\n".join(parts)
@@ -73,13 +74,13 @@ def _standings(rows: Sequence[Row], often: Sequence[Row], line: Hindsight) -> st
 
 
 def _chosen(rows: Sequence[Row], group: str, held_out: bool) -> list[Row]:
-    """Return the rows of one group, those held out or the others."""
+    """Return the rows of one group, either the held-out ones or the others."""
     found = ((row, WORKLOADS[row.workload]) for row in rows)
     return [row for row, item in found if (item.group, item.held_out) == (group, held_out)]
 
 
 def _hindsight_line(rows: Sequence[Row], line: Hindsight) -> list[str]:
-    """Return hindsight as one more line of a table of totals, where all of its rows have it."""
+    """Return hindsight's line for a table of totals, if all rows have it."""
     if not rows or any(row.workload not in line for row in rows):
         return []
     losses = [(line[row.workload][0], row.best) for row in rows]
@@ -165,7 +166,7 @@ def _workloads(rows: Sequence[Row], line: Hindsight) -> str:
 
 
 def _against_hindsight(row: Row, line: Hindsight) -> list[str]:
-    """Return hindsight's loss with its rate, and how far the default is behind it."""
+    """Return hindsight's loss and learning rate, and how far the default is behind."""
     if row.workload not in line:
         return ["", ""]
     loss, method = line[row.workload]

@@ -1,7 +1,7 @@
-"""The benchmark's data: files of a folder that the caller names, scikit-learn's, and made ones.
+"""The benchmark's data: files in a given folder, scikit-learn's data sets, and generated ones.
 
-Every loader returns `Arrays` with features as they come, in float32; nothing is standardised,
-because badly scaled features are part of the question.
+Every loader returns `Arrays` with raw float32 features. Nothing is standardised, because badly
+scaled features are part of the benchmark.
 """
 
 import tarfile
@@ -17,12 +17,12 @@ from torch import Tensor
 from grasp_tune.data.images import torchvision
 
 CIFAR_ARCHIVE = "cifar10-jpeg.tar.gz"
-CIFAR_EVERY = 5  # of its pictures: enough for the small budgets of large networks
+CIFAR_EVERY = 5  # images: enough for the small budgets of large networks
 
 
 @dataclass(frozen=True, slots=True)
 class Arrays:
-    """Training rows, and test rows where the source has some."""
+    """Training rows, and test rows if the source has some."""
 
     x: Tensor
     y: Tensor
@@ -36,7 +36,7 @@ class Arrays:
 
 
 def with_test(x: np.ndarray, y: np.ndarray, share: float = 0.2) -> Arrays:
-    """Return arrays with a share of the rows, always the same ones, kept for the test."""
+    """Return arrays with a share of the rows kept for testing, always the same ones."""
     order = np.random.default_rng(2024).permutation(len(x))
     cut = round(share * len(x))
     kind = np.float32 if y.dtype.kind == "f" else np.int64
@@ -50,7 +50,7 @@ def with_test(x: np.ndarray, y: np.ndarray, share: float = 0.2) -> Arrays:
 
 @cache
 def mnist(folder: Path) -> Arrays:
-    """60,000 handwritten digits, pixels from 0 to 1, as (rows, 1, 28, 28)."""
+    """Return 60,000 handwritten digits, pixels from 0 to 1, as (rows, 1, 28, 28)."""
     reader = torchvision("MNIST").datasets.MNIST
     parts: list[Tensor] = []
     for train in (True, False):
@@ -61,7 +61,7 @@ def mnist(folder: Path) -> Arrays:
 
 @cache
 def cifar_features(folder: Path) -> Arrays:
-    """CIFAR-10 seen through a frozen network: 512 features."""
+    """Return CIFAR-10 as 512 features of a frozen network."""
     with np.load(folder / "cifar10-probe512.npz") as data:
         parts = [
             torch.from_numpy(data[name].astype(kind))
@@ -77,7 +77,7 @@ def cifar_features(folder: Path) -> Arrays:
 
 @cache
 def cifar_images(folder: Path, every: int = CIFAR_EVERY) -> Arrays:
-    """Part of CIFAR-10 as pictures, each channel brought to mean 0 and variance 1."""
+    """Return part of CIFAR-10 as images, each channel with mean 0 and variance 1."""
     from PIL import Image
 
     pictures: dict[str, list[np.ndarray]] = {"train": [], "test": []}
@@ -92,7 +92,7 @@ def cifar_images(folder: Path, every: int = CIFAR_EVERY) -> Arrays:
             label = classes.setdefault(kind, len(classes))
             seen[part] += 1
             if seen[part] % every:
-                continue  # every so many: all classes alike
+                continue  # the same share of all classes
             stream = archive.extractfile(member)
             assert stream is not None
             pictures[part].append(np.asarray(Image.open(stream).convert("RGB")))
@@ -107,7 +107,7 @@ def cifar_images(folder: Path, every: int = CIFAR_EVERY) -> Arrays:
 
 @cache
 def libsvm(folder: Path, name: str, features: int) -> Arrays:
-    """Rows of LIBSVM's text format, labels 0 and 1; `<name>.t` holds test rows if it is there."""
+    """Return a file in LIBSVM's text format, labels 0 and 1; `<name>.t`, if any, has test rows."""
     x, y = _read_libsvm(folder / "libsvm" / name, features)
     test = folder / "libsvm" / f"{name}.t"
     return Arrays(x, y, *_read_libsvm(test, features)) if test.exists() else Arrays(x, y)
@@ -125,7 +125,7 @@ def _read_libsvm(path: Path, features: int) -> tuple[Tensor, Tensor]:
 
 
 def random_columns(x: Tensor) -> Tensor:
-    """Return the features, each column times its own random power of ten in 10^-2..10^2."""
+    """Return the features, each column times a random power of ten in 10^-2..10^2."""
     powers = np.random.default_rng(99).uniform(-2.0, 2.0, x.shape[1])
     return x * torch.from_numpy(10.0**powers).float()
 
@@ -134,7 +134,7 @@ def random_columns(x: Tensor) -> Tensor:
 
 
 def digits() -> Arrays:
-    """1,797 digits of 8 x 8 pixels from 0 to 1, as (rows, 1, 8, 8)."""
+    """Return 1,797 digits of 8 x 8 pixels from 0 to 1, as (rows, 1, 8, 8)."""
     from sklearn.datasets import load_digits
 
     data = load_digits()
@@ -142,18 +142,18 @@ def digits() -> Arrays:
 
 
 def sklearn_table(name: str) -> Arrays:
-    """One of scikit-learn's small tables with its raw columns."""
+    """Return one of scikit-learn's small tables with its raw columns."""
     from sklearn import datasets
 
     data = getattr(datasets, f"load_{name}")()
     return with_test(data.data, data.target)
 
 
-# ---- made ----------------------------------------------------------------------------------------
+# ---- generated -----------------------------------------------------------------------------------
 
 
 def cover() -> Arrays:
-    """Land cover, made up: measures in metres and degrees beside yes/no columns, seven classes."""
+    """Return generated land cover: columns in metres and degrees, yes/no columns, seven classes."""
     rng = np.random.default_rng(4101)
     rows = 20_000
     measures = np.column_stack(
@@ -177,7 +177,7 @@ def cover() -> Arrays:
 
 
 def housing() -> Arrays:
-    """House prices, made up: eight raw columns from 1 to 10^3, some far from 0, heavy tails."""
+    """Return generated house prices: eight columns from 1 to 10^3, some far from 0, heavy tails."""
     rng = np.random.default_rng(4102)
     rows = 15_000
     income, age = rng.lognormal(1.2, 0.45, rows), rng.uniform(1.0, 52.0, rows)
@@ -191,7 +191,7 @@ def housing() -> Arrays:
 
 
 def teacher() -> Arrays:
-    """Outputs of a random network with one hidden layer of tanh, and noise."""
+    """Return the outputs of a random network with one hidden tanh layer, with noise."""
     rng = np.random.default_rng(4103)
     x = rng.normal(0.0, 1.0, (12_000, 20))
     hidden = np.tanh(x @ rng.normal(0.0, 0.35, (20, 16)) + rng.normal(0.0, 0.5, 16))
@@ -200,7 +200,7 @@ def teacher() -> Arrays:
 
 
 def words() -> Arrays:
-    """Word counts, made up: a thousand columns, most of them nearly always 0, two classes."""
+    """Return generated word counts: 1,000 columns, most of them nearly always 0, two classes."""
     rng = np.random.default_rng(4104)
     rows, vocabulary = 6_000, 1_000
     labels = rng.integers(0, 2, rows)
@@ -213,7 +213,7 @@ def words() -> Arrays:
 
 
 def friedman() -> Arrays:
-    """Friedman's first regression problem: ten inputs, five of them matter, with noise."""
+    """Return Friedman's first regression problem: ten inputs, of which five matter, and noise."""
     from sklearn.datasets import make_friedman1
 
     x, y = make_friedman1(8_000, 10, noise=1.0, random_state=4105)

@@ -1,12 +1,12 @@
-"""Digests of final models: a restructuring that should change no number keeps them all.
+"""Digests of final models, to check that a refactoring changes no number.
 
     python -m benchmarks.digests check                 run every case and compare
-    python -m benchmarks.digests check --only mlp      the cases whose name contains a word
+    python -m benchmarks.digests check --only mlp      only cases with this word in their names
     python -m benchmarks.digests record                run every case and write results/digests.json
 
 Each case is a small sweep: a problem, a method, a schedule, a backend and a seed. Its digest covers
-every bit of the final model, the score, and the oracle calls of each kind. Three minutes for all of
-them. Digests belong to one version of torch on one kind of processor; record them on the commit
+every bit of the final model, the score, and the oracle calls of each kind. All cases take three
+minutes. Digests depend on the version of torch and on the processor: record them on the commit
 before a change, and check them after it.
 """
 
@@ -43,7 +43,7 @@ def _squared(model: nn.Module, batch: Batch) -> Tensor:
 
 
 def softmax() -> gt.TorchProblem:
-    """A linear classifier of scikit-learn's digits."""
+    """Return a linear classifier of scikit-learn's digits."""
     from sklearn.datasets import load_digits
 
     x, y = load_digits(return_X_y=True)
@@ -56,7 +56,7 @@ def softmax() -> gt.TorchProblem:
 
 
 def mlp() -> gt.TorchProblem:
-    """A small tanh network on outputs of a random one."""
+    """Return a small tanh network that learns the outputs of a random one."""
     draw = torch.Generator().manual_seed(3)
     x = torch.randn(400, 10, generator=draw)
     y = torch.tanh(x @ torch.randn(10, 2, generator=draw))
@@ -69,7 +69,7 @@ def mlp() -> gt.TorchProblem:
 
 
 def batchnorm() -> gt.TorchProblem:
-    """A convolution with batch statistics, dropout and validation rows."""
+    """Return a convolution with batch statistics, dropout and validation rows."""
     draw = torch.Generator().manual_seed(4)
     x = torch.randn(300, 1, 8, 8, generator=draw)
     y = (x.mean((1, 2, 3)) > 0).long()
@@ -90,7 +90,7 @@ def batchnorm() -> gt.TorchProblem:
 
 
 def linear() -> gt.TorchProblem:
-    """Least squares with columns of different sizes."""
+    """Return least squares with columns of different sizes."""
     draw = torch.Generator().manual_seed(5)
     x = torch.randn(200, 6, generator=draw) * torch.tensor([1.0, 10.0, 0.1, 1.0, 3.0, 0.3])
     return gt.TorchProblem(
@@ -114,7 +114,7 @@ class Case:
     options: Mapping[str, Any] = field(default_factory=dict)  # further arguments of `minimize`
 
     def digest(self) -> Digest:
-        """Run it; an error is a digest too, since it must not change either."""
+        """Run the case and return its digest; an error also counts as one, and must not change."""
         try:
             result = gt.minimize(
                 self.problem(), self.budget, self.method, progress=False, **self.options
@@ -174,7 +174,7 @@ _BODIES: Mapping[str, Mapping[str, Any]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Record or check; return 1 where a digest differs."""
+    """Record or check digests; return 1 if one differs."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.digests",
         description="Checks that a change left every bit of the final models alone.",

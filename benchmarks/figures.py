@@ -1,4 +1,4 @@
-"""Small static figures as SVG text: no plotting package, the same bytes for the same numbers."""
+"""Small static figures as SVG text; the same numbers always give the same bytes."""
 
 import html
 import math
@@ -18,9 +18,9 @@ def strip_plot(
     high: float,
     highlight: str,
 ) -> str:
-    """Return one line of dots per row on a logarithmic axis; a tick marks the row's mean.
+    """Return a figure with a line of dots per row on a logarithmic axis; a tick marks the mean.
 
-    Values outside [low, high] stand at its ends, infinite ones at the right end.
+    Values outside [low, high] are drawn at its ends, infinite ones at the right end.
     """
     left, width, step, top = 190, 520, 20, 46
     height = top + step * len(rows) + 40
@@ -51,7 +51,7 @@ def strip_plot(
 
 
 def range_plot(title: str, axis: str, rows: Mapping[str, Sequence[float]]) -> str:
-    """Return a bar from the smallest to the largest value of every row, with its mean."""
+    """Return a figure with a bar per row from its smallest to its largest value, and its mean."""
     left, width, step, top = 330, 420, 24, 40
     height = top + step * len(rows) + 36
     every = [value for values in rows.values() for value in values] or [0.0]
@@ -85,7 +85,7 @@ def range_plot(title: str, axis: str, rows: Mapping[str, Sequence[float]]) -> st
 def growth_plot(
     title: str, axes: tuple[str, str], lines: Mapping[str, Sequence[tuple[float, float]]]
 ) -> str:
-    """Return a line for each name through its (x, y), with powers of two on both axes."""
+    """Return a figure with a line per name through its (x, y), with powers of two on both axes."""
     left, top, unit, tall = 60, 40, 60, 40
     most_x = max(x for points in lines.values() for x, _ in points)
     most_y = max(y for points in lines.values() for _, y in points)
@@ -100,7 +100,7 @@ def growth_plot(
         parts.append(_text(left - 8, bottom - tall * at + 4, f"{2**at}", "end"))
     parts.append(_text((left + right) / 2, bottom + 38, axes[0], "middle"))
     parts.append(_text(left, top - 6, axes[1], "start"))
-    last: list[float] = []  # labels keep apart
+    last: list[float] = []  # keeps labels apart
     for name, points in sorted(lines.items(), key=lambda item: -item[1][-1][1]):
         places = [
             (left + unit * math.log2(x), round(bottom - tall * math.log2(max(1.0, y)), 1))

@@ -1,4 +1,4 @@
-"""How good a point is: loss and gradient on training rows, loss and accuracy on tests."""
+"""The quality of a point: loss and gradient on training rows, loss and accuracy on test rows."""
 
 import math
 from collections.abc import Mapping
@@ -15,20 +15,20 @@ CHUNK = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """What one point is worth."""
+    """How good one point is."""
 
-    loss: float  # training loss on the fixed sample; infinite where it is not finite
+    loss: float  # training loss on the fixed sample; infinite instead of NaN
     gradient: float  # norm of the gradient there
-    accuracy: float  # share of test labels that are right; NaN where labels are numbers
-    test_loss: float  # on test rows, in evaluation mode; NaN where there are none
+    accuracy: float  # share of correct test predictions; NaN for regression
+    test_loss: float  # on test rows, in evaluation mode; NaN if there are none
 
 
 def judge(bundle: Bundle, tensors: Mapping[str, Tensor] | None, seed: int) -> Quality:
-    """Return the quality of a point; None is the start point of the seed.
+    """Return the quality of a point; None means the start point of the seed.
 
-    A model with batch statistics is judged as it is trained, on batches of the training size:
-    that is the objective of which the oracle gives samples. Its buffers are put back. Any other
-    model is judged in evaluation mode, without the noise of dropout.
+    A model with batch statistics is evaluated in training mode on batches of the training size,
+    because the oracle samples this objective; its buffers are restored. Any other model is
+    evaluated in evaluation mode, without the noise of dropout.
     """
     model = bundle.problem.build(seed)
     if tensors is not None:
@@ -60,7 +60,7 @@ def judge(bundle: Bundle, tensors: Mapping[str, Tensor] | None, seed: int) -> Qu
 
 @torch.no_grad()
 def _on_test_rows(model: nn.Module, bundle: Bundle) -> tuple[float, float]:
-    """Return accuracy and loss."""
+    """Return accuracy and loss on the test rows."""
     if bundle.test is None:
         return math.nan, math.nan
     x, y = bundle.test

@@ -12,28 +12,28 @@ Batch = tuple[Tensor, Tensor]
 
 
 def cross_entropy(model: nn.Module, batch: Batch) -> Tensor:
-    """Mean negative log-likelihood over the classes."""
+    """Return the mean negative log-likelihood of the classes."""
     return F.cross_entropy(model(batch[0]), batch[1])
 
 
 def logistic(model: nn.Module, batch: Batch) -> Tensor:
-    """Mean of log(1 + exp(-s z)), s the sign of the class."""
+    """Return the mean of log(1 + exp(-s z)), where s is the sign of the class."""
     signs = 2.0 * batch[1] - 1.0
     return F.softplus(-signs * model(batch[0]).squeeze(-1)).mean()
 
 
 def squared(model: nn.Module, batch: Batch) -> Tensor:
-    """Mean squared difference."""
+    """Return the mean squared error."""
     return F.mse_loss(model(batch[0]).squeeze(-1), batch[1])
 
 
 def linear(inputs: int, outputs: int) -> Callable[[], nn.Module]:
-    """A linear model, started as torch starts one."""
+    """Return a maker of linear models with torch's initial weights."""
     return lambda: nn.Linear(inputs, outputs)
 
 
 def mlp(sizes: tuple[int, ...], activation: type[nn.Module] = nn.ReLU) -> Callable[[], nn.Module]:
-    """A network of dense layers."""
+    """Return a maker of networks with dense layers."""
 
     def build() -> nn.Module:
         layers: list[nn.Module] = []
@@ -45,7 +45,7 @@ def mlp(sizes: tuple[int, ...], activation: type[nn.Module] = nn.ReLU) -> Callab
 
 
 def small_cnn(side: int, channels: tuple[int, int] = (8, 16)) -> Callable[[], nn.Module]:
-    """Two 3 x 3 convolutions, each followed by pooling, and a linear layer."""
+    """Return a maker of networks: two 3 x 3 convolutions with pooling, and a linear layer."""
 
     def build() -> nn.Module:
         first, second = channels
@@ -65,6 +65,6 @@ def small_cnn(side: int, channels: tuple[int, int] = (8, 16)) -> Callable[[], nn
 
 
 def resnet18() -> nn.Module:
-    """torchvision's ResNet-18 without pre-trained weights, ten classes."""
+    """Return torchvision's ResNet-18 without pre-trained weights, for ten classes."""
     made: nn.Module = torchvision("ResNet-18").models.resnet18(weights=None, num_classes=10)
     return made

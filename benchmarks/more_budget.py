@@ -1,10 +1,9 @@
-"""Does more budget help where the report says so? Runs that are resumed with twice the budget.
+"""Checks the report's advice about more budget, by resuming runs with twice the budget.
 
     python -m benchmarks.more_budget FOLDER [SEED]
 
-Prints what the report advised after the first budget, and by how much the loss on held-out rows
-fell: resumed, and in a run with twice the budget from the beginning. Data sets that are not there
-are left out.
+Prints the report's advice after the first budget, and how much the held-out loss fell when the run
+was resumed, and in a run with twice the budget from the start. Missing data sets are left out.
 """
 
 import sys

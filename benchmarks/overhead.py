@@ -1,13 +1,13 @@
-"""What the default costs beside a bare AdamW loop: CPU time per oracle call, and peak memory.
+"""The cost of the default compared with a bare AdamW loop: CPU time per call, and peak memory.
 
     python -m benchmarks.overhead [--repeats 4] [--calls 5000]
 
-Three ways: AdamW by hand, `gt.Grasp` in the same loop, `gt.minimize`. Targets: a step of `Grasp` at
-most 1.05 times AdamW's CPU time, a call of `minimize` at most 1.1 times, and at most two copies of
-the parameters more memory. Times are CPU seconds of this process, the best of several turns taken
-alternately. Peak memory is that of a fresh process each, on a network whose parameters outweigh all
-else; `device` is `Grasp(park="device")`. With `--calls` only the time is measured, of so
-many calls of each network: from 4,000 on, several minibatches share a step.
+Compares AdamW by hand, `gt.Grasp` in the same loop, and `gt.minimize`. The targets are at most 1.05
+times AdamW's CPU time for a step of `Grasp`, 1.1 times for a call of `minimize`, and two more
+copies of the parameters. Times are CPU seconds of this process, the best of several turns taken in
+alternation. Peak memory is that of a fresh process on a network with large parameters; `device` is
+`Grasp(park="device")`. With `--calls` only the time of so many calls of each network is measured;
+from 4,000 calls on, a step averages several minibatches.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from torch import Tensor, nn
 import grasp_tune as gt
 
 TARGETS = {"grasp": 1.05, "minimize": 1.1}  # times AdamW's CPU time
-COPIES = 2.0  # of the parameters, more than AdamW holds
+COPIES = 2.0  # of the parameters, more than AdamW
 _LARGE = 2_000  # the width of the network whose memory is measured; 32 MB of parameters
 
 
@@ -42,7 +42,7 @@ class Case:
     calls: int
 
     def data(self) -> tuple[Tensor, Tensor]:
-        """Return rows made from a seed."""
+        """Return generated rows."""
         draw = torch.Generator().manual_seed(0)
         x = torch.randn(1_000, *self.shape, generator=draw)
         return x, torch.randint(0, self.classes, (1_000,), generator=draw)
@@ -81,7 +81,7 @@ CASES: Mapping[str, Case] = {
 
 
 def _train(case: Case, make: Callable[[nn.Module], Any]) -> None:
-    """The loop that one would write by hand, with any optimizer."""
+    """Run a loop as one would write it by hand, with any optimizer."""
     x, y = case.data()
     model = case.model()
     optimizer = make(model)
@@ -90,7 +90,7 @@ def _train(case: Case, make: Callable[[nn.Module], Any]) -> None:
         rows = torch.randint(0, len(x), (case.batch_size,))
         optimizer.zero_grad()
         loss = _cross_entropy(model, (x[rows], y[rows]))
-        float(loss.detach())  # every loop looks at its loss
+        float(loss.detach())  # every loop reads its loss
         loss.backward()
         if not grasp:
             optimizer.step()
@@ -99,22 +99,22 @@ def _train(case: Case, make: Callable[[nn.Module], Any]) -> None:
 
 
 def run_adamw(case: Case) -> None:
-    """AdamW with torch's defaults."""
+    """Run AdamW with torch's defaults."""
     _train(case, lambda model: torch.optim.AdamW(model.parameters()))
 
 
 def run_grasp(case: Case) -> None:
-    """The whole method in the same loop."""
+    """Run the whole method in the same loop."""
     _train(case, lambda model: gt.Grasp(model, case.calls))
 
 
 def run_parked(case: Case) -> None:
-    """The same, with all that waits beside the model, and not on the disk."""
+    """Run the same with waiting runs kept on the model's device, not on disk."""
     _train(case, lambda model: gt.Grasp(model, case.calls, park="device"))
 
 
 def run_default(case: Case) -> None:
-    """The same number of oracle calls by `gt.minimize`."""
+    """Run the same number of oracle calls with `gt.minimize`."""
     problem = gt.TorchProblem(
         model=case.model,
         loss=_cross_entropy,
@@ -133,7 +133,7 @@ RUNS: Mapping[str, Callable[[Case], None]] = {
 
 
 def seconds(case: Case, repeats: int) -> dict[str, float]:
-    """Return the CPU seconds of each way, the best of `repeats` turns after one to warm up."""
+    """Return the CPU seconds of each way, the best of `repeats` turns after a warm-up."""
     best = dict.fromkeys(RUNS, float("inf"))
     for turn in range(repeats + 1):
         for name, run in RUNS.items():
@@ -145,7 +145,7 @@ def seconds(case: Case, repeats: int) -> dict[str, float]:
 
 
 def peak_memory(case: str, way: str) -> int:
-    """Return the peak memory in bytes of a fresh process that runs the case in one way."""
+    """Return the peak memory, in bytes, of a fresh process that runs the case in one way."""
     command = [sys.executable, "-m", "benchmarks.overhead", "--measure", case, way]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return int(done.stdout.split()[-1])

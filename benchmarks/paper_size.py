@@ -1,10 +1,10 @@
 """The paper's non-convex experiment at its own size: ResNet-18, CIFAR-10, batch 64, T = 10^4.
 
-    python -m benchmarks.paper_size --data FOLDER                 every run that has no row yet
-    python -m benchmarks.paper_size --data FOLDER sgd-0.1 paper   these only
+    python -m benchmarks.paper_size --data FOLDER                 all runs without a row
+    python -m benchmarks.paper_size --data FOLDER sgd-0.1 paper   only these
 
-Both schedules with one pair of inputs, and SGD at five rates that each get all of T. A run takes
-1,000 s to 5,000 s of one core and is saved when it ends.
+Both schedules with one pair of inputs, and SGD at five learning rates with all of T each. A run
+takes 1,000 s to 5,000 s on one core and is saved when it ends.
 """
 
 import argparse
@@ -44,7 +44,7 @@ WORKLOAD = Workload(
 
 
 def run(name: str, bundle: Bundle) -> str:
-    """Make one run, save its row, return a line about it."""
+    """Make one run, save its row and return a line about it."""
     begun = time.perf_counter()
     tensors, note = _trained(name, bundle)
     seconds = round(time.perf_counter() - begun)
@@ -77,7 +77,7 @@ def _trained(name: str, bundle: Bundle) -> tuple[Mapping[str, Tensor] | None, st
 
 
 def main() -> int:
-    """Make the runs that were asked for and have no row yet."""
+    """Make the requested runs that have no row yet."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.paper_size")
     parser.add_argument("runs", nargs="*", choices=[*RUNS, []], help="by default all without a row")
     parser.add_argument("--data", type=Path, default=os.environ.get("GRASP_TUNE_DATA"))

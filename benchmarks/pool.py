@@ -1,4 +1,4 @@
-"""Jobs over a few processes of one thread each, with a line of progress per job."""
+"""Runs jobs on a few processes with one thread each, and prints a line per job."""
 
 import multiprocessing
 import sys
@@ -10,10 +10,10 @@ Job = TypeVar("Job")
 
 
 def run_jobs(jobs: Sequence[Job], work: Callable[[Job], str], processes: int) -> int:
-    """Run every job in order, say how each went, and return how many failed.
+    """Run every job in order, print a line about each, and return how many failed.
 
-    `work` saves its own result and returns the line to show, so that whatever has ended is kept
-    when the rest is interrupted. A job that fails is reported and the others go on.
+    `work` saves its own result and returns the line, so that finished jobs survive an interruption.
+    A job that fails is reported, and the others go on.
     """
     begun, failed = time.perf_counter(), 0
     for done, (line, ok) in enumerate(_outcomes(jobs, work, processes), start=1):
@@ -47,7 +47,7 @@ def _guarded(item: tuple[Callable[[Job], str], Job]) -> tuple[str, bool]:
     work, job = item
     try:
         return work(job), True
-    except Exception as error:  # the line is the report; a missing record is run again next time
+    except Exception as error:  # the line reports it; a missing record is made again next time
         return f"{job}: FAILED: {type(error).__name__}: {error}", False
 
 

@@ -1,9 +1,9 @@
 """Raw results: one row per finished run, one compressed file of JSON lines per table.
 
-`results/NAME.jsonl.gz` holds the rows of a table, sorted. While a command runs, every finished run
-adds a line to `results/NAME.new.jsonl`, so that a stop at any moment loses one run at most; a later
-line replaces an earlier one of the same key. `benchmarks/benchmark pack` merges both files: the
-same rows always give the same bytes.
+`results/NAME.jsonl.gz` holds the sorted rows of a table. Every finished run appends a line to
+`results/NAME.new.jsonl`, so that stopping a command loses one run per process at most. A later line
+replaces an earlier one with the same key. `benchmarks/benchmark pack` merges both files; the same
+rows always give the same bytes.
 """
 
 import fcntl
@@ -33,7 +33,7 @@ class Table:
 
     folder: Path
     name: str
-    key: tuple[str, ...]  # the fields that tell a row from all others
+    key: tuple[str, ...]  # the fields that identify a row
 
     @property
     def packed(self) -> Path:
@@ -42,7 +42,7 @@ class Table:
 
     @property
     def fresh(self) -> Path:
-        """The file of rows that are not packed yet."""
+        """The file with the rows that are not packed yet."""
         return self.folder / f"{self.name}{FRESH}"
 
     def rows(self) -> dict[Key, Row]:
@@ -51,7 +51,7 @@ class Table:
         return dict(sorted(found.items()))
 
     def append(self, row: Row) -> None:
-        """Add the row of a finished run; several processes may do so at a time."""
+        """Add the row of a finished run; several processes may do so at the same time."""
         line = _line(row).encode()
         self.folder.mkdir(parents=True, exist_ok=True)
         with self.fresh.open("a+b") as file:
@@ -59,14 +59,14 @@ class Table:
             size = file.seek(0, io.SEEK_END)
             if size:
                 file.seek(size - 1)
-                if file.read(1) != b"\n":  # a process died while it wrote
+                if file.read(1) != b"\n":  # a process died while writing
                     line = b"\n" + line
             file.write(line)
 
     def pack(self) -> int:
-        """Merge the fresh rows into the compressed file and return how many rows it holds.
+        """Merge the fresh rows into the compressed file and return its number of rows.
 
-        A run that ends meanwhile waits, and then finds the fresh file: it is emptied, not removed.
+        A run that ends meanwhile waits; the fresh file is emptied, not removed.
         """
         with self.fresh.open("a+b") as fresh:
             fcntl.flock(fresh, fcntl.LOCK_EX)
@@ -91,12 +91,12 @@ class Table:
                 try:
                     yield _row(line)
                 except ValueError:
-                    continue  # cut short by a stop: that run is made again
+                    continue  # cut short by a stop; that run is made again
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What one method made of one workload with one seed."""
+    """The result of one method on one workload with one seed."""
 
     workload: str
     method: str
@@ -110,12 +110,12 @@ class Record:
     accuracy: float  # on test rows
     start_loss: float  # at x0
     note: str
-    source: str  # fingerprint of the code that decides; empty for peers
-    test_loss: float = math.nan  # on test rows, in evaluation mode; NaN in rows of before 2026-11
+    source: str  # `fingerprint` of our code; empty for peers
+    test_loss: float = math.nan  # on test rows, in evaluation mode; NaN in rows before 2026-11
 
 
 def contest_table(folder: Path, name: str) -> Table:
-    """Return the table of records of that name: `peers` or `ablation`."""
+    """Return the table of records with this name: `peers` or `ablation`."""
     return Table(folder, name, ("workload", "method", "seed"))
 
 
@@ -125,17 +125,17 @@ def cells_table(folder: Path) -> Table:
 
 
 def choices_table(folder: Path) -> Table:
-    """Return the table of the simulated final choices."""
+    """Return the table of simulated final choices."""
     return Table(folder, "ensemble", ("workload", "by", "seed"))
 
 
 def sizes_table(folder: Path) -> Table:
-    """Return the table of the runs at the paper's own size."""
+    """Return the table of runs at the paper's own size."""
     return Table(folder, "paper_size", ("run", "seed"))
 
 
 def all_tables(folder: Path) -> tuple[Table, ...]:
-    """Return every table that `pack` looks after."""
+    """Return every table that `pack` merges."""
     contests = (contest_table(folder, name) for name in ("peers", "ablation"))
     return (*contests, cells_table(folder), choices_table(folder), sizes_table(folder))
 
@@ -165,7 +165,7 @@ def _row(line: bytes) -> Row:
 
 
 def _to_json(value: Any) -> Any:
-    """Return a value that strict JSON can hold: numbers that it does not know become words."""
+    """Return a value for strict JSON: NaN and infinities become words."""
     if isinstance(value, Mapping):
         return {key: _to_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -173,12 +173,12 @@ def _to_json(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
     if isinstance(value, float):
-        return float(f"{value:.7g}")  # as many digits as the measurement has
+        return float(f"{value:.7g}")  # more digits mean nothing
     return value
 
 
 def _from_json(value: Any) -> Any:
-    """Return what `_to_json` was given."""
+    """Return the value that `_to_json` was called with."""
     if isinstance(value, dict):
         return {key: _from_json(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -187,7 +187,7 @@ def _from_json(value: Any) -> Any:
 
 
 def fingerprint() -> str:
-    """Return a short digest of the code on which a sweep's outcome depends."""
+    """Return a short digest of the code that a sweep's outcome depends on."""
     found = hashlib.blake2b(digest_size=6)
     for layer in ("core", "schedules", "optimizers", "engine", "runtime", "executors"):
         for path in sorted((ROOT / "grasp_tune" / layer).rglob("*.py")):

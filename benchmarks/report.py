@@ -1,4 +1,4 @@
-"""`docs/results.md`: tables and figures from the raw results, and from nothing else."""
+"""Writes `docs/results.md` and its figures from the raw results."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,9 +1,9 @@
-"""Who is how far behind: numbers from raw records, nothing is run here.
+"""How far each method is behind the best, computed from raw records.
 
-For every workload the losses are averaged over the seeds. `behind` is (loss - best) / best in per
-cent, best being the smallest loss of all methods. Where the best loss is nearly 0 that quotient
-says little, so `missed` stands beside it: the share, in per cent, of the decrease from x0 to the
-best that a method did not reach; 100 is no better than x0.
+The losses of a workload are averaged over the seeds. `behind` is (loss - best) / best in per cent,
+where best is the smallest loss of all methods. If the best loss is nearly 0, this says little.
+`missed` is the share, in per cent, of the decrease from x0 to the best that a method did not reach;
+100 is no better than x0.
 """
 
 import math
@@ -14,9 +14,9 @@ from statistics import fmean, median
 
 from benchmarks.records import Record
 
-CLOSE = 2.0  # per cent behind the best that a workload may be
-CAP = 1_000.0  # per cent; a diverged run counts as this far behind in means
-NEAR_ZERO = 1e-3  # a best loss below this share of the start's counts as fitted
+CLOSE = 2.0  # at most so many per cent behind the best is close
+CAP = 1_000.0  # per cent; a diverged run counts as this far behind
+NEAR_ZERO = 1e-3  # a best loss below this share of the start's is fitted
 NEARLY = 0.75  # of the rows of the most frequent method
 
 
@@ -29,8 +29,8 @@ class Entry:
     gradient: float
     accuracy: float
     seeds: int
-    diverged: int  # seeds in which it did
-    test_loss: float = math.nan  # NaN where a seed has none
+    diverged: int  # number of seeds with a diverged run
+    test_loss: float = math.nan  # NaN if a seed has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +49,16 @@ class Row:
 
     @property
     def best_method(self) -> str:
-        """Who has it."""
+        """The method with the smallest loss."""
         return min(self.entries, key=lambda name: self.entries[name].loss)
 
     @property
     def fitted(self) -> bool:
-        """Whether the best loss is nearly 0, so that quotients of losses say little."""
+        """Whether the best loss is nearly 0, so that ratios of losses say little."""
         return self.best < NEAR_ZERO * self.start
 
     def behind(self, method: str, measure: Callable[[Entry], float] | None = None) -> float:
-        """Return per cent behind the best; of the loss, or of another measure."""
+        """Return how many per cent the loss, or another measure, is behind the best."""
         measure = measure or (lambda entry: entry.loss)
         best = min(measure(entry) for entry in self.entries.values())
         mine = measure(self.entries[method])
@@ -67,7 +67,7 @@ class Row:
         return 100.0 * (mine - best) / best if best > 0 and math.isfinite(mine) else math.inf
 
     def missed(self, method: str) -> float:
-        """Return the per cent of the possible decrease that was missed."""
+        """Return how many per cent of the possible decrease were missed."""
         mine, gain = self.entries[method].loss, self.start - self.best
         return 100.0 * (mine - self.best) / gain if math.isfinite(mine) and gain > 0 else math.inf
 
@@ -92,8 +92,8 @@ def collect(
 ) -> list[Row]:
     """Return a row per workload, in the given order.
 
-    Only seeds that every method of the workload has are averaged, so that all see the same ones.
-    Methods with fewer seeds than `least` are left out, and so are workloads without a shared one.
+    Only seeds that all methods of a workload have are averaged. Methods with fewer than `least`
+    seeds are left out, and so are workloads without a shared seed.
     """
     found: dict[str, dict[str, dict[int, Record]]] = defaultdict(lambda: defaultdict(dict))
     for record in records:
@@ -139,8 +139,7 @@ def _entry(records: Sequence[Record]) -> Entry:
 def totals(rows: Sequence[Row], methods: Sequence[str]) -> list[Total]:
     """Return the totals of the methods that took part in every row that counts, best mean first.
 
-    A method counts where it took part in nearly as many rows as the most frequent one, and a row
-    where all of these took part.
+    A row counts if it has all methods that took part in nearly as many rows as the most frequent.
     """
     counts = {name: sum(name in row.entries for row in rows) for name in methods}
     most = max(counts.values(), default=0)

@@ -1,11 +1,11 @@
-"""The paper's three tables in its own protocol, for both schedules.
+"""The paper's three tables with its own protocol, for both schedules.
 
-rho = (quality of the output - quality of the tuned base) / the latter; quality is the gradient's
-norm (non-convex) or the loss (convex), on the fixed sample. The choice is by the window of the
-last 100 minibatches, the two inputs go over {0.001, 0.01, 0.1}^2, the probe from T/4 to T/4096.
+rho = (quality of the output - quality of the tuned base) / quality of the tuned base. Quality is
+the gradient's norm (non-convex) or the loss (convex) on the fixed sample. Runs are compared by the
+window of the last 100 minibatches; inputs are {0.001, 0.01, 0.1}^2, probes are T/4 to T/4096.
 
-The base is tuned by its loss. By the gradient's norm alone a rate that kills the network would win:
-its gradient is small, its loss that of guessing. The smallest norm is kept and reported too.
+The base is tuned by its loss. By gradient norm, a learning rate that kills the network would win:
+its gradient is small, but its loss is that of guessing. The smallest norm is reported, too.
 """
 
 import math
@@ -34,7 +34,7 @@ Kind = Literal["smooth", "universal", "nonconvex"]
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One of the paper's tables on data at hand."""
+    """One of the paper's tables, on a workload of ours."""
 
     name: str
     title: str
@@ -45,7 +45,7 @@ class Table:
 
     @property
     def base(self) -> str:
-        """The base optimizer of the paper."""
+        """The paper's base optimizer."""
         return "sgd" if self.kind == "nonconvex" else "unixgrad"
 
     def method(self, pair: tuple[float, float], share: int) -> gt.Convex | gt.NonConvex:
@@ -95,7 +95,7 @@ TABLES: Mapping[str, Table] = {table.name: table for table in _ALL}
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One number of a table, or its yardstick where the schedule is `tuned`."""
+    """One number of a table, or its tuned base if the schedule is `tuned`."""
 
     table: str
     schedule: str
@@ -112,7 +112,7 @@ class Cell:
 
     @property
     def key(self) -> Key:
-        """Its place among the rows."""
+        """The key of its row."""
         return (self.table, self.schedule, *self.pair, self.share, self.seed)
 
 
@@ -132,7 +132,7 @@ def plan_cells(
     *,
     again: bool,
 ) -> Iterator[Cell]:
-    """Yield what is still to be run, the yardstick first."""
+    """Yield the cells still to run, the tuned base first."""
     done = set(results.rows())
     for table in tables:
         for seed in seeds:
@@ -149,7 +149,7 @@ def plan_cells(
 
 
 def run_cell(cell: Cell) -> str:
-    """Run one cell, save it, return a line about it."""
+    """Run one cell, save it and return a line about it."""
     table = TABLES[cell.table]
     bundle = _bundle(table.workload, cell.data)
     begun = time.perf_counter()
@@ -164,7 +164,7 @@ def run_cell(cell: Cell) -> str:
 
 
 def _judged(table: Table, bundle: Bundle, tensors: Any, seed: int) -> dict[str, float]:
-    """Return the quality that the table is about, and the loss."""
+    """Return the table's quality, and the loss."""
     if tensors is None:
         return {"quality": math.inf, "loss": math.inf}
     found = judge(bundle, tensors, seed)
@@ -219,7 +219,7 @@ def _bundle(name: str, data: Path | None) -> Bundle:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a cell or the tuned base has reached, averaged over the seeds."""
+    """The result of a cell or of the tuned base, averaged over the seeds."""
 
     quality: float
     loss: float
@@ -227,7 +227,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """One table as far as it has been run."""
+    """The finished part of one table."""
 
     table: Table
     tuned: Found
@@ -237,28 +237,28 @@ class Finished:
     seeds: tuple[int, ...]
 
     def rho(self, schedule: str, pair: tuple[float, float], share: int) -> float | None:
-        """Return the relative excess over the tuned base, None where it was not run."""
+        """Return the relative excess over the tuned base, None if the cell was not run."""
         found = self.cells.get((schedule, pair, share))
         if found is None:
             return None
         return (found.quality - self.tuned.quality) / self.tuned.quality
 
     def rhos(self, schedule: str) -> list[float]:
-        """Return the excess of every cell of a schedule that was run; NaN where T is too small."""
+        """Return the excess of every cell of a schedule that was run; NaN if T is too small."""
         own = [(pair, share) for (name, pair, share) in self.cells if name == schedule]
         found = [self.rho(schedule, pair, share) for pair, share in own]
         return [rho for rho in found if rho is not None]
 
 
 def read_tables(results: ResultTable) -> list[Finished]:
-    """Return every table as far as it has been run."""
+    """Return the finished part of every table."""
     rows = results.rows()
     found = [_read_table(table, rows) for table in TABLES.values()]
     return [item for item in found if item is not None]
 
 
 def _read_table(table: Table, rows: Mapping[Key, Row]) -> Finished | None:
-    """Return what there is of a table, None without its yardstick."""
+    """Return the finished part of a table, None without its tuned base."""
     seeds = sorted(key[-1] for key in rows if key[:2] == (table.name, "tuned"))
     if not seeds:
         return None
@@ -275,6 +275,6 @@ def _read_table(table: Table, rows: Mapping[Key, Row]) -> Finished | None:
 
 
 def _mean(items: Sequence[Row]) -> Found:
-    """Return the mean; in a convex table, where nothing else is said, the quality is the loss."""
+    """Return the mean; in a convex table the quality is the loss."""
     losses = [item.get("loss", item["quality"]) for item in items]
     return Found(sum(item["quality"] for item in items) / len(items), sum(losses) / len(items))

@@ -1,4 +1,4 @@
-"""The parts of the page about the paper's tables and about the final choice."""
+"""The parts of the results page about the paper's tables and the final choice."""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from benchmarks.records import Table
 
 
 def tables_part(done: Sequence[tables.Finished], pictures: Path) -> str:
-    """Return the paper's tables as far as they were run, and draw their figure."""
+    """Return the finished parts of the paper's tables, and draw their figure."""
     if not done:
         return ""
     seeds = sorted({seed for item in done for seed in item.seeds})
@@ -61,7 +61,7 @@ def _yardstick(item: tables.Finished) -> str:
 
 
 def _losses(item: tables.Finished, schedule: str) -> str:
-    """Return what the losses of a non-convex table are: a dead network has a small gradient too."""
+    """Return the losses of a non-convex table, since dead networks have small gradients, too."""
     if item.table.kind != "nonconvex":
         return ""
     own = [found for (name, *_), found in item.cells.items() if name == schedule]
@@ -106,7 +106,7 @@ def _cells(item: tables.Finished, schedule: str) -> list[str]:
 
 
 def sizes_part(results: Table) -> str:
-    """Return the runs at the paper's own size, as far as they were made; empty without any."""
+    """Return the finished runs at the paper's own size, empty without any."""
     rows = results.rows()
     if not rows:
         return ""

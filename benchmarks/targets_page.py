@@ -1,4 +1,4 @@
-"""The part of the page about what the default schedule set out to reach, and where it did not."""
+"""The part of the results page about the default schedule's targets, and those it missed."""
 
 import math
 from collections.abc import Sequence
@@ -12,16 +12,16 @@ from benchmarks.standings import CLOSE, Row, Total, totals
 from benchmarks.workloads import WORKLOADS
 
 OURS = "grasp-promote"
-FAR = 5.0  # per cent behind the best that no workload may be
-MOSTLY = 0.9  # of the workloads may be at most CLOSE behind
+FAR = 5.0  # per cent behind the best, at most, on every workload
+MOSTLY = 0.9  # of the workloads are to be at most CLOSE behind
 
 
 def targets_part(
     rows: Sequence[Row], done: Sequence[tables.Finished], line: Hindsight | None = None
 ) -> str:
-    """Return each target with what was found, and every workload where it was missed.
+    """Return each target with its result, and every workload on which it was missed.
 
-    line: what hindsight reaches, by workload.
+    line: hindsight's loss by workload.
     """
     lines = [
         "## Targets of `promote`",
@@ -85,7 +85,7 @@ def _contest_targets(rows: Sequence[Row]) -> list[list[str]]:
 
 
 def _against_peers(found: Sequence[Total], title: str) -> list[list[str]]:
-    """Return whether no peer is better on the mean, on the median or in the worst case."""
+    """Return whether no peer is better on the mean, on the median, or in the worst case."""
     own = next((total for total in found if total.method == OURS), None)
     peers = [total for total in found if total.method not in GRASP]
     if own is None or not peers:

@@ -1,4 +1,4 @@
-"""What a workload is: a problem, its oracle calls, and the rows that judge what was made of it."""
+"""A workload: a problem, its budget, and the rows that its result is evaluated on."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,15 +12,15 @@ import grasp_tune as gt
 from benchmarks import models
 from benchmarks.datasets import Arrays
 
-SAMPLE = 20_000  # rows of the fixed sample that judges
+SAMPLE = 20_000  # rows of the fixed sample for evaluation
 
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A problem, and the rows that judge what was made of it."""
+    """A problem, and the rows that its result is evaluated on."""
 
     problem: gt.TorchProblem
-    sample: tuple[Tensor, Tensor]
+    sample: tuple[Tensor, Tensor]  # of training rows
     test: tuple[Tensor, Tensor] | None
     classes: bool = True  # labels are classes, so that test rows have an accuracy
 
@@ -35,17 +35,17 @@ class Workload:
     load: Callable[[Path], Arrays]
     model: Callable[[], nn.Module]
     loss: Callable[[nn.Module, models.Batch], Tensor]
-    needs: tuple[str, ...] = ()  # files below the data folder; without them it is skipped
+    needs: tuple[str, ...] = ()  # needed files in the data folder; without them it is skipped
     budget: int = 10_000  # T
     batch_size: int = 64
     sample: int = SAMPLE
     held_out: bool = False
     group: str = "classical"  # or "modern"
-    classes: bool = True  # labels are classes; False where they are numbers
-    packages: tuple[str, ...] = ()  # that have to be installed; without them it is skipped
+    classes: bool = True  # labels are classes; False for regression
+    packages: tuple[str, ...] = ()  # needed packages; without them it is skipped
 
     def missing(self, folder: Path | None) -> str | None:
-        """Return the package or file that is not there, None where the workload can run."""
+        """Return a missing package or file, None if the workload can run."""
         for name in self.packages:
             if find_spec(name) is None:
                 return f"the package {name}"

@@ -1,6 +1,6 @@
 """The workloads: the classical ones, listed here, and the modern ones of `benchmarks/modern`.
 
-`held_out` says that nothing about the method was ever decided by looking at this workload.
+`held_out` means that this workload was never used to decide anything about the method.
 """
 
 from collections.abc import Callable, Mapping
@@ -247,14 +247,14 @@ for budget, name, words in ((10_000, "", ""), (1_500, "-short", ", short")):
 
 
 def _odd(arrays: Arrays) -> Arrays:
-    """Return the arrays flat, with the question whether the digit is odd."""
+    """Return flat arrays; the label is whether the digit is odd."""
     test = None if arrays.y_test is None else arrays.y_test % 2
     flat = arrays.changed(lambda x: x.flatten(1))
     return Arrays(flat.x, flat.y % 2, flat.x_test, test)
 
 
 def _as_numbers(arrays: Arrays) -> Arrays:
-    """Return the arrays with labels that are numbers to predict."""
+    """Return the arrays with numbers as labels, for regression."""
     test = None if arrays.y_test is None else arrays.y_test.float()
     return Arrays(arrays.x, arrays.y.float(), arrays.x_test, test)
 
