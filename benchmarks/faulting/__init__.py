@@ -1,1 +1,1 @@
-"""Faults on purpose, and what becomes of a sweep; see benchmarks/faults."""
+"""Sweeps under deliberate faults; see benchmarks/faults."""

@@ -1,4 +1,4 @@
-"""The command line of the fault program; see benchmarks/faults."""
+"""Runs the fault program; see benchmarks/faults."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The same faults through Ray Tune and Optuna."""
+"""Faults on Ray Tune and Optuna."""
 
 import os
 import re
@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def optuna_driver_killed(folder: Path, phase: str) -> Row:
-    """The only process of a study is killed in a phase; the same command goes on."""
+    """The only process of a study is killed in a phase; the same command resumes it."""
     sweep = Sweep(str(folder / "run"), backend="optuna")
     count = folder / "count"
     code, _ = finish(sweep, in_the_middle(sweep, phase), count=count)
@@ -42,7 +42,7 @@ def optuna_driver_killed(folder: Path, phase: str) -> Row:
 
 
 def optuna_artifact_lost(folder: Path) -> Row:
-    """The study is done and the artifact of the chosen point is gone."""
+    """The study has ended and the artifact of the chosen point is missing."""
     sweep = Sweep(str(folder / "run"), backend="optuna")
     code, found = finish(sweep)
     expect(code == 0, f"it ended with code {code}: {found}")
@@ -57,7 +57,7 @@ def optuna_artifact_lost(folder: Path) -> Row:
 
 
 def optuna_worker_killed(folder: Path) -> Row:
-    """A worker process is killed while it holds a task; another takes it over."""
+    """A worker process is killed during a task; another one takes the task over."""
     sweep = Sweep(str(folder / "run"), backend="optuna", workers=2)
     code, found = finish(sweep, Death(100, sign=str(folder / "sign")))
     expect(code == 0, f"it ended with code {code}: {found}")
@@ -67,9 +67,9 @@ def optuna_worker_killed(folder: Path) -> Row:
 
 
 def ray_driver_killed(folder: Path, phase: str) -> Row:
-    """A sweep is killed half-way through a phase, its Ray too; the same command goes on.
+    """A sweep and its Ray are killed half-way through a phase; the same command resumes it.
 
-    A Tune run whose driver is killed while Ray lives on: see tests/ray/test_restore.py.
+    If only the driver of a Tune run is killed: see tests/ray/test_restore.py.
     """
     sweep = Sweep(
         str(folder / "run"), backend="ray", schedule="paper", fused=True, workers=2, pause=0.02
@@ -100,7 +100,7 @@ def ray_driver_killed(folder: Path, phase: str) -> Row:
 
 
 def ray_worker_killed(folder: Path) -> Row:
-    """A Ray worker is killed in mid-step; another one starts its task again."""
+    """A Ray worker is killed during a step; another one starts its task again."""
     sweep = Sweep(str(folder / "run"), backend="ray", schedule="paper", workers=2, fused=True)
     code, found = finish(sweep, Death(100, sign=str(folder / "sign")))
     expect(code == 0, f"it ended with code {code}: {found}")
@@ -110,7 +110,7 @@ def ray_worker_killed(folder: Path) -> Row:
 
 
 def ray_node_killed(folder: Path) -> Row:
-    """A node of a cluster of three is killed while it trains (benchmarks/cluster_demo)."""
+    """A node of a cluster of three is killed during training (benchmarks/cluster_demo)."""
     done = subprocess.run(
         [sys.executable, str(ROOT / "benchmarks" / "cluster_demo"), "--budget", "1200"],
         capture_output=True,
@@ -133,11 +133,11 @@ def ray_node_killed(folder: Path) -> Row:
 
 
 def _descendants(process: int) -> list[int]:
-    """Return the processes that this one started, and those that they started in turn."""
+    """Return the descendants of a process."""
     children: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(FileNotFoundError, ProcessLookupError):
-            # The name, in brackets, may hold anything; state and parent come after it.
+            # The name, in brackets, may contain anything; state and parent come after it.
             parent = int(path.read_text().rpartition(")")[2].split()[1])
             children.setdefault(parent, []).append(int(path.parent.name))
     found, waiting = list[int](), [process]
@@ -149,7 +149,7 @@ def _descendants(process: int) -> list[int]:
 
 
 def _asked(folder: Path) -> int:
-    """Return the oracle calls of all workers of a Ray run so far: eight bytes a process."""
+    """Return the oracle calls of all workers of a Ray run so far; each counts in eight bytes."""
     files = folder.glob("calls/*")
     return sum(int.from_bytes(path.read_bytes(), "little") for path in files)
 

@@ -1,4 +1,4 @@
-"""Every case with the size that the full program gives it; the tests run the quick ones smaller."""
+"""Every case with its full size; the tests run the quick ones with smaller sizes."""
 
 import signal
 from collections.abc import Callable
@@ -24,14 +24,14 @@ from benchmarks.faulting.sweep import PHASES
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One case; `group` is what the command line selects by."""
+    """One case; the command line selects cases by `group`."""
 
     group: str
     run: Callable[[Path], Row]
 
     @property
     def name(self) -> str:
-        """The case in one line, for the progress of the program."""
+        """The case in one line, to show progress."""
         function = getattr(self.run, "func", self.run)
         given = getattr(self.run, "args", ()), getattr(self.run, "keywords", {})
         words = [str(item) for item in (*given[0], *given[1].values())]
@@ -39,7 +39,7 @@ class Case:
 
 
 def every_case() -> list[Case]:
-    """Return all of them, in the order of the page."""
+    """Return all cases, in the order of the page."""
     phases = tuple(PHASES)
     found: list[tuple[str, Callable[[Path], Row]]] = []
 

@@ -20,7 +20,7 @@ PAGE = ROOT / "docs" / "faults.md"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what the command line asks for; return 0 if every case ended as it must."""
+    """Run the requested cases; return 0 if every case ended as it must."""
     parser = argparse.ArgumentParser(prog="benchmarks/faults", description=__doc__)
     groups = sorted({case.group for case in every_case()})
     parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"some of: {', '.join(groups)}")
@@ -62,7 +62,7 @@ def _run(case: Case) -> tuple[Row, float, bool]:
 
 @contextmanager
 def _noise_in(log: Path | None) -> Iterator[TextIO]:
-    """Send all output of this process and its children to a file; yield the real output."""
+    """Redirect all output of this process and its children to a file; yield the real output."""
     target = os.open(log or os.devnull, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     streams = sys.stdout, sys.stderr
     real = [os.dup(stream.fileno()) for stream in streams]

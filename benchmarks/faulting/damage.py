@@ -1,4 +1,4 @@
-"""Files that are not what was written: checkpoints and the state, cut, changed or gone."""
+"""Damaged files: checkpoints and states that are cut, changed or missing."""
 
 import pickle
 import random
@@ -20,24 +20,24 @@ from grasp_tune.runtime.sweep_folder import load_search
 
 
 def cut(path: Path) -> None:
-    """Half of the file."""
+    """Cut the file to half its size."""
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
 def flip(path: Path) -> None:
-    """One bit of the last number: the file looks whole."""
+    """Flip one bit of the last number; the file still looks whole."""
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(bytes(content))
 
 
 def remove(path: Path) -> None:
-    """The file is gone."""
+    """Remove the file."""
     path.unlink()
 
 
 def pickled(path: Path) -> None:
-    """A pickled object in the file's place."""
+    """Replace the file with a pickled object."""
     path.write_bytes(pickle.dumps({"param.weight": [1.0]}))
 
 
@@ -50,14 +50,14 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
 
 
 def _stop(sweep: Sweep, count: Path | None = None) -> None:
-    """Stop the sweep half-way through its training; its state is saved."""
+    """Stop the sweep half-way through its training, with its state saved."""
     code, _ = finish(sweep, in_the_middle(sweep, "training", signal.SIGINT), count=count)
     expect(code == 130, f"it was to stop, and ended with code {code}")
 
 
 @cache
 def _repeated_without_damage() -> int:
-    """Return what is done again after the stop alone: the task that was under way."""
+    """Return the calls repeated after the stop alone: those of the unfinished task."""
     with TemporaryDirectory() as folder:
         sweep = Sweep(f"{folder}/run")
         _stop(sweep)
@@ -67,7 +67,7 @@ def _repeated_without_damage() -> int:
 
 
 def checkpoints_damaged_before_resume(folder: Path, damage: str) -> Row:
-    """A run is stopped, all its checkpoints are damaged, and it goes on."""
+    """A run is stopped, all its checkpoints are damaged, and it is resumed."""
     sweep, count = Sweep(str(folder / "run")), folder / "count"
     _stop(sweep, count)
     paths = sorted((folder / "run" / "checkpoints").glob("*.safetensors"))
@@ -84,7 +84,7 @@ def checkpoints_damaged_before_resume(folder: Path, damage: str) -> Row:
 
 
 def checkpoints_damaged_while_running(folder: Path, workers: int = 1, seed: int = 0) -> Row:
-    """Now and then a checkpoint is damaged just before it is read."""
+    """Some checkpoints are damaged just before they are read."""
     chance, done = random.Random(seed), set[str]()
 
     class Decaying(CheckpointStore):
@@ -104,7 +104,7 @@ def checkpoints_damaged_while_running(folder: Path, workers: int = 1, seed: int 
 
 
 def chosen_checkpoint_damaged(folder: Path) -> Row:
-    """The sweep is done, its result is lost and the chosen checkpoint is damaged."""
+    """The sweep has ended, its result is lost and the chosen checkpoint is damaged."""
     sweep = Sweep(str(folder / "run"))
     code, found = finish(sweep)
     expect(code == 0, f"it ended with code {code}")
@@ -119,14 +119,14 @@ def chosen_checkpoint_damaged(folder: Path) -> Row:
 
 
 def state_truncated_everywhere(folder: Path, every: int = 1) -> Row:
-    """The state file cut at every byte: refused, or the one before it is used."""
+    """The state file is cut at every byte: it is refused, or the spare is used."""
     sweep = Sweep(str(folder / "run"))
     _stop(sweep)
     path = folder / "run" / "state.json"
     whole, spare = path.read_bytes(), previous(path).read_bytes()
     before = read_sealed(previous(path), 10**8)
     places = range(0, len(whole), every)
-    with quiet():  # each use of the spare is a line in the log
+    with quiet():  # each use of the spare is logged
         for place in places:
             path.write_bytes(whole[:place])
             expect(read_sealed(path, 10**8) == before, f"cut at {place}: the spare was not used")
@@ -148,7 +148,7 @@ def state_truncated_everywhere(folder: Path, every: int = 1) -> Row:
 
 
 def state_damaged_beyond_use(folder: Path) -> Row:
-    """The state file and its spare are both damaged: the run starts over, and says so."""
+    """The state file and its spare are both damaged: the run starts over with a message."""
     sweep, count = Sweep(str(folder / "run")), folder / "count"
     _stop(sweep, count)
     path = folder / "run" / "state.json"
@@ -164,7 +164,7 @@ def state_damaged_beyond_use(folder: Path) -> Row:
 
 
 def foreign_state(folder: Path) -> Row:
-    """A state file of another program is refused in one line, and left as it is."""
+    """A state file of another program is refused in one line and left unchanged."""
     (folder / "run").mkdir(parents=True)
     path = folder / "run" / "state.json"
     path.write_text('{"version": 3}')

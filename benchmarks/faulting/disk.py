@@ -1,4 +1,4 @@
-"""Disks that are full, slow, or fail now and then."""
+"""Disks that are full, slow or unreliable."""
 
 import os
 import shutil
@@ -18,12 +18,12 @@ from grasp_tune.core.errors import CheckpointError
 
 
 def full_while_writing(folder: Path, what: str) -> Row:
-    """The disk is full while a checkpoint or the state is written; later there is room again."""
+    """The disk is full when a checkpoint or the state is written; later there is space again."""
     sweep = Sweep(str(folder / "run"))
     mark = {"checkpoint": ".safetensors", "state": "state.json"}[what]
     with full_disk(mark, after=sys.maxsize) as written:
         run(replace(sweep, out=str(folder / "undisturbed")))
-    # The state is written now and then by the clock: early enough to come in any run.
+    # The state is written at time intervals; a third write happens in every run.
     after = len(written) // 2 if what == "checkpoint" else 2
     with full_disk(mark, after) as written:
         sentence = _refusal(sweep)
@@ -35,7 +35,7 @@ def full_while_writing(folder: Path, what: str) -> Row:
 
 
 def really_full(folder: Path) -> Row:
-    """A file system of its own that fills up (root only); later there is room again."""
+    """A small file system fills up (root only); later there is space again."""
     with small_filesystem(folder / "disk") as disk:
         sweep, before = Sweep(str(disk / "run")), _free(disk)
         run(sweep)
@@ -50,7 +50,7 @@ def really_full(folder: Path) -> Row:
 
 
 def obviously_too_small(folder: Path) -> Row:
-    """A disk that cannot hold a round's checkpoints is refused before the round is trained."""
+    """A disk too small for a round's checkpoints is refused before the round is trained."""
     sweep = Sweep(str(folder / "run"))
     with replaced(shutil, "disk_usage", lambda path: SimpleNamespace(free=1)):
         sentence = _refusal(sweep)
@@ -59,7 +59,7 @@ def obviously_too_small(folder: Path) -> Row:
 
 
 def unreliable(folder: Path, rate: float = 0.1, pause: float = 0.002) -> Row:
-    """One file operation in ten fails with an error that passes, and all are slow."""
+    """One file operation in ten fails with a temporary error, and all are slow."""
     sweep = Sweep(str(folder / "run"))
     with unreliable_disk(rate, pause=pause) as raised:
         result = run(sweep)
@@ -70,7 +70,7 @@ def unreliable(folder: Path, rate: float = 0.1, pause: float = 0.002) -> Row:
 
 
 def broken_for_good(folder: Path) -> Row:
-    """Every file operation fails: given up after a few attempts, with one sentence."""
+    """Every file operation fails: the run stops after a few attempts with one sentence."""
     sweep = Sweep(str(folder / "run"))
     begin = time.monotonic()
     with unreliable_disk(1.0):
@@ -106,7 +106,7 @@ class NoMount(Exception):
 
 @contextmanager
 def small_filesystem(folder: Path, size: str = "2m") -> Iterator[Path]:
-    """Mount a small tmpfs; raises `NoMount` where that is not allowed."""
+    """Mount a small tmpfs; raises `NoMount` if that is not allowed."""
     folder.mkdir(parents=True)
     command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
     try:

@@ -11,11 +11,11 @@ from benchmarks.faulting.patches import jumping_clocks, replaced
 from benchmarks.faulting.row import Row, expect
 from benchmarks.faulting.sweep import Sweep, row, run, same
 
-GROWTH = 24 * 2**20  # bytes that the allocator may hold on to after hundreds of sweeps
+GROWTH = 24 * 2**20  # bytes that the allocator may keep after hundreds of sweeps
 
 
 def clocks_jump(folder: Path) -> Row:
-    """Both clocks jump by days at every look."""
+    """Both clocks jump by days whenever they are read."""
     sweep = Sweep(str(folder / "run"))
     with jumping_clocks():
         result = run(sweep)
@@ -26,16 +26,16 @@ def clocks_jump(folder: Path) -> Row:
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """What a process holds."""
+    """The resources of a process."""
 
     memory: int  # bytes, resident
     threads: int
     handles: int
-    temporary: int  # files and folders of ours below the temporary folder
+    temporary: int  # our files and folders in the temporary folder
 
     @classmethod
     def now(cls, folder: Path) -> "Holdings":
-        """Return what this process holds."""
+        """Return the resources of this process."""
         gc.collect()
         with open("/proc/self/statm") as file:
             pages = int(file.read().split()[1])
@@ -48,14 +48,14 @@ class Holdings:
 
 
 def soak(folder: Path, sweeps: int, budget: int = 300) -> Row:
-    """Tiny sweeps one after the other, with and without a folder, alone and with workers."""
+    """Many tiny sweeps, with and without a folder, alone and with workers."""
     temporary = folder / "tmp"
     temporary.mkdir()
     begin = Holdings.now(temporary)
     with replaced(tempfile, "tempdir", str(temporary)):
         for number in range(sweeps):
             if number == sweeps // 5:
-                begin = Holdings.now(temporary)  # everything was imported and warmed up by then
+                begin = Holdings.now(temporary)  # after imports and warm-up
             _one(folder, number, budget)
     end = Holdings.now(temporary)
     growth = end.memory - begin.memory
@@ -80,7 +80,7 @@ def _one(folder: Path, number: int, budget: int) -> None:
     )
     result = run(sweep)
     expect(sum(result.calls.values()) <= budget, f"sweep {number} spent {result.calls}")
-    if out is not None:  # seven folders, each used again and again by sweeps of other seeds
+    if out is not None:  # seven folders, each reused by sweeps with other seeds
         _clear(Path(out))
 
 

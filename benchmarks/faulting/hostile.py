@@ -1,4 +1,4 @@
-"""Files from strangers: refused in one line, no code run, memory bounded."""
+"""Hostile files: refused in one line, without running code, with bounded memory."""
 
 import copy
 import hashlib
@@ -32,11 +32,11 @@ from grasp_tune.runtime.files import STATE_LIMIT, read_json, read_sealed, write_
 from grasp_tune.runtime.store import CheckpointStore
 from grasp_tune.runtime.sweep_folder import load_search
 
-ROOM = 2**30  # bytes that reading a hostile file may take besides what is there already
+ROOM = 2**30  # additional bytes that reading a hostile file may take
 
 
 def refusal(action: Callable[[], object]) -> str:
-    """Return the one line with which the action is refused; raise `Broken` where it is not."""
+    """Return the one-line error of the action; raise `Broken` if it is not refused like that."""
     try:
         action()
     except GraspError as error:
@@ -73,7 +73,7 @@ YAML = {
 
 
 def hostile_configs(folder: Path) -> Row:
-    """YAML that attacks: tags, bombs, depth, size, includes."""
+    """Hostile YAML: tags, bombs, depth, size, includes."""
     mark = folder / "ran"
     for number, text in enumerate(YAML.values()):
         (folder / f"{number:02d}").mkdir()
@@ -100,7 +100,7 @@ def _load_configs(folder: Path) -> str:
 
 
 def random_configs(folder: Path, seconds: float, seed: int = 0) -> Row:
-    """Random YAML: a value or one line, whatever the text."""
+    """Random YAML gives a config or a one-line error, whatever the text."""
     chance, count, end = random.Random(seed), 0, time.monotonic() + seconds
     words = ["&a ", "*a", "!x ", "- ", "? ", "  ", "budget", "1e5", "---", "<<", ", "]
     pieces = [*"[]{}|>'\"#:\na1~\t\x85é", *words]
@@ -114,11 +114,11 @@ def random_configs(folder: Path, seconds: float, seed: int = 0) -> Row:
     return Row(f"{count} random configs", "all", "a value or one line each time")
 
 
-# -- what a run leaves ---------------------------------------------------------------------------
+# -- results and states --------------------------------------------------------------------------
 
 
 def hostile_results(folder: Path, seconds: float, seed: int = 0) -> Row:
-    """Results and states whose JSON was tampered with: refused, or harmless."""
+    """Results and states with manipulated JSON are refused, or harmless."""
     result = run(Sweep(str(folder / "run")))
     good = read_json(folder / "run" / "result.json", STATE_LIMIT, seal=True)
     state = read_sealed(folder / "run" / "state.json", STATE_LIMIT)
@@ -176,7 +176,7 @@ def _tampered(value: Any, chance: random.Random) -> Any:
 
 
 def oversized_files(folder: Path) -> Row:
-    """Files of brackets and of endless length: refused before they fill the memory."""
+    """Nested brackets and endless files are refused before they fill the memory."""
     run_folder = folder / "run"
     run_folder.mkdir(parents=True)
     bombs = {
@@ -206,7 +206,7 @@ def _load_both(folder: Path) -> str:
 
 
 class Trap:
-    """Makes a folder if anyone unpickles it."""
+    """An object that makes a folder when it is unpickled."""
 
     def __init__(self, mark: Path) -> None:
         self.mark = mark
@@ -216,7 +216,7 @@ class Trap:
 
 
 def hostile_checkpoints(folder: Path, seconds: float, seed: int = 0) -> Row:
-    """Pickles, and headers that lie although their checksum is right."""
+    """Pickles, and false headers with a correct checksum, are refused."""
     store, mark = CheckpointStore(folder / "points"), folder / "ran"
     store.write("point", {"x": torch.arange(6.0), "n": torch.tensor(3)}, {"step": 1})
     good = store.path("point").read_bytes()
@@ -241,7 +241,7 @@ def hostile_checkpoints(folder: Path, seconds: float, seed: int = 0) -> Row:
 
 
 def hostile_artifact_ids(folder: Path) -> Row:
-    """Keys that would be ids outside of the store: nothing there is read or removed."""
+    """Keys with artifact ids outside the store: nothing there is read or removed."""
     inside, outside = folder / "store", folder / "secret.safetensors"
     inside.mkdir(parents=True)
     CheckpointStore(folder).write("secret", {"x": torch.ones(2)}, {})
@@ -263,7 +263,7 @@ def hostile_artifact_ids(folder: Path) -> Row:
 
 
 def _lying(content: bytes, chance: random.Random) -> bytes:
-    """Return the file with a header that says something else, and a checksum that fits it."""
+    """Return the file with a false header and a checksum that fits it."""
     length = int.from_bytes(content[:8], "little")
     fields, numbers = json.loads(content[8 : 8 + length]), content[8 + length :]
     fields = _tampered(fields, chance)
@@ -291,7 +291,7 @@ PAYLOADS = (
 
 
 def hostile_report(folder: Path) -> Row:
-    """Markup in every string that a report shows: shown as text, never as markup."""
+    """Markup in any string of a report is shown as text, never used as markup."""
     result = run(Sweep(str(folder / "run")))
     plain = _Elements(report_text(folder / "run", result, None, {"title": "plain", "a": "b"}))
     data = read_json(folder / "run" / "result.json", STATE_LIMIT, seal=True)
@@ -311,7 +311,7 @@ def hostile_report(folder: Path) -> Row:
 
 
 def _infected(data: dict[str, Any], payload: str) -> dict[str, Any]:
-    """Return a result with the payload in every string that it may hold."""
+    """Return a result with the payload in every string."""
     found = copy.deepcopy(data)
     found["choice"]["notes"] = [payload]
     for row in found["choice"]["candidates"][1:]:
@@ -342,7 +342,7 @@ class _Elements(HTMLParser):
 
 
 def _bounded(action: Callable[[Path], str], path: Path) -> str:
-    """Return what the action says in a process that has no more than `ROOM` bytes to spend."""
+    """Return the action's result in a process that may use `ROOM` more bytes."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["benchmarks.faulting.sweep", "benchmarks.faulting.hostile"])
     ours, theirs = context.Pipe(duplex=False)

@@ -1,4 +1,4 @@
-"""The ask/tell core under fire: outcomes late, double, wrong, unknown, in any order."""
+"""The ask/tell core with late, repeated, wrong and unknown outcomes in any order."""
 
 import json
 import math
@@ -26,7 +26,7 @@ _EXPECTED: dict[int, Choice] = {}
 
 
 def fuzz(folder: Path, searches: int, seed: int = 0) -> Row:
-    """Thousands of interleavings: each search ends with the choice of the orderly one."""
+    """Random interleavings: each search ends with the same choice as the undisturbed one."""
     actions = 0
     for number in range(searches):
         at = (number + seed) % len(SETTINGS)
@@ -47,7 +47,7 @@ def fuzz(folder: Path, searches: int, seed: int = 0) -> Row:
 
 
 def absurd_numbers(folder: Path, searches: int, seed: int = 0) -> Row:
-    """Outcomes with the most extreme numbers: a choice or one clear error, never a crash."""
+    """Outcomes with extreme numbers give a choice or one clear error, never a crash."""
     ended = refused = 0
     for number in range(searches):
         chance = random.Random(seed + number)
@@ -68,7 +68,7 @@ def absurd_numbers(folder: Path, searches: int, seed: int = 0) -> Row:
 
 
 class _Fire:
-    """One search, and someone who does everything wrong that can be done wrong."""
+    """One search, and a driver that makes every possible mistake."""
 
     def __init__(self, spec: SweepSpec, chance: random.Random) -> None:
         self.search, self.chance, self.actions = Search(spec), chance, 0
@@ -141,7 +141,7 @@ class _Fire:
         if (task := self._pick()) is None:
             return
         count = self._failures[task.id] = self._failures.get(task.id, 0) + 1
-        if count < ATTEMPTS:  # what is lost changes the answer
+        if count < ATTEMPTS:  # a lost task changes the answer
             self.search.tell(task, None, "killed")
         else:
             self.search.release(task)
@@ -165,10 +165,10 @@ class _Fire:
         state = json.loads(json.dumps(self.search.state()))
         self.search = Search.from_state(state, self.search.spec)
         if self.chance.random() < 0.5:
-            self._running = []  # whoever ran them is gone; else their outcomes come late
+            self._running = []  # their workers are gone; else their outcomes come late
 
     def _after_the_end(self, choice: Choice) -> None:
-        """What comes after the end changes nothing, and the chosen point can be made again."""
+        """Check that late outcomes change nothing, and that the chosen point can be made again."""
         for task in self._ended:
             self.search.tell(task, answer(task))
         if choice.key != START:
@@ -186,7 +186,7 @@ def _orderly(search: Search, reply: object = answer) -> Choice:
 
 
 def _nonsense(task: Task, chance: random.Random) -> Outcome:
-    """Return an outcome that cannot be the task's."""
+    """Return an outcome that does not fit the task."""
     right = answer(task)
     wrong = chance.choice((-1, task.calls + 1, 10**30, math.nan, 2.5, True))
     if wrong is True:
@@ -204,7 +204,7 @@ EXTREMES = (math.nan, math.inf, -math.inf, 1.7e308, -1.7e308, 1e200, 5e-324, 0.0
 
 
 def _extreme(task: Task, chance: random.Random) -> Outcome:
-    """Return an outcome whose numbers may be anything that a loss can be."""
+    """Return an outcome with arbitrary numbers as losses."""
 
     def odd(value: float) -> float:
         return chance.choice(EXTREMES) if chance.random() < 0.3 else value

@@ -1,4 +1,4 @@
-"""Processes that die: the driver in each phase and at any moment, a worker, by any signal."""
+"""Killed processes: the driver in each phase and at random moments, workers, by several signals."""
 
 import random
 import signal
@@ -22,7 +22,7 @@ from benchmarks.faulting.sweep import (
 
 
 def driver_killed(folder: Path, phase: str, **options: object) -> Row:
-    """The driver is killed in a phase; the same command goes on."""
+    """The driver is killed in a phase; the same command resumes."""
     sweep = Sweep(str(folder / "run"), **options)  # type: ignore[arg-type]
     count = folder / "count"
     code, _ = finish(sweep, in_the_middle(sweep, phase), count=count)
@@ -37,7 +37,7 @@ def driver_killed(folder: Path, phase: str, **options: object) -> Row:
 
 
 def driver_killed_at_random(folder: Path, moments: int, budget: int = BUDGET, seed: int = 0) -> Row:
-    """The driver is killed at random moments of its life, each in a sweep of its own."""
+    """The driver is killed at random moments, each in a sweep of its own."""
     chance, repeated = random.Random(seed), list[int]()
     tried = 0
     while len(repeated) < moments:
@@ -46,7 +46,7 @@ def driver_killed_at_random(folder: Path, moments: int, budget: int = BUDGET, se
         schedule, fused = ("promote", "paper")[tried % 2], tried % 4 > 1
         out = str(folder / f"run{tried}")
         sweep = Sweep(out, schedule=schedule, fused=fused, budget=budget)
-        # Up to 20 ms after a computation: in the next ones, or while a file is written.
+        # Up to 20 ms after a computation: during the next ones, or while a file is written.
         call = chance.randint(1, _computations(sweep.bare))
         code, _ = finish(sweep, Death(call, delay=0.02 * chance.random()))
         if code == 0:
@@ -64,7 +64,7 @@ def driver_killed_at_random(folder: Path, moments: int, budget: int = BUDGET, se
 
 @cache
 def _computations(sweep: Sweep) -> int:
-    """Return how often the loss is computed."""
+    """Return how many times the loss is computed."""
     with TemporaryDirectory() as folder:
         count = Path(folder) / "count"
         code, found = finish(replace(sweep, out=f"{folder}/run"), count=count)
@@ -73,10 +73,10 @@ def _computations(sweep: Sweep) -> int:
 
 
 def driver_killed_over_and_over(folder: Path, times: int, seed: int = 1) -> Row:
-    """One sweep whose driver is killed again and again, resumed each time."""
+    """The driver of one sweep is killed again and again, and resumed each time."""
     chance, count = random.Random(seed), folder / "count"
     sweep = Sweep(str(folder / "run"))
-    longest = _computations(sweep.bare) // (times + 1)  # so that it cannot end before the last
+    longest = _computations(sweep.bare) // (times + 1)  # it must not end before the last kill
     for number in range(times):
         code, _ = finish(sweep, Death(chance.randint(1, longest)), count=count)
         expect(code == -signal.SIGKILL, f"death {number} was to kill it; it ended with code {code}")
@@ -88,7 +88,7 @@ def driver_killed_over_and_over(folder: Path, times: int, seed: int = 1) -> Row:
 
 
 def worker_killed(folder: Path) -> Row:
-    """A worker process is killed in mid-step; the driver gives its task to another."""
+    """A worker process is killed during a step; the driver gives its task to another one."""
     sweep = Sweep(str(folder / "run"), workers=2)
     code, found = finish(sweep, Death(150, sign=str(folder / "sign")))
     expect(code == 0, f"it ended with code {code}: {found}")
@@ -98,7 +98,7 @@ def worker_killed(folder: Path) -> Row:
 
 
 def driver_of_workers_killed(folder: Path) -> Row:
-    """The driver is killed while its workers are in mid-task; the same command goes on at once."""
+    """The driver is killed while its workers run tasks; the same command resumes at once."""
     sweep = Sweep(str(folder / "run"), workers=2)
     code, _ = finish(sweep, Death(100, whom="parent"))
     expect(code == -signal.SIGKILL, f"it was to be killed, and ended with code {code}")
@@ -109,7 +109,7 @@ def driver_of_workers_killed(folder: Path) -> Row:
 
 
 def interrupted(folder: Path, number: signal.Signals, *, twice: bool) -> Row:
-    """SIGINT or SIGTERM, and perhaps once more while the state is being written."""
+    """SIGINT or SIGTERM; if `twice`, once more while the state is being written."""
     sweep = Sweep(str(folder / "run"))
     count = folder / "count"
     code, _ = finish(sweep, in_the_middle(sweep, "training", number, twice=twice), count=count)

@@ -12,7 +12,7 @@ from grasp_tune.runtime.lock import NAME as MARKER
 
 
 def two_drivers(folder: Path, backend: str = "local") -> Row:
-    """A second driver is refused by name; when the first is killed, the next goes on at once."""
+    """A second driver is refused; once the first is killed, the next one resumes at once."""
     sweep = Sweep(str(folder / "run"), budget=1500, fused=backend != "local", backend=backend)
     first = start(sweep)
     marker = folder / "run" / MARKER
@@ -40,7 +40,7 @@ def two_drivers(folder: Path, backend: str = "local") -> Row:
 
 
 def lock_text_of_a_stranger(folder: Path) -> Row:
-    """Whatever a lock file holds, a folder that nobody uses can be used."""
+    """A folder that nobody uses can be used, whatever its lock file contains."""
     stranger = b'{"pid": 1, "host": "elsewhere"}'
     for content in (b"", b"\xff\xfe", b"[]", b'{"pid": "x"}', stranger, bytes(256)):
         run = folder / f"run-{content.hex()[:20]}"

@@ -1,4 +1,4 @@
-"""Losses and gradients that are not finite, in some runs or in all of them."""
+"""Losses and gradients that are not finite, in some runs or in all."""
 
 import itertools
 import math
@@ -15,7 +15,7 @@ from benchmarks.faulting.sweep import METHODS, searching
 BUDGET = 600
 FAR = 3.0  # distance from x0 = 0 beyond which the loss goes wrong
 FUSED = (False, True)
-KINDS = ("one run", "promote", "paper")  # the first: promote where it does not search
+KINDS = ("one run", "promote", "paper")  # the first: promote without a search
 VALUES = {"NaN": math.nan, "+inf": math.inf, "-inf": -math.inf, "1e37": 1e37}
 
 BOTH = tuple(METHODS)
@@ -66,11 +66,11 @@ def _sweeps(problem: gt.TorchProblem, methods: Methods) -> list[tuple[str, gt.Re
 
 
 def loss_goes_wrong_far_away(folder: Path, value: str, methods: Methods = BOTH) -> Row:
-    """Beyond a distance the loss is not a number to trust: runs that go there lose."""
+    """Beyond a distance the loss is wrong: runs that go there lose."""
 
     def spoil(loss: Tensor, distance: Tensor) -> Tensor:
         number = VALUES[value]
-        if math.isfinite(number):  # not a constant: a plateau is as stationary as a minimum
+        if math.isfinite(number):  # not constant: a plateau would be stationary, like a minimum
             return loss * torch.where(distance > FAR, number, 1.0)
         return loss + torch.where(distance > FAR, number, 0.0)
 
@@ -96,9 +96,9 @@ def gradient_goes_wrong_far_away(folder: Path, methods: Methods = BOTH) -> Row:
 
 
 def gradient_goes_wrong_in_one_cell(folder: Path) -> Row:
-    """One run alone has a gradient that is infinite: it is lost, and no other changes by a bit."""
+    """Only one run has an infinite gradient: it is lost, and no other run changes by a bit."""
     others, low, high = 0, 1e-3, 1e3
-    while True:  # between a distance that many runs cross and one that none does
+    while True:  # bisect between a distance that many runs cross and one that none does
         far = math.sqrt(low * high)
         crossed = sum(not run.finite for run in _paper_sweep(far, fused=True).runs)
         if crossed == 1 or high < 1.01 * low:
@@ -119,10 +119,10 @@ def gradient_goes_wrong_in_one_cell(folder: Path) -> Row:
 
 
 def _paper_sweep(far: float, fused: bool) -> gt.Result:
-    """A sweep whose runs do not depend on each other, its gradient infinite beyond a distance."""
+    """Return a sweep of independent runs with an infinite gradient beyond a distance."""
 
     def spoil(loss: Tensor, distance: Tensor) -> Tensor:
-        # Always 0; its slope is 0, or twice what single precision can hold at most.
+        # Always 0; its slope is 0, or too large for single precision.
         nothing = (distance - distance.detach()) * torch.where(distance > far, 3e38, 0.0).detach()
         return loss + nothing + nothing
 
@@ -130,7 +130,7 @@ def _paper_sweep(far: float, fused: bool) -> gt.Result:
 
 
 def _diverged(found: list[tuple[str, gt.Result]]) -> str:
-    """Return how many runs left the finite; raise where none did, for then nothing was tried."""
+    """Return how many runs diverged; raise if none did, since nothing was then tested."""
     runs = [run for _, result in found for run in result.runs]
     lost = sum(not run.finite for run in runs)
     expect(lost, f"none of {len(runs)} runs left the finite")
@@ -138,7 +138,7 @@ def _diverged(found: list[tuple[str, gt.Result]]) -> str:
 
 
 def everything_diverges(folder: Path, methods: Methods = BOTH) -> Row:
-    """Whatever is not x0 has no loss: x0 is returned, and the result says why."""
+    """The loss is finite only at x0: x0 is returned, and the result says why."""
 
     def spoil(loss: Tensor, distance: Tensor) -> Tensor:
         return loss + torch.where(distance > 0.0, math.nan, 0.0)
@@ -154,7 +154,7 @@ def everything_diverges(folder: Path, methods: Methods = BOTH) -> Row:
 
 
 def start_is_not_finite(folder: Path, value: str) -> Row:
-    """The loss at x0 itself is not finite: one sentence before anything is trained."""
+    """The loss at x0 is not finite: refused in one sentence before any training."""
     problem = _problem(lambda loss, distance: loss * 0.0 + VALUES[value])
     for schedule in ("promote", "paper"):
         try:

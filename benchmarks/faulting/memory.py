@@ -1,4 +1,4 @@
-"""Memory that must not grow with the number of candidates, and disk that is announced."""
+"""Memory must not grow with the number of candidates; the disk space is announced."""
 
 import math
 import multiprocessing
@@ -15,11 +15,11 @@ from benchmarks.faulting.row import Row, expect
 from grasp_tune.runtime import sweep_folder as runner
 from grasp_tune.runtime.sweep_folder import USUAL_BYTES, check_room
 
-STEP_RANGE = 1e-30  # L_eps that makes some 200 cells, all finite in single precision
+STEP_RANGE = 1e-30  # L_eps that gives about 200 cells, all finite in single precision
 
 
 class Bounded(nn.Module):
-    """A model of about `size` squared numbers whose loss stays finite however far it goes."""
+    """A model of about `size` squared numbers whose loss is finite everywhere."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Bounded(nn.Module):
 
 
 def _sweep(cells: int, side: int, out: Path | None, pipe: Any) -> None:
-    """Run a sweep with about so many cells; send what it took."""
+    """Run a sweep with about so many cells; send its memory and disk use to the pipe."""
     torch.set_num_threads(1)
     source = torch.Generator().manual_seed(1)
     features = torch.randn(64, side, generator=source) / math.sqrt(side)
@@ -47,7 +47,7 @@ def _sweep(cells: int, side: int, out: Path | None, pipe: Any) -> None:
         announced.append(checkpoints * numbers * USUAL_BYTES)
         check_room(folder, checkpoints, numbers)
 
-    # Each factor of two between the ends of the range is one more cell.
+    # Each factor of two between the ends of the range gives one more cell.
     method = gt.NonConvex(L_eps=STEP_RANGE * 2.0 ** (200 - cells), F_eps=1e-26, delta=0.03)
     with replaced(runner, "check_room", heard):
         result = gt.minimize(
@@ -81,7 +81,7 @@ def _measured(cells: int, side: int, out: Path | None) -> dict[str, int]:
 
 
 def many_candidates(folder: Path, side: int, few: int, many: int) -> Row:
-    """Peak memory with few and with many cells, and the disk that the latter took."""
+    """Compare peak memory with few and with many cells, and the disk space with many."""
     small = _measured(few, side, folder / "few")
     large = _measured(many, side, folder / "many")
     model = 4 * side * side
@@ -91,7 +91,7 @@ def many_candidates(folder: Path, side: int, few: int, many: int) -> Row:
     expect(growth < allowed, f"{growth} bytes more for {large['scored']} than {small['scored']}")
     files = list((folder / "many" / "checkpoints").glob("*.safetensors"))
     taken = sum(path.stat().st_size for path in files)
-    # Headers and the start point apart; what is announced must not be a guess far above either.
+    # Apart from headers and the start point. The announced space must not be far too high either.
     announced, headers = large["announced"], 4096 * len(files) + 2 * model
     expect(taken <= announced + headers, f"{taken} taken, {announced} announced")
     expect(announced <= 1.2 * taken + headers, f"{announced} announced, {taken} taken")
@@ -110,7 +110,7 @@ def many_candidates(folder: Path, side: int, few: int, many: int) -> Row:
 
 
 def many_candidates_without_a_folder(folder: Path, side: int, few: int, many: int) -> Row:
-    """The same without an output folder: beyond a fixed amount, candidates go to a file."""
+    """Compare the same without a folder: beyond a fixed amount, candidates go to a file."""
     small = _measured(few, side, None)
     large = _measured(many, side, None)
     growth = large["peak"] - small["peak"]

@@ -1,4 +1,4 @@
-"""docs/faults.md from what the cases found."""
+"""Writes docs/faults.md from the rows of the cases."""
 
 import os
 import platform
@@ -104,7 +104,7 @@ _TAIL = """
 
 
 def page_text(found: Sequence[tuple[str, Row]], minutes: float, sound: int) -> str:
-    """Return the whole page; `found` has the rows with their groups, in order."""
+    """Return the whole page; `found` has (group, row) in order."""
     text = [
         _HEAD,
         f"{sound} of {len(found)} cases ended as they must, in {minutes:.0f} minutes on ",
@@ -117,7 +117,7 @@ def page_text(found: Sequence[tuple[str, Row]], minutes: float, sound: int) -> s
 
 
 def _here() -> str:
-    """Return what the cases ran on."""
+    """Return a description of the machine."""
     packages = [f"{name} {version(name)}" for name in ("torch", "ray", "optuna")]
     cores = len(os.sched_getaffinity(0))
     system = f"{platform.system()} with {cores} processor{'s' if cores > 1 else ''}"
@@ -125,7 +125,7 @@ def _here() -> str:
 
 
 def _table(rows: Sequence[Row]) -> list[str]:
-    """Return the lines of a table, without the columns that say nothing."""
+    """Return the lines of a table, without uninformative columns."""
     columns = {"fault": [r.fault for r in rows], "body": [r.body for r in rows]}
     columns |= {"outcome": [r.outcome for r in rows], "calls": [r.calls for r in rows]}
     columns |= {"repeated": [r.repeated for r in rows]}

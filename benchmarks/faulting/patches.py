@@ -1,4 +1,4 @@
-"""Pieces of the system put in the place of the real ones for a while."""
+"""Temporary replacements for parts of the system."""
 
 import errno
 import logging
@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 
 @contextmanager
 def replaced(owner: object, name: str, stand_in: object) -> Iterator[None]:
-    """Put `stand_in` in the place of an attribute."""
+    """Replace an attribute by `stand_in`."""
     real = getattr(owner, name)
     setattr(owner, name, stand_in)
     try:
@@ -22,7 +22,7 @@ def replaced(owner: object, name: str, stand_in: object) -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Write nothing to the log."""
+    """Silence the log."""
     logging.disable(logging.CRITICAL)
     try:
         yield
@@ -32,9 +32,9 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def full_disk(mark: str, after: int) -> Iterator[list[str]]:
-    """Fail, as a full disk does, every flushing of a file with `mark` in its name but the first.
+    """Let flushes of files with `mark` in their names fail, as on a full disk; yield their list.
 
-    after: how many of them go well. Yields the list of all of them.
+    after: number of flushes that succeed first.
     """
     real, flushed = os.fsync, list[str]()
 
@@ -55,10 +55,10 @@ PASSING = (errno.EIO, errno.ESTALE, errno.EAGAIN, errno.ETIMEDOUT, errno.EBUSY)
 
 @contextmanager
 def unreliable_disk(rate: float, seed: int = 0, pause: float = 0.0) -> Iterator[list[int]]:
-    """Let file operations fail now and then with errors that pass, and take their time.
+    """Make file operations slow, and let some fail; yield the list of errors raised.
 
-    Yields the list of the errors that were raised. With a rate below 1 a fault passes: the next
-    few operations, as many as one write takes, go well.
+    With a rate below 1, faults are temporary: the next few operations, enough for one write,
+    succeed.
     """
     chance, raised, well = random.Random(seed), list[int](), 0
 
@@ -83,7 +83,7 @@ def unreliable_disk(rate: float, seed: int = 0, pause: float = 0.0) -> Iterator[
 
 @contextmanager
 def jumping_clocks(seed: int = 0) -> Iterator[None]:
-    """Let both clocks jump by days, forward and back, at every look."""
+    """Let both clocks jump by days, forward and back, whenever they are read."""
     chance, wall, steady = random.Random(seed), time.time, time.monotonic
     with (
         replaced(time, "time", lambda: wall() + chance.uniform(-1e6, 1e6)),

@@ -1,4 +1,4 @@
-"""What one case found: a line of the table, or the sentence that says what broke."""
+"""The result of one case: a line of the table, or a sentence about what broke."""
 
 from dataclasses import dataclass
 
@@ -14,8 +14,8 @@ class Row:
     fault: str
     body: str
     outcome: str
-    calls: str = ""  # oracle calls that count, of the budget
-    repeated: str = ""  # oracle calls made again
+    calls: str = ""  # oracle calls counted, of the budget
+    repeated: str = ""  # repeated oracle calls
 
 
 def expect(condition: object, sentence: str) -> None:

@@ -1,7 +1,7 @@
-"""A small sweep in a process of its own, which can be made to die at a given moment.
+"""A small sweep in its own process, which can be killed at a given moment.
 
-The loss counts its calls in a mapped file, apart from the package's own count, so that what a dead
-process asked of the oracle is known whatever the package says.
+The loss counts its calls in a mapped file, independently of the package, so that the calls of a
+killed process are known.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-import torch._dynamo  # what the first optimizer imports; here, so that forked processes have it
+import torch._dynamo  # imported by the first optimizer; here for forked processes
 from torch import Tensor, nn
 
 import grasp_tune as gt
@@ -41,26 +41,26 @@ METHODS: dict[str, Method] = {"nonconvex": gt.NonConvex(), "convex": gt.Convex()
 _COUNT = struct.Struct("<q")
 
 
-PHASES = {"probe": "probe", "training": "train", "ensemble": "ensemble"}  # as the books call them
-_phase = ""  # of the task under way in this process
+PHASES = {"probe": "probe", "training": "train", "ensemble": "ensemble"}  # names in the calls
+_phase = ""  # of the running task of this process
 
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """A signal that a process sends when its loss is computed for the `call`-th time."""
+    """A signal that a process sends at the `call`-th computation of its loss."""
 
     call: int
-    phase: str | None = None  # one of PHASES: only computations in it count
+    phase: str | None = None  # one of PHASES: count only computations in it
     number: int = signal.SIGKILL
     whom: str = "self"  # or "parent": the driver of this worker
-    twice: bool = False  # and once more while the state is written
+    twice: bool = False  # once more while the state is written
     delay: float = 0.0  # seconds later, while the process goes on
-    sign: str | None = None  # a file that says that it has happened: then never again
+    sign: str | None = None  # file that marks that it has happened, so that it happens once
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """One small sweep: everything that its result depends on, and where it runs."""
+    """A small sweep: everything that its result depends on, and where it runs."""
 
     out: str
     schedule: str = "promote"
@@ -70,7 +70,7 @@ class Sweep:
     backend: str = "local"
     budget: int = BUDGET
     seed: int = 0
-    pause: float = 0.0  # seconds that a computation of the loss takes besides
+    pause: float = 0.0  # additional seconds per computation of the loss
 
     @property
     def bare(self) -> "Sweep":
@@ -78,7 +78,7 @@ class Sweep:
         return replace(self, out="", workers=1, backend="local", pause=0.0)
 
     def print_of(self, result: gt.Result) -> dict[str, Any]:
-        """Return what must be equal between an undisturbed run and one that was not."""
+        """Return what must be the same in an undisturbed run and in a disturbed one."""
         digest = hashlib.blake2b(digest_size=16)
         for name, tensor in sorted(result.tensors.items()):
             digest.update(name.encode() + tensor.numpy().tobytes())
@@ -94,14 +94,14 @@ class Sweep:
 
 
 def searching(method: str, schedule: str) -> Method:
-    """Return a method that searches: with no base, `promote` gives so small a budget to one run."""
+    """Return a method that searches; without a base, `promote` spends so few calls on one run."""
     return replace(METHODS[method], base="adam") if schedule == "promote" else METHODS[method]
 
 
 def problem(
     death: Death | None = None, count: Path | None = None, pause: float = 0.0
 ) -> gt.TorchProblem:
-    """Return a logistic regression on made-up data whose loss counts, and kills when it is time."""
+    """Return a logistic regression on generated data whose loss counts its calls and may kill."""
     source = torch.Generator().manual_seed(3)
     features = torch.randn(400, 12, generator=source)
     noise = 0.3 * torch.randn(400, generator=source)
@@ -135,7 +135,7 @@ def problem(
 
 
 def _shared_counter(path: Path) -> Callable[[], None]:
-    """Return a function that counts in a file; one process at a time counts exactly."""
+    """Return a function that counts in a file; it is exact for one process at a time."""
     with open(path, "a+b") as file:
         if file.tell() != _COUNT.size:
             file.write(_COUNT.pack(0))
@@ -149,12 +149,12 @@ def _shared_counter(path: Path) -> Callable[[], None]:
 
 
 def counted(path: Path) -> int:
-    """Return what `_shared_counter` counted."""
+    """Return the count of `_shared_counter`."""
     return int(_COUNT.unpack(path.read_bytes())[0])
 
 
 def _happened(death: Death) -> bool:
-    """Return whether the death has been died, by whichever process; if not, it is now."""
+    """Return whether this death has happened in any process, and mark it as happened."""
     if death.sign is None:
         return False
     try:
@@ -185,7 +185,7 @@ def _die(death: Death) -> None:
 
 @contextmanager
 def _phases_followed() -> Iterator[None]:
-    """Know, while the loss is computed, for which phase of the search that is."""
+    """Keep `_phase` at the phase of the running task."""
     words = {"probe": "probe", "train": "training", "score": "ensemble"}
     real = Worker.run
 
@@ -202,11 +202,11 @@ def run(sweep: Sweep, death: Death | None = None, count: Path | None = None) -> 
     """Run the sweep in this process."""
     torch.set_num_threads(1)
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    os.environ["RAY_ADDRESS"] = "local"  # a session of its own, whatever runs on this machine
+    os.environ["RAY_ADDRESS"] = "local"  # its own session, even if others run on this machine
     if sweep.backend == "optuna":
         from grasp_tune.executors import study
 
-        # By default a minute of silence; here nobody is slow.
+        # The default is a minute of silence; no worker is that slow here.
         study.Timing.of = classmethod(lambda cls, given: cls(0.2, 3.0))  # type: ignore[method-assign,assignment]
     return gt.minimize(
         problem(death, count, sweep.pause),
@@ -225,8 +225,8 @@ def run(sweep: Sweep, death: Death | None = None, count: Path | None = None) -> 
 def run_and_tell(
     sweep: Sweep, death: Death | None, count: Path | None, answer: Path | None
 ) -> None:
-    """Run the sweep, in a process made for it; leave its fingerprint in a file."""
-    # A shell ignores SIGINT for what it starts in the background, and children inherit that.
+    """Run the sweep in its own process; write its fingerprint to a file."""
+    # Shells ignore SIGINT for background processes, and children inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with _phases_followed():
@@ -249,7 +249,7 @@ def start(
     count: Path | None = None,
     answer: Path | None = None,
 ) -> BaseProcess:
-    """Start the sweep in a fresh process, forked from a server that has the imports behind it."""
+    """Start the sweep in a new process, forked from a server that has imported everything."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["benchmarks.faulting.sweep"])
     process = context.Process(target=run_and_tell, args=(sweep, death, count, answer))
@@ -260,7 +260,7 @@ def start(
 def finish(
     sweep: Sweep, death: Death | None = None, *, count: Path | None = None
 ) -> tuple[int, dict[str, Any]]:
-    """Run the sweep in a fresh process; return its exit code and what it left to say."""
+    """Run the sweep in a new process; return its exit code and its fingerprint."""
     answer = Path(f"{sweep.out}.answer")
     answer.unlink(missing_ok=True)
     process = start(sweep, death, count=count, answer=answer)
@@ -280,20 +280,20 @@ def undisturbed(sweep: Sweep) -> str:
 
 
 def expected(sweep: Sweep) -> dict[str, Any]:
-    """Return the fingerprint that every run of this sweep must have, however it was disturbed."""
+    """Return the fingerprint that every run of this sweep must have, with any fault."""
     found: dict[str, Any] = json.loads(undisturbed(sweep.bare))
     return found
 
 
 def in_the_middle(sweep: Sweep, phase: str, number: int = signal.SIGKILL, **how: Any) -> Death:
-    """Return a death half-way through a phase, by the books of the undisturbed run."""
+    """Return a death half-way through a phase, by the call counts of the undisturbed run."""
     length = expected(sweep)["calls"][PHASES[phase]]
     expect(length > 1, f"the {phase} of this sweep has {length} calls: there is no middle")
     return Death(1 + length // 2, phase, number, **how)
 
 
 def same(sweep: Sweep, found: dict[str, Any]) -> None:
-    """Raise unless the run ended as the undisturbed one does, within its budget."""
+    """Raise unless the run ended like the undisturbed one, within its budget."""
     wanted = expected(sweep)
     expect("print" in found, f"no result: {found}")
     expect(found["print"] == wanted, f"another result: {found['print']}, expected {wanted}")
@@ -302,14 +302,14 @@ def same(sweep: Sweep, found: dict[str, Any]) -> None:
 
 
 def in_the_books(found: dict[str, Any], count: Path) -> None:
-    """Raise unless every computation of the loss is told: as budget, or as done again."""
+    """Raise unless every computation of the loss is reported, as budget or as repeated."""
     asked, spent = counted(count), sum(found["print"]["calls"].values())
     repeated = found["calls"]["repeated"]
     expect(asked == spent + repeated, f"the oracle saw {asked}, told are {spent} + {repeated}")
 
 
 def row(fault: str, sweep: Sweep, found: dict[str, Any], outcome: str = "") -> Row:
-    """Return the line of a sweep that survived."""
+    """Return the row of a sweep that survived."""
     spent = sum(found["print"]["calls"].values())
     body = sweep.backend if sweep.workers == 1 else f"{sweep.backend}, {sweep.workers} workers"
     return Row(

@@ -1,11 +1,10 @@
-"""Modern workloads: networks of today, small enough for a few seconds of one core.
+"""Modern workloads: networks of today, small enough for a few seconds on one core.
 
-The rule for what is held out was written down before the first run: the names are ordered by their
-SHA-256, and the first third (rounded) is held out. Nothing about the method may be decided by
-looking at those; `HELD_OUT` is computed, so a new workload can change the third, and then results
-have to be read again.
+The rule for held-out workloads was fixed before the first run: the names are sorted by their
+SHA-256, and the first third (rounded) is held out. They may not be used to decide anything about
+the method. `HELD_OUT` is computed, so a new workload may change the third; check the results then.
 
-Text is the source of Python's standard library, so losses on text belong to one version of Python.
+Text is the source of Python's standard library, so losses on text depend on the Python version.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""Networks of coordinates that fit a picture: sine activations and Fourier features."""
+"""Networks from coordinates to the colours of an image: sine activations, Fourier features."""
 
 import math
 from collections.abc import Callable
@@ -15,9 +15,9 @@ from benchmarks.workload import Workload
 
 
 def _picture(name: str) -> Callable[[Path], Arrays]:
-    """A photograph that comes with scikit-learn: coordinates in [-1, 1] and colours in [-1, 1].
+    """Return a loader of a photograph from scikit-learn: coordinates and colours in [-1, 1].
 
-    Every tenth pixel, in a fixed random order, is kept for the test.
+    A tenth of the pixels, always the same, is kept for testing.
     """
 
     def load(folder: Path) -> Arrays:
@@ -37,7 +37,7 @@ def _picture(name: str) -> Callable[[Path], Arrays]:
 
 
 class Sine(nn.Module):
-    """A dense layer with a sine, started as Sitzmann et al. (2020) advise."""
+    """A dense layer with a sine, initialized as Sitzmann et al. (2020) advise."""
 
     def __init__(self, inputs: int, outputs: int, *, first: bool = False) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ def _sine() -> nn.Module:
 
 
 class Fourier(nn.Module):
-    """Random frequencies, which stay as they are, before an ordinary network."""
+    """Fixed random frequencies, followed by an ordinary network."""
 
     def __init__(self, frequencies: int = 64, spread: float = 6.0) -> None:
         super().__init__()

@@ -15,16 +15,16 @@ from benchmarks.modern.layers import Block, Experts
 from benchmarks.workload import Workload
 
 LETTERS, WORDS = len(text.CHARACTERS), 500
-LENGTH = 24  # places of a piece of text
+LENGTH = 24  # tokens of a piece of text
 
 
 def next_token(model: nn.Module, batch: Batch) -> Tensor:
-    """Mean negative log-likelihood of every next token."""
+    """Return the mean negative log-likelihood of every next token."""
     return F.cross_entropy(model(batch[0]).flatten(0, 1), batch[1].flatten())
 
 
 class Transformer(nn.Module):
-    """A decoder whose output layer is its embedding."""
+    """A decoder whose output layer shares the weights of its embedding."""
 
     def __init__(self, tokens: int, width: int, blocks: list[Block], *, last_norm: bool) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Transformer(nn.Module):
         self.norm: nn.Module = nn.LayerNorm(width) if last_norm else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return scores of the next token at every place."""
+        """Return scores of the next token at every position."""
         hidden = self.norm(self.blocks(self.embed(x) + self.places[: x.shape[1]]))
         return hidden @ self.embed.weight.T
 
@@ -51,7 +51,7 @@ class Recurrent(nn.Module):
         self.out = nn.Linear(hidden, outputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the output at every place."""
+        """Return the output at every position."""
         out: Tensor = self.out(self.core(self.inputs(x))[0])
         return out
 
@@ -70,7 +70,7 @@ def _words(folder: Path) -> Arrays:
 
 
 def _series(folder: Path) -> Arrays:
-    """Mackey and Glass's delayed equation, with noise; the next values are to be predicted."""
+    """Return the Mackey-Glass series with noise; the next values are to be predicted."""
     rng = np.random.default_rng(5101)
     delay, steps = 17, 24_000
     value = np.full(steps, 1.2)
@@ -88,7 +88,7 @@ def _series(folder: Path) -> Arrays:
 
 
 def squared_sequence(model: nn.Module, batch: Batch) -> Tensor:
-    """Mean squared difference at every place."""
+    """Return the mean squared error over all positions."""
     return F.mse_loss(model(batch[0]), batch[1])
 
 
@@ -98,7 +98,7 @@ NEGATIVES, VECTORS, REACH = 5, 1_000, 4
 
 
 def _pairs(folder: Path) -> Arrays:
-    """Words with one neighbour and five others drawn by their frequency to the power 3/4."""
+    """Return words with one neighbour and five others, drawn by frequency to the power 3/4."""
     made = []
     for part, count, seed in zip(text.words(VECTORS), (40_000, 4_000), (5, 6), strict=True):
         draw = torch.Generator().manual_seed(seed)
@@ -113,7 +113,7 @@ def _pairs(folder: Path) -> Arrays:
 
 
 class Vectors(nn.Module):
-    """Two vectors for every word: as the centre, and as the neighbour."""
+    """Two vectors for every word: one as the centre, one as the neighbour."""
 
     def __init__(self, width: int = 32) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ class Vectors(nn.Module):
 
 
 def negative_sampling(model: nn.Module, batch: Batch) -> Tensor:
-    """Mikolov's loss: the neighbour's score up, those of the others down."""
+    """Return Mikolov's loss, which raises the neighbour's score and lowers the others'."""
     assert isinstance(model, Vectors)
     scores = torch.einsum("bw,bnw->bn", model.centre(batch[0]), model.context(batch[1]))
     signs = torch.ones(scores.shape[1])

