@@ -101,7 +101,7 @@ class Cells:
         return Choice(won, "value", "window", tuple(rows), covered=False, notes=notes)
 
     def _rounds(self, spec: SweepSpec) -> Generator[tuple[list[Segment], bool], Any, None]:
-        """Yield (runs, whether they are the last); is sent the losses of these runs."""
+        """Yield (runs, whether they are the last); the caller sends their losses."""
         if isinstance(source := self.source, Plan):
             yield paper_segments(spec, source, source.method.base or "own"), True
         else:

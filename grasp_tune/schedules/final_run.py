@@ -118,7 +118,7 @@ class _FinalRun:
         return item is not None and item.silent > least and not low and self._step.learned
 
     def second_chance(self) -> Generator[Round, Known, bool]:
-        """Yield a part with the next smaller step size if the run stalls or dies; return whether.
+        """Yield a part with the next smaller step size and return True if the run stalls or dies.
 
         That part replaces a run that dies, because units die slowly and the state before is no
         good either. It replaces a run that stalls if its loss is about as low as after the run's

@@ -1,6 +1,6 @@
 """Every number of the default schedule, with its reason; docs/limits.md has measurements.
 
-Place k of a list is the step size at the edge of stability, divided by `spacing` k times.
+Place k of a list is the step size at the edge of stability, divided by `spacing` ** k.
 """
 
 import math

@@ -32,7 +32,7 @@ def is_lower(losses: Sequence[float] | None, others: Sequence[float] | None) -> 
 
 @dataclass
 class StepList:
-    """The runs of one kind by place: place k has the edge, divided by `spacing` k times."""
+    """The runs of one kind by place; the value at place k is edge / spacing ** k."""
 
     kind: Arm  # an arm of this kind
     edge: float  # value at place 0

@@ -62,7 +62,7 @@ class StepSearch:
         return self.low * 1e-10, self.high * 1e10
 
     def rounds(self) -> Generator[tuple[list[Segment], bool], Scores, None]:
-        """Yield (trials of a round, whether it is the last); is sent their scores.
+        """Yield (trials of a round, whether it is the last); the caller sends their scores.
 
         Trials are numbered from 1, across rounds.
         """
