@@ -252,7 +252,14 @@ class Budget:
         return bool(due)
 
 
-grasp_budget = Budget  # as objectives call it
+def grasp_budget(trial: Trial, *, per_step: int = 1, calls: int | None = None) -> Budget:
+    """Return the trial's oracle calls to loop over; the loop ends when they are spent.
+
+    trial: what the objective was given.
+    per_step: oracle calls of one optimizer step; 2 for UniXGrad.
+    calls: the budget of a trial that has no cell because its value was enqueued.
+    """
+    return Budget(trial, per_step=per_step, calls=calls)
 
 
 def select(
