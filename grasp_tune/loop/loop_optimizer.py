@@ -31,6 +31,8 @@ from grasp_tune.loop.model_point import ModelPoint
 _Told = tuple[Tensor, bool]  # a loss, and whether it is a part of the step's
 LOSSES = 4096  # of minibatches whose gradients are accumulated; a model in other use tells more
 NO_RATE = 1.0  # what `param_groups` show as lr while no run is under way
+# Torch 2.2 has it under another name.
+_compiling: Any = getattr(torch.compiler, "is_compiling", None) or torch._utils.is_compiling
 NEEDS_LOSS = (
     "step() needs the loss of this minibatch: call opt.step(loss), or opt.step(closure) with a "
     "closure that computes the gradients and returns the loss; with a GradScaler, "
@@ -133,11 +135,11 @@ class LoopOptimizer(Optimizer):
         a whole training step is compiled, `step` itself is not: it decides by numbers.
         """
         whole = Optimizer.profile_hook_step(func)
-        plain: Any = torch._disable_dynamo(whole)
+        plain: Any = torch._disable_dynamo(whole)  # type: ignore[attr-defined]
 
         @wraps(func)
         def step(self: LoopOptimizer, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling():
+            if _compiling():
                 return plain(self, *args, **kwargs)
             own = self._optimizer_step_pre_hooks or self._optimizer_step_post_hooks
             profiled = torch.autograd._profiler_enabled()  # type: ignore[attr-defined]
