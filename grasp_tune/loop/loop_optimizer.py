@@ -133,7 +133,7 @@ class LoopOptimizer(Optimizer):
         a whole training step is compiled, `step` itself is not: it decides by numbers.
         """
         whole = Optimizer.profile_hook_step(func)
-        plain: Any = torch._disable_dynamo(whole)
+        plain: Any = torch._disable_dynamo(whole)  # type: ignore[attr-defined]
 
         @wraps(func)
         def step(self: LoopOptimizer, *args: Any, **kwargs: Any) -> Any:
