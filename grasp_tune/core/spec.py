@@ -71,6 +71,8 @@ class SweepSpec:
     extends: tuple[int, ...] = ()  # budgets of the sweep that had ended before it was extended
 
     def __post_init__(self) -> None:
+        wanted = "NonConvex(), Convex(), ConvexFree() or Deterministic() of grasp_tune"
+        expect(isinstance(self.method, Method), "method", repr(self.method), wanted)
         # Limits beyond all use: lists of that length would fill the memory.
         limits = {"budget": (1, 10**18), "width": (0, 10**6), "probe_parts": (1, 10**5)}
         for name, ends in {**limits, "seed": (None, None)}.items():
@@ -102,13 +104,11 @@ class SweepSpec:
         fused: whether short runs share a task; `auto`: where the probe finds the model light.
         challengers: names of registered optimizers, or a mapping from names to functions.
         """
-        method = NonConvex() if method is None else method
-        wanted = "NonConvex(), Convex(), ConvexFree() or Deterministic() of grasp_tune"
-        expect(isinstance(method, Method), "method", repr(method), wanted)
         expect(fused in (True, False, "auto"), "fused", repr(fused), "True, False or 'auto'")
         width = None if fused == "auto" else WIDTH if fused else 0
-        own, names = own_functions(method.base, challengers), tuple(challengers)
-        return cls(method, budget, schedule, seed, ensemble, width, probe_parts, names), own
+        method, names = NonConvex() if method is None else method, tuple(challengers)
+        spec = cls(method, budget, schedule, seed, ensemble, width, probe_parts, names)
+        return spec, own_functions(method.base, challengers)
 
     @classmethod
     def of_plan(cls, plan: Plan, seed: int = 0, method: Method | None = None) -> "SweepSpec":

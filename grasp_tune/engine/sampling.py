@@ -6,17 +6,18 @@ wanted, `outcome` says how it went, and `state` can be saved in the middle and g
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from grasp_tune.core.checkpoint_keys import MOMENTS, START, part_key
 from grasp_tune.core.tasks import ProbeOutcome, ProbeTask, SampleOutcome, ScoreOutcome, ScoreTask
 from grasp_tune.engine.checkpoints import Buffers, Checkpoint, Named, Store, Tensors
 from grasp_tune.engine.step_rules import StepRules
-from grasp_tune.optimizers.coordinatewise import Coordinates, typical_peak
+from grasp_tune.optimizers.coordinatewise import Coordinates, embeddings, typical_peak
+from grasp_tune.optimizers.muon import hidden_matrices
 from grasp_tune.optimizers.registry import Factory
 from grasp_tune.optimizers.unixgrad import joint_norm
 
@@ -24,23 +25,26 @@ State = tuple[Tensors, dict[str, Any]]  # tensors, and numbers that JSON can hol
 Call = tuple[str, int, bool]  # purpose, number, and whether the gradient is wanted beside the loss
 
 
-class Bench(Protocol):
+class Bench:
     """A model that is put at one point after the other, and where checkpoints are."""
 
     origin: str  # names x0
-    store: Store
     named: Named  # the model, as checkpoints see it
-    trained: list[Tensor]  # its trainable parameters
-    matrices: frozenset[int]  # the positions of the hidden matrices among them
-    tables: frozenset[int]  # and of the embeddings
-    held_out: bool  # whether candidates are scored on validation data
-    light: bool  # whether the model is so small that short runs should share a task
-    bases: Mapping[str, Factory]  # optimizers of the user's own
     rules: StepRules
-    buffers: Buffers
+    held_out = False  # whether candidates are scored on validation data
+    light = False  # whether the model is so small that short runs should share a task
+    bases: Mapping[str, Factory] = {}  # optimizers of the user's own
+
+    def __init__(self, model: nn.Module | None, trained: Iterable[Tensor], store: Store) -> None:
+        self.trained, self.store = list(trained), store
+        # Positions among the trainable parameters: of hidden matrices, and of embeddings.
+        self.matrices = hidden_matrices(model, self.trained)
+        self.tables = embeddings(model, self.trained)
+        self.buffers = Buffers(model)
 
     def place(self, key: str) -> Checkpoint | None:
         """Put the model at x0 or at a checkpoint; returns the latter."""
+        raise NotImplementedError
 
 
 class Samples:

@@ -157,7 +157,7 @@ class TrainingRun:
         self.write = bench.store.write  # of workers that share lanes, one alone writes
         self.base = find_optimizer(segment.arm.base, bench.bases)
         bench.rules.check(self.base)
-        self.curve, self.call = Curve(segment), segment.start
+        self.curve = Curve(segment)
         self._seen: list[tuple[Tensor | float, Tensor | float]] = []  # not yet in the curve
         self._lag = 1 if self._params[0].device.type == "cpu" else LAG
         self._waiting = sorted(set(segment.keep))
@@ -170,7 +170,7 @@ class TrainingRun:
             self.optimizer, self._full = before.optimizer, before._full
             self._averages = before._averages
         else:
-            key = str(segment.state or START)
+            key = segment.state or START
             saved = bench.place(key)
             coordinates = read_coordinates(bench.store, segment.arm.power, self._params)
             values = dict(segment.arm.values)
@@ -178,15 +178,27 @@ class TrainingRun:
             self._full = [group.get(self._entry) for group in self.optimizer.param_groups]
             self._averages = Averages(bench.named, segment.averages)
             if saved is not None and "optimizer" in saved.meta:  # else a point: runs begin anew
-                self._go_on(saved.tensors, saved.meta["optimizer"], saved.meta, key)
+                self._go_on(saved.tensors, saved.meta, key)
         self._loudest = [item.max() for item in self._unit_sizes()]
         self._set_step(1.0)  # the saved one may have been annealed, or another run's
         end = segment.anneal[1] if segment.anneal else segment.stop
         bench.buffers.follow(end // segment.lanes)
 
-    def _go_on(self, tensors: Tensors, numbers: Any, averages: Meta, key: str) -> None:
-        checkpoints.load_optimizer(self.optimizer, tensors, str(numbers), key)
-        self._averages.load(tensors, averages, key)
+    def _kept(self) -> tuple[Tensors, Meta]:
+        """Return the optimizer and the averages, as `_go_on` takes them."""
+        tensors, numbers = checkpoints.optimizer_tensors(self.optimizer)
+        meta: Meta = {"optimizer": numbers}
+        self._averages.save(tensors, meta)
+        return tensors, meta
+
+    def _go_on(self, tensors: Tensors, meta: Meta, key: str) -> None:
+        checkpoints.load_optimizer(self.optimizer, tensors, str(meta["optimizer"]), key)
+        self._averages.load(tensors, meta, key)
+
+    @property
+    def call(self) -> int:
+        """The oracle call that comes next."""
+        return self.curve.call + len(self._seen)
 
     @property
     def over(self) -> bool:
@@ -265,7 +277,6 @@ class TrainingRun:
 
     def _record(self, loss: Tensor | float, norm: Tensor | float) -> None:
         """Take in one oracle call; on a GPU, losses are looked at when some are there."""
-        self.call += 1
         self._seen.append((loss, norm))
         if len(self._seen) >= self._lag:
             self._look()
@@ -283,14 +294,12 @@ class TrainingRun:
         # The last step is never looked at by a loss, so its point is checked here.
         self.curve.finite = self.curve.finite and checkpoints.finite(self._bench.named)
         for gamma in segment.averages if segment.keep_averages else ():
-            key = str(average_key(index, segment.stop, gamma))
+            key = average_key(index, segment.stop, gamma)
             self.write(key, self._averages.candidate(gamma), {})
         if segment.save:
-            tensors, numbers = checkpoints.optimizer_tensors(self.optimizer)
-            tensors.update(checkpoints.model_tensors(self._bench.named))
-            meta: Meta = {"optimizer": numbers}
-            self._averages.save(tensors, meta)
-            self.write(str(state_key(index, segment.stop)), tensors, meta)
+            tensors, meta = self._kept()
+            tensors |= checkpoints.model_tensors(self._bench.named)
+            self.write(state_key(index, segment.stop), tensors, meta)
         return replace(self.curve.outcome(), silent=self._silent())
 
     def _unit_sizes(self) -> list[Tensor]:
@@ -311,17 +320,13 @@ class TrainingRun:
     def state(self) -> State:
         """The optimizer, the averages, the curve, and the lanes of a step that is half made."""
         self._look()
-        tensors, optimizer = checkpoints.optimizer_tensors(self.optimizer)
-        averages: Meta = {}
-        self._averages.save(tensors, averages)
+        tensors, kept = self._kept()
         for at, (_, _, grads) in enumerate(self._sum.parts):
             pairs = enumerate(grads)
             tensors |= {f"sum.{at}.{i}": item for i, item in pairs if item is not None}
         return tensors, {
-            "optimizer": optimizer,
-            "averages": averages,
+            "kept": kept,
             "curve": self.curve.state(),
-            "call": self.call,
             "waiting": list(self._waiting),
             "within": self._within,
             "lanes": [lanes for _, lanes, _ in self._sum.parts],
@@ -329,10 +334,9 @@ class TrainingRun:
 
     def load(self, tensors: Tensors, numbers: Mapping[str, Any]) -> None:
         """Go on from what `state` gave; the tensors are then its own."""
-        self._go_on(tensors, numbers["optimizer"], numbers["averages"], "the saved loop")
+        self._go_on(tensors, numbers["kept"], "the saved loop")
         self.curve.load(numbers["curve"])
-        self.call, self._waiting = int(numbers["call"]), list(numbers["waiting"])
-        self._within = int(numbers["within"])
+        self._waiting, self._within = list(numbers["waiting"]), int(numbers["within"])
         for at, lanes in enumerate(numbers["lanes"]):
             total = [tensors.get(f"sum.{at}.{i}") for i in range(len(self._params))]
             self._sum.add_subtree(lanes, total)
@@ -340,7 +344,7 @@ class TrainingRun:
     def _keep_due(self, call: int | None = None) -> None:
         while self._waiting and self._waiting[0] <= (self.call if call is None else call):
             key = iterate_key(self.segment.arm.index, self._waiting.pop(0))
-            self.write(str(key), checkpoints.model_tensors(self._bench.named), {})
+            self.write(key, checkpoints.model_tensors(self._bench.named), {})
 
     def _set_step(self, share: float) -> None:
         for group, full in zip(self.optimizer.param_groups, self._full, strict=True):

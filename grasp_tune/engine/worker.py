@@ -22,12 +22,10 @@ from grasp_tune.engine.lane_group import LaneGroup, LaneSum, Seat
 from grasp_tune.engine.metrics import Validated
 from grasp_tune.engine.oracle import Oracle
 from grasp_tune.engine.problem import TorchProblem
-from grasp_tune.engine.sampling import SamplingRun
+from grasp_tune.engine.sampling import Bench, SamplingRun
 from grasp_tune.engine.segment import TrainingRun
 from grasp_tune.engine.step_rules import StepRules
 from grasp_tune.engine.streams import untouched_randomness
-from grasp_tune.optimizers.coordinatewise import embeddings
-from grasp_tune.optimizers.muon import hidden_matrices
 from grasp_tune.optimizers.registry import Factory
 
 SAME_MODEL = (
@@ -37,7 +35,7 @@ SAME_MODEL = (
 _MOVED: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # models of the workers so far
 
 
-class Worker:
+class Worker(Bench):
     """One problem, one process: runs tasks one after the other."""
 
     def __init__(
@@ -48,21 +46,15 @@ class Worker:
         bases: Mapping[str, Factory] | None = None,
         count: Callable[[int], None] = lambda calls: None,
     ) -> None:
-        self.store: Store = store
-        self.bases: Mapping[str, Factory] = dict(bases or {})
         self.oracle = Oracle(problem, seed, count)
-        self.model: nn.Module = self.oracle.model
-        self.named: checkpoints.Named = self.model
+        self.model = self.named = self.oracle.model
+        super().__init__(self.model, self.oracle.parameters, store)
+        self.bases, self.held_out = dict(bases or {}), problem.validation is not None
         if self.model in _MOVED:
             warnings.warn(SAME_MODEL, stacklevel=2)
         _MOVED.add(self.model)
-        self.trained: list[Tensor] = list(self.oracle.parameters)
-        self.matrices = hidden_matrices(self.model, self.trained)
-        self.tables = embeddings(self.model, self.trained)
-        self.held_out = problem.validation is not None
         self.light = pays(self.model)
         self._drops = _drops(self.model)
-        self.buffers = checkpoints.Buffers(self.model)
         decay = {"weight_decay": problem.weight_decay, "weights_only": True}
         self.rules = StepRules([{"params": self.trained, **decay}], problem.clip)
         self.start = {name: x.clone() for name, x in checkpoints.model_tensors(self.model).items()}

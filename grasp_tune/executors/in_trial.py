@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from grasp_tune.core.methods import Method
 from grasp_tune.core.spec import AnySchedule, SweepSpec
-from grasp_tune.core.tasks import TrainOutcome
+from grasp_tune.core.tasks import ProbeOutcome, TrainOutcome
 from grasp_tune.engine.metrics import Validated, compared, loss_and_outputs
 from grasp_tune.engine.problem import TorchProblem, checked_problem, row_count
 from grasp_tune.engine.streams import full_batches
@@ -31,16 +31,18 @@ class _Parts(Reporter):
 
     def __init__(self, report: Callable[[int, float, int], None]) -> None:
         super().__init__()
-        self._report, self._parts, self._best, self._calls = report, 0, math.inf, 0
+        self._report, self._parts, self._best, self._spent = report, 0, math.inf, 0
 
     def ended(self, outcome: object) -> None:
         """Report after each part, of which the last quarter counts."""
-        self._calls += getattr(outcome, "calls", 0)  # none of a task that failed
+        self._spent += getattr(outcome, "calls", 0)  # none of a task that failed
+        if isinstance(outcome, ProbeOutcome) and math.isfinite(outcome.value):
+            self._best = outcome.value  # the first part tries steps until one diverges
         for item in outcome.segments if isinstance(outcome, TrainOutcome) else ():
             self._parts += 1
             if losses := [point.loss for point in item.curve if math.isfinite(point.loss)]:
                 self._best = min(self._best, fmean(losses[-max(1, len(losses) // 4) :]))
-            self._report(self._parts, self._best, self._calls)
+            self._report(self._parts, self._best, self._spent)
 
 
 def _value(problem: TorchProblem, model: nn.Module, data: Any, drawn: Tensor | None) -> float:

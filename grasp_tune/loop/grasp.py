@@ -32,7 +32,7 @@ from grasp_tune.runtime.store import TemporaryStore
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 4
+FORMAT = 5
 PHASES = ("timing", "probe", "train", "score", "done")
 # Steps that are timed where the budget is given in minutes, at the least; the first ones warm up.
 TIMED, WARM = 12, 4
@@ -239,7 +239,7 @@ class Grasp(LoopOptimizer):
         }
         store = self._point.store
         if kept := {key: store.read(key) for key in store.keys()}:  # noqa: SIM118
-            grasp["store"] = {str(key): [clones(x.tensors), x.meta] for key, x in kept.items()}
+            grasp["store"] = {key: [clones(x.tensors), x.meta] for key, x in kept.items()}
             grasp["point"] = clones(self._aside or self._point.tensors())
             grasp["buffers"] = [item.clone() for item in self._point.buffers.kept]
             if self._run is not None and not self.done:

@@ -9,12 +9,10 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from grasp_tune.core.errors import CheckpointError, InputError
 from grasp_tune.engine import checkpoints
-from grasp_tune.engine.checkpoints import Buffers, Checkpoint, Named, Store, Tensors
+from grasp_tune.engine.checkpoints import Checkpoint, Store, Tensors
+from grasp_tune.engine.sampling import Bench
 from grasp_tune.engine.step_rules import StepRules
 from grasp_tune.engine.tensor_file import Meta
-from grasp_tune.optimizers.coordinatewise import embeddings
-from grasp_tune.optimizers.muon import hidden_matrices
-from grasp_tune.optimizers.registry import Factory
 
 Groups = (
     nn.Module | Iterable[Tensor] | Iterable[tuple[str, nn.Parameter]] | Iterable[dict[str, Any]]
@@ -55,26 +53,23 @@ class ParkedStore:
         return tuple(sorted(self._kept))
 
 
-class ModelPoint:
-    """The point at which a model stands: a `Bench`, and `Named` without what is frozen.
+class ModelPoint(Bench):
+    """The point at which a model stands; `Named` without what is frozen.
 
     weight_decay: of the weights in groups that do not say their own.
     clip: the largest norm of a step's gradient over all parameters.
     """
 
     origin = "loop"  # the start point of a loop is the model's own, not a digest
-    bases: Mapping[str, Factory] = {}  # a loop runs the named optimizers only
-    held_out = False
-    light = False  # a loop makes one run after the other
 
     def __init__(
         self, given: Groups, store: Store, weight_decay: float = 0.0, clip: float | None = None
     ) -> None:
-        self.store = store
         self.model = given if isinstance(given, nn.Module) else None
         self.bare = None if self.model is None else _bare(self.model)
         self.groups = _groups(given, weight_decay)
-        self.trained: list[Tensor] = [p for group in self.groups for p in group["params"]]
+        trained = [param for group in self.groups for param in group["params"]]
+        super().__init__(self.model, trained, store)
         if not self.trained:
             raise InputError("there is no trainable parameter, so there is nothing to train")
         if len({id(item) for item in self.trained}) < len(self.trained):
@@ -82,14 +77,11 @@ class ModelPoint:
         named = () if self.bare is None else self.bare.named_parameters()
         names = {id(item): name for name, item in named}
         self._names = [names.get(id(item), str(at)) for at, item in enumerate(self.trained)]
-        self.named: Named = self
+        self.named = self
         checkpoints.check_tensors(self if self.model is None else self.model)
         self.rules = StepRules(self.groups, clip)
         self._seen: list[Any] | None = None  # versions, kinds and places when we last put them
         self._marks, self._norms = 0, list[Tensor]()
-        self.buffers = Buffers(self.model)
-        self.matrices = hidden_matrices(self.model, self.trained)
-        self.tables = embeddings(self.model, self.trained)
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
         return zip(self._names, self.trained, strict=True)

@@ -508,6 +508,7 @@ def test_the_clock_ends_a_loop_whose_steps_become_slower(monkeypatch: pytest.Mon
     [
         (lambda: gt.Grasp(nn.ReLU(), 50), "nothing to train"),
         (lambda: gt.Grasp(network(), 50, gt.Deterministic()), "exact gradients"),
+        (lambda: gt.Grasp(network(), 50, "nonconvex"), "expected NonConvex"),  # type: ignore[arg-type]
         (lambda: gt.Grasp(network(), 0), "budget"),
         (lambda: gt.Grasp(network(), minutes=-1.0), "minutes"),
         (lambda: gt.Grasp(torch.ones(3), 50), "got a tensor"),
