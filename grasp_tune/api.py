@@ -19,7 +19,7 @@ BACKENDS = ("local", "ray", "optuna")
 
 
 class Backend(Protocol):
-    """Whoever can run a sweep: an object of one's own in place of `local`, `ray` or `optuna`."""
+    """An object that runs a sweep, to pass as `backend` instead of `local`, `ray` or `optuna`."""
 
     def run(
         self,
@@ -55,35 +55,35 @@ def minimize(
     hard_cap: bool = False,
     callbacks: Sequence[Callback] = (),
 ) -> Result:
-    """Return the model that a sweep of at most `budget` oracle calls finds, and how it was found.
+    """Return the result of a sweep: the trained model, how it was chosen, and what it cost.
 
-    How long it may take is given by at least one of `budget`, `steps`, `epochs` and `minutes`; the
+    At least one of `budget`, `steps`, `epochs` and `minutes` is required. If several are given, the
     smallest counts.
 
     problem: the model, the loss and the data; see `TorchProblem`.
-    budget: T, the oracle calls (minibatch gradients or losses) allowed in all.
-    method: `NonConvex()` by default; `Convex`, `ConvexFree` or `Deterministic`.
-    schedule: `promote` spends most calls on the leaders; `paper` is the paper's to the letter, save
-        that validation data, where given, decide by their loss; see `Paper`.
+    budget: T, the total number of oracle calls (minibatch gradients or losses).
+    method: `NonConvex()` by default; or `Convex`, `ConvexFree`, `Deterministic`.
+    schedule: `promote` spends most calls on the best runs; `paper` is the paper's algorithm, except
+        that validation data, if given, are compared by their loss; see `Paper`.
     seed: fixes everything: start point, minibatches, candidates.
     backend: `local`, `ray`, `optuna`, or an object with a `run` method.
-    fused: let short runs of a small model share a task, with the same result; `auto` decides by
-        the model's shape, the same way in every process.
-    progress: show a bar on a terminal, lines elsewhere.
-    out: a folder for checkpoints, state and `result.json`; the same folder again resumes, and with
-        a larger budget extends what has ended there.
-    workers: tasks at the same time; by default one, and with Ray as many as the cluster holds.
-    ensemble: `resample` scores candidates on fresh samples; `window` by the last minibatches.
+    fused: let short runs of a small model share a task; the result is the same. `auto` decides by
+        the model's shape, in the same way in every process.
+    progress: show a progress bar on a terminal, and log lines elsewhere.
+    out: a folder for checkpoints, state and `result.json`. The same folder resumes the sweep, and
+        with a larger budget continues a finished one.
+    workers: the number of parallel tasks; by default one, and with Ray as many as the cluster fits.
+    ensemble: `resample` scores candidates on fresh samples, `window` by their last minibatches.
     challengers: further base optimizers that join the race, by name or as functions.
-    probe_parts: tasks that share the probe; by default as many as its length makes worthwhile.
-    steps: as many oracle calls as one plain training of so many steps makes.
-    epochs: as many oracle calls as one plain training makes in so many passes over the rows.
-    minutes: of the clock. Alone it is turned into calls by timing a few gradients. The backend
-        `local` stops when they are over, and returns the best point so far.
-    strict: raise `SearchError` where a task was lost for good, instead of a line in `result.notes`.
-    hard_cap: the budget also holds for work that a fault has undone, in this call or an earlier one
-        with the same `out`; where it is used up, the best point so far is returned.
-    callbacks: hear how the sweep goes; see `Callback`, and `grasp_tune.report.loggers`.
+    probe_parts: the number of tasks that share the probe; by default chosen by its length.
+    steps: the budget as a number of steps of one plain training run, one oracle call each.
+    epochs: the budget as a number of passes over the training rows.
+    minutes: a time limit. On its own it is turned into oracle calls by timing a few gradients. The
+        backend `local` stops when the time is up and returns the best point so far.
+    strict: raise `SearchError` if a task is lost for good, instead of adding to `result.notes`.
+    hard_cap: count calls repeated after a fault towards the budget too, also those of earlier calls
+        with the same `out`. If the budget runs out, the best point so far is returned.
+    callbacks: objects that follow the sweep; see `Callback` and `grasp_tune.report.loggers`.
     """
     began = time.monotonic()
     checked_problem(problem)
@@ -115,7 +115,7 @@ def minimize(
             out=folder,
             bases=bases,
             progress=reporter,
-            # Timing and loading what the sweep needs belong to the minutes, too.
+            # The time for loading modules and timing gradients counts, too.
             minutes=None if minutes is None else minutes - (time.monotonic() - began) / 60,
             hard_cap=hard_cap,
         )
@@ -129,7 +129,7 @@ def minimize(
             from grasp_tune.optuna import OptunaBackend
 
             body = OptunaBackend(workers=workers or 1, hard_cap=hard_cap)
-        shown = reporter if callbacks else progress  # bodies hand it on to `reporter_for`
+        shown = reporter if callbacks else progress  # backends pass it to `reporter_for`
         result = body.run(problem, spec, out=folder, bases=bases, progress=shown)
     if callbacks:
         reporter.finish(result)

@@ -1,4 +1,4 @@
-"""The Ray Tune body: the search as a Tune searcher, its tasks as trials, on one machine or many."""
+"""grasp_tune on Ray Tune: the search is a Tune searcher and its tasks are trials."""
 
 from typing import TYPE_CHECKING
 

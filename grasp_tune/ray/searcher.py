@@ -1,6 +1,6 @@
-"""The searchers of Ray Tune: `GraspSearcher`, and `PlanSearcher` for a step size alone.
+"""Searchers for Ray Tune: `GraspSearcher` runs a whole sweep, `PlanSearcher` only sets step sizes.
 
-Every task of the search is a trial; the last one, `select`, leaves the chosen model as a Tune
+Each task of the search is a trial. The last one, `select`, saves the chosen model as a Tune
 checkpoint. All decisions are made in `runtime.shared_sweep` and `runtime.cell_sweep`.
 """
 
@@ -37,49 +37,49 @@ from grasp_tune.runtime.shared_sweep import SharedStorage, SharedSweep
 from grasp_tune.schedules.cells import Cells, CellSearch, cell_id, cell_of
 from grasp_tune.schedules.paper import for_a_loss
 
-CELL = "cell"  # the config's key for a cell's index
+CELL = "cell"  # the config key for a cell's index
 
 
 class TuneSearcher(Searcher):
-    """What both searchers share: the run of Tune around them, its trials, limits and errors."""
+    """The base class of both searchers: trials, concurrency limits and errors of the Tune run."""
 
-    ledger: Any  # of tasks, whose owners are trials: a `SharedSweep` or a `CellSweep`
-    meet: Callable[[TuneRun], None]  # prepares a run that asks for the first time
-    task_in: Callable[[Mapping[str, Any]], str | None]  # the task in a trial's config
-    next: Callable[[str, TuneRun | None], dict[str, Any] | Step]  # gives a trial its config
-    done: Callable[[str, dict[str, Any]], None]  # a trial has ended by itself, with this last row
+    ledger: Any  # a `SharedSweep` or a `CellSweep`; the owners of its tasks are trials
+    meet: Callable[[TuneRun], None]  # prepares a run at its first `suggest`
+    task_in: Callable[[Mapping[str, Any]], str | None]  # returns the task in a trial's config
+    next: Callable[[str, TuneRun | None], dict[str, Any] | Step]  # returns a trial's config
+    done: Callable[[str, dict[str, Any]], None]  # called with the last row of a trial that ended
     _met: object = None  # the run that was prepared last
     _failure: Exception | None = None  # raised by the next `suggest`
-    _most, _batch, _full = math.inf, False, False  # of a limiter: trials at a time, in batches
+    _most, _batch, _full = math.inf, False, False  # a limiter's maximum; in batches?; reached?
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_met": None}  # it belongs to this process
+        return {**self.__dict__, "_met": None}  # only valid in this process
 
     def save(self, checkpoint_path: str) -> None:
         write_json_atomic(checkpoint_path, self.ledger.state())
 
     def restore(self, checkpoint_path: str) -> None:
-        """Go on from a saved state; one of another sweep ends the run with one sentence."""
+        """Continue from a saved state; a state of another sweep ends the run with an error."""
         try:
             self.ledger.load(read_json(checkpoint_path, STATE_LIMIT))
         except GraspError as error:
-            # If it were raised here, Tune would log it and start the sweep from its beginning.
+            # If it were raised here, Tune would only log it and start the sweep again.
             self._failure = error
 
     def set_max_concurrency(self, max_concurrent: int) -> bool:
-        """Keep a limiter's limit here: it hides the end of trials whose start it has not seen."""
+        """Apply a limiter's limit here: limiters drop the end of trials they did not start."""
         self._most = max_concurrent
         self._batch = getattr(sys._getframe(1).f_locals.get("self"), "batch", False)
         return True
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:  # type: ignore[override]
-        """Return the next config, None to be asked again later, or `FINISHED`."""
+        """Return the next config, None if Tune should ask again later, or `FINISHED`."""
         if (run := TuneRun.asking()) is not None and self._met is not run.generator:
             self.meet(run)
             self._met = run.generator
             tasks = {self.task_in(config): trial for trial, config in run.live().items()}
             for task in self.ledger.running.keys() - tasks.keys():
-                self.ledger.give_back(task)  # of a run that was cut off
+                self.ledger.give_back(task)  # left over from an interrupted run
             self.ledger.running |= {task: trial for task, trial in tasks.items() if task}
         self._check()
         live = len(self.ledger.running)
@@ -99,7 +99,7 @@ class TuneSearcher(Searcher):
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
-        """Note that a trial is over; one without a result has failed."""
+        """Record that a trial has ended; without a result, it has failed."""
         with self._kept_for_later():
             if result is not None and not error:
                 self.hear(trial_id, result)
@@ -111,7 +111,7 @@ class TuneSearcher(Searcher):
 
     @contextlib.contextmanager
     def _kept_for_later(self) -> Iterator[None]:
-        # Tune would make an error here a text inside a TuneError, or lose it: `suggest` raises it.
+        # Raised here, Tune would only put its text in a TuneError, or lose it; `suggest` raises it.
         try:
             yield
         except Exception as error:
@@ -123,14 +123,14 @@ class TuneSearcher(Searcher):
 
 
 class GraspSearcher(TuneSearcher):
-    """A whole sweep as a Ray Tune searcher; see `grasp_trainable` and `optimizer`.
+    """A Ray Tune searcher that runs a whole sweep; use it with `grasp_trainable` or `optimizer`.
 
-    method, budget, schedule, seed: as `grasp_tune.minimize` takes them.
-    fused: let short runs of a small model share a task; `auto` decides by the model's shape, as
-        `minimize` does, so that both give the same bits. False spreads the runs over the cluster.
-    metric, mode: `score` or `loss`, and `min`; a function of your own reports what it likes. With
-        `loss`, `paper` compares losses, too, where the paper compares norms of gradients.
-    options: `ensemble`, `challengers` and `probe_parts`, as `minimize` takes them.
+    method, budget, schedule, seed: as in `grasp_tune.minimize`.
+    fused: let short runs of a small model share a task. `auto` decides by the model's shape as in
+        `minimize`, so both give the same bits. False spreads the runs over the cluster.
+    metric, mode: `score` or `loss`, and `min`; any names if the trainable is a function of yours.
+        With `loss`, the schedule `paper` compares losses instead of gradient norms.
+    options: `ensemble`, `challengers` and `probe_parts`, as in `minimize`.
     """
 
     def __init__(
@@ -147,25 +147,25 @@ class GraspSearcher(TuneSearcher):
     ) -> None:
         spec, bases = SweepSpec.assemble(method, budget, schedule, seed, fused=fused, **options)
         self.ledger: SharedSweep = SharedSweep(spec, bases)
-        self._function = False  # whether the trainable is a function of the user's own
-        self._drawn: dict[str, Any] = {}  # constants of the sweep, from a search space
+        self._function = False  # whether the trainable is the user's own function
+        self._drawn: dict[str, Any] = {}  # constants of the sweep, sampled from a search space
         self._build: Callable[[], nn.Module] | None = None
         super().__init__(metric=metric, mode=mode)
 
     @staticmethod
     def for_step(budget: int, parameter: str = "lr", **options: Any) -> "PlanSearcher":
-        """Return a searcher of a step size for a trainable of the user's: see `PlanSearcher`."""
+        """Return a searcher for your own trainable's step size; arguments as in `PlanSearcher`."""
         return PlanSearcher(None, parameter, budget=budget, **options)
 
     @staticmethod
     def from_plan(plan: Plan, parameter: str = "lr", **options: Any) -> "PlanSearcher":
-        """Return a searcher that runs the plan's cells on a trainable of the user's."""
+        """Return a searcher that runs a plan's cells on your trainable; see `PlanSearcher`."""
         return PlanSearcher(plan, parameter, **options)
 
     def set_search_properties(
         self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any
     ) -> bool:
-        """Take what Tune knows before the run; draw the sweep's constants from a search space."""
+        """Store Tune's metric and mode; sample the sweep's constants from a search space."""
         self._drawn = drawn(config, self.spec.seed)
         self._metric, self._mode = metric or self._metric, mode or self._mode
         return True
@@ -180,16 +180,16 @@ class GraspSearcher(TuneSearcher):
             expect(fine, "metric, mode", f"{self._metric!r}, {self._mode!r}", words)
             if self._metric == "loss":
                 self.ledger.begin_again(schedule=for_a_loss(self.spec.schedule))
-            # One with parameters needs them: its model can be built in its own processes only.
+            # With `tune.with_parameters`, the model can only be built in the trial's process.
             if "setup" not in vars(trainable):
                 make, constants, seed = trainable.problem, {**config, **self._drawn}, self.spec.seed
                 self._build = lambda: make(constants, {}).build(seed)
         elif issubclass(trainable, FunctionTrainable):
             self._function = True
-            if self.spec.probe_parts is None:  # x0 is the model of the one task that takes it
+            if self.spec.probe_parts is None:  # x0 is the model that the only probe task builds
                 self.ledger.begin_again(probe_parts=1)
             check_spec(self.spec, self.ledger.bases)
-            self._metric, self._mode = run.metric, run.mode  # it reports what it likes
+            self._metric, self._mode = run.metric, run.mode  # the function may report any metric
         else:
             wanted = (
                 "a function that calls grasp_tune.ray.optimizer(model), or grasp_trainable(...)"
@@ -200,14 +200,14 @@ class GraspSearcher(TuneSearcher):
     def restore(self, checkpoint_path: str) -> None:
         super().restore(checkpoint_path)
         run = TuneRun.asking()
-        if self._failure is None and run is not None:  # one that had ended never asks for a task
+        if self._failure is None and run is not None:  # a finished run never calls `suggest`
             with self._kept_for_later():
                 self._open_storage(run)
                 self.ledger.catch_up()
 
     def _open_storage(self, run: TuneRun) -> None:
         if (found := storage_of(run.storage)) is not None:
-            # Killed while Tune copied the state: what had ended is in the storage all the same.
+            # Killed while Tune copied the state: the outcomes are in the storage anyway.
             if isinstance(self._failure, CheckpointError) and self.ledger.adopt(*found):
                 self._failure = None
             self.ledger.storage = SharedStorage(found[0], f"{found[1]}/{self.ledger.run}")
@@ -235,42 +235,42 @@ class GraspSearcher(TuneSearcher):
 
     @property
     def spec(self) -> SweepSpec:
-        """Everything that fixes the sweep."""
+        """The specification of the sweep: everything that its result depends on."""
         return self.ledger.search.spec
 
     @property
     def progress(self) -> Progress:
-        """Where the search stands; calls of running tasks are counted as last reported."""
+        """The progress of the search, including the last reported calls of running tasks."""
         return self.ledger.progress
 
     @property
     def plan(self) -> Plan | None:
-        """The paper's plan, known from the end of the probe."""
+        """The paper's plan; None until the probe has ended."""
         return self.ledger.search.plan
 
     @property
     def result(self) -> Result:
-        """The result; the best so far, marked partial, where the run was stopped early."""
+        """The result; if the run was stopped early, the best point so far, marked as partial."""
         self._check()
         return self.ledger.result(self._build)
 
 
 class PlanSearcher(TuneSearcher):
-    """Step sizes for the user's own trainable; see `GraspSearcher.for_step` and `.from_plan`.
+    """A searcher for your own trainable's step size; `for_step` and `from_plan` create it.
 
-    Every cell is a trial, which is given a value and a budget, trains in its own way and reports a
-    metric. No candidate is scored on fresh samples.
+    Each cell is a trial. It gets a step size and a budget, trains in its own way and reports a
+    metric. Candidates are not scored on fresh samples.
 
-    plan: the paper's; its whole budget goes to training, see `training_only`.
-    parameter: the config's key for the cell's value, such as `lr` or `train_loop_config/lr`.
-    budget: oracle calls over all trials, for a search without a plan: very short trials over eight
-        decades first, then finer and longer ones around the best.
-    resume: with a budget, for a trainable that reports checkpoints: trials go on from earlier
-        ones, whose checkpoint is `config["checkpoint"]`; it is None where a trial begins at x0.
-    metric, mode: what the trainable reports; where left out, those given to Tune.
-    budget_key: the config's key for the cell's oracle calls.
-    count: what the trainable reports its oracle calls as.
-    window: the score is the mean over so many last reports (the paper's window).
+    plan: the paper's plan; its whole budget goes to training, see `training_only`.
+    parameter: the config key for the step size, such as `lr` or `train_loop_config/lr`.
+    budget: for a search without a plan, the oracle calls of all trials: first very short trials
+        over eight decades, then finer and longer ones around the best.
+    resume: with a budget, for a trainable that reports checkpoints: trials continue from earlier
+        ones. `config["checkpoint"]` is the checkpoint to load, None if the trial starts at x0.
+    metric, mode: the metric that the trainable reports; by default those given to Tune.
+    budget_key: the config key for the cell's number of oracle calls.
+    count: the name under which the trainable reports its oracle calls.
+    window: a cell's score is the mean of this many last reports (the paper's window).
     """
 
     def __init__(
@@ -297,21 +297,21 @@ class PlanSearcher(TuneSearcher):
 
     @property
     def stopper(self) -> Callable[[str, Mapping[str, Any]], bool]:
-        """For `stop=`: ends a trial at its budget if its own loop does not."""
+        """A function for Tune's `stop=` that ends a trial when its budget is spent."""
         key, count = self._budget_key, self._count
         return lambda trial, row: bool(row.get(count, 0) >= unflattened_lookup(key, row["config"]))
 
     def set_search_properties(
         self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any
     ) -> bool:
-        """Take metric and mode where none were given; refuse what would have to be sampled."""
+        """Use Tune's metric and mode if none were given; refuse a config with a search space."""
         drawn(config, None)
         if self._metric in (None, metric):
             self._metric, self._mode = metric, mode or self._mode
         return True
 
     def meet(self, run: TuneRun) -> None:
-        # Tune says it by itself only where there is a config.
+        # Tune calls it itself only if there is a config.
         self.set_search_properties(run.metric, run.mode, {})
         if self._metric is None or self._mode is None:
             got = f"{self._metric!r}, {self._mode!r}"
@@ -339,7 +339,7 @@ class PlanSearcher(TuneSearcher):
 
     def hear(self, trial_id: str, result: dict[str, Any]) -> None:
         with contextlib.suppress(KeyError, TypeError, ValueError):
-            value = float(result[self._metric or ""])  # also of NumPy or torch
+            value = float(result[self._metric or ""])  # NumPy and torch scalars, too
             value = -value if self._mode == "max" else value
             self.ledger.hear(trial_id, result.get("training_iteration", 0), value)
 
@@ -349,7 +349,7 @@ class PlanSearcher(TuneSearcher):
 
     @property
     def best(self) -> BestCell:
-        """The best cell so far: its index, its trial and its score; raises where there is none."""
+        """The best cell so far, with its trial and score; raises an error if there is none."""
         return self.ledger.best
 
     @property
@@ -358,20 +358,20 @@ class PlanSearcher(TuneSearcher):
 
     @property
     def result(self) -> Result:
-        """The result without a model: that is in the trial called `best.trial`."""
+        """The result without a model; the model is in the trial `best.trial`."""
         self._check()
         return cell_result(self.ledger.search)
 
 
 class GraspProgress(tune.Callback):
-    """Shows phase, oracle calls and best loss: a bar on a terminal, lines in the log elsewhere.
+    """A Tune callback that shows phase, oracle calls and best loss as a bar, or as log lines.
 
     searcher: the `search_alg` of the same run.
     """
 
     def __init__(self, searcher: GraspSearcher) -> None:
         self._searcher = searcher
-        self._reporter: bool | Reporter = True  # made in the process that shows it
+        self._reporter: bool | Reporter = True  # created in the process that shows it
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
         self._reporter = reporter_for(self._reporter)
@@ -383,21 +383,21 @@ class GraspProgress(tune.Callback):
 
 
 def load_result(experiment: Any) -> Result:
-    """Return the result of a finished experiment: a `ResultGrid`, an analysis, or a local folder.
+    """Return the result of a finished experiment, without a module: use `result.restore(model)`.
 
-    It has no model: put its weights into one of yours with `result.restore(model)`.
+    experiment: a `ResultGrid`, an analysis, or the experiment's local folder.
     """
     rows: Any = experiment if isinstance(experiment, tune.ResultGrid) else None
     for item in rows or getattr(experiment, "trials", None) or ():
         if item.checkpoint and (item.config or {}).get(KEY, {}).get("task") == SELECT.id:
             with item.checkpoint.as_directory() as folder:
-                if (Path(folder) / "result.json").exists():  # else one of the user's function
+                if (Path(folder) / "result.json").exists():  # not a checkpoint of the user's
                     return Result.load(folder)
     path = Path(str(getattr(experiment, "experiment_path", experiment)))
     if last := sorted(path.glob(f"{FOLDER}/*/result.json"), key=os.path.getmtime):
         return Result.load(last[-1].parent)
-    states = sorted(path.glob("searcher-state-*"))  # named by time; Tune copies them in any order
+    states = sorted(path.glob("searcher-state-*"))  # names contain the time; file times may differ
     saved = read_json(states[-1], STATE_LIMIT) if states else {}
     if "cells" not in saved:
         raise SearchError(f"{path}: there is no result in it; was it stopped before its end?")
-    return cell_result(CellSearch.from_state(saved["cells"]))  # of the user's own trainable
+    return cell_result(CellSearch.from_state(saved["cells"]))  # the user's own trainable

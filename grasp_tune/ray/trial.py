@@ -1,7 +1,7 @@
-"""Inside a trial of Tune: its task, its reports, and training functions of the user's own.
+"""What runs inside a Tune trial: its task, its reports, and the user's own training functions.
 
-The task is in the trial's config and does not depend on the trial's id: a trial that Tune restarts
-gets another id and runs the same task.
+The task is in the trial's config and does not depend on the trial's id. So a trial that Tune
+restarts under another id runs the same task.
 """
 
 import inspect
@@ -29,12 +29,12 @@ from grasp_tune.runtime.lane_sharing import LaneSharing
 from grasp_tune.runtime.result import Result
 from grasp_tune.runtime.shared_sweep import SharedTrial, Work
 
-KEY = "grasp"  # the one key in a trial's config that is ours
+KEY = "grasp"  # our only key in a trial's config
 
 
 def to_config(work: Work, metric: str | None = None) -> dict[str, Any]:
-    """Return the config of a trial, with words for people; `metric` is wanted in all its rows."""
-    # In a list: of any other object Tune's TensorBoard logger says, per trial, that it left it out.
+    """Return a trial's config, readable in tables; `metric` is a column of all its reports."""
+    # In a list, because Tune's TensorBoard logger warns in each trial about any other object.
     return {KEY: {**work.words, "run": work.run, "work": [work], "metric": metric}}
 
 
@@ -46,16 +46,16 @@ def work_in(config: Mapping[str, Any]) -> Work:
 
 
 def trial_name(trial: Trial) -> str:
-    """Return what Tune calls a trial and its folder: `train-run007_sgd_0.012_120calls_2b9c1f04`."""
+    """Return the name of a trial and its folder: `train-run007_sgd_0.012_120calls_2b9c1f04`."""
     words = trial.config[KEY]
     calls = f"{words['budget']}calls" if words["budget"] else None
     parts = [words["task"], words.get("base"), words.get("value"), calls, trial.trial_id]
-    # An optimizer of the user's may be called anything.
+    # The user's optimizer may have any name.
     return re.sub(r"[^A-Za-z0-9_.+-]", "-", "_".join(filter(None, parts)))[:200]
 
 
 def report(row: dict[str, Any], result: Result | None = None) -> None:
-    """Report to Tune, with the chosen model as a checkpoint where there is a result."""
+    """Report a row to Tune; if there is a result, with the chosen model as a checkpoint."""
     with tempfile.TemporaryDirectory() as folder:
         if result is not None:
             result.save(folder)
@@ -64,24 +64,24 @@ def report(row: dict[str, Any], result: Result | None = None) -> None:
 
 
 def tune_trial(config: Mapping[str, Any], silence: float = 0.0) -> SharedTrial:
-    """Return the trial of Tune in which this process works; `silence` as `SharedTrial` takes it."""
+    """Return the Tune trial of this process; for `silence` see `SharedTrial`."""
     work, context = work_in(config), tune.get_context().get_storage()
     storage = partial(sweep_storage, context, work.run)
     return SharedTrial(work, storage, report, config[KEY]["metric"], silence)
 
 
-_SHARING = LaneSharing()  # of the lanes of tasks that run one after the other in this process
+_SHARING = LaneSharing()  # measured speeds, kept for all tasks of this process
 
 
 class GraspTrainable(FunctionTrainable):
-    """Runs one task of a sweep; made by `grasp_trainable`."""
+    """A Tune trainable that runs one task of a sweep; created by `grasp_trainable`."""
 
     make_problem: ClassVar[Callable[..., TorchProblem]]
-    kept: ClassVar[tuple[Any, Worker | None]] = None, None  # for the next trial in this process
+    kept: ClassVar[tuple[Any, Worker | None]] = None, None  # reused by this process's next trial
 
     @classmethod
     def problem(cls, constants: Mapping[str, Any], given: Mapping[str, Any]) -> TorchProblem:
-        """Return a fresh problem; `given` are the parameters of `tune.with_parameters`."""
+        """Return a new problem; `given` are the parameters of `tune.with_parameters`."""
         signature = inspect.signature(cls.make_problem)
         for arguments in ([], [dict(constants)]):
             try:
@@ -103,13 +103,13 @@ class GraspTrainable(FunctionTrainable):
     def worker(
         cls, work: Work, context: Any, constants: Any, given: Any, uncounted: object = None
     ) -> Worker:
-        """Return a worker in this process, which may be one beside the trial's."""
+        """Return a worker for this process, which may be the trial's or a companion's."""
         storage, problem = sweep_storage(context, work.run), cls.problem(constants, given)
         count = storage.calls.counter()
         return Worker(problem, work.seed, storage.store, work.bases, count)
 
     def setup(self, config: dict[str, Any], **given: Any) -> None:
-        self._given = given  # by `tune.with_parameters`
+        self._given = given  # from `tune.with_parameters`
         load_compiler()
         super().setup(config)
 
@@ -121,7 +121,7 @@ class GraspTrainable(FunctionTrainable):
         key, context = (constants, trial.storage.path, trial.seed), tune.get_context().get_storage()
         make = partial(self.worker, trial.work, context, constants, self._given)
         known, worker = self.kept
-        type(self).kept = None, None  # a worker that is cut off may have its model anywhere
+        type(self).kept = None, None  # an interrupted worker leaves its model at an unknown point
         with trial.faults():
             worker = worker if worker is not None and known == key else make()
             worker.oracle.count = trial.count
@@ -136,13 +136,13 @@ class GraspTrainable(FunctionTrainable):
 def grasp_trainable(
     make_problem: Callable[..., TorchProblem], *, cpus: float = 1.0, gpus: float = 0.0
 ) -> type[GraspTrainable]:
-    """Return a trainable for `GraspSearcher` that trains the problem which `make_problem` builds.
+    """Return a trainable for `GraspSearcher` that trains the problem from `make_problem`.
 
-    make_problem: called once in every worker process, without arguments, or with the constants of
-        the config where it takes one. Load large data in it, or share them by `ray.put` or
+    make_problem: called once in each worker process, without arguments, or with the constants of
+        the config if it takes an argument. Load large data in it, or share them with `ray.put` or
         `tune.with_parameters(grasp_trainable(make_problem), data=...)`.
-    cpus, gpus: what a task reserves; fractions let tasks share. `tune.with_resources` takes a
-        function, too, which may look at `config["grasp"]["phase"]`.
+    cpus, gpus: what a task reserves; fractions let tasks share. For needs that depend on the phase,
+        pass `tune.with_resources` a function of `config["grasp"]["phase"]`.
     """
     if isinstance(make_problem, TorchProblem) or not callable(make_problem):
         kind = type(make_problem).__name__
@@ -154,7 +154,7 @@ def grasp_trainable(
 
 
 def optimizer(model: Groups, config: Mapping[str, Any] | None = None) -> TaskOptimizer:
-    """Return the optimizer of this trial, in a function that Tune runs with `GraspSearcher`.
+    """Return an optimizer that runs this trial's task, for your own function with `GraspSearcher`.
 
         def train(config):
             model = ...
@@ -165,10 +165,10 @@ def optimizer(model: Groups, config: Mapping[str, Any] | None = None) -> TaskOpt
 
         tune.run(train, search_alg=GraspSearcher(budget=10_000))
 
-    model: the model, its parameters, or parameter groups; on its device, with its first weights.
-    config: what the function was given; needed only where another thread calls this.
+    model: the model, its parameters, or parameter groups; on its device, with initial weights.
+    config: the argument of your function; only needed if you call this from another thread.
     """
-    # The first call is told: where a loop ends early, Tune knows.
+    # The first call is reported, so that Tune has a result if the loop ends early.
     trial = tune_trial(config_around() if config is None else config, silence=math.inf)
     return TaskOptimizer(model, trial)
 
@@ -176,13 +176,13 @@ def optimizer(model: Groups, config: Mapping[str, Any] | None = None) -> TaskOpt
 def train(problem: TorchProblem, budget: int, **how: Any) -> float:
     """Train a problem without a learning rate in this trial, and return its loss.
 
-    Reports the best `loss` after each part of the training, so that schedulers work, and at last
-    the loss over all rows of `validation` (or of the data) with `oracle_calls`, the chosen `step`
-    and the model as a checkpoint, which `Result.load` reads.
+    It reports the best `loss` after each part of the training, so that schedulers work. The last
+    report has the loss over all rows of `validation` (or of the data), `oracle_calls`, the chosen
+    `step`, and the model as a checkpoint for `Result.load`.
 
-    problem: what the trial's config makes of model, loss and data.
+    problem: the model, loss and data for this trial's config.
     budget: T, the oracle calls of this trial.
-    how: method, schedule, seed and ensemble, as `grasp_tune.minimize` takes them.
+    how: method, schedule, seed and ensemble, as in `grasp_tune.minimize`.
     """
 
     def told(part: int, best: float, calls: int) -> None:

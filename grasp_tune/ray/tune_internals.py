@@ -1,7 +1,7 @@
-"""Everything that relies on private parts of Ray Tune, and what happens where they have changed.
+"""All code that relies on private parts of Ray Tune.
 
-Tune tells a searcher nothing about the run around it, so that is looked for among the callers of
-`suggest`. Two of its defaults would ruin a sweep: `num_samples=1` and `reuse_actors=False`. Where
+Tune tells a searcher nothing about the run around it, so the run is found among the callers of
+`suggest`. Two of Tune's defaults would ruin a sweep: `num_samples=1` and `reuse_actors=False`. If
 the private parts have changed, a warning names the public option to pass instead.
 """
 
@@ -31,23 +31,23 @@ from grasp_tune.runtime.store import SHARED
 
 logger = logging.getLogger(__name__)
 
-FOLDER = "grasp"  # of all sweeps, below the experiment's folder
-TRIALS = 1_000_000  # more than any sweep has; Tune prints the number, so not the largest integer
-PENDING = 64  # trials queued ahead at most: enough to fill a cluster, few enough to stay cheap
+FOLDER = "grasp"  # the folder of all sweeps, inside the experiment's folder
+TRIALS = 1_000_000  # more than any sweep has; not the largest integer, because Tune prints it
+PENDING = 64  # most trials queued ahead: enough to fill a cluster, few enough to stay cheap
 
 
 @dataclass(frozen=True, eq=False)
 class TuneRun:
-    """The run whose `suggest` is being answered."""
+    """The Tune run that is calling `suggest`."""
 
     generator: SearchGenerator
-    controller: Any  # None where it was not found
+    controller: Any  # None if it was not found
     metric: str | None = None
     mode: str | None = None
 
     @classmethod
     def asking(cls) -> "TuneRun | None":
-        """Return the run that called; None where nobody from Tune did."""
+        """Return the Tune run among the callers, None if there is none."""
         generator, controller = None, None
         for frame, _ in walk_stack(sys._getframe()):
             owner = frame.f_locals.get("self")
@@ -61,9 +61,9 @@ class TuneRun:
         return None if generator is None else cls(generator, controller)
 
     def set_up(self, name: Callable[[Trial], str] | None = None) -> None:
-        """Make the whole sweep run, in reused processes; `name` gives the names of trials."""
+        """Have Tune run all trials, in reused processes; `name` returns a trial's name."""
         scheduler = type(getattr(self.controller, "_scheduler_alg", None))
-        # Not isinstance: those that stop trials early are made from this one, too.
+        # Not isinstance: schedulers that stop trials early are subclasses of this one.
         if scheduler not in (type(None), FIFOScheduler):
             words = "which stops trials, against the plan's budgets; leave `scheduler` out"
             raise InputError(f"scheduler: got {scheduler.__name__}, {words}")
@@ -75,14 +75,14 @@ class TuneRun:
         if grow is not None and "TUNE_MAX_PENDING_TRIALS_PG" not in os.environ:
             cpus = int(ray.cluster_resources().get("CPU", 1.0))
             now = getattr(self.controller, "_max_pending_trials", 1)
-            grow(max(now, min(PENDING, 2 * cpus)))  # without it the cluster fills up one by one
-        if spec := self.spec:  # otherwise trials keep Tune's own names
+            grow(max(now, min(PENDING, 2 * cpus)))  # else the cluster fills up one trial at a time
+        if spec := self.spec:  # else trials keep Tune's own names
             for key in ("trial_name_creator", "trial_dirname_creator"):
                 spec[key] = spec.get(key) or name
             spec["storage"] = self.storage
 
     def live(self) -> dict[str, Mapping[str, Any]]:
-        """Return the configs of the trials that have not ended, by trial id, if they are known."""
+        """Return the configs of unfinished trials by trial id, as far as they are known."""
         trials: list[Trial] = getattr(self.controller, "get_trials", list)()
         over = (Trial.TERMINATED, Trial.ERROR)
         return {item.trial_id: item.config for item in trials if item.status not in over}
@@ -91,7 +91,7 @@ class TuneRun:
         return getattr(self.controller, "get_trial", lambda trial_id: None)(trial_id)
 
     def error_of(self, trial_id: str) -> str:
-        """Return why a trial failed; raise where its trainable, and so all, cannot be loaded."""
+        """Return why a trial failed; raise an error if its trainable cannot be loaded at all."""
         path = Path(getattr(self.trial(trial_id), "error_file", None) or "-")
         text = path.read_text(errors="replace") if path.is_file() else ""
         _, said, after = text.partition("failed to import on the worker")
@@ -103,17 +103,17 @@ class TuneRun:
 
     @property
     def spec(self) -> dict[str, Any]:
-        """What Tune was told: trainable (`run`), `config`, `storage`; empty if unknown."""
+        """The experiment's trainable (`run`), `config` and `storage`; empty if unknown."""
         return getattr(getattr(self.generator, "_experiment", None), "spec", {})
 
     @property
     def storage(self) -> Any:
-        """The experiment's storage as it is now, for a restored one may have been moved."""
+        """The experiment's current storage; a restored experiment may have been moved."""
         return getattr(self.controller, "_storage", None) or self.spec.get("storage")
 
     @property
     def trainable(self) -> type | None:
-        with contextlib.suppress(ImportError):  # else another kind is not refused beforehand
+        with contextlib.suppress(ImportError):  # then an unsuitable trainable is not refused early
             from ray.tune.registry import get_trainable_cls
 
             if isinstance(name := self.spec.get("run"), str):
@@ -129,13 +129,13 @@ def _set(owner: object, field: str, value: object, advice: str) -> None:
 
 
 def storage_of(context: Any) -> tuple[Any, str] | None:
-    """Return file system (pyarrow) and folder of all sweeps in an experiment's storage."""
+    """Return the pyarrow file system and the folder of all sweeps in an experiment's storage."""
     path = getattr(context, "experiment_fs_path", None)
     return None if path is None else (context.storage_filesystem, f"{path}/{FOLDER}")
 
 
 def sweep_storage(context: Any, run: str) -> SharedStorage:
-    """Return a sweep's folder in the experiment's storage, as this machine sees it."""
+    """Return a sweep's storage in the experiment's storage; raise if this machine cannot see it."""
     if (found := storage_of(context)) is None:
         raise SearchError("this trainable has no storage: run it with Ray Tune")
     try:
@@ -148,7 +148,7 @@ def sweep_storage(context: Any, run: str) -> SharedStorage:
 
 
 def config_around() -> Mapping[str, Any]:
-    """Return the config of the function that Tune runs in this thread."""
+    """Return the config of the training function that Tune runs in this thread."""
     for frame, _ in walk_stack(sys._getframe()):
         if isinstance(owner := frame.f_locals.get("self"), FunctionTrainable):
             return dict(owner.config)
@@ -157,10 +157,10 @@ def config_around() -> Mapping[str, Any]:
 
 
 def drawn(config: Mapping[str, Any], seed: int | None) -> dict[str, Any]:
-    """Return the entries of a config that are to be sampled, as constants of a whole sweep.
+    """Return the sampled entries of a config, which are constants of the whole sweep.
 
-    Each value is a function of the seed and its key. Raises, naming the key, where there is no
-    seed, and for a grid or a function of the trial.
+    Each value depends only on the seed and its key. Without a seed, or for a grid or a function of
+    the trial, it raises an error that names the key.
     """
     _, domains, grids = parse_spec_vars(dict(config))
     found = copy.deepcopy({path[0]: config[path[0]] for path, _ in domains})
