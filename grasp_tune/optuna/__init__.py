@@ -1,4 +1,4 @@
-"""The Optuna body: the plan as a sampler, and the whole method as trials of one study."""
+"""grasp_tune with Optuna: step sizes from a sampler, or the whole method as trials of a study."""
 
 from typing import TYPE_CHECKING
 

@@ -1,6 +1,6 @@
-"""A sweep on a study as the report's figures, for notebooks and for optuna-dashboard.
+"""The report's figures for a sweep on a study, for notebooks and for optuna-dashboard.
 
-Both read what is on the study, so they can be drawn by any process, during the sweep or after it.
+They only read the study, so any process can draw them, during the sweep or after it.
 """
 
 import math
@@ -23,7 +23,7 @@ LOSS_ID, RUNGS_ID = "grasp-loss", "grasp-rungs"
 
 
 def loss_figure(study: optuna.Study) -> Any:
-    """Return the last loss of each run against its step size, sized by its oracle calls."""
+    """Return a figure of each run's last loss against its step size; dot sizes show its calls."""
     from grasp_tune.report.figures import run_scatter
 
     runs, chosen, plan = _runs(study)
@@ -33,7 +33,7 @@ def loss_figure(study: optuna.Study) -> Any:
 
 
 def rung_figure(study: optuna.Study) -> Any:
-    """Return the loss of each run after each of its parts: who went on, and who won."""
+    """Return a figure of each run's loss after each of its parts; the chosen run is marked."""
     from grasp_tune.report.figures import line_figure
 
     runs, chosen, _ = _runs(study)
@@ -46,7 +46,7 @@ def rung_figure(study: optuna.Study) -> Any:
 
 
 def save_figures(study: optuna.Study) -> tuple[str, str]:
-    """Put both figures on the study for optuna-dashboard, in the place of earlier ones."""
+    """Return the ids of both figures, after saving them on the study for optuna-dashboard."""
     dashboard = need("optuna_dashboard", "storage", "save_figures", "optuna-dashboard")
     save = dashboard.save_plotly_graph_object
     save(study, loss_figure(study), graph_object_id=LOSS_ID)
@@ -55,7 +55,7 @@ def save_figures(study: optuna.Study) -> tuple[str, str]:
 
 
 def _runs(study: optuna.Study) -> tuple[Sequence[Run], int, Plan | None]:
-    """Return the runs on a study, which of them was chosen (0: none or x0), and a plan of cells."""
+    """Return the runs on a study, the chosen one (0: none or x0), and the plan if it has cells."""
     if (spec := spec_on(study)) is not None:
         cells = isinstance(spec.schedule, Cells)
         search = CellSearch(spec) if cells else Search(spec)

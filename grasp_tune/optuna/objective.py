@@ -1,7 +1,7 @@
-"""The method inside an objective of the user's own: one task a trial, or a whole sweep a trial.
+"""The method inside the user's own objective: one task per trial, or a whole sweep per trial.
 
-With `TaskSampler` each trial runs one task. Its outcome is written on the trial, which is then
-pruned, since a task is no result. The last trial has the chosen weights; its value counts.
+With `TaskSampler` each trial runs one task, writes its outcome on the trial and is then pruned.
+Only the last trial has a value: that of the chosen weights.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ from grasp_tune.runtime.result import Result
 
 
 def optimizer(trial: Trial, model: Groups) -> TaskOptimizer:
-    """Return the optimizer of this trial, in an objective of a study with a `TaskSampler`.
+    """Return an optimizer that runs this trial's task; the study's sampler must be a `TaskSampler`.
 
         def objective(trial):
             model = ...
@@ -45,8 +45,8 @@ def optimizer(trial: Trial, model: Groups) -> TaskOptimizer:
         study = optuna.create_study(sampler=TaskSampler(budget=10_000))
         study.optimize(objective)  # ends by itself
 
-    trial: what the objective was given.
-    model: the model, its parameters, or parameter groups; on its device, with its first weights.
+    trial: the argument of the objective.
+    model: the model, its parameters, or parameter groups; on its device, with initial weights.
     """
     sampler = trial.study.sampler
     if not isinstance(sampler, TaskSampler):
@@ -58,19 +58,19 @@ def optimizer(trial: Trial, model: Groups) -> TaskOptimizer:
 
 
 def train(trial: Trial, problem: TorchProblem, budget: int, **how: Any) -> float:
-    """Train a problem without a learning rate, and return its loss: an objective in one line.
+    """Train a problem without a learning rate in this trial, and return its loss.
 
         def objective(trial):
             width = trial.suggest_int("width", 8, 512, log=True)
             return grasp_tune.optuna.train(trial, make_problem(width), budget=1_000)
 
-    trial: is reported the best loss after each part of the training, so that pruners work, and
-        holds `oracle_calls` and the chosen `step` as user attributes.
-    problem: what the trial's other parameters make of model, loss and data.
-    budget: T, the oracle calls of this trial.
-    how: method, schedule, seed and ensemble, as `grasp_tune.minimize` takes them.
+    The loss is over all rows of `validation`, or of the data if there is no validation data.
 
-    The loss is that over all rows of `validation`, or of the data where there is none.
+    trial: gets the best loss so far after each part of the training, so that pruners work, and
+        `oracle_calls` and the chosen `step` as user attributes.
+    problem: the model, loss and data for this trial's other parameters.
+    budget: T, the oracle calls of this trial.
+    how: method, schedule, seed and ensemble, as in `grasp_tune.minimize`.
     """
     if trial.study.directions == [StudyDirection.MAXIMIZE]:
         text = "the study maximizes, but train returns a loss (1 - metric where a metric decides)"
@@ -86,17 +86,17 @@ def train(trial: Trial, problem: TorchProblem, budget: int, **how: Any) -> float
     loss = found.pop("loss")
     for name, value in found.items():
         trial.set_user_attr(name, value)
-    return loss if math.isfinite(loss) else math.inf  # Optuna takes NaN for a failure
+    return loss if math.isfinite(loss) else math.inf  # Optuna treats NaN as a failed trial
 
 
 class TaskSampler(StudySampler):
-    """Runs the whole method on an objective that calls `grasp_tune.optuna.optimizer(trial, model)`.
+    """A sampler that runs the whole method on an objective which calls `optimizer(trial, model)`.
 
-    budget: T, the oracle calls (steps of the objective's loop) over all trials.
-    method, schedule: as `grasp_tune.minimize` takes them.
+    budget: T, the oracle calls (steps of the objective's loop) of all trials.
+    method, schedule: as in `grasp_tune.minimize`.
     seed: fixes the method's choices, the minibatches of a shuffling loader, and the values of other
-        parameters that the objective suggests: they are the same in all trials.
-    artifact_store, timing: as `grasp_tune.optuna.run` takes them.
+        parameters that the objective suggests; these are the same in all trials.
+    artifact_store, timing: as in `grasp_tune.optuna.run`.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class TaskSampler(StudySampler):
         return Assignments(log, Search(self._spec), store=store)
 
     def result(self, study: Study, place: Callable[[str], Tensors] | None = None) -> Result:
-        """Return the result; the best so far, marked partial, where the search has not ended."""
+        """Return the result; if the search has not ended, the best so far, marked as partial."""
         found = self.assignments(study).learn()
         key = found.search.partial().key
         tensors = found.best_tensors(found.store) if place is None else place(key)
@@ -139,7 +139,7 @@ class TaskSampler(StudySampler):
 
 
 class ObjectiveTrial:
-    """A trial of an objective; see `loop.task_optimizer.TaskTrial`."""
+    """The trial of an objective, as a `loop.task_optimizer.TaskTrial`."""
 
     def __init__(self, sampler: TaskSampler, trial: Trial) -> None:
         prune_surplus(trial)
@@ -164,7 +164,7 @@ class ObjectiveTrial:
 
     @contextlib.contextmanager
     def faults(self) -> Iterator[None]:
-        """Have a lost checkpoint made again; anything else is the user's to see."""
+        """Have a lost checkpoint made again; any other error reaches the user."""
         try:
             yield
         except CheckpointError as error:

@@ -1,6 +1,6 @@
-"""A step size for an objective of the user's own: the sampler, a trial's budget, and the choice.
+"""Step sizes for the user's own objective: the sampler, a trial's budget, and the choice.
 
-A trial is one cell of a search for the step size, or of the paper's plan. Trials may upload
+Each trial runs one cell of a step size search, or of the paper's plan. Trials can upload
 candidates as artifacts; `select` returns the best of them.
 """
 
@@ -38,14 +38,14 @@ from grasp_tune.schedules.cells import Cells, CellSearch, cell_id, cell_of, cell
 
 
 class CellLog(StudyLog):
-    """The cells of a sweep on a study: a trial's value is the score of its cell."""
+    """The log of a sweep over cells on a study; a trial's value is the score of its cell."""
 
     def shown(self, task: Any) -> dict[str, Json]:
         label = super().shown(task)[TASK]
         if task is None:
             return {TASK: {**label, "index": 0}}
         (part,) = task.segments
-        keep = [call - part.start for call in part.keep]  # in the trial's own calls
+        keep = [call - part.start for call in part.keep]  # counted from the start of the trial
         parent = self.last_trial(cell_id(place_of(part.origin)[0])).number if part.origin else None
         own = {"keep": keep, "attempt": label["turn"] + 1, "start": part.start, "parent": parent}
         return {TASK: {**label, **encode(cell_of(task)), **own}}
@@ -66,21 +66,21 @@ class CellLog(StudyLog):
 
 
 class GraspSampler(StudySampler):
-    """Gives each trial a step size and a number of oracle calls, and ends the study by itself.
+    """A sampler that gives each trial a step size and a number of oracle calls, and ends the study.
 
-    `GraspSampler(budget=10_000)` searches: very short trials over eight decades of step sizes
-    first, then finer and longer ones around the best, and the last with most of the budget. It
-    needs no range and no gradient. `GraspSampler(plan)` runs the cells of the paper's plan.
+    `GraspSampler(budget=10_000)` searches without a range or a gradient: first very short trials
+    over eight decades of step sizes, then finer and longer ones around the best, and last a trial
+    with most of the budget. `GraspSampler(plan)` runs the cells of the paper's plan.
 
-    plan: what `NonConvex().plan(...)` and the like return, for the paper's grid.
-    parameter: the name that the objective passes to `suggest_float`, with any range that holds the
-        value; `sampler.distribution` is the range that holds all of them.
-    budget: oracle calls over all trials, for the search; not with a plan, which has its own.
-    resume: with a budget, for an objective that keeps checkpoints: trials go on from earlier ones,
-        as `grasp_budget(trial).parent` says.
+    plan: the return value of `NonConvex().plan(...)` or of another method's `plan`.
+    parameter: the name that the objective passes to `suggest_float`, with any range that contains
+        the value; `sampler.distribution` contains all of them.
+    budget: the oracle calls of all trials; not with a plan, which has its own budget.
+    resume: with a budget, for an objective that saves checkpoints: trials continue from earlier
+        ones, see `grasp_budget(trial).parent`.
     seed: fixes the values of other parameters, and which iterates become candidates.
-    independent_sampler: samples the other parameters; by default uniformly, each value a function
-        of (seed, cell, name), so that it does not matter how many processes there are.
+    independent_sampler: samples the other parameters; by default uniformly, from (seed, cell,
+        name) alone, so that the number of processes does not matter.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class GraspSampler(StudySampler):
     ) -> None:
         if not isinstance(parameter, str) or not parameter:
             raise InputError(f"parameter: got {parameter!r}, expected a name such as 'lr'")
-        if not isinstance(plan, SweepSpec):  # which is that of a study
+        if not isinstance(plan, SweepSpec):  # a SweepSpec was read from a study
             plan = replace(Cells.of(plan, budget, resume), parameter=parameter).spec(seed)
         if not isinstance(plan.schedule, Cells):
             raise InputError(
@@ -117,10 +117,11 @@ class GraspSampler(StudySampler):
         study: Study | None = None,
         **options: Any,
     ) -> "GraspSampler":
-        """Return the sampler of the paper's plan for a problem: probes at x0 and plans.
+        """Return a sampler that runs the paper's plan for a problem; it probes at x0 first.
 
-        study: the plan is written there, and a process that finds one there does not probe: that
-            is how further processes join, or a study goes on, without a second probe.
+        problem, budget, method, seed: as in `grasp_tune.minimize`.
+        parameter: as in the class; by default `lr`, or `radius` where that is searched.
+        study: holds the plan; if it has one already, no second probe is needed.
         options: `independent_sampler`.
         """
         found = None if study is None else on_study.spec_on(study)
@@ -131,44 +132,44 @@ class GraspSampler(StudySampler):
 
     @classmethod
     def from_study(cls, study: Study, **options: Any) -> "GraspSampler":
-        """Return the sampler whose plan is written on the study, for a process that joins it."""
+        """Return a sampler for the plan on the study, so that another process can join it."""
         if (found := on_study.spec_on(study)) is None:
             raise InputError(f"study {study.study_name!r} has no plan of a GraspSampler yet")
         return cls(found, **options)
 
     @property
     def plan(self) -> Plan:
-        """The paper's plan; `InputError` where the sampler searches without one."""
+        """The paper's plan; raises `InputError` if the sampler searches without one."""
         if self.cells.plan is None:
             raise InputError("plan: this sampler was made with a budget, and searches without one")
         return self.cells.plan
 
     @property
     def distribution(self) -> FloatDistribution:
-        """The range that holds every cell's value, for `suggest_float` or `study.ask`."""
+        """A range that contains every cell's value, for `suggest_float` or `study.ask`."""
         return FloatDistribution(*self.cells.values, log=True)
 
     def suggest(self, trial: Trial) -> float:
-        """Return the trial's step size or radius; `suggest_float` with the right range."""
+        """Return the trial's step size or radius, by `suggest_float` with the right range."""
         kind = self.distribution
         return trial.suggest_float(self.parameter, kind.low, kind.high, log=True)
 
     def is_exhausted(self, study: Study) -> bool:
-        """Return whether every cell has a trial that has not failed, for loops of `study.ask`."""
+        """Return whether no cell is left, unless a running one fails; for loops of `study.ask`."""
         return self.assignments(study).exhausted()
 
     def lost_cells(self, study: Study) -> tuple[Cell, ...]:
-        """Return the cells whose trials failed too often; they are not issued again."""
+        """Return the cells whose trials failed too often; they are not tried again."""
         found = self.assignments(study).learn()
         return tuple(cell_of(found.search.tasks[key]) for key in found.search.lost)
 
     def sample_independent(self, study: Study, trial: FrozenTrial, name: str, kind: Any) -> Any:
-        """Return the cell's value for our parameter, the other sampler's for any other."""
+        """Return the cell's value for our parameter; the other sampler draws all others."""
         label = label_of(trial)
         if name == self.parameter and label.get("index"):
             value, (low, high), wide = label["value"], self.cells.source.range, self.distribution
             if isinstance(kind, FloatDistribution) and kind.step is None:
-                # The last cell stands at or above the end of the plan's own range: it runs there.
+                # The last cell may lie above the plan's range; then it runs at the range's end.
                 if kind.low <= low and high <= kind.high < value:
                     return float(kind.high)
                 if kind.low <= value <= kind.high:
@@ -190,23 +191,21 @@ class GraspSampler(StudySampler):
         return Assignments(CellLog(study, self._spec), CellSearch(self._spec), self.parameter)
 
     def _void(self, study: Study, trial: FrozenTrial, why: str) -> None:
-        """Take the cell from a trial that does not run it: it is issued again."""
+        """Take the cell from a trial that does not run it, so that another trial gets it."""
         on_study.show_trial(study, trial, {TASK: {**trial.user_attrs[TASK], "void": True}})
         warnings.warn(f"trial {trial.number}: {why}", stacklevel=3)
 
 
 class Budget:
-    """Iterates over a trial's oracle calls, 0, 1, 2, ..., and ends normally, so that it completes.
+    """An iterator over a trial's oracle calls: 0, 1, 2, ... until its budget is spent.
 
-    With `GraspSampler(..., resume=True)` a trial may go on from an earlier one: `parent` is the
-    number of the trial whose checkpoint the objective loads, and the calls are counted from
-    `start`; `parent` is None where the trial begins at x0.
+    With `GraspSampler(..., resume=True)` a trial may continue an earlier one. `parent` is then the
+    number of the trial whose checkpoint the objective loads, and calls are counted from `start`.
+    `parent` is None if the trial starts at x0.
 
-    trial: what the objective was given.
-    per_step: oracle calls of one optimizer step; 2 for UniXGrad.
+    trial: the argument of the objective. If no cell was left for it, `TrialPruned` is raised.
+    per_step: oracle calls per optimizer step; 2 for UniXGrad.
     calls: the budget of a trial that has no cell because its value was enqueued.
-
-    Raises `TrialPruned` in a trial for which no cell was left.
     """
 
     def __init__(self, trial: Trial, *, per_step: int = 1, calls: int | None = None) -> None:
@@ -222,8 +221,8 @@ class Budget:
         self.keep: tuple[int, ...] = tuple(self._label.get("keep", ()))
         self.start: int = self._label.get("start", 0)
         self.parent: int | None = self._label.get("parent")
-        self.spent = 0  # oracle calls of this trial, those of the step under way included
-        self.done = 0  # oracle calls of the steps that are behind us
+        self.spent = 0  # oracle calls of this trial, including the current step
+        self.done = 0  # oracle calls of the completed steps
         self._kept = set[int]()
 
     def __iter__(self) -> Iterator[int]:
@@ -234,13 +233,13 @@ class Budget:
         self.close()
 
     def close(self) -> None:
-        """Write on the trial what it used; the loop does so at its end, a `break` does not."""
+        """Save the calls that the trial used; the loop does this at its end, but not on `break`."""
         self._trial.set_user_attr(CALLS, self.spent)
 
     def offer(self, model: nn.Module, artifact_store: ArtifactStore) -> bool:
-        """Upload the model where its iterate is one that the plan wants; return whether it was.
+        """Return whether the plan wants this iterate as a candidate, after uploading it if so.
 
-        Call it first thing in each step, and once after the loop.
+        Call it at the beginning of each step, and once after the loop.
         """
         at_end = self.done + self._step > self.total
         due = {call for call in self.keep if call <= self.done or at_end} - self._kept
@@ -255,8 +254,8 @@ class Budget:
 def grasp_budget(trial: Trial, *, per_step: int = 1, calls: int | None = None) -> Budget:
     """Return the trial's oracle calls to loop over; the loop ends when they are spent.
 
-    trial: what the objective was given.
-    per_step: oracle calls of one optimizer step; 2 for UniXGrad.
+    trial: the argument of the objective. If no cell was left for it, `TrialPruned` is raised.
+    per_step: oracle calls per optimizer step; 2 for UniXGrad.
     calls: the budget of a trial that has no cell because its value was enqueued.
     """
     return Budget(trial, per_step=per_step, calls=calls)
@@ -272,16 +271,16 @@ def select(
 ) -> Result:
     """Return the best of the candidates that the trials uploaded, scored on fresh samples.
 
-    The choice and its certificate are written on the study. Costs what the plan sets aside for the
-    choice, and the probe at x0 where the plan was not made by `GraspSampler.for_problem`.
+    The choice and its certificate are written on the study. This costs the calls that the plan
+    reserves for it, and a probe at x0 if `GraspSampler.for_problem` did not make the plan.
 
-    study: where the trials of a plan have ended.
+    study: the study, after the trials of its plan have ended.
     problem: the same model, loss and data as the objective's.
     artifact_store: where the trials uploaded their candidates.
-    by: `loss` compares losses: of `validation` where the problem has it, else of fresh training
-        minibatches. `gradient` is the paper's rule for a plan of `NonConvex`: the norm of the mean
-        gradient, which is also small where a network is dead.
-    method: needed only where the plan's method has a base optimizer of the user's own.
+    by: `loss` compares losses on `validation`, or on fresh training minibatches if the problem has
+        none. `gradient` is the paper's rule for a plan of `NonConvex`: the norm of the mean
+        gradient, which is also small if a network is dead.
+    method: only needed if the plan's method has a base optimizer of your own.
     """
     if by not in ("loss", "gradient"):
         raise InputError(f"by: got {by!r}, expected 'loss' or 'gradient'")

@@ -1,7 +1,7 @@
-"""Samplers that give each trial of `study.optimize` a task; processes agree without a lock.
+"""Samplers that give each trial of `study.optimize` a task, in several processes without a lock.
 
-A trial for which there is no task yet waits a little for the tasks that run, and then ends without
-one; so `timeout=` and Ctrl-C end a study in about their time.
+If there is no task for a trial yet, it waits a little for running tasks, and then ends without
+one. So `timeout=` and Ctrl-C end a study with little delay.
 """
 
 import contextlib
@@ -26,8 +26,8 @@ from grasp_tune.runtime.store import discard
 
 logger = logging.getLogger(__name__)
 
-PAUSES = (0.02, 1.0)  # seconds between two looks: the first, and the longest
-WAIT = (1.0, 0.25)  # a trial waits so many seconds, or this share of the wait before it
+PAUSES = (0.02, 1.0)  # seconds between two checks for a task: the first, and the longest
+WAIT = (1.0, 0.25)  # a trial waits for a task this long, in seconds, or this share of idle time
 
 Space = dict[str, BaseDistribution]
 
@@ -38,7 +38,7 @@ class _Held:
 
     task: str
     trial_id: int
-    thread: int = 0  # the thread whose `optimize` runs it; 0 where it was asked for outside
+    thread: int = 0  # the thread whose `optimize` runs it; 0 for `study.ask`
     calls: int = 0
     living: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
@@ -46,7 +46,7 @@ class _Held:
 class Assignments(Ledger):
     """The tasks of one search on one study, as this process knows them.
 
-    parameter: trials that have a value of their own for it take no task.
+    parameter: the name of our parameter; trials with an enqueued value for it get no task.
     store: the checkpoints of a whole sweep, whose last trial holds the choice.
     """
 
@@ -61,15 +61,15 @@ class Assignments(Ledger):
         self._warned = False
 
     def take(self, trial: FrozenTrial) -> None:
-        """Give a trial its task, or none where there is no task within a while."""
+        """Give a trial a task, or none if there is none after a while."""
         thread = threading.get_ident() if in_optimize(self.study) else 0
         for number, held in list(self.held.items()):
-            if thread and held.thread == thread:  # Ctrl-C left it behind in this thread's loop
+            if thread and held.thread == thread:  # left behind in this thread's loop by Ctrl-C
                 end_trial(self.study, held.trial_id, TrialState.FAIL)
                 self.forget(number)
         if self._parameter in trial.system_attrs.get("fixed_params", {}):
             return
-        given = trial.params.get(self._parameter or "")  # of Optuna's retry of one that failed
+        given = trial.params.get(self._parameter or "")  # set if Optuna retries a failed trial
         begun, (pause, longest), front, taken = time.monotonic(), PAUSES, 1, False
         self._idle = self._idle or begun
         patience = max(WAIT[0], WAIT[1] * (begun - self._idle))
@@ -79,8 +79,8 @@ class Assignments(Ledger):
                 self.learn()
                 free = self.log.unclaimed()
                 fits = [t for t in free if given is None or t.segments[0].arm.value == given]
-                # The end of a running task may bring further ones, and its worker may die; whether
-                # the worker of a trial that was asked for by hand lives, nobody can tell.
+                # More tasks may follow when a running one ends or its worker dies. For a trial from
+                # `study.ask`, nobody can tell whether its worker is alive.
                 running = self.log.running()
                 hope = any(self.growing or label_of(item)["worker"] for item in running)
                 late = time.monotonic() - begun > patience
@@ -89,7 +89,7 @@ class Assignments(Ledger):
                     taken = self.log.take(trial, found)
             if not taken:
                 time.sleep(pause * random.uniform(0.5, 1.0))
-                front, pause = FRONT, min(2 * pause, longest)  # not the one that others want, too
+                front, pause = FRONT, min(2 * pause, longest)  # avoid the task that others want
         if found:
             self._idle = None
             held = self.held[trial.number] = _Held(found.id, trial._trial_id, thread)
@@ -98,7 +98,7 @@ class Assignments(Ledger):
                 held.living.enter_context(beating)
 
     def forget(self, number: int, how: Any = None) -> None:
-        """Note that a trial of this process is over, and how, before that is on the study."""
+        """Record how a trial of this process ended, before that is written on the study."""
         if (held := self.held.pop(number, None)) is not None:
             held.living.close()
             if how is not None:
@@ -107,7 +107,7 @@ class Assignments(Ledger):
                     self.ended(held.task, how)
 
     def learn(self) -> "Assignments":
-        """Take in what has ended on the study; return itself."""
+        """Return itself, after reading which tasks have ended on the study."""
         with self._lock:
             while True:
                 while not isinstance(step := self.next(), Step):
@@ -121,16 +121,16 @@ class Assignments(Ledger):
         return self
 
     def exhausted(self) -> bool:
-        """Return whether no task is left to give, now or later, unless a running one fails."""
+        """Return whether no task is left, now or later, unless a running one fails."""
         with self._lock:
             self.log.end_silent()
             self.learn()
             return not (self.log.unclaimed() or self.growing)
 
     def over(self, number: int) -> bool:
-        """Return whether nothing is left for this process after one of its trials."""
+        """Return whether nothing is left to do for this process after one of its trials."""
         with self._lock:
-            exhausted = not self.log.unclaimed() and self.exhausted()  # the first asks no storage
+            exhausted = not self.log.unclaimed() and self.exhausted()  # the cheap check comes first
             running = [item for item in self.log.running() if item.number != number]
         if self.select_failures >= ATTEMPTS:
             self.select_failures = 0  # another `study.optimize` tries again
@@ -145,7 +145,7 @@ class Assignments(Ledger):
         if not running or in_memory(self.study):
             return True
         if any(label_of(item)["worker"] for item in running):
-            return False  # it may die, which the next trial would notice
+            return False  # its worker may die; the next trial would notice
         if not self._warned:
             self._warned = True
             logger.warning(
@@ -158,9 +158,9 @@ class Assignments(Ledger):
 
 
 class StudySampler(BaseSampler):
-    """A sampler that gives each trial a task; `others` samples the parameters that are not ours."""
+    """A sampler that gives each trial a task; the sampler `others` draws the other parameters."""
 
-    parameter = ""  # ours
+    parameter = ""  # the name of our parameter
 
     def __init__(self, others: BaseSampler) -> None:
         self._others = others
@@ -177,7 +177,7 @@ class StudySampler(BaseSampler):
         try:
             self.assignments(study).take(trial)
         except BaseException:
-            end_trial(study, trial._trial_id, TrialState.FAIL)  # not left running for ever
+            end_trial(study, trial._trial_id, TrialState.FAIL)  # else it would run for ever
             raise
         self._others.before_trial(study, trial)
 
@@ -189,7 +189,7 @@ class StudySampler(BaseSampler):
         self._raise_error_if_multi_objective(study)
         prune_surplus(trial)
         found = self._others.sample_relative(study, trial, space) if space else {}
-        # A sampler may keep a search space of its own (TPE with group=True), with our parameter.
+        # A sampler may have its own search space (TPE with group=True) with our parameter in it.
         return {name: value for name, value in found.items() if name in space}
 
     def sample_independent(self, study: Study, trial: FrozenTrial, name: str, kind: Any) -> Any:
@@ -197,25 +197,25 @@ class StudySampler(BaseSampler):
         return self._others.sample_independent(study, trial, name, kind)
 
     def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Any) -> None:
-        """Learn how the trial ended, and end the study's loop when nothing is left to give."""
+        """Record how the trial ended, and stop the study's loop when no task is left."""
         self._others.after_trial(study, trial, state, values)
         found, now = self.assignments(study), copy.copy(trial)
-        now.state, now.values = state, values  # as it will be on the study
+        now.state, now.values = state, values  # as the study will have it
         if trial.number in found.held:
             found.forget(trial.number, found.log.ended(now))
         if found.over(trial.number):
-            with contextlib.suppress(RuntimeError):  # with ask and tell there is no loop to end
+            with contextlib.suppress(RuntimeError):  # with ask and tell there is no loop to stop
                 study.stop()
 
     def reseed_rng(self) -> None:
         self._others.reseed_rng()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_studies": {}}  # they are found again from the study
+        return {**self.__dict__, "_studies": {}}  # rebuilt from the study
 
 
 class Addressed(RandomSampler):
-    """Random values by seed and name, whoever draws them and when; cells differ with `each`."""
+    """A sampler of uniform values from the seed and name alone; with `each`, also from the cell."""
 
     def __init__(self, seed: int, *, each: bool) -> None:
         super().__init__()
@@ -224,13 +224,13 @@ class Addressed(RandomSampler):
     def sample_independent(self, study: Study, trial: FrozenTrial, name: str, kind: Any) -> Any:
         label = label_of(trial)
         place = label["index"] - 1 if label.get("index") else trial.number
-        again = [turn] if (turn := label.get("turn")) else []  # of a cell that failed
+        again = [turn] if (turn := label.get("turn")) else []  # another attempt at a failed cell
         address = (place, *again, name) if self._each else (name,)
         (word,) = words(self._seed, "independent", *address, count=1).tolist()
         return RandomSampler(seed=word >> 32).sample_independent(study, trial, name, kind)
 
 
 def prune_surplus(trial: FrozenTrial | Trial) -> None:
-    """Raise `TrialPruned` in a trial for which no task was left."""
+    """Raise `TrialPruned` if no task was left for this trial."""
     if label_of(trial).get("task") == "":
         raise TrialPruned("every cell or task has been given to a trial")
