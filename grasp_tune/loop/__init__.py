@@ -1,1 +1,1 @@
-"""The user's own training loop as the worker: the whole method behind `torch.optim.Optimizer`."""
+"""The whole method as a `torch.optim.Optimizer`: the user's own training loop is the worker."""

@@ -1,4 +1,4 @@
-"""Lightning: `configure_optimizers` returns a `Grasp`, and this callback does the rest."""
+"""The Lightning callback, for modules whose `configure_optimizers` returns a `Grasp`."""
 
 from typing import Any
 
@@ -13,17 +13,17 @@ AVERAGES = ("WeightAveraging", "StochasticWeightAveraging")  # the first is new 
 
 
 class GraspCallback(Callback):
-    """Logs `opt.figures()`; ends training when the budget is spent.
+    """A Lightning callback that logs `opt.figures()` and ends training when the budget is spent.
 
-    The model then holds the chosen weights, and so does every checkpoint saved from there on;
-    `result` says how they were found. Validation before that sees the point of the run under way.
+    The model then holds the chosen weights, and so does every checkpoint saved after that. `result`
+    says how they were found. Earlier validation uses the current point of the current run.
     """
 
     def __init__(self) -> None:
         self.result: Result | None = None
 
     def on_fit_start(self, trainer: Any, module: Any) -> None:
-        """Refuse callbacks that put an average of all points that the model was at in its place."""
+        """Raise `InputError` for callbacks that would replace the weights by an average."""
         kinds = tuple(getattr(_callbacks, name) for name in AVERAGES if hasattr(_callbacks, name))
         for item in trainer.callbacks:
             if isinstance(item, kinds):
@@ -33,9 +33,9 @@ class GraspCallback(Callback):
                 )
 
     def on_before_backward(self, trainer: Any, module: Any, loss: Any) -> None:
-        """Note the loss: steps with a scaler, or made by hand, are given none.
+        """Pass the loss to the optimizer: with a scaler or manual optimization, `step` gets none.
 
-        Lightning's own steps divide it by the number of minibatches whose gradients are added.
+        In automatic optimization Lightning has divided it by the number of accumulated minibatches.
         """
         scaler = getattr(trainer.precision_plugin, "scaler", None)
         loss = loss if scaler is None else loss / scaler.get_scale()
@@ -48,7 +48,7 @@ class GraspCallback(Callback):
             trainer.should_stop = True
 
     def on_train_end(self, trainer: Any, module: Any) -> None:
-        """Leave the chosen weights in the module; the best so far where the budget is not spent."""
+        """Load the chosen weights into the module, or the best so far if calls are left."""
         self.result = _grasp(trainer).finish()
 
 

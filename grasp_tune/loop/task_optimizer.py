@@ -1,4 +1,4 @@
-"""One task of a search that many trials share, through the training loop of each of them."""
+"""An optimizer that runs one task of a search in the training loop of one trial of many."""
 
 import contextlib
 import random
@@ -20,15 +20,15 @@ from grasp_tune.runtime.result import Result
 
 
 class TaskTrial(Protocol):
-    """What a framework's trial does around its task.
+    """The interface between a task and the trial of a framework that runs it.
 
-    select: makes the result; `place` puts the model at a checkpoint and returns its tensors.
-    called: counts one more oracle call; `calls` of the task so far.
-    end: hands in how the task went, and ends the trial.
-    faults: around whatever may find that a checkpoint is lost, or that the search cannot go on.
+    select: returns the result; `place` moves the model to a checkpoint and returns its tensors.
+    called: counts one more oracle call; `calls` is the number in this task so far.
+    end: reports the task's outcome and ends the trial.
+    faults: a context for code that may find a checkpoint lost or the search unable to continue.
     """
 
-    task: Task | None  # None: the search is over, and this trial has the choice
+    task: Task | None  # None: the search is over, and this trial gets the chosen weights
     seed: int
     store: Store
 
@@ -39,14 +39,14 @@ class TaskTrial(Protocol):
 
 
 class TaskOptimizer(LoopOptimizer):
-    """The optimizer of one trial; made by `grasp_tune.ray.optimizer` and its Optuna twin.
+    """The optimizer that `grasp_tune.ray.optimizer` and `grasp_tune.optuna.optimizer` return.
 
-    The `step` that completes the trial's task ends the trial. So the code behind the loop runs in
-    the last trial only, in which `done` is true from the start and the model holds the chosen
-    weights. x0 is the model as the first trial built it.
+    The `step` that completes the trial's task ends the trial. So the code after the loop only runs
+    in the last trial, where `done` is true from the start and the model holds the chosen weights.
+    The start point x0 is the model as the first trial built it.
 
     model: the model, its parameters, or parameter groups.
-    trial: the trial around it.
+    trial: the framework's trial.
     """
 
     def __init__(self, model: Groups, trial: TaskTrial) -> None:
@@ -64,7 +64,7 @@ class TaskOptimizer(LoopOptimizer):
 
     @torch.no_grad()
     def step(self, closure: Tensor | float | Callable[[], Any] | None = None) -> Any:
-        """Hand over one oracle call; returns the loss. The task's last one ends the trial."""
+        """Return the loss, given or from a closure; the task's last oracle call ends the trial."""
         with self._trial.faults():
             return super().step(closure)
 
@@ -76,7 +76,7 @@ class TaskOptimizer(LoopOptimizer):
         self._show_step()
 
     def finish(self) -> Result:
-        """Return the result; the model holds the chosen weights."""
+        """Return the result; the model then holds the chosen weights."""
         with self._trial.faults():
             if (task := self._trial.task) is not None:
                 made = f"{self._calls} of the {task.calls} oracle calls of {task.id}"
@@ -90,10 +90,10 @@ class TaskOptimizer(LoopOptimizer):
 
 
 def _seed(seed: int, task: Task) -> None:
-    """Seed what loaders shuffle with, by the task's purpose and its first call.
+    """Seed the generators that loaders shuffle with, by the task's purpose and first call.
 
-    So fresh samples are other ones than those trained on, whatever the function seeds before;
-    runs that compete see the same; and a task that is done again is the same again.
+    So fresh samples differ from the training data, whatever the user's function seeds earlier.
+    Competing runs see the same minibatches, and a repeated task sees the same ones again.
     """
     if isinstance(task, ProbeTask):
         place: tuple[str, int] = "probe", task.gradients[0]
@@ -103,5 +103,5 @@ def _seed(seed: int, task: Task) -> None:
         place = "train", task.segments[0].start
     word = int(words(seed, "loop", *place, count=1)[0])
     torch.manual_seed(word >> 1)
-    random.seed(word)  # augmentations draw from this one and the next
+    random.seed(word)  # augmentations use this generator and NumPy's
     np.random.seed(word % 2**32)  # noqa: NPY002

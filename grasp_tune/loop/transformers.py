@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer: `optimizers=(opt, None)`; the loss comes from the model's output."""
+"""The callback for Hugging Face's Trainer with `optimizers=(opt, None)`."""
 
 import copy
 from typing import Any
@@ -11,13 +11,13 @@ TrainerCallback: Any = need("transformers", "transformers", "GraspCallback").Tra
 
 
 class GraspCallback(TrainerCallback):
-    """Logs `opt.figures()`; ends training when the budget is spent.
+    """A Trainer callback that logs `opt.figures()` and ends training when the budget is spent.
 
-    opt: the optimizer that the Trainer was given; by default the one that it makes from
+    The model then holds the chosen weights (the best so far if calls are left), and `result` says
+    how they were found. With `load_best_model_at_end` it holds those of the best evaluation.
+
+    opt: the optimizer given to the Trainer; by default the one that the Trainer makes from
         `optimizer_cls_and_kwargs=(gt.Grasp, {"model": model, "budget": 10_000})`.
-
-    The model then holds the chosen weights, the best so far where the budget is not spent, or with
-    `load_best_model_at_end` those of the best evaluation; `result` says how the first were found.
     """
 
     def __init__(self, opt: Grasp | None = None) -> None:
@@ -25,14 +25,14 @@ class GraspCallback(TrainerCallback):
         self.result: Result | None = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Find the optimizer; silence the schedule that a Trainer makes where it is given none."""
+        """Find the optimizer; disable the Trainer's default learning rate schedule."""
         if self._opt is None:
             made = kwargs.get("optimizer")
             self._opt = getattr(made, "optimizer", made)  # Accelerate's wrapper holds it
             if not isinstance(self._opt, Grasp):
                 kind = type(self._opt).__name__
                 raise TypeError(f"the Trainer's optimizer is a {kind}, expected a grasp_tune.Grasp")
-        if self._opt.model is None:  # it was made from parameters
+        if self._opt.model is None:  # the optimizer was made from parameters
             self._opt.listen_to(kwargs["model"])
         schedule = kwargs.get("lr_scheduler")
         if schedule is not None and hasattr(schedule, "lr_lambdas"):
@@ -47,7 +47,7 @@ class GraspCallback(TrainerCallback):
             logs.update(self._opt.figures())
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Leave the chosen weights in the model, or those that the Trainer was to load instead."""
+        """Load the chosen weights, or keep those that the Trainer was told to load at the end."""
         model, loaded = kwargs["model"], None
         if args.load_best_model_at_end and state.best_model_checkpoint is not None:
             loaded = copy.deepcopy(model.state_dict())
