@@ -1,4 +1,4 @@
-"""Where tasks run: this process, worker processes, Ray actors, the trials of an Optuna study.
+"""Executors: they run tasks in this process, in worker processes, on Ray or on an Optuna study.
 
-An executor hands the driver's tasks to its own kind of worker, and decides nothing.
+An executor gives the driver's tasks to its own kind of worker, and makes no decisions.
 """

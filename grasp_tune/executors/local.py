@@ -1,6 +1,6 @@
-"""Tasks on this machine, in this process or in forked ones; and what all pools of workers share.
+"""Executors for this process and for forked processes, and the base class of all worker pools.
 
-A worker of a pool runs one task at a time, and its death costs nothing but that task.
+A worker of a pool runs one task at a time. If it dies, only that task is lost.
 """
 
 import logging
@@ -32,13 +32,13 @@ from grasp_tune.runtime.sweep_folder import SweepFolder
 
 logger = logging.getLogger(__name__)
 
-MEETING = "meeting-"  # begins the name of the file by which the workers of a job find each other
-BEGIN = 120.0  # seconds for a forked worker to say that it serves: one that cannot is stuck
-WATCH = 0.2  # seconds between two looks whether the driver still lives
+MEETING = "meeting-"  # prefix of the file through which the workers of a job find each other
+BEGIN = 120.0  # seconds until a forked worker must be ready; after that it is considered stuck
+WATCH = 0.2  # seconds between two checks that the driver is alive
 
 
 class InProcess:
-    """An executor that runs a task while it is polled."""
+    """An executor that runs its task in this process, inside `poll`."""
 
     def __init__(self, folder: SweepFolder, make_worker: MakeWorker) -> None:
         self._worker = make_worker()
@@ -52,7 +52,7 @@ class InProcess:
         self._task = task
 
     def poll(self, timeout: float) -> list[tuple[Task, Ended]]:
-        """Run the task that was submitted; other errors than lost checkpoints are raised here."""
+        """Run the submitted task; errors other than a `CheckpointError` are raised here."""
         if (task := self._task) is None:
             return []
         self._task = None
@@ -67,19 +67,19 @@ class InProcess:
 
 @dataclass(eq=False)
 class Job:
-    """A task, and the answers of the workers that share it; often there is one only."""
+    """A task and the answers of the workers that share it; often it is only one worker."""
 
     task: Task
-    size: int  # workers
-    address: str  # where they meet
+    size: int  # number of workers
+    address: str  # where they connect
     since: float = field(default_factory=time.monotonic)
     answers: dict[int, Ended] = field(default_factory=dict)  # by rank
 
     def seat(self, rank: int) -> Seat | None:
-        return Seat(rank, self.size, self.address) if self.size > 1 else None  # None: alone
+        return Seat(rank, self.size, self.address) if self.size > 1 else None  # None: one worker
 
     def ended(self) -> Ended:
-        """Return how it ended: what a worker raised, else a loss of workers, else the outcome."""
+        """Return a worker's exception if there is one, else a worker's death, else the outcome."""
         answers = [self.answers[rank] for rank in sorted(self.answers)]
         for item in answers:
             if isinstance(item, Exception) and not isinstance(item, GroupLost):
@@ -93,16 +93,16 @@ class Job:
 class Member:
     """A worker of a pool."""
 
-    process: Any  # or an actor
-    inbox: Any  # where its next answer comes: a pipe, or a reference; None: it is idle
-    address: str = ""  # below which a group that it leads can meet; known when it is ready
+    process: Any  # a process or an actor
+    inbox: Any  # a pipe or a reference for its next answer; None: it is idle
+    address: str = ""  # where a group that it leads can connect; empty until it is ready
     job: Job | None = None
     rank: int = 0
     since: float = field(default_factory=time.monotonic)
 
 
 class WorkerPool(ABC):
-    """Starts workers, replaces those that die, and hands tasks to them; idle ones share lanes.
+    """A pool that starts workers, replaces dead ones and gives them tasks; idle ones share lanes.
 
     sharing: decides how many workers share a task.
     size: the number of workers, all started at once, so that they load torch during the probe;
@@ -111,25 +111,25 @@ class WorkerPool(ABC):
 
     def __init__(self, sharing: LaneSharing, size: int | None) -> None:
         self.members: list[Member] = []
-        self.waiting: deque[Task] = deque()  # handed out when polled: lanes take who is left over
+        self.waiting: deque[Task] = deque()  # started by `poll`; lanes then use the spare workers
         self.sharing, self.size = sharing, size
-        self._stillborn = 0  # workers in a row that died before they were ready
+        self._stillborn = 0  # consecutive workers that died before they were ready
 
     @abstractmethod
     def start(self) -> Member:
-        """Return a new worker, which begins when it can."""
+        """Return a new worker, which becomes ready later."""
 
     @abstractmethod
     def send(self, member: Member, job: Job) -> None:
-        """Have a worker begin with its rank of a job."""
+        """Start a worker on its part of a job."""
 
     @abstractmethod
     def receive(self, timeout: float) -> Iterator[tuple[Member, str | Ended]]:
-        """Yield what workers say: once their address, then how their rank of a job ended."""
+        """Yield the messages of workers: first an address, then how their part of a job ended."""
 
     @property
     def capacity(self) -> int:
-        """How many workers there can be now."""
+        """The number of workers that are possible now."""
         return self.size or 1
 
     @property
@@ -141,11 +141,11 @@ class WorkerPool(ABC):
         return len(self.waiting) + self._busy < self.capacity
 
     def submit(self, task: Task) -> None:
-        """Keep the task for the next poll, when it is known how many workers it can have."""
+        """Keep the task for the next `poll`, which knows how many workers it can have."""
         self.waiting.append(task)
 
     def poll(self, timeout: float) -> Iterator[tuple[Task, Ended]]:
-        """Hand out what waits, then yield the tasks all of whose workers have answered."""
+        """Start waiting tasks, then yield the tasks whose workers have all answered."""
         self.grow()
         idle = [member for member in self.members if member.address and member.job is None]
         tasks = [self.waiting.popleft() for _ in range(min(len(idle), len(self.waiting)))]
@@ -202,14 +202,14 @@ class ProcessPool(WorkerPool):
         if torch.cuda.is_initialized():
             raise SearchError("CUDA was used in this process before the workers; use Ray for GPUs")
         super().__init__(folder.sharing, size)
-        # As a rule a problem is made of functions that cannot be pickled.
+        # Most problems contain functions that cannot be pickled.
         self._context = multiprocessing.get_context("fork")
         self._make_worker, self._place = make_worker, folder.path.resolve()
         self.grow()
 
     def cancel(self) -> None:
         for member in self.members:
-            member.process.kill()  # nothing to lose: outcomes are recorded, the rest is repeated
+            member.process.kill()  # outcomes are already recorded; running tasks are repeated
             member.process.join()
             member.inbox.close()
         for place in self._place.glob(f"{MEETING}*"):
@@ -224,12 +224,12 @@ class ProcessPool(WorkerPool):
         return Member(process, ours)
 
     def send(self, member: Member, job: Job) -> None:
-        with suppress(BrokenPipeError):  # it died meanwhile: `poll` notices
+        with suppress(BrokenPipeError):  # the worker has died; `poll` will notice
             member.inbox.send((job.task, job.seat(member.rank)))
 
     def receive(self, timeout: float) -> Iterator[tuple[Member, str | Ended]]:
         for member in self.members:
-            # Forked while another thread held a lock, it waits for that lock for ever.
+            # A worker that was forked while another thread held a lock waits for it for ever.
             if not member.address and time.monotonic() - member.since > BEGIN:
                 logger.warning("a worker process did not begin in %g s: it is replaced", BEGIN)
                 member.process.kill()
@@ -238,7 +238,7 @@ class ProcessPool(WorkerPool):
             if member.inbox in ready:
                 try:
                     said: str | Ended = member.inbox.recv()
-                except (EOFError, OSError):  # also where it died in the middle of a message
+                except (EOFError, OSError):  # also if it died in the middle of a message
                     member.process.join()
                     said = Died(f"its worker process died (exit code {member.process.exitcode})")
                     member.inbox.close()
@@ -246,21 +246,21 @@ class ProcessPool(WorkerPool):
 
 
 def _end_with(parent: int) -> None:
-    """End this process soon after the driver: in mid-task it would hold the folder for hours."""
+    """End this process soon after the driver; otherwise a long task would go on for hours."""
     while os.getppid() == parent:
         time.sleep(WATCH)
     os._exit(1)
 
 
 def _serve(pipe: Connection, make_worker: MakeWorker, parent: int, address: str) -> None:
-    """Run tasks until the pipe closes; in the worker process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's business
+    """Run tasks until the pipe closes; this is the main function of a worker process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver handles Ctrl-C
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    torch.set_num_threads(1)  # one of several side by side: more threads than cores cost time
+    torch.set_num_threads(1)  # workers run in parallel; more threads than cores cost time
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     worker: Worker | None = None
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        pipe.send(address)  # it serves
+        pipe.send(address)  # ready
         while True:
             task, seat = pipe.recv()
             try:

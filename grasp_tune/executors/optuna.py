@@ -1,8 +1,8 @@
 """The whole method as trials of one study: probe, search and ensemble.
 
-Any number of processes may run the same sweep on a study, at the same time or later. They share
-the study's storage and an artifact store, nothing else. Each replays the outcomes on the study,
-runs tasks that no other process holds, and returns the same result.
+Any number of processes can run the same sweep on a study, at the same time or later. They share
+only the study's storage and an artifact store. Each replays the outcomes on the study, runs tasks
+that no other process holds, and returns the same result.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ from grasp_tune.runtime.sweep_folder import CallCounter, SweepFolder
 
 logger = logging.getLogger(__name__)
 
-PAUSES = (0.02, 0.5)  # seconds between two looks at the study: the first, and the longest
+PAUSES = (0.02, 0.5)  # seconds between two readings of the study: the first, and the longest
 
 
 def run(
@@ -60,16 +60,16 @@ def run(
     timing: Timing | None = None,
     **options: Any,
 ) -> Result:
-    """Return the result of the sweep on this study, after running whatever is left of it.
+    """Return the result of the sweep on this study, after running what is left of it.
 
-    study: one objective to minimise. Every process that runs the same call on it takes part.
-    artifact_store: where checkpoints go; needed unless the study lives in this process's memory.
-    timing: how often a worker sends a heartbeat, and after how long a silence another one takes
-        over its task; by default the storage's heartbeat settings, or 5 and 60 seconds.
-    options: `ensemble`, `challengers` and `probe_parts`.
+    Afterwards the study's best trial is the chosen run, with its step size among the parameters.
+    All other trials have the value infinity.
 
-    The other arguments are those of `grasp_tune.minimize`. After it the study's best trial is the
-    chosen run, with its step size among the parameters; all others have the value infinity.
+    study: a study that minimizes one objective. All processes that make this call on it take part.
+    problem, budget, method, schedule, seed, fused: as in `grasp_tune.minimize`.
+    artifact_store: where checkpoints are saved; only optional for a study in memory.
+    timing: heartbeat settings; by default those of the storage, or 5 and 60 seconds.
+    options: `ensemble`, `challengers` and `probe_parts`, as in `grasp_tune.minimize`.
     """
     spec, bases = SweepSpec.assemble(method, budget, schedule, seed, fused=fused, **options)
     problem = checked_problem(problem)
@@ -78,14 +78,14 @@ def run(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptunaBackend:
-    """How to keep a sweep on an Optuna study, for `minimize(backend=...)`.
+    """A backend for `minimize(backend=...)` that keeps the sweep on an Optuna study.
 
     storage: a database URL, or the path of a journal file; None: a journal in the output folder,
-        or the memory of this process where there is none.
-    study: its name in the storage. Every process that runs the same sweep on it takes part.
-    workers: processes on this machine.
-    hard_cap: the budget also holds for work that a fault has undone, as far as the calls of all
-        processes are known: exactly where they share the output folder.
+        or without one the memory of this process.
+    study: the study's name. All processes that run the same sweep on it take part.
+    workers: the number of processes on this machine.
+    hard_cap: count calls repeated after a fault towards the budget too, as far as they are known;
+        all of them are if the processes share the output folder.
     """
 
     storage: str | None = None
@@ -99,7 +99,7 @@ class OptunaBackend:
     def run(
         self, problem: TorchProblem, spec: SweepSpec, *, out: Path | None = None, **how: Any
     ) -> Result:
-        """Return the result of the sweep; the same study again goes on where it was cut off."""
+        """Return the result of the sweep; on the same study an interrupted sweep continues."""
         store = None
         if out is not None:
             (out / "artifacts").mkdir(parents=True, exist_ok=True)
@@ -113,14 +113,14 @@ class OptunaBackend:
         return _run(self.open(out), problem, spec, store, out=out, **how)
 
     def open(self, out: Path | None = None) -> Study:
-        """Return the study, new or as it was left; `out` is the output folder, if there is one."""
+        """Return the study, an existing one or a new one; `out` is the output folder, if any."""
         place: Any = self.storage or (None if out is None else str(out / "study.journal"))
         try:
             if place is not None and "://" not in place:
                 place = JournalStorage(journal.JournalFileBackend(place))
             return optuna.create_study(study_name=self.study, storage=place, load_if_exists=True)
-        except Exception as error:  # whatever the database's driver raises
-            # The message may quote the URL with its password, so only its kind is told.
+        except Exception as error:  # any error of the database driver
+            # The message may contain the URL with its password, so only its type is shown.
             raise SearchError(
                 f"the storage of the Optuna study {self.study!r} cannot be opened "
                 f"({type(error).__name__}): check that the database runs, that the account may "
@@ -145,8 +145,8 @@ def _run(
             f"{[direction.name.lower() for direction in study.directions]}"
         )
     log, store = sweep_on(study, spec, artifact_store, timing)
-    # Several studies may keep their files in one folder. What a killed process of another folder
-    # had asked is known up to its last heartbeat.
+    # Several studies may share one folder. The calls of a killed process with another folder are
+    # known up to its last heartbeat.
     folder = None if out is None else out / "calls" / log.sweep
     calls = CallCounter(folder, others=lambda: log.calls)
 
@@ -158,12 +158,12 @@ def _run(
     result = run_sweep(problem, spec, executor, store=store, origin=log.origin, **how)
     write_choice(study, result)
     if math.isfinite(result.score):
-        log.want(SELECT)  # the one trial with a finite value: the study's best is the chosen run
+        log.want(SELECT)  # the only trial with a finite value, so it is the study's best trial
         log.end_silent()
         log.news()
         chosen = result.choice.chosen
         shown = {"base": chosen.base, "value": chosen.value} if chosen.arm else {}
-        # Else another process has said it, or is about to.
+        # Otherwise another process has written this trial, or is about to.
         if SELECT in log.unclaimed() and (trial_id := log.claim(SELECT, shown)) is not None:
             end_trial(study, trial_id, TrialState.COMPLETE, result.score)
     if out is not None:
@@ -172,28 +172,28 @@ def _run(
 
 
 class StudyExecutor:
-    """Runs the tasks that no other process on the study holds, by `inner`; reports all of them."""
+    """An executor that runs with `inner` the tasks no other process holds, and reports all ends."""
 
     def __init__(self, log: StudyLog, inner: Executor, calls: CallCounter | None = None) -> None:
         self._log, self._inner = log, inner
         self._calls, self._before = calls or CallCounter(None), 0
-        self._ours: dict[str, int] = {}  # task id -> its trial: what runs
+        self._ours: dict[str, int] = {}  # task id -> trial id, for tasks running here
         self._pause, self._beat = PAUSES[0], time.monotonic()
         self.submit = log.want
 
     @property
     def free(self) -> bool:
-        """Whether it takes more tasks; those that other processes hold do not count."""
+        """Whether it accepts more tasks; tasks held by other processes do not count."""
         return len(self._log.unclaimed()) < FRONT
 
     def poll(self, timeout: float) -> Iterator[tuple[Any, Ended]]:
-        """Run what is ours, and yield what has ended on the study since, in any process."""
+        """Run our tasks, and yield those that have ended on the study since, in any process."""
         if not (ended := self._log.news()):
             self._claim()
             if self._ours:
                 self._run(timeout)
             elif not self._log.end_silent():
-                # At random, so that idle processes do not all read the study at the same moment.
+                # A random pause, so that idle processes do not all read the study at once.
                 time.sleep(min(timeout, self._pause * random.uniform(0.5, 1.5)))
                 self._pause = min(2 * self._pause, PAUSES[1])
             ended = self._log.news()
@@ -206,7 +206,7 @@ class StudyExecutor:
 
     def _claim(self) -> None:
         while self._inner.free and (waiting := self._log.unclaimed()):
-            # Not always the first: two processes that look at once should not both want it.
+            # A random one of the first tasks, so that two processes rarely want the same one.
             alone = on_study.in_memory(self._log.study)
             task = waiting[0 if alone else random.randrange(min(len(waiting), FRONT))]
             one = isinstance(task, TrainTask) and len(task.segments) == 1
@@ -218,7 +218,7 @@ class StudyExecutor:
                 self._inner.submit(task)
 
     def _made(self) -> int:
-        return self._calls.own - self._before  # since a task was last begun
+        return self._calls.own - self._before  # since the last task was started
 
     def _run(self, timeout: float) -> None:
         self._pause, held = PAUSES[0], list(self._ours.values())
@@ -227,7 +227,7 @@ class StudyExecutor:
             living = self._log.beating(held, self._made)
         elif time.monotonic() - self._beat > self._log.timing.every:
             self._beat = time.monotonic()
-            self._log.beat(held, self._made())  # a pool forks, and threads do not go with it
+            self._log.beat(held, self._made())  # no thread: a pool forks
         with living:
             for task, how in self._inner.poll(timeout):
                 self._write(task.id, how)
@@ -235,7 +235,7 @@ class StudyExecutor:
                     raise how
 
     def _write(self, key: str, how: Ended | BaseException) -> None:
-        """End a trial of ours, unless it was taken from us meanwhile."""
+        """End one of our trials, unless another process has taken it over."""
         trial_id, log = self._ours.pop(key), self._log
         failed = isinstance(how, Died | BaseException)
         try:
@@ -244,14 +244,14 @@ class StudyExecutor:
             log.write(trial_id, how)
             state = TrialState.FAIL if failed else TrialState.COMPLETE
             end_trial(log.study, trial_id, state, *([] if failed else [math.inf]))
-        except RuntimeError:  # UpdateFinishedTrialError: it was taken for dead
+        except RuntimeError:  # UpdateFinishedTrialError: we were considered dead
             logger.warning("%s was given to another worker meanwhile", key)
 
 
 def sweep_on(
     study: Study, spec: SweepSpec, artifact_store: ArtifactStore | None, timing: Timing | None
 ) -> tuple[StudyLog, Store]:
-    """Return the trials of a sweep that all processes agree on, and where its checkpoints go."""
+    """Return the log of a sweep on a study, and the store for its checkpoints."""
     if artifact_store is None and not on_study.in_memory(study):
         raise InputError(
             "artifact_store: got None, but checkpoints must outlive this process; give the "
@@ -263,7 +263,7 @@ def sweep_on(
 
 
 def write_choice(study: Study, result: Result, **more: object) -> None:
-    """Write the choice and its certificate on the study, unless they are there."""
+    """Write the choice and its certificate on the study, unless it has them already."""
     certificate = None if result.certificate is None else result.certificate.to_dict()
     chosen = {"candidate": encode(result.choice.chosen), "by": result.choice.by}
     note = {**chosen, "calls": dict(result.calls), "certificate": certificate, **more}
@@ -272,7 +272,7 @@ def write_choice(study: Study, result: Result, **more: object) -> None:
 
 
 class ArtifactCheckpoints(BlobStore):
-    """The checkpoints of a sweep in an artifact store; a damaged one is made again."""
+    """A store for the checkpoints of a sweep in an Optuna artifact store."""
 
     def __init__(self, artifact_store: ArtifactStore, sweep: str) -> None:
         super().__init__(sweep)
@@ -293,6 +293,6 @@ class ArtifactCheckpoints(BlobStore):
             raise FileNotFoundError(name) from None
 
     def remove_blob(self, name: str) -> None:
-        # What stays costs room, nothing else.
+        # A file that cannot be removed only takes up space.
         with contextlib.suppress(exceptions.ArtifactNotFound, OSError):
             self._store.remove(name)

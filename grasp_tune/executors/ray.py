@@ -1,7 +1,7 @@
-"""Tasks on plain Ray actors, without Ray Tune, on one machine or many.
+"""An executor for plain Ray actors, without Ray Tune, on one machine or many.
 
-An actor has its own copy of the problem, which is sent through Ray's object store once, and runs
-one task at a time. Checkpoints go to the sweep's folder, or to a storage that all machines reach.
+Each actor has its own copy of the problem, sent once through Ray's object store, and runs one task
+at a time. Checkpoints go to the sweep's folder, or to a storage that all machines can reach.
 """
 
 import contextlib
@@ -40,23 +40,23 @@ from grasp_tune.runtime.sweep_folder import CallCounter, SweepFolder
 ray: Any = need("ray", "ray", "grasp_tune.ray")
 logger = logging.getLogger(__name__)
 
-LOOK = 2.0  # seconds between two looks at the size of the cluster
-PATIENCE = 60.0  # seconds without any worker before a warning says what is waited for
-GAIN = 20.0  # seconds that companions must save: they first have to start
+LOOK = 2.0  # seconds between two checks of the cluster's size
+PATIENCE = 60.0  # seconds without any worker until a warning says what is missing
+GAIN = 20.0  # seconds that companions must save, because they take time to start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayBackend:
-    """How to use a cluster, for `minimize(..., backend=RayBackend(...))`.
+    """A backend for `minimize(backend=...)` that runs the tasks on a Ray cluster.
 
-    address: `auto`, host:port or ray://host:port; None: the process's own session, else that of
-        `RAY_ADDRESS`, else one started here.
-    workers: started at once, and busy with as many tasks, or with the lanes of one; None: as many
-        as there is work for and the cluster holds, while it grows or shrinks.
+    address: `auto`, host:port or ray://host:port; None: the session of this process, else that of
+        `RAY_ADDRESS`, else a new one.
+    workers: the number of workers to start; they run several tasks, or share the lanes of one.
+        None: as many as there is work for and the cluster holds, as it grows or shrinks.
     cpus_per_task, gpus_per_task: what a task reserves; fractions let tasks share.
-    storage: a folder or URI that every machine can reach; None: the output folder.
-    max_failures: how often a task whose worker died is started again before the search hears of it.
-    hard_cap: as `minimize` takes it; all machines must see `out`, where the calls are counted.
+    storage: a folder or URI for checkpoints that all machines can reach; None: the output folder.
+    max_failures: how often a task whose worker died is restarted before it counts as failed.
+    hard_cap: as in `minimize`; all machines must see `out`, where the calls are counted.
     """
 
     address: str | None = None
@@ -81,26 +81,26 @@ class RayBackend:
     def run(
         self, problem: TorchProblem, spec: SweepSpec, *, out: Path | None = None, **how: Any
     ) -> Result:
-        """Return the result of the sweep; the same `out` again goes on where it was cut off."""
-        out = None if out is None else out.absolute()  # workers may be in another folder
+        """Return the result of the sweep; with the same `out` an interrupted sweep continues."""
+        out = None if out is None else out.absolute()  # workers may have another working directory
         store = None
         if self.storage is not None:
-            from grasp_tune.runtime.shared_sweep import sweep_store  # pyarrow, which Tune brings
+            from grasp_tune.runtime.shared_sweep import sweep_store  # needs pyarrow, as Tune does
 
             store = sweep_store(self.storage, spec, out)
         how |= {"hard_cap": self.hard_cap, "again": self.max_failures}
         result = run_sweep(problem, spec, partial(RayExecutor, self), out=out, store=store, **how)
-        if store is not None and out is None:  # nobody can go on from them
+        if store is not None and out is None:  # without `out` nothing can be resumed
             for key in list(store.keys()):
                 store.delete(key)
         return result
 
 
-MakeActor = Callable[[CallCounter], Worker]  # the counter is for calls that no file counts
+MakeActor = Callable[[CallCounter], Worker]  # the counter is for calls not counted in a file
 
 
 class WorkerActor:
-    """A worker process somewhere in the cluster, with so many threads."""
+    """A Ray actor: a worker process somewhere in the cluster, with `cpus` threads."""
 
     def __init__(self, make: MakeActor, cpus: float) -> None:
         self._make, self._cpus = make, cpus
@@ -109,12 +109,12 @@ class WorkerActor:
         load_compiler()
 
     def ready(self) -> str:
-        """Return, as soon as the process runs, where a group that it leads can meet."""
+        """Return the address where a group that it leads can connect, once the process runs."""
         address, self._server = meeting_place(ray.util.get_node_ip_address())
         return address
 
     def run(self, task: Task, seat: Seat | None) -> tuple[Ended, int]:
-        """Return how the task ended, and the oracle calls that no file counts."""
+        """Return how the task ended, and the oracle calls not counted in a file."""
         before = self._uncounted.total
         try:
             if self._worker is None:
@@ -129,10 +129,10 @@ class WorkerActor:
 def _make_worker(
     parcel: list[Any], token: str, lock: FolderLock, hard_cap: bool, uncounted: CallCounter
 ) -> Worker:
-    """Return a worker on this machine, which must see the driver's checkpoints."""
+    """Return a worker on this machine; raise if it does not see the driver's checkpoints."""
     host = ray.util.get_node_ip_address()
     try:
-        make_worker = ray.get(parcel[0])  # in a list: Ray itself would not say what fails
+        make_worker = ray.get(parcel[0])  # in a list, because Ray itself would hide the error
     except Exception as error:
         raise SearchError(f"the problem cannot be loaded on {host}: {error}") from None
     if not make_worker.store.exists(token):
@@ -146,7 +146,7 @@ def _make_worker(
 
 
 class RayExecutor(WorkerPool):
-    """An executor whose workers are Ray actors, which see the folder; one that dies is replaced."""
+    """An executor whose workers are Ray actors; a worker that dies is replaced."""
 
     def __init__(self, backend: RayBackend, folder: SweepFolder, make_worker: MakeWorker) -> None:
         super().__init__(folder.sharing, backend.workers)
@@ -167,7 +167,7 @@ class RayExecutor(WorkerPool):
 
     @property
     def capacity(self) -> int:
-        """How many workers the cluster holds now, at least one."""
+        """The number of workers that fit on the cluster now, at least one."""
         if self.size is None and time.monotonic() - self._looked > LOOK:
             nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
             self._room = max(1, sum(room_for(self._backend.needs, node) for node in nodes))
@@ -200,7 +200,7 @@ class RayExecutor(WorkerPool):
     def _hear(self, member: Member) -> str | Ended:
         try:
             answer, member.inbox = ray.get(member.inbox), None
-        except ray.exceptions.RayTaskError as error:  # it could not even say what went wrong
+        except ray.exceptions.RayTaskError as error:  # the worker could not report its own error
             raise SearchError(f"a worker failed: {error}") from error
         except ray.exceptions.RayError as error:
             reason = str(error).strip().splitlines()[0 if member.address else -1]
@@ -215,9 +215,9 @@ class RayExecutor(WorkerPool):
 def run_with_companions(
     sharing: LaneSharing, worker: Worker, task: Task, needs: Mapping[str, float], make: MakeActor
 ) -> Outcome:
-    """Return the outcome of a task of a trial of Tune, run by its worker and actors beside it.
+    """Return the outcome of a Tune trial's task, run by its worker and companion actors.
 
-    They are on what is free in the cluster until the task ends; `make` makes a worker in one.
+    The companions use free resources of the cluster until the task ends; `make` builds workers.
     """
     size, alone = 1, sharing.speeds.get(1)
     if alone is not None and lanes_of(task) > 1 and ray.is_initialized():
@@ -226,7 +226,7 @@ def run_with_companions(
     actors = [start_actor(needs, make) for _ in range(size - 1)]
     try:
         refs = {actor.ready.remote(): actor for actor in actors}
-        # Fewer where somebody else was faster; one that died is missed when the group meets.
+        # Fewer, if other programs took the resources; a dead one shows when the group connects.
         ready = ray.wait([*refs], num_returns=size - 1, timeout=PATIENCE)[0] if refs else []
         job = Job(task, sharing.workers(task, 1 + len(ready)), "")
         if job.size > 1:
@@ -248,14 +248,14 @@ def run_with_companions(
 
 
 def load_compiler() -> None:
-    """Load PyTorch's compiler, in the background: the first optimizer would wait seconds for it."""
+    """Load PyTorch's compiler in the background; the first optimizer would wait seconds for it."""
     threading.Thread(target=importlib.import_module, args=("torch._dynamo",), daemon=True).start()
 
 
 def start_actor(needs: Mapping[str, float], make: MakeActor) -> Any:
-    """Return a new `WorkerActor`, which begins when these resources are free."""
+    """Return a new `WorkerActor`, which starts when these resources are free."""
     cpus, gpus = needs.get("CPU", 0.0), needs.get("GPU", 0.0)
-    # Where this is a trial of Tune: not inside of its placement group, which has no room for it.
+    # DEFAULT: not inside the placement group of a Tune trial, which has no room for it.
     kind = ray.remote(num_cpus=cpus, num_gpus=gpus, scheduling_strategy="DEFAULT")(WorkerActor)
     return kind.remote(make, cpus)
 
@@ -266,19 +266,19 @@ def room_for(needs: Mapping[str, float], there: Mapping[str, float]) -> int:
 
 @contextlib.contextmanager
 def _session(backend: RayBackend) -> Iterator[None]:
-    """Use the process's Ray session; start one where there is none, and end it afterwards."""
+    """Use the Ray session of this process, or start one and end it afterwards."""
     if ray.is_initialized():
         yield
         return
-    address = backend.address or os.environ.get("RAY_ADDRESS")  # that of a submitted job
-    # "local": of None Ray makes the last cluster that anybody started on this machine.
+    address = backend.address or os.environ.get("RAY_ADDRESS")  # set in submitted jobs
+    # "local", because with None Ray joins the cluster that was last started on this machine.
     own: Any = {"address": address} if address else {"address": "local", "include_dashboard": False}
     try:
         if address is not None and ":" in address:  # Ray itself would try for minutes
             place = urlsplit(address if "//" in address else f"//{address}")
             socket.create_connection((place.hostname, place.port or 0), timeout=10.0).close()
         ray.init(log_to_driver=False, **own)
-    except Exception as fault:  # of a node that starts too slowly Ray raises no more than that
+    except Exception as fault:  # Ray raises a bare Exception if a node starts too slowly
         where = f"no Ray cluster answers at {address!r}" if address else "Ray did not start here"
         raise SearchError(f"address: {where}: {fault}") from fault
     try:

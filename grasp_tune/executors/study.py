@@ -1,15 +1,15 @@
-"""A study as the log that all processes of a sweep share: who holds which task, how it ended.
+"""A study as the log that all processes of a sweep share: which trial holds a task, how it ended.
 
-A trial has a label with its task and the number of the attempt, the turn. Two processes may want
-the same task at once. Where we create the trial, the label is part of it, and storages number
-trials in the order in which they become visible: the first one holds the task, and the other ends.
-Where Optuna has created it, the label is written later: the process then reads all trials again,
-and takes another task where another trial has the same label. Of two, the later one always sees
+Each trial has a label with its task and the number of the attempt, the turn. Two processes may want
+the same task at once. If we create the trials, they have their labels from the start, and storages
+number trials in the order in which they become visible: the first one holds the task, the other
+one ends. If Optuna creates a trial, its label is written later. The process then reads all trials
+again, and takes another task if another trial has the same label; the later one of two always sees
 the earlier. How a task ended is written on its trial. All processes read the same trials, so their
-searches are told the same and decide the same.
+searches make the same decisions.
 
-This uses Optuna's storage directly: the public interface offers neither system attributes nor
-trials that have attributes from the beginning.
+This uses Optuna's storage directly, because the public interface has neither system attributes nor
+trials with attributes from the start.
 """
 
 import contextlib
@@ -41,39 +41,39 @@ from grasp_tune.schedules.cells import Cells
 
 logger = logging.getLogger(__name__)
 
-TASK = "grasp:task"  # trial, user attribute: its label, with no task where none was left
+TASK = "grasp:task"  # trial, user attribute: its label; without a task if none was left
 CALLS = "grasp:calls"  # trial: the oracle calls that it used
-BEAT = "grasp:beat"  # trial: changes while its worker lives
-OUTCOME = "grasp:outcome"  # trial: what its task found
-FAULT = "grasp:fault"  # trial: why its task has no outcome: one of these, and its words
+BEAT = "grasp:beat"  # trial: its last heartbeat
+OUTCOME = "grasp:outcome"  # trial: the outcome of its task
+FAULT = "grasp:fault"  # trial: why its task has no outcome: one of these, and a text
 LOST, ERROR, DIED = "lost checkpoint", "error", "died"
 SETTING = "grasp:spec"  # study: the sweep that runs on it
 CHOICE = "grasp:choice"  # study: the chosen candidate and its certificate
 
-PIECE = 30_000  # characters a value: some databases hold 64 KB
-SPAN = FloatDistribution(1e-300, 1e300, log=True)  # of a step size, radius or distance
-FRONT = 8  # a process picks one of the first so many tasks, lest all processes want the same one
-MARKS = 8  # points of a training curve that are reported: each costs a write
+PIECE = 30_000  # characters per value: some databases allow 64 KB
+SPAN = FloatDistribution(1e-300, 1e300, log=True)  # for a step size, radius or distance
+FRONT = 8  # processes pick at random among this many tasks, so that they rarely want the same one
+MARKS = 8  # points of a training curve that are reported, because each costs a write
 
 
 def label_of(trial: FrozenTrial | optuna.Trial) -> dict[str, Any]:
-    """Return a trial's label, empty for trials that are not ours."""
+    """Return a trial's label, or an empty dict for trials that are not ours."""
     label = trial.user_attrs.get(TASK)
-    # Optuna's retries inherit the attributes of the trial that failed, its number too.
+    # Optuna's retries inherit the attributes of the failed trial, including its number.
     if isinstance(label, dict) and label.get("trial", trial.number) == trial.number:
         return label
     return {}
 
 
 def show_trial(study: Study, trial: FrozenTrial, shown: dict[str, Json]) -> None:
-    """Write user attributes on a trial, also as Optuna hands it to the objective."""
+    """Write user attributes on a trial, in the storage and in the given object."""
     for name, value in shown.items():
         study._storage.set_trial_user_attr(trial._trial_id, name, value)
         trial.user_attrs[name] = value
 
 
 def end_trial(study: Study, trial_id: int, state: TrialState, *values: float) -> bool:
-    """Return whether the trial has now ended this way; False where it had ended already."""
+    """Return whether this call has ended the trial; False if it had ended already."""
     try:
         return study._storage.set_trial_state_values(trial_id, state, values or None)
     except RuntimeError:  # UpdateFinishedTrialError
@@ -86,14 +86,14 @@ def in_memory(study: Study) -> bool:
 
 
 def in_optimize(study: Study) -> bool:
-    """Return whether `study.optimize` runs in this thread, as far as can be told."""
+    """Return whether `study.optimize` runs in this thread, as far as Optuna tells."""
     return bool(getattr(getattr(study, "_thread_local", None), "in_optimize_loop", False))
 
 
 def _put_json(put: Callable[[str, str], None], key: str, value: Json) -> None:
-    """Write a value as JSON, in pieces that every database holds, and an empty one at the end."""
+    """Write a value as JSON, in pieces that fit every database, with an empty one at the end."""
     text = json.dumps(value, separators=(",", ":"))
-    for at in reversed(range(0, len(text) + PIECE, PIECE)):  # who finds the first finds all
+    for at in reversed(range(0, len(text) + PIECE, PIECE)):  # the first comes last: then all exist
         put(f"{key}:{at // PIECE}", text[at : at + PIECE])
 
 
@@ -109,10 +109,10 @@ def set_study_json(study: Study, key: str, value: Json) -> None:
 
 
 def study_json(study: Study, key: str, wanted: Json = None) -> Json:
-    """Return what `set_study_json` wrote, after writing `wanted` where there is nothing.
+    """Return what `set_study_json` wrote; if there is nothing, write `wanted` first.
 
-    Of two processes that write at the same time one wins, and both return its value, since what is
-    there is read again. Later processes find a value and write none.
+    If two processes write at the same time, one wins, and both return its value, because they read
+    it again. Later processes find a value and do not write.
     """
     try:
         found = _get_json(study._storage.get_study_user_attrs(study._study_id), key)
@@ -126,11 +126,11 @@ def study_json(study: Study, key: str, wanted: Json = None) -> Json:
 
 
 def spec_on(study: Study, wanted: SweepSpec | None = None) -> SweepSpec | None:
-    """Return the sweep that is written on a study; without one, write and return `wanted`."""
+    """Return the sweep's specification on a study; if there is none, write and return `wanted`."""
     data = study_json(study, SETTING, None if wanted is None else wanted.to_dict())
     if data is None:
         return None
-    # A user's own optimizer is not called here: a type with its name stands for it.
+    # The user's own optimizer is not called here, so a type with its name is enough.
     module, own, name = (base := data["method"].get("base") or "").partition(":")
     bases = {base: type(name, (), {"__module__": module})} if own else {}
     return SweepSpec.from_dict(data, bases)
@@ -138,10 +138,10 @@ def spec_on(study: Study, wanted: SweepSpec | None = None) -> SweepSpec | None:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How often a worker sends a heartbeat, and after how much silence it is taken for dead.
+    """The heartbeat settings of the workers on a study.
 
     every: seconds between two heartbeats.
-    grace: seconds of silence.
+    grace: seconds without a heartbeat after which a worker is considered dead.
     """
 
     every: float = 5.0
@@ -149,7 +149,7 @@ class Timing:
 
     @classmethod
     def of(cls, study: Study) -> "Timing":
-        """Return the heartbeat settings of the study's storage, ours where it has none."""
+        """Return the heartbeat settings of the study's storage, or our defaults if it has none."""
         storage = study._storage
         every = getattr(storage, "get_heartbeat_interval", lambda: None)()
         if every is None:
@@ -159,9 +159,9 @@ class Timing:
 
 
 class StudyLog:
-    """The trials of one sweep on a study: who holds which task, and how they ended.
+    """The trials of one sweep on a study: which task each one holds, and how it ended.
 
-    Raises `InputError` where another sweep is written on the study.
+    Raises `InputError` if the study belongs to another sweep.
     """
 
     def __init__(self, study: Study, spec: SweepSpec, timing: Timing | None = None) -> None:
@@ -173,15 +173,15 @@ class StudyLog:
         self.sweep = fingerprint(spec.to_dict(), study.study_name)
         self.timing = timing or Timing.of(study)
         self._bearers: dict[tuple[str, int], list[FrozenTrial]] = {}  # by task and turn
-        self._outcomes: dict[int, Outcome | None] = {}  # by trial number: read once
+        self._outcomes: dict[int, Outcome | None] = {}  # by trial number; each is read once
         self._wanted: dict[str, Any] = {}  # tasks whose end has not been reported yet, by id
-        self._turns: Counter[str] = Counter()  # task id -> its turn now
-        self._beats: dict[int, tuple[object, float]] = {}  # by trial: the last one, and its time
+        self._turns: Counter[str] = Counter()  # task id -> its current turn
+        self._beats: dict[int, tuple[object, float]] = {}  # by trial: last heartbeat, and its time
         self.refresh()
 
     def refresh(self) -> None:
         self._bearers = {}
-        # Not `study.get_trials`: it may lag behind the last write, and some pruners filter it.
+        # Not `study.get_trials`, which may miss the last write, and which some pruners filter.
         for trial in self.storage.get_all_trials(self.study._study_id, deepcopy=False):
             label = label_of(trial)
             if label.get("sweep") == self.sweep and label["task"]:
@@ -189,7 +189,7 @@ class StudyLog:
 
     @property
     def holders(self) -> list[FrozenTrial]:
-        """The trials that hold a task: of several with the same label the first."""
+        """The trials that hold a task; if several have the same label, the first of them."""
         return [bearers[0] for bearers in self._bearers.values()]
 
     def running(self) -> list[FrozenTrial]:
@@ -197,7 +197,7 @@ class StudyLog:
 
     @property
     def calls(self) -> int:
-        """Oracle calls of all tasks that have ended, well or not, as far as their trials say."""
+        """The oracle calls of all tasks that ended or failed, as far as their trials say."""
         total = 0
         for trial in self.holders:
             if trial.state.is_finished():
@@ -207,12 +207,12 @@ class StudyLog:
 
     @property
     def origin(self) -> str | None:
-        """The digest of the start point that the outcomes so far have, None without any."""
+        """The digest of the start point in the outcomes so far, None if there are no outcomes."""
         known = map(self.outcome, self.holders)
         return next((outcome.origin for outcome in known if outcome is not None), None)
 
     def outcome(self, trial: FrozenTrial) -> Outcome | None:
-        """Return the outcome on a trial that has ended, None where there is none."""
+        """Return the outcome on a trial that has ended, None if there is none."""
         if trial.number not in self._outcomes and trial.state.is_finished():
             try:
                 found = _get_json(trial.system_attrs, OUTCOME)
@@ -224,9 +224,9 @@ class StudyLog:
         return self._outcomes.get(trial.number)
 
     def ended(self, trial: FrozenTrial) -> Any:
-        """Return how a trial's task ended; None where it has not, or its worker raised an error.
+        """Return how a trial's task ended; None if it has not, or if its worker raised an error.
 
-        That error has been raised in the worker's own process; other processes run the task again.
+        That error was raised in the worker's own process; other processes run the task again.
         """
         kind, words = trial.system_attrs.get(FAULT, (DIED, "its worker died"))
         if not trial.state.is_finished() or kind == ERROR:
@@ -237,19 +237,19 @@ class StudyLog:
         return found or (SELECT if trial.state == TrialState.COMPLETE else Died(words))
 
     def want(self, task: Any) -> None:
-        """Have the task run, by whichever process on the study takes it."""
+        """Request that some process on the study runs the task."""
         self._wanted[task.id] = task
 
     def unclaimed(self) -> list[Any]:
         return [task for task in self._wanted.values() if self._holder(task.id) is None]
 
     def heard(self, key: str) -> None:
-        """Note that the caller knows how a task ended; `news` will not report it."""
+        """Mark a task's end as known to the caller, so that `news` does not report it."""
         self._wanted.pop(key, None)
         self._turns[key] += 1
 
     def news(self) -> list[tuple[Any, Any]]:
-        """Return what has ended since, in the order of the trials: the same in all processes."""
+        """Return the tasks that have ended since, in the order of trials: the same everywhere."""
         self.refresh()
         found: dict[int, tuple[Any, Any]] = {}
         for task in list(self._wanted.values()):
@@ -260,7 +260,7 @@ class StudyLog:
         return [found[number] for number in sorted(found)]
 
     def _holder(self, key: str) -> FrozenTrial | None:
-        """Return the trial that holds a task in its present turn, None where no process has it."""
+        """Return the trial that holds a task in its current turn, None if there is none."""
         while True:
             trial = next(iter(self._bearers.get((key, self._turns[key]), ())), None)
             if trial is None or not trial.state.is_finished() or self.ended(trial) is not None:
@@ -268,18 +268,18 @@ class StudyLog:
             self._turns[key] += 1
 
     def last_trial(self, key: str) -> FrozenTrial:
-        """Return the trial of a task that has ended well."""
+        """Return the trial of a task that ended without a fault."""
         return self._bearers[key, self._turns[key] - 1][0]
 
     def end_silent(self) -> bool:
-        """End one trial whose worker is dead or silent; return whether there was one."""
+        """End one trial whose worker is dead or silent, and return whether there was one."""
         now = time.monotonic()
         for trial in self.running():
             beat, label = trial.system_attrs.get(BEAT), label_of(trial)
             before, since = self._beats.get(trial.number, (beat, now))
             since = since if before == beat else now
             self._beats[trial.number] = beat, since
-            worker = label["worker"]  # empty where it was asked for by hand, and nobody can tell
+            worker = label["worker"]  # empty for `study.ask`: then nobody can tell
             if worker and (now - since > self.timing.grace or files.is_dead(worker)):
                 if end_trial(self.study, trial._trial_id, TrialState.FAIL):
                     logger.warning("the worker of %s is gone: it is run again", label["task"])
@@ -288,13 +288,13 @@ class StudyLog:
 
     def beat(self, trials: Iterable[int], calls: int) -> None:
         """Write a heartbeat and the number of calls on trials of this process."""
-        # Optuna's own heartbeat exists for relational databases alone and asks for equal clocks.
+        # Optuna's own heartbeat needs a relational database and synchronized clocks.
         for trial_id in trials:
             try:
                 self.storage.set_trial_system_attr(trial_id, BEAT, time.time())
                 self.storage.set_trial_system_attr(trial_id, CALLS, calls)
             except RuntimeError:
-                continue  # the trial was ended from outside; its worker will notice at the end
+                continue  # the trial was ended from outside; its worker notices that at the end
             except (optuna.exceptions.StorageInternalError, OSError) as fault:
                 logger.info("a heartbeat could not be written: %s", fault)
 
@@ -316,14 +316,14 @@ class StudyLog:
             thread.join()
 
     def shown(self, task: Any) -> dict[str, Json]:
-        """Return the user attributes of a trial that holds a task; None: no task was left."""
+        """Return the user attributes for a trial that holds a task; None: no task was left."""
         key = "" if task is None else task.id
         more = {} if task is None else {"phase": task.phase, "budget": task.calls}
         label = {"sweep": self.sweep, "worker": files.process_name(), "task": key}
         return {TASK: {**label, "turn": self._turns[key]}, "task": key, **more}
 
     def claim(self, task: Any, parameters: dict[str, Any]) -> int | None:
-        """Return the id of a new trial that holds the task, None where another was faster."""
+        """Return the id of a new trial that holds the task, None if another process was faster."""
         kinds = {name: CategoricalDistribution((value,)) for name, value in parameters.items()}
         template = create_trial(
             state=TrialState.RUNNING,
@@ -339,10 +339,10 @@ class StudyLog:
         return None
 
     def take(self, trial: FrozenTrial, task: Any) -> bool:
-        """Give a task, or none, to a trial that Optuna made; False where another trial has it."""
+        """Give a task, or None, to a trial that Optuna created; False if another trial has it."""
         shown = self.shown(task)
         shown[TASK]["trial"] = trial.number
-        if not in_optimize(self.study):  # then another process may call `tell`
+        if not in_optimize(self.study):  # then another process may call `study.tell`
             shown[TASK]["worker"] = ""
         show_trial(self.study, trial, shown)
         self.refresh()
@@ -351,7 +351,7 @@ class StudyLog:
         return not self.take(trial, None)
 
     def write(self, trial_id: int, how: Ended | BaseException) -> None:
-        """Write how its task went on a trial, without ending it."""
+        """Write how a trial's task ended on the trial, without ending the trial."""
         write = partial(self.storage.set_trial_system_attr, trial_id)
         if isinstance(how, Died):
             write(FAULT, (DIED, how.reason))
@@ -365,6 +365,6 @@ class StudyLog:
                 points = [p for p in how.segments[0].curve if math.isfinite(p.loss)][::-1]
                 for point in reversed(points[:: max(1, -(-len(points) // MARKS))]):
                     self.storage.set_trial_intermediate_value(trial_id, point.call, point.loss)
-            # A part of a sweep is never the study's best trial: its loss is an attribute.
+            # As an attribute, so that a part of a sweep is never the study's best trial.
             if math.isfinite(loss := best_seen([how])):
                 self.storage.set_trial_user_attr(trial_id, "loss", loss)
