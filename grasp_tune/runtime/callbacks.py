@@ -1,4 +1,4 @@
-"""Progress of a sweep: the user's callbacks, a bar on a terminal, or lines in a log."""
+"""Progress of a sweep: the user's callbacks, a progress bar on a terminal, or lines in a log."""
 
 import logging
 import math
@@ -24,42 +24,42 @@ WORDS = {"probe": "probe", "train": "train", "score": "choose", "done": "done"}
 
 
 def progress_line(progress: Progress, calls: int) -> str:
-    """Where a search stands: phase, calls, lowest loss."""
+    """Return the progress of a search as a line: phase, calls, lowest loss."""
     best = f"{progress.best:.4g}" if math.isfinite(progress.best) else "-"
     return f"{WORDS[progress.phase]}: {calls} of {progress.budget} calls, best loss {best}"
 
 
 class Callback:
-    """What `minimize(callbacks=[...])` calls; override what is of interest.
+    """The base class of callbacks for `minimize(callbacks=[...])`; override the methods you need.
 
-    Calls come from the process that drives the sweep, in this order for any number of workers: the
-    curves that an earlier process left, where the sweep is resumed; phases and progress as they
-    happen; a curve whenever a part of a run has ended; the end, once. A callback that raises an
-    exception is not called again; a warning says so, and the sweep goes on.
+    All methods are called in the process that drives the sweep, with any number of workers. If a
+    sweep is resumed, `on_run` is first called with the curves of earlier processes; `on_end` is
+    called once, at the end. If a callback raises an exception, it is not called again; a warning
+    is logged, and the sweep continues.
     """
 
     def on_phase(self, phase: str) -> None:
-        """A phase began: `probe`, `train`, `score` or `done`."""
+        """Called when a phase begins: `probe`, `train`, `score` or `done`."""
 
     def on_progress(self, calls: int, best: float) -> None:
-        """So many oracle calls are spent; `best` is the lowest mean loss so far, NaN before any."""
+        """Called with the oracle calls spent and the lowest mean loss so far, NaN at first."""
 
     def on_run(self, run: int, curve: Sequence[tuple[int, float]]) -> None:
-        """A part of a run has ended: its number, and its (oracle call of the run, mean loss)s."""
+        """Called after each part of a run with the run's number and its (call, mean loss) pairs."""
 
     def on_end(self, result: "Result") -> None:
-        """The sweep has ended with this result."""
+        """Called with the result when the sweep has ended."""
 
 
 class Reporter:
-    """Tells callbacks how far a sweep is; those below show it to people, too."""
+    """Passes the progress of a sweep to callbacks; `ProgressReporter` also displays it."""
 
     def __init__(self, callbacks: Sequence[Callback] = ()) -> None:
         self._callbacks, self._phase, self._calls = list(callbacks), "", -1
-        self._heard = False  # of any run while it went on
+        self._heard = False  # whether any run was reported during the sweep
 
     def update(self, progress: Progress, calls: int) -> None:
-        """Tell where the search stands; `calls` counts those under way too."""
+        """Report the progress of the search; `calls` includes those of running tasks."""
         if progress.phase != self._phase:
             self._tell("on_phase", progress.phase)
         if calls != self._calls:
@@ -67,16 +67,16 @@ class Reporter:
         self._phase, self._calls = progress.phase, calls
 
     def ended(self, outcome: object) -> None:
-        """Tell the curves of the runs that a task has trained."""
+        """Report the curves of the runs that a task has trained."""
         if isinstance(outcome, TrainOutcome):
             for item in outcome.segments:
                 self._run(item.arm, ((point.call, point.loss) for point in item.curve))
 
     def close(self) -> None:
-        """Show no more."""
+        """Stop the display."""
 
     def finish(self, result: "Result") -> None:
-        """Tell the end, and the runs that a backend with a loop of its own has not told."""
+        """Report the end, and the runs if the backend has its own loop and reported none."""
         if not self._heard:
             for run in result.runs:
                 self._run(run.arm, [(call, loss) for call, loss, _ in run.curve])
@@ -90,24 +90,24 @@ class Reporter:
         for callback in tuple(self._callbacks):
             try:
                 getattr(callback, event)(*what)
-            except Exception:  # whoever only listens must not cost a run
+            except Exception:  # an error in a callback must not end a sweep
                 self._callbacks.remove(callback)
                 words = "%s.%s failed; it hears no more of this sweep, which goes on"
                 logger.warning(words, type(callback).__name__, event, exc_info=True)
 
 
 def reporter_for(wanted: bool | Reporter, callbacks: Sequence[Callback] = ()) -> Reporter:
-    """Return one that shows the progress, if wanted; or the reporter as given."""
+    """Return the given reporter, or a new one that displays the progress if `wanted` is true."""
     if isinstance(wanted, Reporter):
         return wanted
     return ProgressReporter(callbacks) if wanted else Reporter(callbacks)
 
 
 class ProgressReporter(Reporter):
-    """A bar where standard error is a terminal; elsewhere now and then a line in the log.
+    """A reporter with a bar if standard error is a terminal, and otherwise with lines in the log.
 
-    The bar appears with the first update, so that an error before it leaves no empty one, and takes
-    the calls of an earlier run as given, so that they do not count as speed.
+    The bar appears with the first update, so that an earlier error leaves no empty bar. Calls made
+    before a sweep was resumed do not count towards its speed.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class ProgressReporter(Reporter):
     def update(self, progress: Progress, calls: int) -> None:
         same, word = progress.phase == self._phase, WORDS[progress.phase]
         super().update(progress, calls)
-        # At the end the number that the result has: a search may have some calls to spare.
+        # At the end the same number as in the result; a search may not need all calls.
         done = progress.calls if progress.phase == "done" else min(calls, progress.budget)
         best = f"{progress.best:.4g}" if math.isfinite(progress.best) else "-"
         if not self._bar.tasks:
@@ -144,7 +144,7 @@ class ProgressReporter(Reporter):
         now = task.get_time()
         if self._live or (same and now - self._logged < LINE_EVERY):
             return
-        # The first calls set things up: their speed says nothing.
+        # The first calls include setup, so their speed is not used.
         self._logged, left = now, task.time_remaining if done > progress.budget / 20 else None
         more = "" if left is None else f", about {left:.0f} s left"
         more = f", {task.elapsed:.0f} s" if progress.phase == "done" else more

@@ -1,4 +1,4 @@
-"""Sweeps over cells that the user's own training loop runs: probe, ledger, result and choice."""
+"""Sweeps whose cells the user's own training loop runs: probe, ledger, result and choice."""
 
 import math
 from dataclasses import replace
@@ -23,10 +23,10 @@ from grasp_tune.schedules.paper import Paper
 def probed_cells(
     problem: TorchProblem, budget: int, method: Method | None, parameter: str | None, seed: int
 ) -> SweepSpec:
-    """Return the sweep over the cells of the paper's plan for a problem, after a probe at x0."""
+    """Return the specification of a sweep over the paper's cells, after a probe at x0."""
     spec, _ = SweepSpec.assemble(method, budget, "paper", seed)
     search, worker = Search(spec), Worker(checked_problem(problem), seed, TemporaryStore())
-    while isinstance(task := search.ask(), tasks.ProbeTask):  # its parts, then their sum
+    while isinstance(task := search.ask(), tasks.ProbeTask):  # the parts, then their sum
         outcome: Any = worker.run(task)
         search.tell(task, outcome)
     if (plan := search.plan) is None or plan.stationary:
@@ -40,29 +40,29 @@ class BestCell(NamedTuple):
     """The best cell so far."""
 
     cell: int  # its index
-    trial: str  # who ran it
-    score: float  # the smaller the better
-    calls: int  # as its trial counted them
+    trial: str  # the trial that ran it
+    score: float  # smaller is better
+    calls: int  # oracle calls as counted by its trial
 
 
 class CellSweep(Ledger):
-    """The cells and who runs them; a score is the mean of an owner's last `window` reports."""
+    """The ledger of a sweep over cells; a score is the mean of an owner's last `window` reports."""
 
     search: CellSearch
 
     def __init__(self, spec: SweepSpec, window: int) -> None:
         super().__init__(CellSearch(spec))
         self._window = whole("window", window)
-        self._reports: dict[str, list[list[float]]] = {}  # by owner: (step, score), the last
-        self.trials: dict[str, str] = {}  # who ran it, by task that has ended
+        self._reports: dict[str, list[list[float]]] = {}  # by owner: last (step, score) pairs
+        self.trials: dict[str, str] = {}  # task id -> the owner that ran it, for ended tasks
 
     def hear(self, owner: str, step: int, score: float) -> None:
-        """Take in a score; the last may come twice, and a restarted owner reports from step 1."""
+        """Record a score; the last may come twice, and a restarted owner begins at step 1 again."""
         kept = [item for item in self._reports.get(owner, []) if item[0] < step]
         self._reports[owner] = [*kept, [step, score]][-self._window :]
 
     def done(self, owner: str, index: object, calls: int) -> None:
-        """Note that an owner has run a cell to its end: the one of `index`, or else its own."""
+        """Record that an owner has completed a cell: the one with `index`, or its own if None."""
         key = cell_id(index) if isinstance(index, int) else self.task_of(owner)
         scores = [score for _, score in self._reports.pop(owner, [])] or [math.nan]
         if key in self.search.tasks and not self.search.settled(key):
@@ -75,7 +75,7 @@ class CellSweep(Ledger):
 
     @property
     def best(self) -> BestCell:
-        """The best cell so far: its index, its trial and its score; raises where there is none."""
+        """The best cell so far, with its trial and score; raises an error if there is none."""
         row, ended = cell_result(self.search).choice.chosen, self.search.outcomes
         if not row.arm:
             raise SearchError(f"none of the {len(ended)} cells that ended has a finite score")
@@ -87,7 +87,7 @@ class CellSweep(Ledger):
         return {**known, "cells": self.search.state()}
 
     def load(self, state: Json) -> None:
-        """Go on from `state`; raise where it belongs to another sweep."""
+        """Continue from `state`; raise an error if it belongs to another sweep."""
         if not isinstance(state, dict) or not isinstance(state.get("cells"), dict):
             raise InputError("not a state of cells; where an earlier version wrote it, begin anew")
         if self.search.spec.difference(state["cells"]["spec"]):
@@ -98,11 +98,11 @@ class CellSweep(Ledger):
 
 
 def cell_result(cells: Search) -> Result:
-    """Return the result of a search over cells, by their reported scores, without a model."""
+    """Return the result of a search over cells: the best reported score, without a model."""
     if not cells.outcomes:
         raise SearchError("there is no result yet: no cell has been run to its end")
     found = Result.of(cells, {})
-    return replace(found, spec={**found.spec, "schedule": Cells.name})  # the plan is there already
+    return replace(found, spec={**found.spec, "schedule": Cells.name})  # the result has the plan
 
 
 def choose_candidate(
@@ -110,10 +110,10 @@ def choose_candidate(
 ) -> Result:
     """Return the best of the candidates that the cells of a plan left, scored on fresh samples.
 
-    Those that cannot be read are left out. x0 is probed where `probed_cells` has not done it.
+    Unreadable candidates are left out. x0 is probed unless `probed_cells` has done so.
 
-    method: where the plan's has a base of the user's own.
-    by_loss: compare losses, also where the paper compares gradients.
+    method: only needed if the plan's method has the user's own base optimizer.
+    by_loss: compare losses, even if the paper compares gradients.
     """
     plan, seed, probe = cells.plan, cells.spec.seed, getattr(cells.spec.schedule, "probe", None)
     assert plan is not None
@@ -129,7 +129,7 @@ def choose_candidate(
             outcome = _scored(task, worker)
         else:
             start: Any = probe or worker.run(task)
-            given = {"gradient_norm": plan.grad_norm, "value": plan.value}  # the cells follow
+            given = {"gradient_norm": plan.grad_norm, "value": plan.value}  # give the same cells
             known = {name: value for name, value in given.items() if value is not None}
             outcome = replace(start, **known)
         search.tell(task, outcome, "none of its trials has ended well")
@@ -137,14 +137,14 @@ def choose_candidate(
         why = "their artifacts cannot be read, or their loss is not finite"
         search.notes.append(f"{lost} candidates are lost: {why}")
     search.repeated = cells.repeated
-    # Whether the loop ran the paper's base optimizer is known to the user alone.
+    # Only the user knows whether the loop ran the paper's base optimizer.
     search.choice = replace(search.partial(), covered=False)
     tensors = worker.tensors_at(search.choice.key)
     return Result.of(search, tensors, lambda: problem.build(seed))
 
 
 def _scored(task: tasks.ScoreTask, worker: Worker) -> tasks.ScoreOutcome:
-    """Return the scores; an upload that was cut short, or never made, has none."""
+    """Return the scores; a candidate with an incomplete or missing upload gets NaN."""
     calls, samples = 0, list[tasks.SampleOutcome]()
     for sample in task.samples:
         try:

@@ -1,7 +1,7 @@
-"""The one driver: ask, submit, tell, persist.
+"""The driver of all sweeps: ask, submit, tell, persist.
 
-It decides what the end of a task means for the search and when the state is written, in the same
-way for every executor. Frameworks with a loop of their own, such as Ray Tune, use its `Ledger`.
+For every executor in the same way, it decides what the end of a task means for the search and when
+the state is written. Frameworks with their own loop, such as Ray Tune, use its `Ledger`.
 """
 
 import contextlib
@@ -37,18 +37,18 @@ from grasp_tune.runtime.sweep_folder import CallCounter, SweepFolder, open_folde
 
 logger = logging.getLogger(__name__)
 
-SAVE_EVERY = 1.0  # seconds between two writes of the state: what a crash may have to repeat
-SAVE_SHARE = 0.01  # of the time at most; a long run's state is large
-POLL = 0.5  # seconds to wait for a task to end before looking around
-ORPHANS = 0.5  # seconds within which the workers of a driver that died are gone
-SHOW = 0.1  # seconds between two looks at the progress
+SAVE_EVERY = 1.0  # seconds between two writes of the state; a crash repeats at most this much
+SAVE_SHARE = 0.01  # largest share of the time for saving; a long run's state is large
+POLL = 0.5  # seconds to wait for a task to end before other checks
+ORPHANS = 0.5  # seconds after which the workers of a dead driver are gone
+SHOW = 0.1  # seconds between two updates of the progress
 
 MakeWorker = Callable[[], Worker]
 
 
 @dataclass(eq=False)
 class WorkerFactory:
-    """Makes workers for one sweep, in this process or, pickled, in another."""
+    """Creates workers for one sweep, in this process or, after pickling, in another one."""
 
     problem: TorchProblem
     seed: int
@@ -56,13 +56,13 @@ class WorkerFactory:
     bases: Mapping[str, Factory] | None
     calls: CallCounter  # where the oracle calls are counted
     watch: Callable[[], None] | None  # called after each call in this process
-    origin: str | None  # where all workers must start, if that is known
-    made: Worker | None = None  # the first one in this process
+    origin: str | None  # digest of the start point that all workers must have, if known
+    made: Worker | None = None  # the first worker of this process
 
     def __call__(self) -> Worker:
         add, watch = self.calls.counter(), self.watch
 
-        # It has no reference to the factory, which has one to the worker: until such a cycle is
+        # Without a reference to the factory, which has one to the worker: until such a cycle is
         # collected, every loader with worker processes takes ten seconds to end.
         def count(calls: int) -> None:
             add(calls)
@@ -78,37 +78,37 @@ class WorkerFactory:
         return self.made or self()
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "watch": None, "made": None}  # both belong to this process
+        return {**self.__dict__, "watch": None, "made": None}  # only valid in this process
 
 
 class Stopped(KeyboardInterrupt):
-    """The process was asked to end (SIGTERM); the folder can be resumed."""
+    """Raised when the process receives SIGTERM; the folder can be resumed."""
 
 
 class TimeUp(BaseException):
-    """The deadline or the hard cap is reached; no error, so that nothing takes it for one."""
+    """Raised at the deadline or the hard cap; no Exception, so that no handler catches it."""
 
 
-# The last task of a sweep whose workers are others': leave the chosen model where users find it.
+# The last task of a sweep whose workers a framework starts: save the chosen model for the user.
 SELECT: Any = SimpleNamespace(id="select", phase="select", calls=0)
 
 
 class Ledger:
-    """A search, and who runs which of its tasks; all bodies share it.
+    """A search and the owners of its running tasks; all ways to run a sweep share it.
 
-    select: whether the sweep has a last task, `SELECT`, when the search is done.
-    again: how often a task whose worker died is started again before the search hears of it.
+    select: whether the sweep has a last task, `SELECT`, after the search is done.
+    again: how often a task whose worker died is restarted before it counts as failed.
     """
 
     def __init__(self, search: Search, *, select: bool = False, again: int = 0) -> None:
         self.search = search
         self.running: dict[str, str] = {}  # task id -> its owner
-        self.selected = not select  # whether there is no last task, or it has ended well
+        self.selected = not select  # true if there is no last task, or if it is done
         self.select_failures = 0
         self._again, self._deaths = again, Counter[str]()
 
     def next(self, owner: str = "") -> Task | Step:
-        """Return a task for the owner, or that other tasks must end first, or that all is done."""
+        """Return a task for the owner; or `WAIT` if other tasks must end first; or `DONE`."""
         while not isinstance(step := self.search.ask(), Step):
             if step.id not in self.running:
                 self.running[step.id] = owner
@@ -124,16 +124,16 @@ class Ledger:
 
     @property
     def growing(self) -> bool:
-        """Whether further tasks follow when those that run have ended."""
+        """Whether more tasks follow when the running ones have ended."""
         return self.search.growing or not (self.selected or SELECT.id in self.running)
 
     def give_back(self, key: str) -> None:
-        """Take back a task that was not run: it is issued again."""
+        """Take back a task that was not run, so that it is issued again."""
         self.running.pop(key, None)
         self.search.release(key)
 
     def ended(self, key: str, how: Ended) -> None:
-        """Note how a task ended; raises an error that would occur again anywhere."""
+        """Record how a task ended; an error that would occur on every worker is raised."""
         self.running.pop(key, None)
         if isinstance(how, CheckpointError) and how.key is not None:
             if key == SELECT.id:
@@ -155,7 +155,7 @@ class Ledger:
             self.search.tell(key, None, how.reason)
 
     def gone(self, owner: str, reason: str) -> None:
-        """Note that an owner has died: the tasks that it ran have failed."""
+        """Record that an owner has died, and its tasks with it."""
         while (key := self.task_of(owner)) is not None:
             self.ended(key, Died(reason))
 
@@ -163,34 +163,34 @@ class Ledger:
         return next((key for key, who in self.running.items() if who == owner), None)
 
     def best_tensors(self, store: Store) -> Tensors:
-        """Return the tensors at the choice, or at the best point so far."""
+        """Return the tensors of the chosen point, or of the best point so far."""
         if (key := self.search.partial().key) == START and not store.exists(START):
             raise SearchError("there is no result yet: nothing has been run to its end")
         return store.read(key).tensors
 
     def settle(self, calls: int) -> None:
-        """Count repeated work apart from the budget, given the calls that were really made."""
+        """Set the number of repeated calls, given all calls that were made."""
         self.search.repeated = max(self.search.repeated, calls - self.search.progress.calls)
 
 
 class Driver(Ledger):
-    """One sweep in this process: its search, its folder, and what is written when."""
+    """The loop of one sweep in this process; it runs the search and saves its state."""
 
-    deadline = math.inf  # of `time.monotonic`
+    deadline = math.inf  # in terms of `time.monotonic`
 
     def __init__(
         self, spec: SweepSpec, folder: SweepFolder, reporter: Reporter, hard_cap: bool, again: int
     ) -> None:
         super().__init__(folder.search(spec), again=again)
         self.folder, self.reporter, self._hard_cap = folder, reporter, hard_cap
-        self._lost = max(0, folder.calls.total - self.search.progress.calls)  # what a crash undid
+        self._lost = max(0, folder.calls.total - self.search.progress.calls)  # undone by a crash
         self._saved, self._pause, self._shown = time.monotonic(), SAVE_EVERY, 0.0
         self._own = os.getpid(), threading.get_ident()
-        for outcome in self.search.outcomes.values():  # of an earlier process
+        for outcome in self.search.outcomes.values():  # from an earlier process
             reporter.ended(outcome)
 
     def run(self, executor: Executor) -> None:
-        """Run the search to its end; the order in which tasks end changes nothing."""
+        """Run the search to its end; the order in which tasks end does not matter."""
         try:
             while (step := self.next()) is not Step.DONE:
                 self.check_time()
@@ -212,7 +212,7 @@ class Driver(Ledger):
                     discard(self.folder.store, garbage)
                 self.show()
         except BaseException:
-            try:  # the fault that ended the run matters more than one in saving
+            try:  # the error that ended the run matters more than one from saving
                 self._save()
             except CheckpointError as error:
                 logger.warning("%s; what ran since it was last saved will be repeated", error)
@@ -220,19 +220,19 @@ class Driver(Ledger):
         self._save()
 
     def result(self, worker: Worker, problem: TorchProblem) -> Result:
-        """Return the result at the search's choice, with the work done twice told apart."""
-        self.deadline = math.inf  # what the choice still needs is done, whatever the time
+        """Return the result at the chosen point, with repeated calls counted separately."""
+        self.deadline = math.inf  # the work for the choice ignores the time limit
         tensors = self._place(worker)
         self.settle(self.folder.calls.total)
         self.show(every=0.0)
         build, known = partial(problem.build, self.search.spec.seed), dict[str, Any]()
-        if self.search.choice is not None:  # else scores are training losses
+        if self.search.choice is not None:  # otherwise scores are training losses
             known = {"validation": problem.validation_rows, "metric": problem.choice_metric}
         known |= {"usage": self.folder.sharing.reading(), "measured": problem.metric_name}
         return replace(Result.of(self.search, tensors, build), **known)
 
     def _place(self, worker: Worker) -> Tensors:
-        """Put the worker's model at the choice, made again here where it cannot be read."""
+        """Return the tensors of the chosen point; if they are unreadable, make them again here."""
         while True:
             try:
                 return worker.tensors_at(self.search.partial().key)
@@ -250,13 +250,13 @@ class Driver(Ledger):
                 self.ended(task.id, how)
 
     def watch(self) -> None:
-        """Show progress and check the time after an oracle call of this very thread."""
+        """Show progress and check the time after an oracle call of this thread."""
         if (os.getpid(), threading.get_ident()) == self._own:
             self.show()
             self.check_time()
 
     def show(self, every: float = SHOW) -> None:
-        """Show how far the sweep is, unless that was done so many seconds ago."""
+        """Show the progress of the sweep, unless it was shown less than `every` seconds ago."""
         if (now := time.monotonic()) - self._shown >= every:
             self._shown = now
             self.reporter.update(self.search.progress, self.folder.calls.total - self._lost)
@@ -266,23 +266,23 @@ class Driver(Ledger):
             raise TimeUp
 
     def _fits(self, more: int = 0) -> bool:
-        """Return whether the hard cap holds if tasks under way and `more` make all their calls."""
+        """Return whether the hard cap allows all calls of running tasks, and `more` calls."""
         held = more + sum(self.search.tasks[key].calls for key in self.running)
         total = self.folder.calls.total if self._hard_cap else -math.inf
         return total + held <= self.search.spec.budget
 
     def check_loss(self, make_worker: WorkerFactory) -> None:
-        """Note, where a sweep is resumed, whether its loss differs when it is computed again."""
+        """Add a note to a resumed sweep if its loss differs when it is computed again."""
         search = self.search
         known = not search.begun or search.choice is not None or RESUMED in search.notes
-        # Workers that are forked later would find CUDA in use.
+        # On a GPU, workers that are forked later would find CUDA in use.
         cpu = make_worker.made or make_worker.problem.chosen_device.type == "cpu"
         if known or not cpu or not self._fits(2):
             return
         if not make_worker.own().loss_repeats():
             logger.warning(RESUMED)
             search.notes.append(RESUMED)
-        self._lost += 2  # the calls that this took show as repeated
+        self._lost += 2  # the two calls of this check count as repeated
 
     def _save(self) -> None:
         begun = time.monotonic()
@@ -306,18 +306,18 @@ def run_sweep(
     again: int = 0,
     origin: str | None = None,
 ) -> Result:
-    """Run a whole sweep with an executor and return its result; with `out`, go on from there.
+    """Return the result of a sweep after running it with an executor.
 
-    executor: makes the executor from the sweep's folder and a function that makes workers.
-    store: where checkpoints go, if not into `out`.
-    calls: counts oracle calls, if not in `out`.
+    problem, spec: what is trained, and everything that decides the sweep.
+    executor: creates the executor from the sweep's folder and a function that creates workers.
+    out: the sweep's folder; if it has a state, the sweep continues from it.
+    store, calls: where checkpoints are saved and oracle calls are counted, if not in `out`.
     bases: the user's own optimizers by name.
-    progress: whether to show it, or who shows it.
-    minutes: of the clock, after which the sweep ends with its best point so far.
-    hard_cap: the budget also holds for work that a fault has undone: where what is left of it does
-        not allow the next task, the sweep ends with its best point so far.
-    again: how often a task whose worker died is started again before the search hears of it.
-    origin: the digest of the start point that workers elsewhere have, if any are known.
+    progress: whether to show progress, or the reporter that does.
+    minutes: a time limit, after which the sweep ends with its best point so far.
+    hard_cap: count repeated calls towards the budget too, and end with the best point so far.
+    again: how often a task whose worker died is restarted before it counts as failed.
+    origin: the digest of the start point of workers elsewhere, if known.
     """
     reporter = reporter_for(progress)
     with (
@@ -336,7 +336,7 @@ def run_sweep(
         try:
             runner = executor(folder, make_worker)
             try:
-                driver.check_time()  # a run whose time is over makes no call
+                driver.check_time()  # if the time is over already, no call is made
                 driver.check_loss(make_worker)
                 driver.run(runner)
             except TimeUp:
@@ -346,7 +346,7 @@ def run_sweep(
             result = driver.result(make_worker.own(), problem)
         except Exception as error:
             done = [isinstance(item, TrainOutcome) for item in driver.search.outcomes.values()]
-            # After an error in the input, the next call will have another one.
+            # After an error in the input, the next call will have different input.
             if not (any(done) if isinstance(error, InputError) else done):
                 folder.clear()
             raise
@@ -358,7 +358,7 @@ def run_sweep(
 
 @contextlib.contextmanager
 def _signals() -> Iterator[None]:
-    """Turn SIGTERM and Ctrl-C into exceptions that unwind through the saving of the state."""
+    """Turn SIGTERM and Ctrl-C into exceptions, so that the state is saved."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -367,7 +367,7 @@ def _signals() -> Iterator[None]:
         raise Stopped("stopped by SIGTERM")
 
     interrupt, before = signal.getsignal(signal.SIGINT), dict[int, Any]()
-    # Ray Tune leaves a handler behind, which would swallow the first Ctrl-C; it keeps the user's.
+    # Ray Tune leaves a handler behind that would swallow the first Ctrl-C; it holds the user's.
     while getattr(interrupt, "__module__", "") == "ray.tune.tune":
         kept = inspect.getclosurevars(interrupt).nonlocals  # type: ignore[arg-type]
         interrupt = kept.get("original_handler", signal.default_int_handler)
@@ -378,5 +378,5 @@ def _signals() -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            # None: it was not set from Python, and cannot be put back.
+            # None: the handler was not set from Python and cannot be restored.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)

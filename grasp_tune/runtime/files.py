@@ -1,8 +1,8 @@
-"""Files that are there whole or not at all: atomic replacement, and JSON written that way.
+"""Atomic replacement of files, and JSON files written that way: complete or not there at all.
 
-A temporary file stands beside its target while it is written; its name says who writes it, so that
-what a killed process left can be told from what a living one is writing. No link is ever followed,
-and what is no regular file is neither read nor replaced.
+While a file is written, it has a temporary name next to its target. The name contains the writing
+process, so that leftovers of a killed process can be recognized. Links are never followed, and only
+regular files are read or replaced.
 """
 
 import errno
@@ -27,16 +27,16 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# Faults of a network file system or a busy machine, which pass.
+# Temporary errors of a network file system or a busy machine.
 TRANSIENT = {errno.EIO, errno.ESTALE, errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT, errno.EBUSY}
 PAUSES = (0.02, 0.1, 0.5, 2.0)  # seconds between attempts: five attempts, 2.6 s in all
-STATE_LIMIT = 64 * 2**20  # bytes; a state or result file larger than this is not ours
+STATE_LIMIT = 64 * 2**20  # bytes; a larger state or result file is not ours
 
-_BYTES_A_VALUE = 8  # our files have more than this for each of their values
-_FEW = 1000  # values that no limit forbids
+_BYTES_A_VALUE = 8  # our files have more bytes than this per value
+_FEW = 1000  # this many values are always allowed
 _DAY = 86_400.0  # seconds
 _TEMPORARY = re.compile(r"\..+\.(?P<owner>[A-Za-z0-9-]+\.[0-9]+)\.[0-9a-f]{16}\.tmp")
-try:  # a name for this machine and the space of its process numbers
+try:  # a name for this machine and its namespace of process ids
     _boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
     _MACHINE = fingerprint(_boot, os.stat("/proc/self/ns/pid").st_ino)
 except OSError:  # not Linux
@@ -44,7 +44,7 @@ except OSError:  # not Linux
 
 
 def retried(action: Callable[[], T], sleep: Callable[[float], None] = time.sleep) -> T:
-    """Return what `action` returns, tried again after a pause where a fault is one that passes."""
+    """Return what `action` returns; after a temporary error it is tried again."""
     for pause in PAUSES:
         try:
             return action()
@@ -58,9 +58,9 @@ def retried(action: Callable[[], T], sleep: Callable[[float], None] = time.sleep
 def in_words(
     action: Callable[[], T], what: object, doing: str = "written", needed: int = 0, key: str = ""
 ) -> T:
-    """Return `retried(action)`; its `OSError` is a `CheckpointError`: `what` cannot be `doing`.
+    """Return `retried(action)`; an `OSError` becomes a `CheckpointError`: `what` cannot be `doing`.
 
-    needed: the file's size in bytes. key: the checkpoint in it, where that can be made again.
+    needed: the file's size in bytes. key: the file's checkpoint, if it can be made again.
     """
     try:
         return retried(action)
@@ -75,9 +75,9 @@ def in_words(
 def replace_atomically(
     path: Path, write: Callable[[BinaryIO], object], *, durable: bool = True
 ) -> None:
-    """Put what `write` writes in the place of `path`, whole, or nothing; on the disk if durable."""
+    """Replace `path` atomically by what `write` writes; if durable, sync it to the disk."""
     check_place(path)
-    token = os.urandom(8).hex()  # two threads may write the same path
+    token = os.urandom(8).hex()  # because two threads may write the same path
     temporary = path.with_name(f".{path.name}.{process_name()}.{token}.tmp")
     try:
         with open(temporary, "xb") as file:
@@ -94,9 +94,9 @@ def replace_atomically(
         return
     handle = os.open(path.parent, os.O_RDONLY)
     try:
-        os.fsync(handle)  # the renaming itself
+        os.fsync(handle)  # syncs the renaming itself
     except OSError as fault:
-        if fault.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems cannot
+        if fault.errno not in (errno.EINVAL, errno.ENOTSUP):  # not supported everywhere
             raise
     finally:
         os.close(handle)
@@ -105,8 +105,8 @@ def replace_atomically(
 def remove_stale(folder: Path, *, alone: bool = False) -> None:
     """Remove the temporary files whose writer is gone, or that are a day old.
 
-    alone: nobody else writes here, since the caller holds the folder's lock; then all of them are
-        removed. A process number may be in use again, above all in a container.
+    alone: remove all of them, because the caller holds the folder's lock. Process ids may be in use
+        again, especially in a container.
     """
     for path in folder.glob(".*.tmp"):
         if match := _TEMPORARY.fullmatch(path.name):
@@ -116,21 +116,21 @@ def remove_stale(folder: Path, *, alone: bool = False) -> None:
 
 
 def _sealed(body: bytes) -> bytes:
-    """Return a JSON object with the checksum of its bytes as a first entry."""
+    """Return a JSON object with the checksum of its bytes as the first entry."""
     digest = hashlib.blake2b(body, digest_size=32).hexdigest()
     return b'{"blake2b":"%s",' % digest.encode() + body[1:]
 
 
-_SEAL = len(_sealed(b"{"))  # bytes in front of what the object itself holds
+_SEAL = len(_sealed(b"{"))  # bytes before the object's own content
 
 
 def write_json_atomic(
     path: Path | str, obj: object, *, seal: bool = False, spare: bool = False
 ) -> None:
-    """Put `obj` as JSON in the place of `path`, whole. NaN and infinities are written as such.
+    """Replace `path` atomically by `obj` as JSON, in which NaN and infinities are allowed.
 
-    seal: with a checksum; `obj` must be a dict that is not empty.
-    spare: the file before the last stays beside it, see `previous`.
+    seal: add a checksum; `obj` must be a non-empty dict.
+    spare: keep the previous version of the file, see `previous`.
     """
     path, content = Path(path), json.dumps(obj, separators=(",", ":")).encode()
     content = _sealed(content) if seal else content
@@ -138,7 +138,7 @@ def write_json_atomic(
     def write() -> None:
         if spare:
             check_place(previous(path))
-            with suppress(OSError):  # some file systems know no links: then there is none
+            with suppress(OSError):  # without hard links there is no previous version
                 previous(path).unlink(missing_ok=True)
                 os.link(path, previous(path))
         replace_atomically(path, lambda file: file.write(content))
@@ -147,14 +147,14 @@ def write_json_atomic(
 
 
 def read_json(path: Path | str, limit: int, *, seal: bool = False) -> Any:
-    """Return what a JSON file holds; `CheckpointError` where it is missing, too long, or not JSON.
+    """Return the content of a JSON file; `CheckpointError` if it is missing, too long, or not JSON.
 
-    limit: bytes beyond which it is no file of ours. A value takes some 60 bytes of memory, so a
-        file of nothing but brackets is refused by their number.
-    seal: it was written with a checksum; `DamagedState` where that does not match.
+    limit: the largest size in bytes. A value takes some 60 bytes of memory, so a file that is
+        nothing but brackets is refused by their number.
+    seal: the file has a checksum; `DamagedState` if it does not match.
     """
     content = read_bytes(Path(path), limit)
-    if seal:  # verified as the bytes stand, before anything is parsed
+    if seal:  # the bytes are verified before anything is parsed
         body = b"{" + content[_SEAL:]
         if content != _sealed(body):
             raise DamagedState(f"{path} is damaged: its checksum does not match its content")
@@ -167,12 +167,12 @@ def read_json(path: Path | str, limit: int, *, seal: bool = False) -> Any:
         raise CheckpointError(f"{path} is damaged, or no JSON file: {fault}") from None
 
 
-# As JSON with a checksum; the file before stays beside it.
+# Writes JSON with a checksum, and keeps the previous version.
 write_sealed = partial(write_json_atomic, seal=True, spare=True)
 
 
 def read_sealed(path: Path, limit: int = STATE_LIMIT) -> Any:
-    """Return what `write_sealed` wrote last, or before; `DamagedState` where both are damaged."""
+    """Return what `write_sealed` wrote, or the previous version; `DamagedState` if both fail."""
     try:
         return read_json(path, limit, seal=True)
     except DamagedState as damaged:
@@ -189,7 +189,7 @@ def previous(path: Path) -> Path:
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
-    """Return a handle of a file of ours: no link is followed, a pipe is an error, not a wait."""
+    """Return a handle of a regular file; links and pipes are errors, and nothing blocks."""
     handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         _check_regular(os.fstat(handle), path.name)
@@ -200,7 +200,7 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
 
 
 def check_place(path: Path) -> None:
-    """Raise `OSError` where a link, a pipe or a folder stands in the place of a file of ours."""
+    """Raise `OSError` if `path` is a link, a pipe or a folder instead of one of our files."""
     with suppress(FileNotFoundError):
         _check_regular(os.lstat(path), path.name)
 
@@ -218,11 +218,11 @@ def _check_regular(found: os.stat_result, name: str) -> None:
 
 
 def read_bytes(path: Path, limit: int) -> bytes:
-    """Return a file of ours; `CheckpointError` where it cannot be read or has more than `limit`."""
+    """Return the bytes of one of our files; `CheckpointError` if unreadable or above `limit`."""
 
     def read() -> bytes:
         with open(open_regular(path), "rb") as file:
-            return file.read(limit + 1)  # the size may lie, or change: the reading is bounded
+            return file.read(limit + 1)  # bounded, because the file's size may be wrong or change
 
     content = in_words(read, path, "read")
     if len(content) > limit:
@@ -231,12 +231,12 @@ def read_bytes(path: Path, limit: int) -> bytes:
 
 
 def process_name() -> str:
-    """Return a name for this process that says whether it lives to others on its machine."""
+    """Return a name for this process, with which `is_dead` can check whether it is alive."""
     return f"{_MACHINE}.{os.getpid()}"
 
 
 def is_dead(process: str) -> bool:
-    """Return whether the process of this name is known to be gone; of other machines nothing is."""
+    """Return whether the process with this name is known to be gone; False on other machines."""
     machine, _, number = process.partition(".")
     try:
         if machine == _MACHINE:

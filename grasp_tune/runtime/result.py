@@ -1,4 +1,4 @@
-"""What a sweep gives back: the model, how it was chosen, and what it cost."""
+"""The result of a sweep: the model, how it was chosen, and what it cost."""
 
 import html
 import math
@@ -25,8 +25,8 @@ from grasp_tune.runtime.lane_sharing import Usage
 from grasp_tune.runtime.lock import NAME as MARKER
 from grasp_tune.runtime.store import SUFFIX, CheckpointStore
 
-RESULT, MODEL = "result.json", "model"  # in the folder of a saved result; a file, a checkpoint
-LOST = "lost: "  # how the note on a lost task begins; on work that came out differently:
+RESULT, MODEL = "result.json", "model"  # a file and a checkpoint in the folder of a saved result
+LOST = "lost: "  # prefix of notes on lost tasks; the next one: on work that came out differently
 REPEATED = "repeated: "
 RESUMED = (
     "resumed: a loss came out differently when it was computed twice; the loss or the data keep a "
@@ -36,7 +36,7 @@ RESUMED = (
 
 @record
 class Run:
-    """One run of the sweep, over all its stretches, for tables and figures."""
+    """One run of the sweep with all its parts, for tables and figures."""
 
     arm: int
     base: str
@@ -44,57 +44,57 @@ class Run:
     power: float
     calls: int
     finite: bool
-    stretches: tuple[tuple[int, int], ...]  # (from, to) in the run's own calls
+    stretches: tuple[tuple[int, int], ...]  # its parts as (start, stop) in the run's own calls
     curve: tuple[tuple[int, float, float], ...]  # (call, mean loss, mean gradient norm)
-    losses: tuple[float, ...]  # mean loss at the end of each stretch
-    parent: int = 0  # the run from whose state it went on; 0 where it began at x0
+    losses: tuple[float, ...]  # mean loss at the end of each part
+    parent: int = 0  # the run from whose state it continued; 0 if it started at x0
 
     @property
     def last_loss(self) -> float:
-        """The mean loss at its end, NaN where it diverged."""
+        """The mean loss at its end, NaN if it diverged."""
         return self.losses[-1] if self.losses and self.finite else math.nan
 
 
 @record
 class Look:
-    """A point of a run on validation data, for figures and loggers."""
+    """The validation loss and metric of one point of a run, for figures and loggers."""
 
-    arm: int  # 0 for x0
+    arm: int  # the run; 0 for x0
     call: int
     average: bool
     samples: int  # minibatches
     loss: float
-    error: float  # the loss's standard error, NaN where it is not known
-    metric: float  # over all of its rows at once, NaN where none was asked for
+    error: float  # the loss's standard error, NaN if unknown
+    metric: float  # over all rows at once, NaN without a metric
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _Saved:
-    """What `result.json` holds of a result."""
+    """The part of a result that is saved in `result.json`."""
 
     spec: dict[str, Json]  # everything that decides the sweep
-    # oracle calls of each phase; `repeated`: after a fault, not of the budget
+    # oracle calls of each phase; `repeated`: after a fault, not part of the budget
     calls: dict[str, int]
     choice: Choice  # the chosen candidate and all scores
-    plan: Plan | None  # the paper's, of its own sweep within this one
+    plan: Plan | None  # the paper's plan, for the paper's own sweep within this one
     certificate: Certificate | None  # what theory says about the choice
-    runs: tuple[Run, ...]  # all that were made, with their curves
+    runs: tuple[Run, ...]  # all runs, with their curves
     depth: int = 0  # steps on the longest chain of steps that must follow each other
-    validation: int | None = None  # rows of the data that scored the candidates, 0 where unknown;
-    # None where these were training minibatches
-    metric: str | None = None  # the metric that chose: scores are 1 - metric; None: losses
-    looks: tuple[Look, ...] | None = None  # in the order of the sweep; None: of an older version
+    validation: int | None = None  # validation rows that scored the candidates, 0 if unknown;
+    # None if training minibatches scored them
+    metric: str | None = None  # the metric that decided: scores are 1 - metric; None: losses
+    looks: tuple[Look, ...] | None = None  # in the order of the sweep; None: an older version's
     measured: str | None = None  # the metric of the looks
-    usage: Usage | None = None  # of several workers, in the process that ended the sweep
-    ramps: tuple[int, ...] | None = None  # runs whose step doubled; None: of an older version
+    usage: Usage | None = None  # of several workers, since the sweep was last started
+    ramps: tuple[int, ...] | None = None  # runs whose step size doubled; None: an older version's
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Result(_Saved):
-    """The outcome of a sweep; `model` is an `nn.Module` at the chosen point."""
+    """The result of a sweep; `model` is the trained `nn.Module`, at the chosen point."""
 
     tensors: Tensors  # `param.*` and `buffer.*` of the chosen point
-    build: Callable[[], nn.Module] | None = None  # makes the module that `model` fills
+    build: Callable[[], nn.Module] | None = None  # builds the module for `model`
 
     @classmethod
     def of(
@@ -102,14 +102,14 @@ class Result(_Saved):
     ) -> "Result":
         """Return the result of a search that has ended, or of one that was stopped early."""
         choice, outcomes, looks = search.partial(), search.outcomes, _looks(search)
-        lost = {} if choice.partial else search.lost  # one stopped early says so itself
+        lost = {} if choice.partial else search.lost  # a partial choice is marked as such
         notes = [f"{LOST}{task}, after several attempts: {why}" for task, why in lost.items()]
         notes += filter(None, (getattr(item, "note", "") for item in outcomes.values()))
         choice = replace(choice, notes=(*choice.notes, *dict.fromkeys([*notes, *search.notes])))
         own = {name: x for name, x in tensors.items() if name.startswith(("param.", "buffer."))}
         parts = ended_runs(search.tasks.values(), outcomes)
         samples = (x for item in outcomes.values() for x in getattr(item, "samples", ()))
-        # Who knows the problem knows more: how many rows, and the metric's name.
+        # The driver knows the problem, and adds the number of rows and the metric's name.
         by_metric = not choice.partial and not all(math.isnan(sample.loss) for sample in samples)
         return cls(
             spec=search.spec.to_dict(),
@@ -131,7 +131,7 @@ class Result(_Saved):
     def model(self) -> nn.Module:
         """The model at the chosen point, in evaluation mode.
 
-        A result read from a folder needs to be told how the model is built: see `load`.
+        A result that was loaded needs the function that builds the model; see `load`.
         """
         if self.build is None:
             words = "give Result.load the function that builds the model, or call restore(model)"
@@ -139,53 +139,53 @@ class Result(_Saved):
         return self.restore(self.build())
 
     def restore(self, model: nn.Module) -> nn.Module:
-        """Return the given model, moved to the chosen point and set to evaluation mode."""
+        """Return the given model with the chosen weights, in evaluation mode."""
         load_model(model, self.tensors, MODEL)
         return model.eval()
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
-        """Every point that might have been returned, x0 first."""
+        """All points that could have been returned, x0 first."""
         return self.choice.candidates
 
     @property
     def cell(self) -> Cell | None:
-        """The winning cell with the calls that its run used, None where x0 won."""
+        """The chosen run as a cell, with the calls that it used; None if x0 was chosen."""
         chosen = self.choice.chosen
         spent = sum(run.calls for run in self.runs if run.arm == chosen.arm)
         return Cell(chosen.arm, chosen.value, spent) if chosen.arm else None
 
     @property
     def steady_runs(self) -> tuple[Run, ...]:
-        """The runs with one value: all but those whose step doubled, unless one was chosen."""
+        """The runs with one step size: all but the ramps, and a ramp if it was chosen."""
         won = self.choice.chosen.arm
         return tuple(
             run for run in self.runs if run.arm == won or run.arm not in (self.ramps or ())
         )
 
     def remark(self, run: Run) -> str:
-        """What is to be said of a run that did not get through, else nothing."""
+        """Return why a run failed, or an empty string."""
         ramp = run.arm in (self.ramps or ())
         return "" if run.finite else "its step doubled until it failed" if ramp else "diverged"
 
     @property
     def score(self) -> float:
-        """The ensemble's estimate for the choice: a loss, or the norm of the mean gradient."""
+        """The chosen point's score in the ensemble: a loss, or the norm of the mean gradient."""
         return self.choice.chosen.score
 
     @property
     def error(self) -> float:
-        """The standard error of a score that is a mean over minibatches, else NaN."""
+        """The standard error of the score if it is a mean over minibatches, else NaN."""
         return error_bar(self.choice.chosen) if self.choice.by == "value" else math.nan
 
     @property
     def spent(self) -> int:
-        """The oracle calls that were made, without those that a fault has undone."""
+        """The oracle calls that were made, without those repeated after a fault."""
         return sum(self.calls.values()) - self.calls.get("repeated", 0)
 
     @property
     def loss(self) -> float:
-        """The chosen point's loss as far as it is known without a further call, else NaN."""
+        """The chosen point's loss if it is known without another oracle call, else NaN."""
         if self.choice.by == "value":
             return self.score
         ends = {run.arm: run.losses[-1] for run in self.runs if run.losses}
@@ -193,12 +193,12 @@ class Result(_Saved):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader should know: divergence, losses, why x0 won."""
+        """Notes for the reader: runs that diverged, lost tasks, why x0 was chosen."""
         return self.choice.notes
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """The notes on what a fault has changed: without it another model may have won."""
+        """The notes on faults; without these faults, another model may have been chosen."""
         return tuple(note for note in self.notes if note.startswith((LOST, REPEATED, RESUMED)))
 
     @property
@@ -207,7 +207,7 @@ class Result(_Saved):
         return self.choice.partial
 
     def table(self, limit: int | None = None) -> str:
-        """Return the runs as a table for people: the chosen one, then by calls and last loss."""
+        """Return a text table of at most `limit` runs: the chosen one, then by calls and loss."""
         chosen, scores = self.choice.chosen.arm, dict[int, float]()
         for row in self.candidates:
             if math.isfinite(row.score):
@@ -242,8 +242,8 @@ class Result(_Saved):
     def save(self, folder: Path | str) -> None:
         """Write `result.json` and the model's tensors to a folder.
 
-        folder: a new or empty one, or one that already holds a result or a sweep of ours; files of
-            the same names that are somebody else's are an `InputError`.
+        folder: new, empty, or with a result or sweep of grasp_tune; raises `InputError` if it has
+            files with the same names that are somebody else's.
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -252,7 +252,7 @@ class Result(_Saved):
             try:
                 if RESULT in names:
                     read_json(folder / RESULT, STATE_LIMIT, seal=True)
-                else:  # its writer was stopped after the model
+                else:  # saving was interrupted after the model
                     CheckpointStore(folder).read(MODEL)
             except CheckpointError:
                 words = "which may be somebody else's: save to another folder, or remove them"
@@ -260,16 +260,16 @@ class Result(_Saved):
         self.write(folder)
 
     def write(self, folder: Path) -> None:
-        """Write as `save` does, to a folder that is known to be ours, whatever a crash left."""
+        """Write like `save`, to a folder that is known to be ours, even after a crash."""
         CheckpointStore(folder).write(MODEL, self.tensors, {})
         write_json_atomic(folder / RESULT, self.to_dict(), seal=True)
 
     @classmethod
     def load(cls, folder: Path | str, model: Callable[[], nn.Module] | None = None) -> "Result":
-        """Return the result that `save` wrote, its checksums verified.
+        """Return a saved result, after verifying its checksums.
 
-        folder: the one given to `save`, or to a sweep as `out`.
-        model: builds the module for `result.model`.
+        folder: the folder given to `save`, or to a sweep as `out`.
+        model: a function that builds the module for `result.model`.
         """
         path = Path(folder) / RESULT
         data = read_json(path, STATE_LIMIT, seal=True)
@@ -290,7 +290,7 @@ class Result(_Saved):
         what = "x0" if cell is None else f"run {cell.index} ({base} {cell.value:.3g})"
         kind = f"{held_out}loss" if self.choice.by == "value" else "gradient norm"
         kind = kind if self.metric is None else f"1 - {self.metric}"
-        samples = self.choice.chosen.samples  # few of them are an estimate, and said to be
+        samples = self.choice.chosen.samples  # shown, because few samples give a rough estimate
         bar = "" if math.isnan(self.error) else f" ± {self.error:.2g}"
         rows = f" of {self.validation} rows" if self.validation else ""
         words = f" over {samples} minibatch{'es' * (samples > 1)}{rows}" if samples else ""
@@ -304,15 +304,15 @@ class Result(_Saved):
         return f"<p>{html.escape(repr(self))}</p>{notes}<pre>{html.escape(self.table(20))}</pre>"
 
     def figures(self) -> dict[str, Any]:
-        """Return the sweep as plotly figures: `scores`, `curves`, `calls` (extra: report)."""
+        """Return plotly figures: `scores`, `curves`, `calls`; needs the extra `report`."""
         from grasp_tune.report.figures import result_figures
 
         return result_figures(self)
 
     def report(self, path: Path | str) -> Path:
-        """Write the report of the sweep as one HTML file, and return its path.
+        """Return the path of the sweep's report, after writing it as one HTML file.
 
-        path: the file; a folder gets `report.html`. Figures are interactive with the extra report.
+        path: the file, or a folder for `report.html`. The extra `report` makes figures interactive.
         """
         from grasp_tune.report.page import write_result_report
 
@@ -320,7 +320,7 @@ class Result(_Saved):
 
 
 def error_bar(row: Candidate) -> float:
-    """The standard error of a candidate's mean score, NaN where it has fewer than two samples."""
+    """Return the standard error of a candidate's mean score, NaN with fewer than two samples."""
     spread = Tally(row.samples, row.score, row.square).variance
     return math.sqrt(spread / row.samples) if math.isfinite(spread) else math.nan
 
@@ -330,9 +330,9 @@ def _number(value: float) -> str:
 
 
 def _runs(search: Search) -> tuple[Run, ...]:
-    """Return every run, its stretches put together in the order of its own calls."""
-    found: dict[int, list[Any]] = {}  # by run: its parts, as asked for and as they ended
-    writers: dict[Key | None, int] = {}  # checkpoint -> the run that left it
+    """Return all runs, each with its parts in the order of its own calls."""
+    found: dict[int, list[Any]] = {}  # by run: its parts as (segment, outcome)
+    writers: dict[Key | None, int] = {}  # checkpoint -> the run that wrote it
     for segment, outcome in ended_runs(search.tasks.values(), search.outcomes):
         writers.update(dict.fromkeys(segment.writes, segment.arm.index))
         if outcome is not None:
@@ -356,7 +356,7 @@ def _runs(search: Search) -> tuple[Run, ...]:
 
 
 def _looks(search: Search) -> tuple[Look, ...]:
-    """Return what validation data said of every point, the samples of all rounds put together."""
+    """Return every point's loss and metric on validation data, over the samples of all rounds."""
     outcomes = search.outcomes
     if not any(isinstance(item, ProbeOutcome) and item.held_out for item in outcomes.values()):
         return ()
@@ -364,7 +364,7 @@ def _looks(search: Search) -> tuple[Look, ...]:
     for task, item in outcomes.items():
         if isinstance(item, ScoreOutcome) and getattr(search.tasks[task], "by", "") == "value":
             for sample in item.samples:
-                run, call, what = place_of(sample.key)  # a state is the same point as the iterate
+                run, call, what = place_of(sample.key)  # a state has the same point as the iterate
                 place = (run, call, what == "average")
                 found.setdefault(place, []).append(replace(sample, key=""))
     looks = []
@@ -373,7 +373,7 @@ def _looks(search: Search) -> tuple[Look, ...]:
         total = score.count or math.nan
         loss, error = sum(item.count * item.loss for item in samples) / total, math.nan
         metric = sum(item.count * item.metric for item in samples) / total
-        if math.isnan(loss):  # it is the score
+        if math.isnan(loss):  # then the score is the loss
             loss, error = score.mean, math.sqrt(score.variance / total)
         looks.append(Look(*place, score.count, loss, error, metric))
     return tuple(looks)

@@ -1,16 +1,16 @@
-"""A sweep whose workers a framework such as Ray Tune starts, on one machine or many.
+"""A sweep whose workers are started by a framework such as Ray Tune, on one machine or many.
 
-The framework asks `next` for work and hands on what the workers report. They share a folder, or a
-bucket that pyarrow reaches. The sweep's own folder in it:
+The framework asks `next` for work and passes on the reports of the workers. All of them share a
+folder, or a bucket that pyarrow can reach. In it, the sweep has its own folder:
 
-    checkpoints/   what tasks leave for each other
-    outcomes/      what tasks found, one small file each
-    calls/         oracle calls as they happen, one small file a process
+    checkpoints/   files that tasks leave for later tasks
+    outcomes/      the outcomes of tasks, one small file each
+    calls/         oracle calls as they happen, one small file per process
     result.json, model.safetensors
 
-An outcome is in its file before it is reported. So a driver that dies loses nothing, a task that is
-started again finds its outcome there, and reports may come twice, late, from unknown workers, or
-not at all. The last task, `select`, leaves the chosen model there.
+An outcome is saved before it is reported. So nothing is lost if the driver dies, a restarted task
+finds its outcome in the folder, and reports may come twice, late, from unknown workers, or not at
+all. The last task, `select`, saves the chosen model there.
 """
 
 import contextlib
@@ -47,12 +47,12 @@ from grasp_tune.runtime.sweep_folder import CallCounter
 
 logger = logging.getLogger(__name__)
 
-HEARTBEAT = 30.0  # seconds between two reports of a task under way
-CHOSEN = "chosen"  # the checkpoint of the chosen model
+HEARTBEAT = 30.0  # seconds between two reports of a running task
+CHOSEN = "chosen"  # key of the chosen model's checkpoint
 
 
 class ArrowStore(BlobStore):
-    """A store in a folder of a pyarrow file system."""
+    """A checkpoint store in a folder of a pyarrow file system."""
 
     def __init__(self, filesystem: arrow.FileSystem, folder: str, sweep: str) -> None:
         super().__init__(sweep)
@@ -68,7 +68,7 @@ class ArrowStore(BlobStore):
 
     def open_blob(self, name: str) -> BinaryIO:
         with self._filesystem.open_input_stream(f"{self._folder}/{name}") as stream:
-            return io.BytesIO(stream.read())  # it has no size: all of it is read at once
+            return io.BytesIO(stream.read())  # read at once, because a stream has no size
 
     def remove_blob(self, name: str) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -80,15 +80,15 @@ class ArrowStore(BlobStore):
 
 
 def store_on(filesystem: arrow.FileSystem, folder: str, sweep: str) -> Store:
-    """Return a sweep's store in a folder of a file system, which may be this machine's."""
+    """Return a sweep's checkpoint store in a folder of a local or remote file system."""
     if isinstance(filesystem, arrow.LocalFileSystem):
         return CheckpointStore(Path(folder), sweep=sweep)
     return ArrowStore(filesystem, folder, sweep)
 
 
 def sweep_store(storage: str, spec: SweepSpec, out: Path | None) -> Store:
-    """Return a sweep's own store in a folder or bucket; the same `out` and spec find it again."""
-    values = {**spec.to_dict(), "budget": 0}  # which may be extended
+    """Return a sweep's own store in a folder or bucket, the same for the same `out` and spec."""
+    values = {**spec.to_dict(), "budget": 0}  # without the budget, which may be extended
     name = uuid.uuid4().hex[:16] if out is None else fingerprint(str(out.resolve()), values)
     name, place = f"grasp-{name}", storage if "://" in storage else str(Path(storage).resolve())
     try:
@@ -99,12 +99,12 @@ def sweep_store(storage: str, spec: SweepSpec, out: Path | None) -> Store:
 
 
 class SharedStorage:
-    """The folder of one sweep at `path` of a pyarrow file system; see the module."""
+    """The folder of one sweep at `path` on a pyarrow file system; see the module docstring."""
 
     def __init__(self, filesystem: arrow.FileSystem, path: str) -> None:
         local = isinstance(filesystem, arrow.LocalFileSystem)
-        self.path, sweep = path, path.rpartition("/")[2]  # wherever the experiment is moved
-        self.folder = Path(path) if local else None  # None: not a folder of this machine
+        self.path, sweep = path, path.rpartition("/")[2]  # unchanged if the experiment is moved
+        self.folder = Path(path) if local else None  # None: not on this machine's file system
         self.store = store_on(filesystem, f"{path}/checkpoints", sweep)
         self._outcomes = store_on(filesystem, f"{path}/outcomes", sweep)
         # Without a folder, only the calls of one process can be counted.
@@ -115,12 +115,12 @@ class SharedStorage:
         self._outcomes.write(task.id, {}, {"task": task_text, "outcome": text})
 
     def read_outcome(self, task: Task) -> Outcome | None:
-        """Return how this very task ended; None where it has not."""
+        """Return the saved outcome of exactly this task, None if there is none."""
         try:
             found = self._outcomes.read(task.id).meta
         except CheckpointError:
             return None
-        # Another version of the schedule may have used the id for other work.
+        # Another version of the schedule may have used this id for a different task.
         if found["task"] != json.dumps(encode(task)):
             return None
         return decode(Outcome, json.loads(str(found["outcome"])))
@@ -131,20 +131,20 @@ class SharedStorage:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Work:
-    """A task for a worker, with all that it needs besides the problem and the storage."""
+    """A task for a worker, with everything it needs except the problem and the storage."""
 
-    run: str  # which sweep; its folder in the storage
-    task: Task  # or `SELECT`: put the chosen model where users find it
-    seed: int  # of the sweep
+    run: str  # the name of the sweep's folder in the storage
+    task: Task  # or `SELECT`: save the chosen model for the user
+    seed: int  # the sweep's seed
     bases: Mapping[str, Factory]
-    search: Search | None = None  # which has ended, for `SELECT`
+    search: Search | None = None  # only for `SELECT`: the search, which has ended
 
     def __repr__(self) -> str:
-        return f"<{self.task.id}>"  # frameworks write it into files and tables
+        return f"<{self.task.id}>"  # short, because frameworks write it to files and tables
 
     @property
     def words(self) -> dict[str, Any]:
-        """The task in words, for configs and tables."""
+        """A readable description of the task, for configs and tables."""
         words = {"task": self.task.id, "phase": self.task.phase, "budget": self.task.calls}
         if isinstance(self.task, TrainTask):
             arms = [segment.arm for segment in self.task.segments]
@@ -157,19 +157,19 @@ class Work:
 
 
 class SharedSweep(Ledger):
-    """The search, who runs which task, and what the workers have reported."""
+    """The ledger of a shared sweep: the search, the owners of tasks and the workers' reports."""
 
     def __init__(self, spec: SweepSpec, bases: Mapping[str, Factory]) -> None:
         super().__init__(Search(spec), select=True)
         self._given, self.bases = spec, bases
-        # Names the sweep's folder in the storage: what fixes the sweep, and which time it is run.
+        # `run` names the sweep's folder in the storage: a hash of the spec, and a random part.
         self._kind = fingerprint(spec.to_dict())
         self.run = self._kind + uuid.uuid4().hex[:8]
         self.storage: SharedStorage | None = None
-        self._under_way: dict[str, int] = {}  # oracle calls of running tasks, as last reported
+        self._under_way: dict[str, int] = {}  # last reported oracle calls of running tasks
 
     def begin_again(self, **changes: Any) -> None:
-        """Change the spec; outcomes that still fit are found in the storage again."""
+        """Start again with a changed spec; outcomes that still fit are read from the storage."""
         spec = replace(self.search.spec, **changes)
         self.search = Search.from_state(self._without_outcomes(spec), spec)
 
@@ -178,38 +178,38 @@ class SharedSweep(Ledger):
 
     @property
     def progress(self) -> Progress:
-        """Where the search stands; calls of running tasks are counted as last reported."""
+        """The progress of the search, including the last reported calls of running tasks."""
         found = self.search.progress
         return replace(found, calls=found.calls + sum(self._under_way.values()))
 
     def next(self, owner: str = "") -> Any:
-        """Return `Work` for the owner, or that other tasks must end first, or that all is done."""
+        """Return `Work` for the owner; or `WAIT` if other tasks must end first; or `DONE`."""
         while not isinstance(step := super().next(owner), Step):
             if step is not SELECT and self.storage is not None:
                 if step.id in self.search.outcomes:
-                    self.storage.forget(step)  # what it left is lost
+                    self.storage.forget(step)  # its checkpoint is lost, so it runs again
                 elif (known := self.storage.read_outcome(step)) is not None:
-                    self.ended(step.id, known)  # a run that was cut off had done it
+                    self.ended(step.id, known)  # done by an interrupted run
                     continue
             ended = self.search if step is SELECT else None
             return Work(self.run, step, self.search.spec.seed, self.bases, ended)
         return step
 
     def catch_up(self) -> None:
-        """Learn what the storage knows of a sweep that was just restored."""
+        """Read the outcomes in the storage, after the sweep was restored."""
         while not isinstance(self.next(), Step):
             pass
         for task in [*self.running]:
             self.give_back(task)
 
     def hear(self, owner: str, row: Mapping[str, Any]) -> None:
-        """Take in a row that an owner's `SharedTrial` has reported."""
+        """Record a row that an owner's `SharedTrial` has reported."""
         key, status, lost = str(row.get("task")), row.get("status"), row.get("checkpoint")
         if row.get("run") != self.run:
             return
         if status == "running":
             self._under_way[key] = int(row.get("oracle_calls", 0))
-        elif status == "fault" and self.running.get(key) == owner:  # else it was heard before
+        elif status == "fault" and self.running.get(key) == owner:  # else it is a repeated report
             if lost is None:
                 raise SearchError(f"{key} cannot be done: {row.get('reason')}")
             self.ended(key, CheckpointError(f"checkpoint {lost} cannot be read", str(lost)))
@@ -220,10 +220,10 @@ class SharedSweep(Ledger):
             if key == SELECT.id:
                 self.ended(key, SELECT)
             elif task is None or (known and key not in self.running):
-                self.running.pop(key, None)  # of a sweep just restored: the storage knows it
+                self.running.pop(key, None)  # just restored: the outcome is in the storage
             elif (outcome := self.storage.read_outcome(task)) is not None:
                 self.ended(key, outcome)
-            elif not known:  # else it comes late, and the task is being done again
+            elif not known:  # else the report is late, and the task is already running again
                 words = "is not in the storage that the driver sees: with several machines,"
                 raise SearchError(f"{key} ended, but its outcome {words} storage_path {SHARED}")
 
@@ -238,7 +238,7 @@ class SharedSweep(Ledger):
             discard(self.storage.store, self.search.discardable())
 
     def result(self, build: Callable[[], nn.Module] | None) -> Result:
-        """Return the result; the best so far, marked partial, where the sweep has not ended."""
+        """Return the result; if the sweep has not ended, the best so far, marked as partial."""
         if self.storage is None:
             raise SearchError("there is no result yet: nothing has been run")
         search, store = self.search, self.storage.store
@@ -246,22 +246,22 @@ class SharedSweep(Ledger):
         if self.selected:
             return Result.of(search, store.read(CHOSEN).tensors, build)
         if build is not None and search.partial().key == START and not store.exists(START):
-            return Result.of(search, model_tensors(build()), build)  # nothing has ended
+            return Result.of(search, model_tensors(build()), build)  # no task has ended yet
         return Result.of(search, self.best_tensors(store), build)
 
     def state(self) -> dict[str, Json]:
-        """Return everything but the outcomes, which are in the storage."""
+        """Return the state without the outcomes, which are in the storage."""
         search = self._without_outcomes(self._given)
         return {"search": search, "run": self.run, "selected": self.selected}
 
     def load(self, state: Json) -> None:
-        """Go on from `state`, in a new sweep; raise where it belongs to another one."""
+        """Continue from `state`, in a new sweep; raise an error if it belongs to another one."""
         saved = state if isinstance(state, dict) else {}
         self.search = Search.from_state(saved.get("search"), self._given)
         self.run, self.selected = saved["run"], saved["selected"]
 
     def adopt(self, filesystem: arrow.FileSystem, folder: str) -> bool:
-        """Go on from what the latest run of this very sweep left in a folder, if there is one."""
+        """Return whether a run of this sweep is in the folder, after adopting the latest one."""
         found = filesystem.get_file_info(arrow.FileSelector(folder, allow_not_found=True))
         mine = [run for run in found if run.base_name.startswith(self._kind)]
         if mine:
@@ -270,9 +270,9 @@ class SharedSweep(Ledger):
 
 
 def fault_row(error: GraspError, work: Work) -> dict[str, Any]:
-    """Return the report of what the driver is to know: a lost checkpoint, or a refusal.
+    """Return the row that reports an error to the driver: a lost checkpoint, or a permanent error.
 
-    Raises a `CheckpointError` again that another try may mend, elsewhere perhaps: a full disk.
+    Other checkpoint errors, such as a full disk, are raised again: another attempt may succeed.
     """
     if not isinstance(error, CheckpointError):
         return {"reason": f"{type(error).__name__}: {error}"}
@@ -282,11 +282,11 @@ def fault_row(error: GraspError, work: Work) -> dict[str, Any]:
 
 
 class SharedTrial:
-    """A worker's side: storage, counts of calls and reports; see `loop.task_optimizer.TaskTrial`.
+    """The worker's side of a shared sweep, as a `loop.task_optimizer.TaskTrial`.
 
-    open_storage: gives the sweep's storage, as this machine sees it.
-    report: tells the driver, with the chosen model where there is a result.
-    metric: a column that all rows have besides the usual ones.
+    work: the task. open_storage: returns the sweep's storage on this machine.
+    report: reports a row to the driver, and at the end the result.
+    metric: an additional column of all rows.
     silence: seconds since the worker's last report.
     """
 
@@ -301,8 +301,8 @@ class SharedTrial:
         self.work, self.seed, self._report = work, work.seed, report
         self.task = work.task if work.search is None else None
         self._calls, self._reported = 0, time.monotonic() - silence
-        # Every row has every column. `score` and `loss` are numbers in the last trial only, so that
-        # the best trial by either of them is the chosen model, never a training run.
+        # Every row has every column. Only the last trial has numbers for `score` and `loss`, so
+        # that the best trial by either of them has the chosen model.
         columns = ("score", "loss", "train_loss", "gradient_norm", metric or "score")
         names = {"task": work.task.id, "phase": work.task.phase, "run": work.run, "oracle_calls": 0}
         self._blank = {**names, **dict.fromkeys(columns, math.nan)}
@@ -310,7 +310,7 @@ class SharedTrial:
             self.storage = open_storage()
         self.store = self.storage.store
         known = None if self.task is None else self.storage.read_outcome(self.task)
-        if known is not None:  # a worker that was cut off had done it
+        if known is not None:  # done by a worker that was interrupted
             self._ended(known)
         self._add = self.storage.calls.counter()
 
@@ -318,7 +318,7 @@ class SharedTrial:
         self._report({**self._blank, **row}, result)
 
     def _last(self, **row: Any) -> NoReturn:
-        """Report, and end the worker's function the way Tune does: it leaves `report` like this."""
+        """Report, and end the worker's function by `SystemExit`, like Tune's own `report` does."""
         self._tell({**row, "done": True})
         raise SystemExit(0)
 
@@ -326,7 +326,7 @@ class SharedTrial:
         self.count(1)
 
     def count(self, calls: int) -> None:
-        """Count oracle calls, and report now and then how many were made."""
+        """Count oracle calls, and report their number from time to time."""
         self._add(calls)
         self._calls += calls
         if time.monotonic() - self._reported > HEARTBEAT:
@@ -334,10 +334,10 @@ class SharedTrial:
             self._tell({"status": "running", "oracle_calls": self._calls})
 
     def end(self, outcome: Outcome, worker: Worker | None = None) -> NoReturn:
-        """Put the outcome into the storage, then report it; `worker`: who has made it."""
+        """Save the outcome in the storage, then report it; `worker` has run the task."""
         assert self.task is not None
         start = worker.start if worker is not None and isinstance(outcome, ProbeOutcome) else None
-        if start is not None and not self.store.exists(START):  # for a sweep that is stopped
+        if start is not None and not self.store.exists(START):  # needed if the sweep is stopped
             self.store.write(START, start, {})
         self.storage.write_outcome(self.task, outcome)
         self._ended(outcome)
@@ -355,14 +355,14 @@ class SharedTrial:
 
     @contextlib.contextmanager
     def faults(self) -> Iterator[None]:
-        """Report what the driver is to know, in place of an error of the worker."""
+        """Report faults to the driver instead of raising them."""
         try:
             yield
         except GraspError as error:
             self._last(status="fault", **fault_row(error, self.work))
 
     def select(self, place: Callable[[str], Tensors], **more: Any) -> Result:
-        """Leave the chosen model and the result in the storage, and report them."""
+        """Return the result, after saving and reporting it together with the chosen model."""
         search, storage = self.work.search, self.storage
         assert search is not None
         tensors = place(search.partial().key)
@@ -372,7 +372,7 @@ class SharedTrial:
         if storage.folder is not None:
             result.write(storage.folder)
         loss, outcomes = result.loss, search.outcomes.values()
-        if math.isnan(loss):  # x0 was chosen, by its gradient
+        if math.isnan(loss):  # x0 was chosen by its gradient
             probes = [x.value for x in outcomes if isinstance(x, ProbeOutcome) and x.values]
             loss = (probes or [loss])[-1]
         row = {"status": "ended", "folder": storage.path, "score": result.score, "loss": loss}

@@ -1,7 +1,7 @@
-"""Where checkpoints are kept: a folder of files, or whatever else keeps bytes by name.
+"""Stores for checkpoints: a folder of files, or anything else that keeps bytes by name.
 
-A checkpoint is named tensors and a few numbers or words, never an object: reading one cannot run
-code. Which checkpoints are written and how long they stay is decided elsewhere.
+A checkpoint consists of named tensors and a few numbers or strings, never of objects, so reading
+one cannot run code. Other modules decide which checkpoints are written and how long they are kept.
 """
 
 import contextlib
@@ -28,14 +28,14 @@ logger = logging.getLogger(__name__)
 
 SUFFIX = ".safetensors"
 SHARED = "must be a shared folder (NFS) or a bucket (s3://..., gs://...) that all of them can reach"
-SPOOL = 64 * 2**20  # bytes of a checkpoint that are kept in memory on their way to a blob
+SPOOL = 64 * 2**20  # bytes of a checkpoint that are kept in memory during an upload
 
-# No separator and no leading dot: a key cannot leave the folder, nor meet a temporary file.
+# No separator and no leading dot, so that a key stays in the folder and is no temporary file.
 _KEY = re.compile(r"[a-z0-9_-][a-z0-9._-]{0,119}")
 
 
 def file_name(key: str) -> str:
-    """Return the name of the key's file; `InputError` for what cannot be a key."""
+    """Return the name of the key's file; raise `InputError` if the key is not valid."""
     if not _KEY.fullmatch(key):
         words = "must be 1 to 120 of a-z, 0-9, '.', '-' and '_', without a dot in front"
         raise InputError(f"checkpoint key {key!r} {words}")
@@ -43,13 +43,13 @@ def file_name(key: str) -> str:
 
 
 class BlobStore(ABC):
-    """Checkpoints as blobs, one for each key, in the format of `engine.tensor_file`.
+    """A store that keeps one blob per checkpoint, in the format of `engine.tensor_file`.
 
     Subclasses keep bytes by name; a blob becomes visible when it is complete. They raise `OSError`:
-    faults that pass are tried again, others become a `CheckpointError`.
+    after temporary errors the action is tried again, others become a `CheckpointError`.
 
-    sweep: whose checkpoints these are; those of another sweep are refused.
-    where: the place in words, in front of the name.
+    sweep: the name of the sweep; checkpoints of other sweeps are refused.
+    where: the place, for messages, as a prefix of the blob's name.
     """
 
     def __init__(self, sweep: str = "", where: str = "") -> None:
@@ -58,19 +58,19 @@ class BlobStore(ABC):
     @abstractmethod
     def put_blob(self, name: str, content: Content) -> None: ...
     @abstractmethod
-    def open_blob(self, name: str) -> BinaryIO: ...  # `FileNotFoundError` where there is none
+    def open_blob(self, name: str) -> BinaryIO: ...  # `FileNotFoundError` if there is none
     @abstractmethod
-    def remove_blob(self, name: str) -> None: ...  # one that is not there is no fault
+    def remove_blob(self, name: str) -> None: ...  # no error if there is none
     def blobs(self) -> Iterable[str]:
-        return ()  # the names of those that can be listed
+        return ()  # the names of all blobs, if they can be listed
 
     def name(self, key: str) -> str:
         return file_name(key)
 
     def write(self, key: str, tensors: Mapping[str, Tensor], meta: Meta) -> None:
-        """Replace the blob of the key; kept for good when this returns."""
+        """Replace the key's blob; it is saved permanently when this returns."""
         (name, what), content = self._blob(key), Content.of(tensors, meta, key, self._sweep)
-        # The error is without the key: there is nothing to make again.
+        # Without the key in the error, because there is nothing to make again.
         files.in_words(lambda: self.put_blob(name, content), what, needed=content.size)
 
     def read(self, key: str) -> Checkpoint:
@@ -106,7 +106,7 @@ class BlobStore(ABC):
         return tuple(sorted(key for key in found if _KEY.fullmatch(key)))
 
     def _blob(self, key: str) -> tuple[str, str]:
-        """Return the name of the key's blob, and how it is called in errors."""
+        """Return the name of the key's blob, and its description for error messages."""
         name = self.name(key)
         return name, f"checkpoint {key}: {self._where}{name}"
 
@@ -115,13 +115,13 @@ def discard(store: Store, keys: Iterable[str]) -> None:
     for key in keys:
         try:
             store.delete(key)
-        except CheckpointError as error:  # it takes room and does no other harm
+        except CheckpointError as error:  # the checkpoint only takes up space
             logger.warning("%s", error)
 
 
 @contextlib.contextmanager
 def spooled(content: Content) -> Iterator[BinaryIO]:
-    """Give the content's bytes as a file to upload, of which few are held in memory."""
+    """Yield the content as a file to upload, with at most `SPOOL` bytes in memory."""
     with tempfile.SpooledTemporaryFile(max_size=SPOOL) as file:
         content.write(file)  # type: ignore[arg-type]
         file.seek(0)
@@ -129,13 +129,13 @@ def spooled(content: Content) -> Iterator[BinaryIO]:
 
 
 class CheckpointStore(BlobStore):
-    """A store in a folder: one safetensors file per key, whole or not there at all.
+    """A store in a folder: one safetensors file per key, complete or not there at all.
 
-    folder: where the files are; made with the first checkpoint.
-    lock: the sweep's folder. Every file then carries the sweep's name, files of other sweeps are
-        refused, and nothing is written once the folder is another's.
-    sweep: the sweep's name, where there is no lock.
-    durable: whether checkpoints must outlive the machine's going down.
+    folder: the folder of the files; it is created with the first checkpoint.
+    lock: the lock of the sweep's folder. Every file then has the sweep's name, files of other
+        sweeps are refused, and nothing is written if another process takes over the folder.
+    sweep: the sweep's name, if there is no lock.
+    durable: whether checkpoints must survive a crash of the machine.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class CheckpointStore(BlobStore):
         durable: bool = True,
     ) -> None:
         self.folder, self._lock, self._durable = Path(folder), lock, durable
-        self._cleaned = False  # of what killed writers left: not by those who only read
+        self._cleaned = False  # whether leftovers of killed writers were removed, before writing
         super().__init__(sweep if lock is None else lock.sweep, f"{self.folder}/")
 
     def path(self, key: str) -> Path:
@@ -173,7 +173,7 @@ class CheckpointStore(BlobStore):
 
 
 class TemporaryStore(CheckpointStore):
-    """A store for runs that keep nothing: its folder goes with it, or with this process."""
+    """A store in a temporary folder, which is removed with this object or with the process."""
 
     def __init__(self) -> None:
         folder, process = tempfile.mkdtemp(prefix="grasp-tune-"), os.getpid()
@@ -182,5 +182,5 @@ class TemporaryStore(CheckpointStore):
 
 
 def _remove_own(folder: str, process: int) -> None:
-    if os.getpid() == process:  # else it was forked
+    if os.getpid() == process:  # not in a forked process
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,10 +1,10 @@
 """The folder of a sweep: its lock, its state, its checkpoints, its count of calls.
 
-    .grasp_tune.json  says that the folder is ours, and who uses it; see `lock`
-    state.json      the outcomes so far; going on after a crash is reading it and asking again
-    checkpoints/    what tasks leave for each other
-    calls/          oracle calls as they happen, one small file a process
-    clock.json      the seconds that were spent, where minutes are limited
+    .grasp_tune.json  marks the folder as ours, and says who uses it; see `lock`
+    state.json      the outcomes so far; a resumed sweep reads them and asks for the next tasks
+    checkpoints/    files that tasks leave for later tasks
+    calls/          oracle calls as they happen, one small file per process
+    clock.json      the seconds spent, if there is a time limit
 
 Without a path it is a temporary folder without a state.
 """
@@ -37,16 +37,16 @@ from grasp_tune.runtime.store import CheckpointStore
 logger = logging.getLogger(__name__)
 
 STATE, CHECKPOINTS, CALLS, CLOCK = "state.json", "checkpoints", "calls", "clock.json"
-USUAL_BYTES, LEAST_BYTES = 4, 2  # of one number; the least in half precision
-NAMES = "[0-9a-f]" * 32  # of the counts, as a pattern
+USUAL_BYTES, LEAST_BYTES = 4, 2  # bytes of one number: single precision, half precision
+NAMES = "[0-9a-f]" * 32  # a pattern for the names of the files with counts
 LOOK = 0.2  # seconds between two checks that the folder is still ours
 _SIZE = 8  # bytes of a count
 
 
 def load_search(path: Path, spec: SweepSpec | None = None, sweep: str | None = None) -> Search:
-    """Return the search of a state file, or of the one saved before it; `spec` may extend it.
+    """Return the search in a state file, or in its previous version; `spec` may extend it.
 
-    sweep: whose it must be, where that is known; earlier versions did not write it.
+    sweep: the name of the sweep that it must belong to, if known; old files have no name.
     """
     state = files.read_sealed(path)
     if state.pop("sweep", sweep) != sweep and sweep is not None:
@@ -55,16 +55,16 @@ def load_search(path: Path, spec: SweepSpec | None = None, sweep: str | None = N
 
 
 class CallCounter:
-    """The calls of every process that ever worked on a sweep: a small file each in `folder`.
+    """A counter of the calls of all processes of a sweep, with one small file for each process.
 
-    The eight bytes of a file are rewritten at each call, which takes a microsecond; they tell work
-    repeated after a fault from budget. A memory map would be faster, but a failing disk or a
+    The eight bytes of a file are rewritten at each call, which takes a microsecond. They show how
+    many calls were repeated after a fault. A memory map would be faster, but a failing disk or a
     truncated file would then kill the process.
 
-    folder: where the files are; without it the calls of this process alone are counted.
-    check: called before a file is made, and now and then; raises where another driver has taken
-        the folder over, so that the workers of a driver that died end.
-    others: returns a number of calls that is known in another way; the larger one counts.
+    folder: the folder of the files; without it only the calls of this process are counted.
+    check: called before a file is created, and from time to time; raises an error if another driver
+        has taken over the folder, so that the workers of a dead driver end.
+    others: returns a number of calls that is known in another way; the larger number counts.
     """
 
     def __init__(
@@ -74,10 +74,10 @@ class CallCounter:
         others: Callable[[], int] = lambda: 0,
     ) -> None:
         self._folder, self._check, self._others = folder, check, others
-        self.own = 0  # calls of this process that no file counts
+        self.own = 0  # calls of this process that are not counted in a file
 
     def counter(self) -> Callable[[int], None]:
-        """Return a function that adds calls, to a file of its own where there is a folder."""
+        """Return a function that adds calls; if there is a folder, in its own file."""
         if (folder := self._folder) is None:
             return self._add
         self._check()
@@ -101,10 +101,10 @@ class CallCounter:
 
     @property
     def total(self) -> int:
-        """All calls so far, by whichever process, in this run or an earlier one."""
+        """All calls so far, of all processes, also of earlier ones."""
         paths = [] if self._folder is None else self._folder.glob(NAMES)
         counts = [files.read_bytes(path, _SIZE) for path in paths]
-        # One that is shorter is just being made.
+        # A shorter file is just being created.
         whole = (int.from_bytes(item, "little") for item in counts if len(item) == _SIZE)
         return max(self.own + sum(whole), self._others())
 
@@ -112,33 +112,33 @@ class CallCounter:
 def _new_count(folder: Path) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     file = os.open(folder / uuid.uuid4().hex, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    os.pwrite(file, bytes(_SIZE), 0)  # no holes: a full disk shows here, not in a call
+    os.pwrite(file, bytes(_SIZE), 0)  # reserves the space, so that a full disk shows here
     return file
 
 
 @dataclass(eq=False)
 class SweepFolder:
-    """Where one sweep keeps what it knows; made by `open_folder`."""
+    """The folder of one sweep; created by `open_folder`."""
 
     path: Path
     lock: FolderLock
-    store: Store  # where checkpoints go
+    store: Store  # for checkpoints
     calls: CallCounter
     made: bool  # the folder did not exist before
-    kept: bool  # somebody may go on from it later
+    kept: bool  # the folder is not temporary, so the sweep can be resumed
     sharing: LaneSharing = field(default_factory=LaneSharing)
     checked: int = 0  # rounds that `check_room` has checked
 
     def __post_init__(self) -> None:
         self._state = self.path / STATE
         self._spare = files.previous(self._state)
-        self._fresh = not self._state.exists()  # no sweep had begun in it
+        self._fresh = not self._state.exists()  # no earlier sweep in it
 
     def search(self, spec: SweepSpec) -> Search:
         """Return the search as an earlier run left it, or a new one.
 
-        A damaged state is put aside: its work is done again, with the same result, and shows among
-        the repeated calls.
+        A damaged state is renamed and its work is done again, with the same result; these calls
+        count as repeated.
         """
         if self._state.exists():
             try:
@@ -147,28 +147,28 @@ class SweepFolder:
                 return search
             except DamagedState as damaged:
                 aside = self._state.with_name("state.damaged.json")
-                with suppress(OSError):  # else it is replaced by the first state of the new run
+                with suppress(OSError):  # else the first state of the new run replaces it
                     files.check_place(aside)
                     self._state.replace(aside)
                 words = f"it is kept as {aside.name}, and the run starts again from x0"
                 logger.warning("%s; %s", damaged, words)
-        # That of another run, whose folder was cleared.
+        # The previous version of an earlier run's state; the folder was cleared since.
         files.in_words(partial(files.remove, self._spare), self._spare, "removed")
         search = Search(spec)
         self.save(search)
         return search
 
     def save(self, search: Search) -> None:
-        """Replace the state file, where somebody may want it."""
+        """Replace the state file, unless the folder is temporary."""
         if self.kept:
             self.lock.check()
             files.write_sealed(self._state, {"sweep": self.lock.sweep, **search.state()})
 
     @contextlib.contextmanager
     def deadline(self, minutes: float | None) -> Iterator[float]:
-        """Give the time of `time.monotonic` at which the sweep must end, infinite without minutes.
+        """Yield the time (`time.monotonic`) at which the sweep must end, infinite without minutes.
 
-        Time that an earlier process spent in the same folder counts, unless it was killed.
+        The time of earlier processes in the same folder counts, unless they were killed.
         """
         if minutes is None:
             yield math.inf
@@ -188,7 +188,7 @@ class SweepFolder:
                 files.write_sealed(file, {"seconds": spent + time.monotonic() - begun})
 
     def check_room(self, search: Search) -> None:
-        """Check, once a round, that the disk can hold the checkpoints of the round."""
+        """Raise `CheckpointError` if the disk lacks space for the round; checked once per round."""
         if self.checked == len(search.rounds):
             return
         self.checked = len(search.rounds)
@@ -199,19 +199,19 @@ class SweepFolder:
             check_room(self.path, len(keys.difference(self.store.keys())), sizes[0])
 
     def clear(self) -> None:
-        """Remove what a run that failed at its beginning has written, and nothing else."""
+        """Remove the files of a run that failed at its beginning, and nothing else."""
         if not self._fresh or not self.lock.held:
             return
         keys = self.store.keys()
         for key in keys:
-            with suppress(CheckpointError):  # not of this sweep
+            with suppress(CheckpointError):  # a checkpoint of another sweep
                 self.store.read(key)
                 self.store.delete(key)
         ours = [self._state, self._spare, self.path / NAME]
         for file in (*ours, *(self.path / CALLS).glob(NAMES)):
             file.unlink(missing_ok=True)
         for folder in (self.path / CHECKPOINTS, self.path / CALLS, *[self.path] * self.made):
-            with suppress(OSError):  # somebody else has put something there, or it was never made
+            with suppress(OSError):  # it has other files, or was never created
                 folder.rmdir()
 
 
@@ -219,7 +219,7 @@ class SweepFolder:
 def open_folder(
     path: Path | None, store: Store | None = None, calls: CallCounter | None = None
 ) -> Iterator[SweepFolder]:
-    """Hold the folder of a sweep, made where it is missing; None: a temporary one."""
+    """Lock and yield the folder of a sweep, creating it if it is missing; None: a temporary one."""
     with contextlib.ExitStack() as stack:
         kept, made = path is not None, path is not None and not os.path.exists(path)
         if path is None:
@@ -228,9 +228,9 @@ def open_folder(
         files.in_words(partial(path.mkdir, parents=True, exist_ok=True), path, needed=1)
         held = stack.enter_context(folder_lock(path))
         for place in (path / CHECKPOINTS, path / CALLS):
-            if place.is_symlink():  # what is behind it may be somebody else's
+            if place.is_symlink():  # its target may be somebody else's
                 raise CheckpointError(f"{place} is a link, expected a folder of the sweep's own")
-        for place in (path, path / CHECKPOINTS):  # what a killed run was writing
+        for place in (path, path / CHECKPOINTS):  # leftovers of a killed run
             files.remove_stale(place, alone=True)
         store = store or CheckpointStore(path / CHECKPOINTS, held, durable=kept)
         calls = calls or CallCounter(path / CALLS, held.check)
@@ -238,7 +238,7 @@ def open_folder(
 
 
 def check_room(folder: Path, checkpoints: int, numbers: int) -> None:
-    """Raise `CheckpointError` where the disk cannot hold so many checkpoints of so many numbers."""
+    """Raise `CheckpointError` if the disk cannot hold `checkpoints` of `numbers` numbers each."""
     free, count = shutil.disk_usage(folder).free, checkpoints * numbers
     lack = (
         f"room: {checkpoints} checkpoints of {numbers} numbers, about "
