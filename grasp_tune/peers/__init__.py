@@ -1,4 +1,4 @@
-"""Peers: other ways to spend the same number of oracle calls, for comparisons.
+"""Peers: other optimizers and tuners with the same number of oracle calls, for comparisons.
 
 from grasp_tune.peers import find_peer
 result = find_peer("dog").run(problem, budget=10_000, seed=0)

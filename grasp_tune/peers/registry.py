@@ -1,6 +1,6 @@
-"""The peers by name: what `compare` and the benchmark run beside the method.
+"""The peers by name: the optimizers and tuners that `compare` and the benchmark run.
 
-Packages are imported when they are used, and run at their authors' defaults.
+Packages are imported when they are used, and run with their authors' defaults.
 """
 
 import math
@@ -22,34 +22,34 @@ from grasp_tune.peers.rivals import muon_groups
 from grasp_tune.peers.session import PeerResult, Session
 from grasp_tune.peers.tuned import asha, range_test, tpe
 
-GAMMA = 8.0  # the exponent that the authors of DoG recommend for its averages
-BUDGET = object()  # as the value of an option: the budget
+GAMMA = 8.0  # the exponent that the authors of DoG recommend for averaging
+BUDGET = object()  # a placeholder for the budget as the value of an option
 _OURS, _MORE = "grasp_tune.peers.rivals", "pytorch_optimizer"
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Another way to spend the same oracle calls: one run of an optimizer, or work of its own."""
+    """A method to compare with: one run of an optimizer, or a function that spends the budget."""
 
     name: str
     title: str
-    kind: str | Callable[[Session], PeerResult]  # `package.Class` of the optimizer, or the work
-    options: Mapping[str, Any] = field(default_factory=dict)  # keywords of the class
-    package: str | None = None  # what has to be installed, where the class does not say so
-    rate: Callable[[float], float] | None = None  # factor of the rate after a share of the budget
-    groups: Callable[..., Any] = lambda model, params: params  # of the model's parameters
+    kind: str | Callable[[Session], PeerResult]  # the optimizer's `package.Class`, or a function
+    options: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments of the class
+    package: str | None = None  # the required package, if `kind` does not name it
+    rate: Callable[[float], float] | None = None  # learning rate factor at a share of the budget
+    groups: Callable[..., Any] = lambda model, params: params  # makes the parameter groups
     average: bool = False  # return the polynomial average instead of the last iterate
-    told: bool = False  # whether the optimizer's step takes the loss of the minibatch
+    told: bool = False  # whether the optimizer's `step` takes the loss of the minibatch
 
     @property
     def needs(self) -> str | None:
-        """The package that has to be installed beside torch, None where there is none."""
+        """The package that is required in addition to torch, None if there is none."""
         own = callable(self.kind) or self.kind.startswith(("torch.", _OURS))
         return self.package if own else str(self.kind).rpartition(".")[0]
 
     @property
     def extra(self) -> str:
-        """The extra that installs what the peer needs."""
+        """The extra that installs the required package."""
         root = (self.needs or "").partition(".")[0]
         return root if root in ("optuna", "ray") else "bench"
 
@@ -58,16 +58,16 @@ class Peer:
         return self.needs is None or find_spec(self.needs.partition(".")[0]) is not None
 
     def run(self, problem: TorchProblem, budget: int, seed: int) -> PeerResult:
-        """Return what the peer makes of the problem with at most `budget` oracle calls.
+        """Return the peer's result on the problem with at most `budget` oracle calls.
 
-        It gets as many threads as a task of a sweep on the same model, so that times compare.
-        Raises `MissingExtra` where its package is not installed.
+        It gets as many threads as a task of a sweep on the same model, so that times can be
+        compared. Raises `MissingExtra` if its package is not installed.
         """
         if self.needs is not None:
-            need(self.needs, self.extra, self.title)  # loading it is no part of the time
+            need(self.needs, self.extra, self.title)  # the time for loading it does not count
         session = Session(problem, budget, seed)
         with task_threads(problem.build(seed)), warnings.catch_warnings():
-            # Packages older than the present torch warn in every step, of nothing that matters.
+            # Packages older than the installed torch give harmless warnings in every step.
             warnings.simplefilter("ignore")
             return self.kind(session) if callable(self.kind) else self._single(session, self.kind)
 
@@ -78,7 +78,7 @@ class Peer:
         options = {k: float(budget) if v is BUDGET else v for k, v in self.options.items()}
         make = getattr(need(package, self.extra, self.title), name)
         optimizer = make(self.groups(run.oracle.model, run.oracle.parameters), **options)
-        getattr(optimizer, "train", bool)()  # schedule-free ones return an average
+        getattr(optimizer, "train", bool)()  # schedule-free optimizers have two modes
         rates = [group.get("lr", math.nan) for group in optimizer.param_groups]
         for loss in run.steps(budget):
             for group, value in zip(optimizer.param_groups, rates, strict=True):
@@ -92,7 +92,7 @@ class Peer:
 
 
 def warm_cosine(share: float, warm_up: float = 0.05) -> float:
-    """Return the factor of the rate: linear from 0 to 1 during the warm-up, then a cosine to 0."""
+    """Return the learning rate factor: linear from 0 to 1 in the warm-up, then a cosine to 0."""
     if share < warm_up:
         return share / warm_up
     return 0.5 * (1.0 + math.cos(math.pi * ((share - warm_up) / (1.0 - warm_up))))
@@ -101,14 +101,14 @@ def warm_cosine(share: float, warm_up: float = 0.05) -> float:
 cosine = partial(warm_cosine, warm_up=0.0)
 _PRODIGY = "prodigyopt.Prodigy"
 _LONG = {"t_alpha_beta3": BUDGET}
-_MOMENTUM = {"lr": 0.1, "momentum": 0.9}  # of many published recipes
+_MOMENTUM = {"lr": 0.1, "momentum": 0.9}  # as in many published recipes
 _ANNEALED = {"safeguard_warmup": True, "use_bias_correction": True}  # Prodigy with a cosine
 _WARM = partial(warm_cosine, warm_up=0.02)
-# Random rounding is for bfloat16 and would draw random numbers; groups there are none.
+# Stochastic rounding is for bfloat16 and would draw random numbers; there are no groups to split.
 _PLUS = {"stochastic_rounding": False, "split_groups": False}
-# Rates that are constant by default are brought down along a cosine where their authors do so.
+# Constant learning rates get a cosine decay if their authors use one.
 _ALL = (
-    # Distance over gradients (Ivgi, Hinder, Carmon 2023); LDoG has a step for every tensor.
+    # Distance over gradients (Ivgi, Hinder, Carmon 2023); LDoG has a step size for each tensor.
     Peer("dog", "DoG, averaged", "dog.DoG", average=True),
     Peer("ldog", "LDoG, averaged", "dog.LDoG", average=True),
     # Mishchenko, Defazio 2023.
@@ -126,14 +126,14 @@ _ALL = (
     # Defazio et al. 2024.
     Peer("schedule-free-adamw", "Schedule-free AdamW", "schedulefree.AdamWScheduleFree"),
     Peer("schedule-free-sgd", "Schedule-free SGD", "schedulefree.SGDScheduleFree"),
-    # torch's own defaults; SGD's are a step of 0.001 and no momentum.
+    # torch's own defaults; SGD's are a learning rate of 0.001 and no momentum.
     Peer("adamw", "AdamW, defaults", "torch.optim.AdamW"),
     Peer("sgd", "SGD, defaults", "torch.optim.SGD"),
     Peer("momentum", "SGD 0.1, momentum 0.9", "torch.optim.SGD", _MOMENTUM),
     Peer("range-test", "LR-range test, then SGD", range_test),
     Peer("tpe", "Optuna TPE", tpe, package="optuna"),
     Peer("asha", "Ray ASHA", asha, package="ray.tune.schedulers"),
-    # What most people run: torch's other defaults, 5 % warm-up.
+    # The most common choice: torch's other defaults, 5 % warm-up.
     Peer("adamw-cosine", "AdamW, warm-up, cosine", "torch.optim.AdamW", rate=warm_cosine),
     # Dahl et al. 2023: 2 % warm-up.
     Peer("nadamw", "NAdamW, AlgoPerf's constants", f"{_OURS}.NAdamW", rate=_WARM),
@@ -141,13 +141,13 @@ _ALL = (
     Peer("schedule-free-plus", "ScheduleFree+", f"{_OURS}.ScheduleFreePlus", told=True),
     # LoganBooker's package, 2024 to 2026.
     Peer("prodigy-plus", "Prodigy, schedule-free", "prodigyplus.ProdigyPlusScheduleFree", _PLUS),
-    # Jordan et al. 2024: Muon on hidden matrices, AdamW on all else.
+    # Jordan et al. 2024: Muon on hidden matrices, AdamW on everything else.
     Peer("muon", "Muon, cosine", f"{_MORE}.Muon", groups=muon_groups, rate=cosine),
-    # Pagliardini et al. 2024: its two schedules are as long as the run.
+    # Pagliardini et al. 2024: both of its schedules are as long as the run.
     Peer("ademamix", "AdEMAMix, cosine", f"{_MORE}.AdEMAMix", _LONG, rate=warm_cosine),
-    # Schaipp et al. 2024, a lower bound of 0.
+    # Schaipp et al. 2024, with a lower bound of 0.
     Peer("momo", "MoMo-Adam", "momo.MomoAdam", told=True),
-    # DoWG for each coordinate, as its authors' package has it (Khaled et al. 2023).
+    # DoWG per coordinate, as in its authors' package (Khaled et al. 2023).
     Peer("dowg", "DoWG", "dowg.CoordinateDoWG"),
     Peer("greedy-lr", "AdamW, GreedyLR", f"{_OURS}.GreedyAdamW", told=True),
 )

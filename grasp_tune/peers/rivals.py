@@ -1,4 +1,4 @@
-"""Rivals of 2023 to 2026 that no package has, written from their papers, and Muon's matrices."""
+"""Optimizers of 2023 to 2026 that no package has, written from their papers; Muon's groups."""
 
 import math
 from typing import Any, ClassVar
@@ -11,10 +11,10 @@ from grasp_tune.extras import need
 
 
 def muon_groups(model: nn.Module, params: list[nn.Parameter]) -> list[dict[str, Any]]:
-    """Return the matrices between the first and the last layer, for Muon, and all else, for AdamW.
+    """Return parameter groups: the hidden matrices for Muon, everything else for AdamW.
 
-    Embeddings, matrices that a module with parts holds itself (positions, for example), and the
-    first and last of the others are left out: inputs and outputs are not hidden.
+    Not hidden are embeddings, matrices held directly by a module with submodules (for example
+    positions), and the first and last of the other matrices, which are inputs and outputs.
     """
     leaves = [item for item in model.modules() if not any(True for _ in item.children())]
     held = [item for item in leaves if not isinstance(item, nn.Embedding)]
@@ -26,13 +26,13 @@ def muon_groups(model: nn.Module, params: list[nn.Parameter]) -> list[dict[str, 
 
 
 def mechanic(params: list[nn.Parameter]) -> Any:
-    """Return Mechanic around AdamW, whose own rate is then 1."""
+    """Return Mechanic around AdamW with a learning rate of 1."""
     kind = need("mechanic_pytorch", "bench", "this peer").mechanize(AdamW)
     return kind(params, lr=1.0, weight_decay=0.0)
 
 
 class _Adam(Optimizer):
-    """The moments that the optimizers below share; `USUAL` are the options of each."""
+    """The base class of the optimizers below: Adam's moments. `USUAL` has the default options."""
 
     USUAL: ClassVar[dict[str, Any]]
 
@@ -41,7 +41,7 @@ class _Adam(Optimizer):
         self._steps = 0
 
     def _moments(self, item: Tensor, beta1: float, beta2: float) -> tuple[Tensor, Tensor]:
-        """Return the first moment, and the root of the second one without its bias."""
+        """Return the first moment, and the square root of the bias-corrected second moment."""
         state, grad = self.state[item], item.grad
         assert grad is not None
         if "first" not in state:
@@ -83,9 +83,9 @@ class NAdamW(_Adam):
 
 
 class ScheduleFreePlus(_Adam):
-    r"""ScheduleFree+ (Defazio 2026, arXiv:2605.19095): no schedule, and Polyak's step.
+    r"""ScheduleFree+ (Defazio 2026, arXiv:2605.19095): no schedule, with Polyak's step size.
 
-    The gradient $g_t$ and the loss $F_t$ are those at $y_t$, which lies between the average $x_t$
+    The gradient $g_t$ and the loss $F_t$ are taken at $y_t$, which lies between the average $x_t$
     and Adam's iterate $z_t$:
     (1) $\alpha_t = \max(0, F_t + \tilde\beta \langle g_t, z_t - x_t \rangle)
          / (\sqrt{\pi/2} \, \lVert g_t \rVert_1)$;
@@ -95,7 +95,7 @@ class ScheduleFreePlus(_Adam):
     (4) $y_{t+1} = \tilde\beta x_{t+1} + (1 - \tilde\beta) z_{t+1}$.
 
     The defaults are those of the author's code: no warm-up, no annealing of $\tilde\beta$, no
-    average of the gradient's norm, no weight decay.
+    averaging of the gradient norm, no weight decay.
     """
 
     USUAL: ClassVar = {"betas": (0.9, 0.95), "interpolation": 0.9, "eps": 1e-8}
@@ -106,7 +106,7 @@ class ScheduleFreePlus(_Adam):
 
     @torch.no_grad()
     def step(self, loss: float | Tensor) -> None:  # type: ignore[override]
-        """Take a step; `loss` is that of the minibatch whose gradients the parameters hold."""
+        """Take a step; `loss` belongs to the minibatch whose gradients the parameters have."""
         (group,) = self.param_groups
         (beta1, beta2), mix = group["betas"], group["interpolation"]
         items = [item for item in group["params"] if item.grad is not None]
@@ -136,12 +136,12 @@ class ScheduleFreePlus(_Adam):
 class GreedyAdamW(AdamW):
     """AdamW with GreedyLR (Subramanian et al. 2025, arXiv:2512.14527).
 
-    The rate is divided by a factor when the smoothed loss has been below its best for more than
-    `PATIENCE` steps in a row, and multiplied by it when it has been above for as many.
+    The learning rate is divided by a factor after the smoothed loss has been below its best for
+    more than `PATIENCE` steps in a row, and multiplied by it after as many steps above.
     """
 
     FACTOR, PATIENCE, WINDOW, THRESHOLD = 0.95, 10, 50, 1e-4
-    LOW, HIGH = 1e-2, 1e1  # times the first rate
+    LOW, HIGH = 1e-2, 1e1  # bounds, as multiples of the initial learning rate
 
     def __init__(self, params: list[nn.Parameter], **options: Any) -> None:
         super().__init__(params, **options)
@@ -149,7 +149,7 @@ class GreedyAdamW(AdamW):
         self._first, self._best, self._good, self._bad = self.defaults["lr"], math.inf, 0, 0
 
     def step(self, loss: float | Tensor) -> None:  # type: ignore[override]
-        """Take a step, then change the rate by what the loss has done."""
+        """Take a step, then adapt the learning rate to the loss."""
         super().step()
         self._recent = [*self._recent[1 - self.WINDOW :], float(loss)]
         mean = sum(self._recent) / len(self._recent)

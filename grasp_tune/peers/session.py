@@ -1,7 +1,7 @@
-"""One peer's access to a problem: counted oracle calls, training, the point returned.
+"""A peer's access to a problem: counted oracle calls, training and the result.
 
-Peers see the minibatches that the cells of a sweep see: call t of a run is the training minibatch
-with address t, so that all are compared on equal terms.
+Peers see the same minibatches as the cells of a sweep: call t of a run is the training minibatch
+with address t. So all methods are compared on equal terms.
 """
 
 import math
@@ -17,17 +17,17 @@ from grasp_tune.engine.problem import TorchProblem
 
 @dataclass(frozen=True, slots=True)
 class PeerResult:
-    """The end of one peer's run with one seed."""
+    """The result of one peer with one seed."""
 
     tensors: Tensors = field(repr=False)  # `param.*` and `buffer.*` of the returned point
     calls: int  # oracle calls used, at most the budget
     seconds: float
-    diverged: bool  # the returned point, or the run that led to it, stopped being finite
-    note: str = ""  # what was chosen on the way: a learning rate, a number of trials
+    diverged: bool  # the returned point, or a loss of its run, is not finite
+    note: str = ""  # what the peer has chosen: a learning rate, a number of trials
 
 
 class Session:
-    """A budget of oracle calls on one problem, shared by all runs that a peer makes."""
+    """A budget of oracle calls on one problem, shared by all runs of a peer."""
 
     def __init__(self, problem: TorchProblem, budget: int, seed: int) -> None:
         self.problem, self.budget, self.seed = problem, whole("budget", budget), seed
@@ -42,13 +42,13 @@ class Session:
 
     def _count(self, calls: int) -> None:
         self.calls += calls
-        if self.calls > self.budget:  # a bug in a peer, never the user's fault
+        if self.calls > self.budget:  # always a bug in the peer
             raise SearchError(f"a peer used {self.calls} oracle calls, allowed are {self.budget}")
 
 
 @dataclass(slots=True)
 class Run:
-    """One model on its way from the start point."""
+    """One training run of a model from the start point."""
 
     session: Session
     oracle: Oracle
@@ -57,9 +57,9 @@ class Run:
     losses: list[float] = field(default_factory=list)  # of the minibatches, in order
 
     def steps(self, calls: int) -> Iterator[float]:
-        """Yield the loss of each further minibatch, its gradients in place; ends where not finite.
+        """Yield the loss of each next minibatch, after computing its gradients, while it is finite.
 
-        Whoever asks takes a step of its optimizer in between.
+        The caller takes an optimizer step after each one.
         """
         for _ in range(calls if self.finite else 0):
             self.losses.append(loss := float(self.oracle.gradient("train", self.call)))
@@ -70,12 +70,12 @@ class Run:
             yield loss
 
     def recent(self, count: int) -> float:
-        """Return the mean of the last `count` minibatch losses; infinite for a run that ended."""
+        """Return the mean of the last `count` minibatch losses; infinite if the run diverged."""
         seen = self.losses[-count:]
         return sum(seen) / len(seen) if self.finite and seen else math.inf
 
     def result(self, note: str = "", tensors: Tensors | None = None) -> PeerResult:
-        """Return the present point, or others of the run, as what the peer ends with."""
+        """Return the peer's result: the current point, or the given tensors."""
         model = self.oracle.model
         point = tensors or {name: item.clone() for name, item in model_tensors(model).items()}
         seconds = time.perf_counter() - self.session.begun

@@ -1,7 +1,7 @@
-"""Peers that look for a learning rate and pay for it out of the same budget.
+"""Peers that search for a learning rate and pay for the search from the same budget.
 
-All of them tune SGD with momentum 0.9 over learning rates from 1e-5 to 10. Losses of the training
-minibatches are what they compare: these come with the gradients and cost no further call.
+All of them tune SGD with momentum 0.9 over learning rates from 1e-5 to 10. They compare the losses
+of training minibatches, which come with the gradients and cost no extra calls.
 """
 
 import math
@@ -17,7 +17,7 @@ LOW, HIGH = 1e-5, 10.0  # the learning rates that are searched
 
 
 class Trial:
-    """A run at a rate from the start point on; Ray's scheduler asks for `trial_id`."""
+    """A run from the start point with one learning rate; Ray's scheduler needs `trial_id`."""
 
     def __init__(self, session: Session, rate: float, number: int = 0) -> None:
         self.run, self.rate, self.score = session.run(), rate, math.inf
@@ -31,14 +31,14 @@ class Trial:
 
 
 def _spend_the_rest(session: Session, rate: float) -> PeerResult:
-    """Return the end of a run at the rate that was found, with all calls that are left."""
+    """Return the result of a new run with this learning rate and all remaining calls."""
     return Trial(session, rate).advance(session.left).result(f"rate {rate:.3g}")
 
 
 def range_test(session: Session, share: float = 0.1, smoothing: float = 0.95) -> PeerResult:
-    """A tenth of T on ever larger steps, then all the rest at a tenth of the best of them.
+    """Return the result of a range test: a tenth of T with growing learning rates, then a run.
 
-    The best one has the smallest smoothed loss, which comes shortly before the loss explodes.
+    The run's rate is a tenth of the one with the smallest smoothed loss, just before divergence.
     """
     steps = max(2, round(share * session.budget)) if session.budget > 3 else 1
     growth = (HIGH / LOW) ** (1.0 / max(1, steps - 1))
@@ -57,7 +57,7 @@ def range_test(session: Session, share: float = 0.1, smoothing: float = 0.95) ->
 
 
 def tpe(session: Session) -> PeerResult:
-    """Optuna's TPE with half of T on sixteen short runs, then the other half at the best rate."""
+    """Return the result of Optuna's TPE: half of T on sixteen short runs, half at the best rate."""
     optuna = need("optuna", "optuna", "this peer")
     trials = max(1, min(16, session.budget // 4))
     each = max(1, session.budget // (2 * trials))
@@ -65,7 +65,7 @@ def tpe(session: Session) -> PeerResult:
     def objective(asked: Any) -> float:
         trial = Trial(session, asked.suggest_float("rate", LOW, HIGH, log=True))
         run = trial.advance(min(each, session.left - 1))
-        # A loss that Optuna can rank: infinite ones would make it fail the trial.
+        # Bounded, because Optuna cannot rank infinite losses and would fail the trial.
         return min(run.recent(max(1, each // 10)), 1e30)
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -76,17 +76,17 @@ def tpe(session: Session) -> PeerResult:
 
 
 def asha(session: Session, parallel: int = 4, reduction: int = 4, rungs: int = 3) -> PeerResult:
-    """Ray's ASHA over random rates: new trials as long as there are calls, the best one returned.
+    """Return the best trial of Ray's ASHA over random rates, with new trials until T is spent.
 
-    Ray's scheduler takes the decisions; the trials run in this process, a few side by side. A trial
-    may use a quarter of T at most; there are `rungs` between the first and the longest.
+    Ray's scheduler makes the decisions; a few trials at a time take turns in this process. A trial
+    gets at most a quarter of T; there are `rungs` between the shortest trial and the longest.
     """
     longest = max(1, session.budget // 4)
     grace = max(1, longest // reduction**rungs)
     module = need("ray.tune.schedulers", "ray", "this peer")
     scheduler = module.AsyncHyperBandScheduler("calls", "loss", "min", longest, grace, reduction)
     alive: list[Trial] = []
-    best: list[Trial] = []  # the best of those that have ended; the others are not kept
+    best: list[Trial] = []  # only the best of the trials that have ended
     started = 0
     while session.left:
         while len(alive) < parallel:
