@@ -1,7 +1,7 @@
-"""`Grasp`: the whole method inside a training loop of the user's own, as an optimizer without lr.
+"""`Grasp`: the whole method in the user's own training loop, as an optimizer without lr.
 
-Every `step` hands over one loss and one gradient at the point where the model stands; then the
-model is put wherever the search wants the next one: at x0, along a run, at a candidate.
+Each `step` uses the loss and the gradient at the model's current point. It then moves the model to
+the point where the search needs the next gradient: x0, a point of a run, or a candidate.
 """
 
 import contextlib
@@ -34,11 +34,11 @@ logger = logging.getLogger(__name__)
 
 FORMAT = 5
 PHASES = ("timing", "probe", "train", "score", "done")
-# Steps that are timed where the budget is given in minutes, at the least; the first ones warm up.
+# The least number of timed steps if the budget is in minutes; the first `WARM` ones warm up.
 TIMED, WARM = 12, 4
-TIMING = 0.02, 2.0  # share of the time that timing takes, and its most in seconds
-PARKED = 2**20  # trained parameters of a model whose states are kept in memory
-MARGIN = 0.97  # of the time that is planned for; the rest is for steps that take longer
+TIMING = 0.02, 2.0  # share of the time limit used for timing, and its maximum in seconds
+PARKED = 2**20  # most trained parameters of a model whose states are kept in memory
+MARGIN = 0.97  # share of the time that is planned; the rest is for slower steps
 UNTRAINED = (
     "no run of the search got further than the start point (losses that are NaN or infinite?): the "
     "model holds the weights that it had at the first step; the result's notes say more"
@@ -50,7 +50,7 @@ FINISHED = (
 
 
 class Grasp(LoopOptimizer):
-    """An optimizer that chooses its own step sizes within a budget of steps.
+    """An optimizer without a learning rate: it finds the step size within a budget of steps.
 
         opt = gt.Grasp(model, budget=10_000)
         while not opt.done:
@@ -63,21 +63,21 @@ class Grasp(LoopOptimizer):
                     break
         result = opt.finish()  # the model holds the chosen weights
 
-    model: the model, its parameters, or parameter groups, which may have a `multiplier` (their
-        steps are so many times as large as the others') and a decoupled `weight_decay`. Buffers
-        (BatchNorm) follow the method only where the model itself is given.
-    budget: T, how many steps the loop will make; one step is one oracle call.
-    method: `NonConvex()` by default; `Convex` or `ConvexFree`.
+    model: the model, its parameters, or parameter groups. A group may have a `multiplier` for its
+        step size and its own `weight_decay`. Buffers (BatchNorm) are saved and restored only if
+        the model itself is given.
+    budget: T, the total number of steps of the loop; one step is one oracle call.
+    method: `NonConvex()` by default; or `Convex`, `ConvexFree`.
     schedule: `promote` by default; `paper` is the paper's algorithm to the letter.
-    seed: fixes the method's own random choices; the order of the data is the loop's.
-    epochs, loader: in place of `budget`: passes over a loader that has a length.
-    minutes: in place of `budget`: the first steps are timed, and the rest fills this time.
-    weight_decay: decoupled, as in AdamW, of parameters of two or more dimensions: every step
-        multiplies them by 1 - step size * weight_decay. A group's own one comes first.
-    clip: the largest norm of a training step's gradient; a larger one is scaled down.
-    park: where candidates and waiting runs are kept, some eight copies of the parameters: with the
-        model on its `device`; on the `cpu`; or in temporary `files`. By default on the device up
-        to a million parameters, and in files beyond.
+    seed: fixes the method's random choices; the loop decides the order of the data.
+    epochs, loader: instead of `budget`, a number of passes over a loader that has a length.
+    minutes: instead of `budget`, a time limit: the first steps are timed to find the budget.
+    weight_decay: decoupled as in AdamW, for parameters with two or more dimensions: each step
+        multiplies them by 1 - step size * weight_decay. A group's own value takes precedence.
+    clip: the largest norm of a training step's gradient; larger gradients are scaled down.
+    park: where candidates and waiting runs are kept, about eight copies of the parameters: on the
+        model's `device`, on the `cpu`, or in temporary `files`. The default is the device up to a
+        million parameters, and files above.
     """
 
     def __init__(
@@ -104,13 +104,13 @@ class Grasp(LoopOptimizer):
         if epochs is not None:
             try:
                 budget = whole("epochs", epochs) * len(loader)
-            except TypeError:  # a loader of an iterable data set has no length either
+            except TypeError:  # a loader of an iterable data set has no length
                 text = "epochs: give the loader too, one that has a length; or give budget="
                 raise InputError(text) from None
         self._clock = None if minutes is None else _Clock(minutes)
         method = NonConvex() if method is None else method
         self._spec = partial(SweepSpec, method, schedule=schedule, seed=seed, probe_parts=1)
-        self._timing = budget is None  # until the first steps have said how many fit
+        self._timing = budget is None  # until the first steps have been timed
         self._search = Search(self._spec(budget=1 if budget is None else budget))
         check_spec(self._search.spec)
         memory = ParkedStore("cpu" if park == "cpu" else None)
@@ -120,8 +120,8 @@ class Grasp(LoopOptimizer):
             point.store = TemporaryStore()
         super().__init__(point)
         self._task: Task | None = None
-        self._aside: Tensors | None = None  # where the run is while `best` shows another point
-        self._loaded: Tensors | None = None  # where a saved state put the model
+        self._aside: Tensors | None = None  # the run's point while `best` shows another one
+        self._loaded: Tensors | None = None  # the point at which a saved state put the model
         self._whole_epochs = epochs is not None
 
     def _take(self, loss: Tensor) -> None:
@@ -131,15 +131,15 @@ class Grasp(LoopOptimizer):
         if self._timing:  # none of these steps moves the model
             assert self._clock is not None
             timed = self._clock.tick(self._point) or over
-            if self._agreed(torch.tensor(float(timed))) > 0:  # clocks differ: all ranks or none
+            if self._agreed(torch.tensor(float(timed))) > 0:  # ranks agree although clocks differ
                 calls = self._agreed(torch.tensor(self._clock.fit(), dtype=torch.float64))
                 self._search, self._timing = Search(self._spec(budget=int(calls))), False
             return
-        if self._run is None:  # x0 is where the model is now
+        if self._run is None:  # the model is at x0
             self._point.store.write(START, self._point.tensors(), {})
             self._next_task()
         if self._loaded is not None and self._point.stands_at(self._loaded):
-            self._point.mark()  # also where the model was loaded after its optimizer
+            self._point.mark()  # also if the model was loaded after its optimizer
         self._loaded = None
         if not self._feed(loss):
             self._next_task()
@@ -161,17 +161,17 @@ class Grasp(LoopOptimizer):
             self._begin(task)
 
     def _place_choice(self) -> None:
-        """Leave the chosen weights in the model, for good."""
+        """Load the chosen weights into the model and end the search."""
         self._point.place(self._search.leader)
         self._point.buffers.follow(None)
         self._done = True
-        if self._whole_epochs:  # a search may end with some steps to spare
+        if self._whole_epochs:  # a search may end a few steps early
             self._spare = self._search.spec.budget - self._calls
 
     def finish(self) -> Result:
-        """Put the chosen weights into the model and return the result.
+        """Return the result; the model then holds the chosen weights.
 
-        Before the budget is spent: the best so far, and a result that is marked partial.
+        Before the budget is spent these are the best so far, and the result is marked as partial.
         """
         if self._timing:
             raise SearchError("nothing has been run yet: the first steps only measure the time")
@@ -187,7 +187,7 @@ class Grasp(LoopOptimizer):
 
     @contextlib.contextmanager
     def best(self) -> Iterator[None]:
-        """Inside the block the model holds the best point so far; after it, what it held before."""
+        """Hold the best point so far in the model inside a `with` block, then restore the model."""
         if self._aside is not None:  # a block within a block
             yield
             return
@@ -203,29 +203,29 @@ class Grasp(LoopOptimizer):
 
     @property
     def budget(self) -> int | None:
-        """T; None while the first steps of a budget in minutes are timed."""
+        """T, in steps; None while the first steps of a budget in minutes are timed."""
         return None if self._timing else self._search.spec.budget
 
     @property
     def phase(self) -> str:
-        """`probe`, `train`, `score` or `done`; `timing` before a budget in minutes is known."""
+        """The phase: `probe`, `train`, `score` or `done`; `timing` while steps are timed."""
         if self._done or self._timing:
             return "done" if self._done else "timing"
         return "probe" if self._task is None else self._task.phase
 
     @property
     def best_loss(self) -> float:
-        """The best mean loss of a finished part so far; NaN before any."""
+        """The lowest mean loss of a finished part so far, NaN at first."""
         return self._search.progress.best
 
     def figures(self) -> dict[str, float]:
-        """For loggers, as numbers: the phase by its place in `PHASES`, the calls, the best loss."""
+        """Return numbers for loggers: the phase (its index in `PHASES`), calls and best loss."""
         known = (PHASES.index(self.phase), self.calls, self.best_loss)
         names = ("grasp/phase", "grasp/calls", "grasp/best_loss")
         return dict(zip(names, map(float, known), strict=True))
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to go on bit for bit: tensors and plain values."""
+        """Return tensors and plain values from which training continues bit for bit."""
         packed = super().state_dict()
         for group, shown in zip(packed["param_groups"], self._shown, strict=True):
             group.update(shown)  # edits are ignored
@@ -249,7 +249,7 @@ class Grasp(LoopOptimizer):
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a `state_dict`; the model is put where it was."""
+        """Continue from a `state_dict`; the model is moved to its saved point."""
         grasp = state_dict.get("grasp")
         if not isinstance(grasp, Mapping) or grasp.get("format") != FORMAT:
             raise InputError("this is no state of a Grasp optimizer of this version")
@@ -280,7 +280,7 @@ class Grasp(LoopOptimizer):
             return
         for key, (tensors, meta) in grasp["store"].items():
             store.write(key, tensors, meta)
-        if not self._done:  # tasks follow each other, so the next one is the one under way
+        if not self._done:  # tasks are sequential, so the next one is the saved one
             if isinstance(task := self._search.ask(), Step) or task.id != grasp["task"]:
                 raise InputError(f"the saved task {grasp['task']} does not fit the saved search")
             self._task = task
@@ -294,13 +294,13 @@ class Grasp(LoopOptimizer):
 
 
 class _Clock:
-    """A budget in minutes: how many steps fit, and whether the time is over."""
+    """A time limit: how many steps fit into it, and whether the time is over."""
 
     def __init__(self, minutes: float) -> None:
         expect(0.0 < minutes < math.inf, "minutes", repr(minutes), "a number above 0")
         self._limit = 60.0 * minutes
         self._begun: float | None = None
-        self._spent = 0.0  # before this process
+        self._spent = 0.0  # seconds spent before this process
         self._ticks: list[float] = []
         self._copies: list[Tensor] = []
         self._optimizer: Optimizer | None = None
@@ -314,8 +314,8 @@ class _Clock:
         return self.elapsed >= self._limit
 
     def tick(self, point: ModelPoint) -> bool:
-        """Note a step; return whether there were enough to tell how many more fit."""
-        if self._optimizer is None:  # its own time counts too: it makes a step with copies
+        """Record the time of a step; return whether enough steps have been timed."""
+        if self._optimizer is None:  # an optimizer step on copies, because its time counts, too
             self._copies = [nn.Parameter(item.detach().clone()) for item in point.trained]
             self._optimizer = usual_optimizer(self._copies, point.matrices)
         point.check_gradients()
@@ -329,7 +329,7 @@ class _Clock:
         return len(self._ticks) >= TIMED and now - self._ticks[WARM - 1] >= enough
 
     def fit(self) -> int:
-        """Return how many more steps fit; ends the timing."""
+        """Return how many more steps fit, and end the timing."""
         self._copies, self._optimizer = [], None
         if (timed := len(self._ticks) - WARM) <= 0:
             return 1

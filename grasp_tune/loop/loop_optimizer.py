@@ -1,4 +1,4 @@
-"""What every optimizer does that a loop of the user's own drives: one oracle call a step."""
+"""The base class of optimizers for the user's own loop, in which a step is one oracle call."""
 
 import math
 import signal
@@ -28,9 +28,9 @@ from grasp_tune.engine.segment import TrainingRun
 from grasp_tune.engine.step_rules import DEFAULTS
 from grasp_tune.loop.model_point import ModelPoint
 
-_Told = tuple[Tensor, bool]  # a loss, and whether it is a part of the step's
-LOSSES = 4096  # of minibatches whose gradients are accumulated; a model in other use tells more
-NO_RATE = 1.0  # what `param_groups` show as lr while no run is under way
+_Told = tuple[Tensor, bool]  # a loss, and whether it is only a part of the step's loss
+LOSSES = 4096  # most accumulated losses that are kept; a model in other use gives more
+NO_RATE = 1.0  # the lr in `param_groups` while there is no training run
 # Torch 2.2 has it under another name.
 _compiling: Any = getattr(torch.compiler, "is_compiling", None) or torch._utils.is_compiling
 NEEDS_LOSS = (
@@ -56,7 +56,7 @@ JOINING = (
     "uneven ranks (model.join()): all ranks must make the same number of steps, since they decide "
     "together; give each the same number of minibatches (DistributedSampler)"
 )
-SKIPS = 32  # overflows in a row of a GradScaler, which begins at a scale of 2**16
+SKIPS = 32  # most consecutive overflows of a GradScaler, whose scale starts at 2**16
 RATE_SET = (
     "something sets the learning rate of a Grasp optimizer (a learning-rate scheduler?); it has "
     "none, and the value is ignored: remove the scheduler; one that the Hugging Face Trainer makes "
@@ -65,45 +65,45 @@ RATE_SET = (
 
 
 class LoopOptimizer(Optimizer):
-    """Takes the losses and gradients of a loop; subclasses say what they are for."""
+    """The base class of `Grasp` and `TaskOptimizer`, which use a loop's losses and gradients."""
 
-    # A GradScaler hands over infinite gradients too: of a run that diverged, all of them are.
+    # A GradScaler then passes on infinite gradients; after divergence, all of them are infinite.
     _step_supports_amp_scaling = True
-    found_inf: Tensor | None = None  # what a GradScaler sets around a step
+    found_inf: Tensor | None = None  # set by a GradScaler around a step, like the next one
     grad_scale: Tensor | float = 1.0
 
     def __init__(self, point: ModelPoint) -> None:
         self._point, self._calls, self._done = point, 0, False
         self._skips = 0  # overflows of a GradScaler since the last step
         self._run: SamplingRun | TrainingRun | None = None
-        self._told: set[str] = set()  # warnings that were given
-        self._spare = 0  # steps after the last one that are no mistake
-        # Losses that the model's own output has told, and those that somebody else has.
+        self._told: set[str] = set()  # warnings that were already given
+        self._spare = 0  # steps after the last one that give no warning
+        # Losses from the model's output, and losses from `note_loss`.
         self._heard, self._noted = (deque[_Told](maxlen=LOSSES) for _ in range(2))
         super().__init__(point.groups, {"lr": NO_RATE, **DEFAULTS})
         names = ("lr", *DEFAULTS)
         self._shown = [{name: group[name] for name in names} for group in self.param_groups]
-        self.defaults["momentum"] = 0.0  # for schedulers that insist on one; it is ignored
-        if not isinstance(point.model, torch.jit.ScriptModule | None):  # it takes no hooks
+        self.defaults["momentum"] = 0.0  # for schedulers that require one; it is ignored
+        if not isinstance(point.model, torch.jit.ScriptModule | None):  # these accept no hooks
             self.listen_to(point.model)
 
     @property
     def model(self) -> nn.Module | None:
-        """The model that it was given, None where it was given parameters."""
+        """The given model, None if parameters were given."""
         return self._point.model
 
     def listen_to(self, model: nn.Module) -> None:
-        """Take the losses of steps without one from this model's output."""
-        # The hook knows the list alone, and so does that of a copy of the model.
+        """Use the loss in this model's output for steps that are called without a loss."""
+        # The hook only refers to the list, also in a copy of the model.
         model.register_forward_hook(partial(_hear, self._heard), with_kwargs=True)
 
     def note_loss(self, loss: Tensor, part: bool = False) -> None:
-        """Say the loss of the next `step`, which is called by somebody else.
+        """Set the loss of the next `step`, if a framework calls `step` without it.
 
-        Of several, as with accumulated gradients, the mean counts; losses without gradients are
-        those of an evaluation, and are ignored.
+        With several losses (accumulated gradients) their mean is used. Losses in evaluation,
+        without gradients, are ignored.
 
-        part: each is a share of the loss, whose gradients are added; their sum counts.
+        loss: the loss of a minibatch. part: it is a part of the step's loss; the sum is used.
         """
         if torch.is_grad_enabled():
             self._noted.append((loss.detach().reshape(()), part))
@@ -118,21 +118,21 @@ class LoopOptimizer(Optimizer):
 
     @property
     def calls(self) -> int:
-        """Steps made so far that count against the budget."""
+        """The number of steps so far that count towards the budget."""
         return self._calls
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Refuse parameters that come later: what was measured is of those given first."""
+        """Raise `InputError` if parameters are added later: nothing was measured for them."""
         if len(self.param_groups) == len(self._point.groups):
             raise InputError(JOINED)
         super().add_param_group(param_group)
 
     @staticmethod
     def profile_hook_step(func: Callable[..., Any]) -> Callable[..., Any]:
-        """Torch's hooks and profiler's record around `step`, where there are any.
+        """Return `step` with torch's hooks and profiler record, if there are hooks or a profiler.
 
-        The record takes as long as a small layer, and all optimizers of torch make it always. Where
-        a whole training step is compiled, `step` itself is not: it decides by numbers.
+        The record takes as long as a small layer, and torch's optimizers always make it. If a whole
+        training step is compiled, `step` is left out, because its decisions depend on numbers.
         """
         whole = Optimizer.profile_hook_step(func)
         plain: Any = torch._disable_dynamo(whole)  # type: ignore[attr-defined]
@@ -149,8 +149,8 @@ class LoopOptimizer(Optimizer):
         return step
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients, or fill them with zeros."""
-        if set_to_none:  # without the record
+        """Remove the gradients, or fill them with zeros."""
+        if set_to_none:  # without the profiler record
             for item in self._point.trained:
                 item.grad = None
         else:
@@ -158,11 +158,10 @@ class LoopOptimizer(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Tensor | float | Callable[[], Any] | None = None) -> Any:
-        """Hand over one oracle call; returns the loss.
+        """Make one step, which is one oracle call, and return the loss.
 
-        closure: the loss of this minibatch, whose gradients are in the parameters; or a closure
-            that computes them and returns it. Models whose output has a `loss` (Hugging Face) need
-            neither.
+        closure: the loss of the minibatch, after `loss.backward()`; or a closure that computes the
+            gradients and returns the loss; or None if the model's output has it (Hugging Face).
         """
         if self.done:
             self._spare -= 1
@@ -175,41 +174,41 @@ class LoopOptimizer(Optimizer):
                 loss = closure()
         value = self._checked(loss)
         self._skips = self._skips + 1 if infinite and bool(value.isfinite()) else 0
-        if not 0 < self._skips < SKIPS:  # else the scale was too large: as if there was no step
+        if not 0 < self._skips < SKIPS:  # else the scale was too large: the step is skipped
             with _interrupts_after() if hasattr(sys, "ps1") else nullcontext():
                 self._take(value)
         return loss
 
     def _unscaled(self) -> bool:
-        """Undo the scale of a GradScaler; return whether it found infinite gradients."""
+        """Undo the scaling of a GradScaler; return whether it found infinite gradients."""
         if (found := self.found_inf) is None:
             return False
         for item in self._point.trained:
             if item.grad is not None:
                 item.grad.mul_(1.0 / self.grad_scale)
-        self.found_inf, self.grad_scale = None, 1.0  # not again, should this step raise
+        self.found_inf, self.grad_scale = None, 1.0  # only once, even if this step raises
         return bool(found)
 
     def _take(self, loss: Tensor) -> None:
         raise NotImplementedError
 
     def _begin(self, task: Task) -> None:
-        """Make the task the one under way, and put the model where it wants its first call."""
+        """Start a task, and move the model to the point of its first call."""
         if self._point.joined:
             raise InputError(f"the model has parameters to train that it did not have; {JOINED}")
         before, self._run = self._run, None
         if isinstance(task, TrainTask):
             (segment,) = task.segments  # `check_spec` refuses batched runs
             if not (isinstance(before, TrainingRun) and before.goes_on_as(segment)):
-                before = None  # makes room for what is read
+                before = None  # frees memory before a checkpoint is read
             self._run = TrainingRun(self._point, task, segment, before)
             self._run.prepare()
         else:
             self._run = SamplingRun(self._point, task)
-        self._point.mark(look=True)  # samples are all taken here
+        self._point.mark(look=True)  # all samples of a task are taken at this point
 
     def _feed(self, loss: Tensor) -> bool:
-        """Hand a call to the task under way; return whether it wants more."""
+        """Pass a call to the current task; return whether it needs more calls."""
         if self._point.moved:
             raise SearchError(MOVED)
         assert self._run is not None
@@ -223,7 +222,7 @@ class LoopOptimizer(Optimizer):
     def _checked(self, loss: Any) -> Tensor:
         """Return the loss of this step as a tensor, the mean over all ranks."""
         told = self._noted or self._heard
-        # A Trainer that adds up parts hands over the last of them.
+        # A Trainer that adds up parts passes only the last one.
         if told and (loss is None or (told is self._noted and told[0][1])):
             loss = torch.stack([item.float() for item, _ in told])
             loss = loss.sum() if told[0][1] else loss.mean()
@@ -241,7 +240,7 @@ class LoopOptimizer(Optimizer):
         return self._agreed(value.reshape(()).float())
 
     def _agreed(self, value: Tensor) -> Tensor:
-        """Return the mean of a number over all ranks, so that they decide alike."""
+        """Return the mean of a number over all ranks, so that they make the same decisions."""
         if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
             return value
         if getattr(getattr(self._point.model, "_join_config", None), "enable", False):
@@ -251,19 +250,19 @@ class LoopOptimizer(Optimizer):
         return value / torch.distributed.get_world_size()
 
     def _tensors(self) -> Tensors:
-        """Return where the model is now: all of it, where it was given."""
+        """Return the model's current tensors, including frozen ones if the model was given."""
         model = self._point.bare
         return self._point.tensors() if model is None else model_tensors(model)
 
     def _show_step(self) -> None:
-        """Let `param_groups` say the present step, as loggers expect; warn where it was set."""
+        """Show the current step size in `param_groups`, for loggers; warn if it was changed."""
         size = NO_RATE
-        if isinstance(run := self._run, TrainingRun):  # NaN where the optimizer has none
+        if isinstance(run := self._run, TrainingRun):  # NaN if the optimizer has no step size
             size = float(run.optimizer.param_groups[0].get(run.base.group_entry or "", math.nan))
         for group, shown in zip(self.param_groups, self._shown, strict=True):
             if any(group[name] != shown[name] for name in DEFAULTS):
                 self._warn(GROUP_SET)
-            # A schedule that is constant sets what it found first, which does no harm.
+            # A constant schedule sets the first value again, which is harmless.
             if group["lr"] not in (shown["lr"], NO_RATE):
                 self._warn(RATE_SET)
             group["lr"] = shown["lr"] = size * group["multiplier"]
@@ -273,7 +272,7 @@ class LoopOptimizer(Optimizer):
             self._told.add(text)
             frames = enumerate(walk_stack(sys._getframe()), start=1)
             names = ((level, frame.f_globals.get("__name__", "")) for level, (frame, _) in frames)
-            own = "grasp_tune.", "torch."  # the step is decorated; the line that called it is shown
+            own = "grasp_tune.", "torch."  # `step` is decorated; show the line that called it
             level = next((level for level, name in names if not name.startswith(own)), 1)
             warnings.warn(text, stacklevel=level)
 
@@ -281,16 +280,16 @@ class LoopOptimizer(Optimizer):
 def _hear(losses: deque[_Told], module: nn.Module, given: Any, named: Any, output: Any) -> None:
     loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if isinstance(loss, Tensor) and loss.numel() == 1 and torch.is_grad_enabled():
-        # Hugging Face's Trainer divides by the items of all minibatches whose gradients it adds.
+        # Hugging Face's Trainer divides by the items of all accumulated minibatches.
         part = named.get("num_items_in_batch") is not None
         losses.append((loss.detach().reshape(()), part))
 
 
 @contextmanager
 def _interrupts_after() -> Iterator[None]:
-    """Let Ctrl-C wait until the block is over: half a step could not be gone on from.
+    """Delay Ctrl-C until the block is over, because nothing can continue from half a step.
 
-    In notebooks and the like alone: it takes as long as a small layer.
+    Only used in interactive sessions, because it takes as long as a small layer.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -300,14 +299,14 @@ def _interrupts_after() -> Iterator[None]:
     try:
         yield
     finally:
-        # None: it was not set from Python, and cannot be put back.
+        # None: the handler was not set from Python and cannot be restored.
         signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
         if came:
             signal.raise_signal(signal.SIGINT)
 
 
 def check_spec(spec: SweepSpec, bases: Mapping[str, Any] | None = None) -> None:
-    """Raise where a sweep needs more than a loop gives: one gradient of one minibatch a step."""
+    """Raise `InputError` if a sweep needs more than one gradient of one minibatch per step."""
     if spec.method.exact:
         text = "Deterministic needs exact gradients, which a loop over minibatches does not give"
         raise InputError(f"method: {text}; use minimize, or NonConvex() or Convex()")

@@ -1,4 +1,4 @@
-"""Where the user's model is: its trainable parameters and its buffers, read and put elsewhere."""
+"""The current point of the user's model: reads and sets its trainable parameters and buffers."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -17,7 +17,7 @@ from grasp_tune.engine.tensor_file import Meta
 Groups = (
     nn.Module | Iterable[Tensor] | Iterable[tuple[str, nn.Parameter]] | Iterable[dict[str, Any]]
 )
-LOOK = 64  # steps after which the parameters themselves are compared
+LOOK = 64  # steps between two comparisons of the parameters' norms
 
 
 def clones(tensors: Mapping[str, Tensor]) -> Tensors:
@@ -25,7 +25,7 @@ def clones(tensors: Mapping[str, Tensor]) -> Tensors:
 
 
 class ParkedStore:
-    """Checkpoints in memory: each where its tensors were, or all of them on one device."""
+    """A checkpoint store in memory: on the device of each tensor, or all on `device`."""
 
     def __init__(self, device: str | None = None) -> None:
         self._device = device
@@ -36,7 +36,7 @@ class ParkedStore:
         self._kept[key] = Checkpoint(copies, dict(meta))
 
     def read(self, key: str) -> Checkpoint:
-        """Return what was written; a model's own tensors, which nobody changes, are not copied."""
+        """Return a checkpoint; the model's own tensors, which nothing changes, are not copied."""
         if (kept := self._kept.get(key)) is None:
             raise CheckpointError(f"checkpoint {key} is missing: nothing was written", key)
         own = ("param.", "buffer.")
@@ -54,13 +54,15 @@ class ParkedStore:
 
 
 class ModelPoint(Bench):
-    """The point at which a model stands; `Named` without what is frozen.
+    """The current point of a model: its trainable parameters and its buffers.
 
-    weight_decay: of the weights in groups that do not say their own.
+    given: the model, its parameters, or parameter groups.
+    store: where checkpoints are kept.
+    weight_decay: for the weights of groups without their own value.
     clip: the largest norm of a step's gradient over all parameters.
     """
 
-    origin = "loop"  # the start point of a loop is the model's own, not a digest
+    origin = "loop"  # instead of a digest: a loop starts from the model as it is
 
     def __init__(
         self, given: Groups, store: Store, weight_decay: float = 0.0, clip: float | None = None
@@ -80,7 +82,7 @@ class ModelPoint(Bench):
         self.named = self
         checkpoints.check_tensors(self if self.model is None else self.model)
         self.rules = StepRules(self.groups, clip)
-        self._seen: list[Any] | None = None  # versions, kinds and places when we last put them
+        self._seen: list[Any] | None = None  # versions, dtypes and addresses at the last `mark`
         self._marks, self._norms = 0, list[Tensor]()
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
@@ -94,33 +96,33 @@ class ModelPoint(Bench):
 
     @torch.no_grad()
     def put(self, tensors: Mapping[str, Tensor], key: str = "the saved loop") -> None:
-        """Put the model at a point that `tensors` once gave."""
+        """Move the model to a point that `tensors()` returned earlier."""
         checkpoints.load_model(self, tensors, key)
         self.mark()
 
     def place(self, key: str) -> Checkpoint:
-        """Put the model at a checkpoint, which is returned."""
+        """Return a checkpoint, after moving the model to it."""
         saved = self.store.read(key)
         self.put(saved.tensors, key)
         return saved
 
     def mark(self, look: bool = False) -> None:
-        """Remember that the parameters are where we want them; `look`: their norms in any case."""
+        """Remember the parameters as they are now; with `look`, always their norms, too."""
         self._seen, self._norms = self._looks, []
         self._marks += 1
-        # Changes within `item.data` leave no other trace. Rarely: it is a pass over the memory.
+        # Only norms show changes of `item.data`. Rarely, because they read all the memory.
         if look or self._marks % LOOK == 0 or self._marks & (self._marks - 1) == 0:
             with torch.no_grad():
                 self._norms = list(torch._foreach_norm(self.trained))
 
     @property
     def _looks(self) -> list[Any]:
-        """What changes with the parameters, and costs nothing to look at."""
+        """Properties that change with the parameters and cost nothing to read."""
         return [(item._version, item.dtype, item.data_ptr()) for item in self.trained]
 
     @property
     def moved(self) -> bool:
-        """Whether somebody else has changed the parameters since `mark`."""
+        """Whether other code has changed the parameters since `mark`."""
         if self._seen is None:
             return False
         if self._seen != self._looks:
@@ -130,19 +132,19 @@ class ModelPoint(Bench):
         return not all(torch.equal(a, b) or bool(a.isnan() & b.isnan()) for a, b in pairs)
 
     def stands_at(self, tensors: Mapping[str, Tensor]) -> bool:
-        """Whether the parameters are those that `tensors` once gave."""
+        """Whether the parameters equal those that `tensors()` returned earlier."""
         found = ((item, tensors[f"param.{name}"]) for name, item in self.named_parameters())
         return all(torch.equal(item, given.to(item.device)) for item, given in found)
 
     @property
     def joined(self) -> bool:
-        """Whether the model has parameters to train that were replaced or unfrozen since."""
+        """Whether the model has trainable parameters that are new or were unfrozen later."""
         known = {id(item) for item in self.trained}
         own = () if self.model is None else self.model.parameters()
         return any(item.requires_grad and id(item) not in known for item in own)
 
     def check_gradients(self) -> None:
-        """Make sparse gradients dense, which every optimizer here needs; raise without any."""
+        """Make sparse gradients dense for our optimizers; raise an error without gradients."""
         if all(item.grad is None for item in self.trained):
             raise InputError("no parameter has a gradient: call loss.backward() before opt.step")
         for item in self.trained:
@@ -151,7 +153,7 @@ class ModelPoint(Bench):
 
 
 def _bare(model: nn.Module) -> nn.Module:
-    """Return the model within DistributedDataParallel and torch.compile: names are its own."""
+    """Return the model inside DistributedDataParallel and torch.compile, which has plain names."""
     while True:
         inner = getattr(model, "_orig_mod", None)  # torch.compile's
         if isinstance(model, DataParallel | DistributedDataParallel):
@@ -162,7 +164,7 @@ def _bare(model: nn.Module) -> nn.Module:
 
 
 def _groups(given: Groups, weight_decay: float) -> list[dict[str, Any]]:
-    """Return parameter groups with their trainable parameters only."""
+    """Return the parameter groups with only their trainable parameters."""
     if isinstance(given, nn.Module):
         given = given.parameters()
     elif isinstance(given, Tensor):
