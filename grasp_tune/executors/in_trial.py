@@ -1,4 +1,4 @@
-"""A whole sweep inside one trial of somebody else's search, over layers, dropout or batch sizes."""
+"""A whole sweep inside one trial of another search, for example over layers or batch sizes."""
 
 import math
 from collections.abc import Callable
@@ -20,13 +20,13 @@ from grasp_tune.runtime.driver import run_sweep
 from grasp_tune.runtime.result import Result
 from grasp_tune.schedules.paper import for_a_loss
 
-VALUE_SHARE = 8  # at most this part of a trial's budget goes to the loss that it returns
+VALUE_SHARE = 8  # at most one in this many calls of a trial goes to the loss that it returns
 
 
 class _Parts(Reporter):
-    """Reports the best mean loss after each part of a run; trials of one budget have equal parts.
+    """Reports the best mean loss after each part; trials with the same budget have equal parts.
 
-    Not a callback, because exceptions of those are caught, and pruners end a trial by raising one.
+    It is no `Callback`: exceptions of callbacks are caught, but pruners end a trial by raising one.
     """
 
     def __init__(self, report: Callable[[int, float, int], None]) -> None:
@@ -34,10 +34,10 @@ class _Parts(Reporter):
         self._report, self._parts, self._best, self._spent = report, 0, math.inf, 0
 
     def ended(self, outcome: object) -> None:
-        """Report after each part, of which the last quarter counts."""
-        self._spent += getattr(outcome, "calls", 0)  # none of a task that failed
+        """Report after each part; its loss is the mean over its last quarter."""
+        self._spent += getattr(outcome, "calls", 0)  # 0 for a task that failed
         if isinstance(outcome, ProbeOutcome) and math.isfinite(outcome.value):
-            self._best = outcome.value  # the first part tries steps until one diverges
+            self._best = outcome.value  # the first part, the ramp, tries steps until one diverges
         for item in outcome.segments if isinstance(outcome, TrainOutcome) else ():
             self._parts += 1
             if losses := [point.loss for point in item.curve if math.isfinite(point.loss)]:
@@ -46,9 +46,9 @@ class _Parts(Reporter):
 
 
 def _value(problem: TorchProblem, model: nn.Module, data: Any, drawn: Tensor | None) -> float:
-    """Return the loss, or 1 - metric, over the data's rows (those drawn), in evaluation mode.
+    """Return the loss, or 1 - metric, over all rows or the drawn ones, in evaluation mode.
 
-    Gradients are on, as in the oracle: a loss may take derivatives itself.
+    Gradients are enabled as in the oracle, because a loss may compute derivatives itself.
     """
     device, metric = problem.chosen_device, problem.metric
     model.to(device).eval()
@@ -72,14 +72,14 @@ def train_in_trial(
     seed: int = 0,
     **how: Any,
 ) -> tuple[Result, dict[str, float]]:
-    """Return the result, and what a trial says of it: loss, oracle calls and chosen step.
+    """Return the result, and the values to report: loss, oracle calls and chosen step.
 
     A few fresh minibatches suffice to compare the runs of a trial, but not to compare trials: the
     luckiest would win. So a part of the budget goes to the loss over all held-out rows.
 
-    report: is told how many parts have ended, the best mean loss, and the oracle calls, so far; may
-        raise to end it.
-    method, schedule, seed, how: as `minimize` takes them.
+    report: called with the number of ended parts, the best mean loss and the oracle calls so far;
+        it may raise an exception to end the trial.
+    problem, budget, method, schedule, seed, how: as in `minimize`.
     """
     checked_problem(problem)
     data = problem.data if problem.validation is None else problem.validation
@@ -90,7 +90,7 @@ def train_in_trial(
     result = run_sweep(problem, spec, InProcess, bases=bases, progress=_Parts(report))
     loss = math.inf if math.isnan(result.loss) else result.loss
     if spare and math.isfinite(loss):
-        # Of more rows than it may cost, the same ones in every trial.
+        # If there are too many rows, the same sample of them in every trial.
         order = torch.randperm(rows, generator=torch.Generator().manual_seed(0))
         drawn = order[: spare * size] if spare * size < rows else None
         loss = _value(problem, result.model, data, drawn)
