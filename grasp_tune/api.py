@@ -76,8 +76,8 @@ def minimize(
     ensemble: `resample` scores candidates on fresh samples, `window` by their last minibatches.
     challengers: further base optimizers that join the race, by name or as functions.
     probe_parts: the number of tasks that share the probe; by default chosen by its length.
-    steps: the budget as a number of steps of one plain training run, one oracle call each.
-    epochs: the budget as a number of passes over the training rows.
+    steps: as many oracle calls as one plain training makes in this many steps.
+    epochs: as many oracle calls as one plain training makes in this many passes over the rows.
     minutes: a time limit. On its own it is turned into oracle calls by timing a few gradients. The
         backend `local` stops when the time is up and returns the best point so far.
     strict: raise `SearchError` if a task is lost for good, instead of adding to `result.notes`.

@@ -103,7 +103,7 @@ class LoopOptimizer(Optimizer):
         With several losses (accumulated gradients) their mean is used. Losses in evaluation,
         without gradients, are ignored.
 
-        loss: the loss of a minibatch. part: it is a part of the step's loss; the sum is used.
+        part: each loss is only a part of the step's loss, so their sum is used.
         """
         if torch.is_grad_enabled():
             self._noted.append((loss.detach().reshape(()), part))

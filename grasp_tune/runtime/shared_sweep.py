@@ -284,7 +284,7 @@ def fault_row(error: GraspError, work: Work) -> dict[str, Any]:
 class SharedTrial:
     """The worker's side of a shared sweep, as a `loop.task_optimizer.TaskTrial`.
 
-    work: the task. open_storage: returns the sweep's storage on this machine.
+    open_storage: returns the sweep's storage on this machine.
     report: reports a row to the driver, and at the end the result.
     metric: an additional column of all rows.
     silence: seconds since the worker's last report.
