@@ -63,8 +63,8 @@ def minimize(
     problem: the model, the loss and the data; see `TorchProblem`.
     budget: T, the total number of oracle calls (minibatch gradients or losses).
     method: `NonConvex()` by default; or `Convex`, `ConvexFree`, `Deterministic`.
-    schedule: `promote` spends most calls on the best runs; `paper` is the paper's algorithm, except
-        that validation data, if given, are compared by their loss; see `Paper`.
+    schedule: `promote` spends most calls on the best runs. `paper` is the paper's algorithm to the
+        letter, except that with validation data their loss decides; see `Paper`.
     seed: fixes everything: start point, minibatches, candidates.
     backend: `local`, `ray`, `optuna`, or an object with a `run` method.
     fused: let short runs of a small model share a task; the result is the same. `auto` decides by
@@ -72,10 +72,10 @@ def minimize(
     progress: show a progress bar on a terminal, and log lines elsewhere.
     out: a folder for checkpoints, state and `result.json`. The same folder resumes the sweep, and
         with a larger budget continues a finished one.
-    workers: the number of parallel tasks; by default one, and with Ray as many as the cluster fits.
+    workers: the number of parallel tasks; by default one, with Ray as many as fit on the cluster.
     ensemble: `resample` scores candidates on fresh samples, `window` by their last minibatches.
     challengers: further base optimizers that join the race, by name or as functions.
-    probe_parts: the number of tasks that share the probe; by default chosen by its length.
+    probe_parts: the number of tasks that share the probe; the default depends on its length.
     steps: as many oracle calls as one plain training makes in this many steps.
     epochs: as many oracle calls as one plain training makes in this many passes over the rows.
     minutes: a time limit. On its own it is turned into oracle calls by timing a few gradients. The

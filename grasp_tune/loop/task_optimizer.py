@@ -64,7 +64,7 @@ class TaskOptimizer(LoopOptimizer):
 
     @torch.no_grad()
     def step(self, closure: Tensor | float | Callable[[], Any] | None = None) -> Any:
-        """Return the loss, given or from a closure; the task's last oracle call ends the trial."""
+        """Make one oracle call and return its loss; the task's last call ends the trial."""
         with self._trial.faults():
             return super().step(closure)
 

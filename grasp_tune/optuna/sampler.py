@@ -120,7 +120,7 @@ class GraspSampler(StudySampler):
         """Return a sampler that runs the paper's plan for a problem; it probes at x0 first.
 
         problem, budget, method, seed: as in `grasp_tune.minimize`.
-        parameter: as in the class; by default `lr`, or `radius` where that is searched.
+        parameter: as in the class; by default `lr`, or `radius` if the method searches a radius.
         study: holds the plan; if it has one already, no second probe is needed.
         options: `independent_sampler`.
         """
@@ -155,7 +155,7 @@ class GraspSampler(StudySampler):
         return trial.suggest_float(self.parameter, kind.low, kind.high, log=True)
 
     def is_exhausted(self, study: Study) -> bool:
-        """Return whether no cell is left, unless a running one fails; for loops of `study.ask`."""
+        """Return whether no cell is left, unless a running one fails; for `study.ask` loops."""
         return self.assignments(study).exhausted()
 
     def lost_cells(self, study: Study) -> tuple[Cell, ...]:
@@ -197,7 +197,7 @@ class GraspSampler(StudySampler):
 
 
 class Budget:
-    """An iterator over a trial's oracle calls: 0, 1, 2, ... until its budget is spent.
+    """An iterable of a trial's oracle calls: 0, 1, 2, ..., until its budget is spent.
 
     With `GraspSampler(..., resume=True)` a trial may continue an earlier one. `parent` is then the
     number of the trial whose checkpoint the objective loads, and calls are counted from `start`.

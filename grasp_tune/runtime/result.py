@@ -207,7 +207,7 @@ class Result(_Saved):
         return self.choice.partial
 
     def table(self, limit: int | None = None) -> str:
-        """Return a text table of at most `limit` runs: the chosen one, then by calls and loss."""
+        """Return a text table of at most `limit` runs: the chosen one, then the longest ones."""
         chosen, scores = self.choice.chosen.arm, dict[int, float]()
         for row in self.candidates:
             if math.isfinite(row.score):
