@@ -241,6 +241,7 @@ def test_a_cluster_of_somebody_else_on_this_machine_is_left_alone(
 
 
 def test_what_this_machine_never_has_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)  # as the fault program leaves it
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     for name in ("init", "shutdown"):
         monkeypatch.setattr(ray, name, lambda **how: None)
