@@ -24,7 +24,9 @@ def number(value: float | None, digits: int = 4) -> str:
 
 def estimate(value: float, error: float | None) -> str:
     """A number with its standard error, both to the error's second digit: `0.136 ± 0.046`."""
-    if error is None or not math.isfinite(error) or not math.isfinite(value):
+    known = error is not None and math.isfinite(error) and math.isfinite(value)
+    # Without any spread each minibatch was all rows, and 0 would not be the error of their mean.
+    if error is None or not known or (value and error <= 1e-7 * abs(value)):
         return number(value)
     digits = 4
     if value and error:

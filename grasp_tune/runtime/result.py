@@ -291,7 +291,8 @@ class Result(_Saved):
         kind = f"{held_out}loss" if self.choice.by == "value" else "gradient norm"
         kind = kind if self.metric is None else f"1 - {self.metric}"
         samples = self.choice.chosen.samples  # shown, because few samples give a rough estimate
-        bar = "" if math.isnan(self.error) else f" ± {self.error:.2g}"
+        exact = not self.error > 1e-7 * abs(self.score)  # each minibatch was all rows
+        bar = "" if exact else f" ± {self.error:.2g}"
         rows = f" of {self.validation} rows" if self.validation else ""
         words = f" over {samples} minibatch{'es' * (samples > 1)}{rows}" if samples else ""
         score = f"{_number(self.score)}{bar}{words}"

@@ -80,6 +80,10 @@ def test_a_score_is_named_and_has_an_error_bar() -> None:
     assert error_bar(result().choice.chosen) == pytest.approx(0.1)
     found = result(score=0.25)
     assert score_words(found) == "0.25 ± 0.1 (mean of 2 minibatches)"
+    row = replace(found.choice.chosen, square=found.score**2)  # both minibatches were all rows
+    alike = replace(found, choice=replace(found.choice, candidates=(row,)))
+    assert error_bar(row) == 0.0 and score_words(alike) == "0.25 (mean of 2 minibatches)"
+    assert "±" not in repr(alike)
     by_metric = replace(found, metric="f1", validation=9)  # scores are then 1 - metric
     assert headline(by_metric, None) == (
         "The model's validation F1 is 0.75 ± 0.1 (mean of 2 minibatches of the 9 validation rows); "
