@@ -122,7 +122,8 @@ class _FinalRun:
 
         That part replaces a run that dies, because units die slowly and the state before is no
         good either. It replaces a run that stalls if its loss is about as low as after the run's
-        first part. On a plateau, larger step sizes are tried first.
+        first part. On a plateau, larger step sizes are tried first, and if they do not help, it
+        must have a lower loss than the run itself.
         """
         state, options, other, step = self._state, self._state.options, self._other, self._step
         if other is None or step.on_trial:
@@ -140,7 +141,8 @@ class _FinalRun:
         loss = _usual_loss(item, options.curve_points)
         self._end -= length
         lives = self._died and math.isfinite(loss) and not self._dies(item, loss)
-        if item is not None and (lives or loss < options.alike * self._losses[0]):
+        bound = options.alike * self._losses[0] if second else step.before
+        if item is not None and (lives or loss < bound):
             self._window, self._end = item.window_loss, self._end - (self._call - stop)
             self._call = stop
             self._stand(other, stop)
@@ -214,7 +216,7 @@ class _StepSize:
     """The step size of the next part, given the losses of the parts so far."""
 
     def __init__(self, state: PromoteState, start: FinalStart) -> None:
-        self._state, self.arm, self._before = state, start.arm, start.loss
+        self._state, self.arm, self.before = state, start.arm, start.loss
         self._growth = state.options.growth
         self._bound: float | None = None  # while a larger step is on trial: the loss to beat
 
@@ -231,11 +233,11 @@ class _StepSize:
     def learned(self) -> bool:
         """Whether the last accepted part has left the plateau that a run may begin on."""
         start = self._state.start.value
-        return not start > 0.0 or self._before <= self._state.options.plateau * start
+        return not start > 0.0 or self.before <= self._state.options.plateau * start
 
     def accepts(self, loss: float) -> bool:
         """Return whether to accept a part with this loss; any finite one if none is known yet."""
-        before, start, options = self._before, self._state.start.value, self._state.options
+        before, start, options = self.before, self._state.start.value, self._state.options
         if self._bound is not None:
             return loss < self._bound
         # Multiples of a negative loss mean nothing: it jumps if all that was gained since the start
@@ -250,18 +252,18 @@ class _StepSize:
 
     def switch(self, arm: Arm, loss: float) -> None:
         """Continue with another run, which has this loss."""
-        self.arm, self._before, self._bound = arm, loss, None
+        self.arm, self.before, self._bound = arm, loss, None
 
     def go_on(self, loss: float, *, bold: bool) -> None:
         """Choose the step size after an accepted part; `bold`: try larger ones on a plateau."""
-        options, before = self._state.options, self._before
-        self._before, self._bound = loss, None
+        options, before = self._state.options, self.before
+        self.before, self._bound = loss, None
         bold = bold and not self.refused
         falls, left = loss < options.falling * before, options.solved * self._state.start.value
         if falls and 0.0 < loss < left and self._growth > options.least_growth:
             self._bound = loss
         elif bold and self.stalls(before, loss) and not (before <= 0.0 or self.learned):
-            self._bound = loss * min(1.0, (1.0 + loss / before) / 2)  # as fast as before
+            self._bound = max(loss, before)  # no worse: the larger one leaves the plateau sooner
         if self._bound is not None:
             self._change(self._growth)
 

@@ -166,8 +166,9 @@ def test_a_larger_step_is_tried_on_a_plateau_once_and_never_from_a_loss_of_zero(
     step = _StepSize(state, FinalStart(arm := Arm.of(1, "adam", 0.01), arm, loss=2.0))
     step.go_on(1.96, bold=True)  # above 0.95 * 2.0, and above 0.85 times the start's 2.0
     assert step.on_trial and step.arm.value == pytest.approx(0.04)
-    # It must fall about as fast as before: to (1 + 0.98) / 2 of 1.96, which is 1.9404.
-    assert step.accepts(1.94) and not step.accepts(1.941)
+    # It must not be worse than either of the two parts before it: below 2.0, not below 1.96, since
+    # losses of a plateau differ by noise, and the larger step size leaves it sooner.
+    assert step.accepts(1.99) and not step.accepts(2.01)
     step.go_back()
     assert step.refused and step.arm.value == pytest.approx(0.01)
     step.go_on(1.95, bold=True)
