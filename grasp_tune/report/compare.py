@@ -1,7 +1,6 @@
 """The same problem and the same oracle calls for this method and for others, over several seeds.
 
 Every (method, seed) is a file of its own, so a comparison that was stopped goes on where it was.
-All see the same minibatches in the same order; what they return is judged over all rows.
 """
 
 import math
@@ -30,14 +29,13 @@ from grasp_tune.report.evaluation import FILE, Quality, evaluate, read_metadata,
 from grasp_tune.report.figures import CHOSEN, CROSS, OTHER, add_trace, axis, new_figure
 from grasp_tune.report.formatting import duration, number, percent, plural
 from grasp_tune.report.page import render, write_page
-from grasp_tune.runtime.files import read_json, write_json_atomic
+from grasp_tune.runtime.files import STATE_LIMIT, read_json, write_json_atomic
 from grasp_tune.runtime.result import Result
 
 OURS = {"grasp-promote": "GRASP, promote", "grasp-paper": "GRASP, the paper's"}
 TITLES = {**OURS, **{name: peer.title for name, peer in PEERS.items()}}  # of all methods
 SORTS = ("train_loss", "test_loss", "metric", "seconds")
 FAILED = "failed: "  # how the note on a peer begins that raised an error
-_LIMIT = 2**20  # bytes of a record
 _FAR = 100.0  # a number so many times the median is drawn at the edge
 
 
@@ -54,14 +52,15 @@ class Record:
     quality: Quality | None  # None where the method could not run at all
 
     def value(self, key: str) -> float:
-        """A number that methods are sorted by, NaN where there is none."""
-        if key == "seconds" or (found := self.quality) is None:
-            return self.seconds if key == "seconds" else math.nan
-        held_out = found.test or found.validation
-        if (part := found.train if key == "train_loss" else held_out) is None:
-            return math.nan
-        right = part.accuracy if found.metric is None else part.metric
-        return part.loss if key != "metric" else math.nan if right is None else right
+        """A number that methods are sorted by, one of `SORTS`; NaN where there is none."""
+        numbers: dict[str, float | None] = {"seconds": self.seconds}
+        if found := self.quality:
+            numbers["train_loss"] = found.train.loss
+            if held_out := found.test or found.validation:
+                numbers["test_loss"] = held_out.loss
+                numbers["metric"] = held_out.metric if found.metric else held_out.accuracy
+        value = numbers.get(key)
+        return math.nan if value is None else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +76,8 @@ class MethodSummary:
 
     def typical(self, key: str) -> float | None:
         """The median of the training losses, the mean of anything else."""
-        known = self.values(key)
-        return None if not known else median(known) if key == "train_loss" else mean(known)
+        average = median if key == "train_loss" else mean
+        return average(known) if (known := self.values(key)) else None
 
     def rank(self, key: str) -> float:
         value = self.typical(key)
@@ -106,10 +105,11 @@ class Comparison:
 
     @property
     def labels(self) -> dict[str, str]:
-        names = ("training loss", *(f"{self.held_out} {x}" for x in ("loss", self.metric)), "time")
-        return dict(zip(SORTS, names, strict=True))
+        test, metric = f"{self.held_out} loss", f"{self.held_out} {self.metric}"
+        return dict(zip(SORTS, ("training loss", test, metric, "time"), strict=True))
 
-    def show(self, key: str, value: float | None) -> str:
+    def show(self, key: str, item: MethodSummary) -> str:
+        value = item.typical(key)
         if key == "seconds" and value is not None:
             return f"{value:.1f} s" if value < 10 else duration(value)
         shares = key == "metric" and self.metric == "accuracy"
@@ -165,7 +165,7 @@ def compare(
     folder = Path(out).expanduser().absolute()
     built = build_parts(experiment)
     held_out = "test" if built.data.x_test is not None else "validation"
-    lacking = built.data.x_test is None and not built.problem.validation_rows
+    lacking = held_out == "validation" and not built.problem.validation_rows
     if lacking and sort in ("test_loss", "metric"):
         wanted = "train_loss or seconds; or test rows, such as problem.dataset.test_share: 0.2"
         raise ConfigError("--sort", "", f"{sort} without test or validation rows", wanted)
@@ -180,16 +180,17 @@ def compare(
         tell(f"{plural(left, 'run')} of {experiment.budget:,} calls each: about {total}")
     found: dict[str, list[Record]] = {name: [] for name in names}
     for count, ((name, seed), path) in enumerate(paths.items(), start=1):
-        if not path.exists():
+        if path.exists():
+            record = decode(Record, read_json(path, STATE_LIMIT))
+        else:
             record = run_method(experiment, built, name, seed)
             if not record.note.startswith(FAILED):  # else it is tried again
                 path.parent.mkdir(exist_ok=True)
                 write_json_atomic(path, encode(record))
-            done = record.quality
-            what = f"loss {done.train.loss:.4g}" if done else record.note
+            what = f"loss {x.train.loss:.4g}" if (x := record.quality) else record.note
             words = f"{TITLES[name]}, seed {seed}: {what}, {record.seconds:.1f} s"
             tell(f"[{count}/{len(pairs)}] {words}")
-        found[name].append(decode(Record, read_json(path, _LIMIT)) if path.exists() else record)
+        found[name].append(record)
     summaries = [MethodSummary(name, TITLES[name], tuple(items)) for name, items in found.items()]
     ordered = tuple(sorted(summaries, key=lambda item: item.rank(sort)))
     absent = tuple(peer.title for peer in PEERS.values() if not methods and not peer.installed)
@@ -205,8 +206,7 @@ def run_method(experiment: Experiment, built: Built, name: str, seed: int) -> Re
     A peer that cannot do it, be it for the model or for the versions of packages, is a record that
     says why; what stops ours stops the comparison.
     """
-    begun, problem, calls, diverged, quality = time.perf_counter(), built.problem, 0, False, None
-    seconds: float | None = None
+    begun, problem = time.perf_counter(), built.problem
     try:
         if name in OURS:
             schedule = name.removeprefix("grasp-")
@@ -216,14 +216,12 @@ def run_method(experiment: Experiment, built: Built, name: str, seed: int) -> Re
             if schedule == "paper":
                 arguments["challengers"] = {}
             found = minimize(problem, progress=False, **arguments)
-            seconds = time.perf_counter() - begun
-            model, calls = found.model, found.spent
-            note = "" if found.choice.chosen.arm else "the start point"
+            model, note = found.model, "" if found.choice.chosen.arm else "the start point"
+            how = found.spent, time.perf_counter() - begun, False, note
         else:
-            result = PEERS[name].run(problem, experiment.budget, seed)
-            calls, note, diverged = result.calls, result.note, result.diverged
-            model, seconds = problem.build(seed), result.seconds
+            result, model = PEERS[name].run(problem, experiment.budget, seed), problem.build(seed)
             load_model(model, result.tensors, name)
+            how = result.calls, result.seconds, result.diverged, result.note
     except BudgetTooSmall as error:
         note = f"needs a budget of {error.smallest:,}"
     except Exception as error:
@@ -231,9 +229,8 @@ def run_method(experiment: Experiment, built: Built, name: str, seed: int) -> Re
             raise
         note = f"{FAILED}{' '.join(str(error).split())[:200] or type(error).__name__}"
     else:
-        quality = evaluate(model, built)
-    seconds = time.perf_counter() - begun if seconds is None else seconds
-    return Record(name, seed, calls, seconds, diverged, note, quality)
+        return Record(name, seed, *how, evaluate(model, built))
+    return Record(name, seed, 0, time.perf_counter() - begun, False, note, None)
 
 
 def train_adamw(folder: Path, experiment: Experiment) -> None:
@@ -267,10 +264,9 @@ def write_comparison(comparison: Comparison) -> Path:
 def headline(comparison: Comparison) -> str:
     """One sentence: where the best of ours stands, and beside whom."""
     sort, methods = comparison.sort, comparison.methods
-    words = [f"{item.title}: {comparison.show(sort, item.typical(sort))}." for item in methods]
+    words = [f"{item.title}: {comparison.show(sort, item)}." for item in methods]
     best = f"Best {comparison.labels[sort]} of {plural(len(words), 'method')}: {words[0]}"
-    at = next((at for at, item in enumerate(methods) if item.method in OURS), 0)
-    if at:
+    if at := next((at for at, item in enumerate(methods) if item.method in OURS), 0):
         return f"{best} The best of ours is number {at + 1}, {words[at]}"
     return " Next is ".join([best, *words[1:2]])
 
@@ -283,7 +279,7 @@ def table_rows(comparison: Comparison) -> Sequence[tuple[str, ...]]:
         losses = item.values("train_loss")
         ends = f"{number(min(losses), 3)}–{number(max(losses), 3)}" if losses else "–"
         calls = f"{max((record.calls for record in item.records), default=0):,}"
-        train, test, metric, time = (comparison.show(key, item.typical(key)) for key in SORTS)
+        train, test, metric, time = (comparison.show(key, item) for key in SORTS)
         rows.append((item.title, train, ends, test, metric, calls, time, item.remark))
     return rows
 
@@ -291,24 +287,22 @@ def table_rows(comparison: Comparison) -> Sequence[tuple[str, ...]]:
 def method_figure(comparison: Comparison) -> Any:
     """A dot per method and seed at what the methods are sorted by; a cross for one far above."""
     names, sort = [escape(item.title) for item in comparison.methods], comparison.sort
-    rows = [
-        (value, escape(item.title), f"{item.title}, seed {record.seed}", item.method in OURS)
-        for item in comparison.methods
-        for record in item.records
-        if math.isfinite(value := record.value(sort))
-    ]
-    values = [row[0] for row in rows]
+    values = [value for item in comparison.methods for value in item.values(sort)]
     edge = _FAR * median(values) if values and min(values) > 0 else math.inf
-    shown = [value for value in values if value <= edge]
+    far = 1.5 * max((value for value in values if value <= edge), default=0.0)
     figure, dot = new_figure(comparison.labels[sort], ""), {"size": 10, "opacity": 0.8}
     looks = {"ours": {**dot, "color": CHOSEN}, "others": {**dot, "color": OTHER}}
-    for kind, look in {**looks, "off the scale": CROSS}.items():
-        places, told = [], []
-        for value, name, words, ours in rows:
-            if kind == ("off the scale" if value > edge else "ours" if ours else "others"):
-                places.append((min(value, 1.5 * max(shown)), name))
-                told.append(f"{words}: {number(value)}")
-        add_trace(figure, kind, places, told, marker=look)
+    places: dict[str, list[tuple[float, str]]] = {kind: [] for kind in (*looks, "off the scale")}
+    told: dict[str, list[str]] = {kind: [] for kind in places}
+    for item, name in zip(comparison.methods, names, strict=True):
+        for record in item.records:
+            if math.isfinite(value := record.value(sort)):
+                kind = "ours" if item.method in OURS else "others"
+                kind = "off the scale" if value > edge else kind
+                places[kind].append((far if value > edge else value, name))
+                told[kind].append(f"{item.title}, seed {record.seed}: {number(value)}")
+    for kind, points in places.items():
+        add_trace(figure, kind, points, told[kind], marker=looks.get(kind, CROSS))
     figure.update_xaxes(**axis([x for trace in figure.data for x in trace.x]))
     # Every method has its name beside its line, also one without a dot.
     order = {"categoryorder": "array", "categoryarray": names, "tickvals": names}
