@@ -13,24 +13,13 @@ from pathlib import Path
 import numpy as np
 
 from grasp_tune.config.errors import DataError, require, shown
-from grasp_tune.data.data import (
-    KEY,
-    LARGEST,
-    Array,
-    Data,
-    check_memory,
-    existing_file,
-    reading,
-    table_data,
-)
+from grasp_tune.data import data as d
 from grasp_tune.data.options import Csv
 
-_BLANKS = frozenset(
-    {"", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "?", "null", "NULL", "None", r"\N"}
-)
-_PACKED = {b"PK\x03\x04": "a spreadsheet or an archive", b"\x1f\x8b": "a compressed file"}
+_NONE = ("", "?", "null", "NULL", "None", r"\N")
+_BLANKS = frozenset(("NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", *_NONE))
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
-_WITH_COMMA = re.compile(r"[-+]?(\d+|\d{1,3}(\.\d{3})+),\d+")  # 1234,5 or 1.234,5
+_DECIMAL_COMMA = re.compile(r"[-+]?(\d+|\d{1,3}(\.\d{3})+),\d+")  # 1234,5 or 1.234,5
 _ANY_COMMA = re.compile(r"[-+]?\d[\d.]*,\d[\d.,]*")  # or 1,234.5
 _MAX_WORDS = 100  # different words of one column; more are names or dates, not categories
 _FEW_WORDS = 20  # so many may well be mostly numbers, as those of streets and grades are
@@ -46,7 +35,7 @@ class _Table:
     rows: list[int]
 
 
-def csv_table(options: Csv) -> Data:
+def csv_table(options: Csv) -> d.Data:
     """A table with a header line; see `Csv` for what becomes of words, blanks and scales."""
     table = _read(options.path, "path", options)
     file, columns = table.file, table.columns
@@ -54,96 +43,85 @@ def csv_table(options: Csv) -> Data:
     target = options.target or (kept or list(columns))[-1]
     for name, key in [(target, "target"), *((name, "drop") for name in options.drop)]:
         fault = f"has no column {shown(name)}, only {', '.join(list(columns)[:20])}"
-        require(name in columns, f"{file}: {fault}; set {KEY}.{key}")
+        require(name in columns, f"{file}: {fault}; set {d.KEY}.{key}")
     features = [name for name in kept if name != target]
     require(features, f"{file}: has no column but the label, expected features")
-    for name in (*features, target):
-        _check_commas(file, name, columns[name])
+    for name in (*features, target):  # before such numbers count as words
+        comma = next(filter(_ANY_COMMA.fullmatch, columns[name]), None)
+        values = {*columns[name]} - _BLANKS
+        if comma and all(_number(x) is not None or _ANY_COMMA.fullmatch(x) for x in values):
+            remedy = "where it comes before decimals, else leave out marks between thousands"
+            got = f"{file}: column {shown(name)}: got {shown(comma)}, a number with a comma"
+            raise DataError(f'{got}; set {d.KEY}.decimal: "," {remedy}')
     words = {name: _words(file, name, columns[name]) if options.encode else [] for name in features}
     words = dict(sorted(words.items(), key=lambda item: bool(item[1])))  # numbers first
-    check_memory(file.name, 8.0 * len(table.rows) * len(features), options.max_gib)
+    d.check_memory(file.name, 8.0 * len(table.rows) * len(features), options.max_gib)
     arrays = [_encoded(table, words, options), _labels(table, target)]
     if options.test_path is not None:
         test = _read(options.test_path, "test_path", options)
         theirs = [name for name in test.columns if name not in (target, *options.drop)]
-        fault = "its columns differ from those of the training rows"
-        require(theirs == features and target in test.columns, f"{test.file}: {fault}")
+        fault = f"{test.file}: its columns differ from those of the training rows"
+        require(theirs == features and target in test.columns, fault)
         arrays += [_encoded(test, words, options), _labels(test, target)]
     numbers = [name for name, found in words.items() if not found]
     notes = tuple(_notes(columns, numbers, words))
-    return table_data(file.stem, arrays, options, options.task, numbers=len(numbers), notes=notes)
+    return d.table_data(file.stem, arrays, options, options.task, numbers=len(numbers), notes=notes)
 
 
 def _read(path: str, key: str, options: Csv) -> _Table:
-    file = existing_file(path, key, "a text file with a header line and one row per line")
+    file = d.existing_file(path, key, "a text file with a header line and one row per line")
     # A field needs at least two characters of the file and eight bytes of memory.
-    check_memory(file.name, 4.0 * file.stat().st_size, options.max_gib)
+    d.check_memory(file.name, 4.0 * file.stat().st_size, options.max_gib)
     (_, header), *rows = _lines(file, options)
     names = [name or f"column {at}" for at, name in enumerate(header, 1)]
-    values = [list(column) for column in zip(*(fields for _, fields in rows), strict=True)]
-    pairs = list(zip(names, values or [[] for _ in names], strict=True))
+    values = list(zip(*(fields for _, fields in rows), strict=True)) or [()] * len(names)
     # The first line is a row where it has numbers, and no words or some that come again below it.
     counts = any(names == [str(at + by) for at in range(len(names))] for by in (0, 1))
-    words = [name in found for name, found in pairs if not _reads(name)]
+    pairs = zip(names, values, strict=True)
+    words = [name in found for name, found in pairs if _number(name) is None]
     row = len(words) < len(names) and (any(words) or not words) and not counts
     require(not row, f"{file}: its first line holds numbers, expected the names of the columns")
     twice = next((name for name in names if names.count(name) > 1), None)
     fault = f"has the column {shown(twice)} twice, expected a name for each"
     require(twice is None, f"{file}: {fault}")
     require(rows, f"{file}: has no rows, expected a header line and rows below it")
-    kept = [given or any(found) for given, (_, found) in zip(header, pairs, strict=True)]
-    columns = dict(compress(pairs, kept))  # a comma too many in each line makes no column
+    columns = {name: list(found) for name, found in zip(names, values, strict=True)}
     if options.decimal == ",":
         columns = {name: list(map(_with_point, found)) for name, found in columns.items()}
-    return _Table(file, columns, [row for row, _ in rows])
+    kept = [given or any(found) for given, found in zip(header, values, strict=True)]
+    # A comma too many in each line makes no column.
+    return _Table(file, dict(compress(columns.items(), kept)), [row for row, _ in rows])
 
 
 def _lines(file: Path, options: Csv) -> list[tuple[int, list[str]]]:
     """The lines that are not blank, by their numbers, as fields; the first is the header."""
     with file.open("rb") as binary:
-        begin = binary.read(4)
-    packed = next((kind for mark, kind in _PACKED.items() if begin.startswith(mark)), "")
-    require(not packed, f"{file}: is {packed}, expected text; save or unpack it as a CSV file")
-    encoding = "utf-16" if begin.startswith(_UTF_16) else options.encoding
+        encoding = "utf-16" if binary.read(2) in _UTF_16 else options.encoding
     how = f"text in {encoding.upper()}, a header line and one row per line; other texts need "
-    how += f"{KEY}.encoding, such as cp1252"
+    how += f"{d.KEY}.encoding, such as cp1252"
     encoding = "utf-8-sig" if encoding.lower() == "utf-8" else encoding
-    with reading(file, "a table", how), file.open(newline="", encoding=encoding) as stream:
+    with d.reading(file, "a table", how), file.open(newline="", encoding=encoding) as stream:
         first = stream.readline()
-        told = re.fullmatch(r"sep=(.)\s*", first)  # as spreadsheets write
-        likely = told[1] if told else max(",;\t|", key=first.count)
-        if not told:
-            stream.seek(0)
+        likely = max(",;\t|", key=first.count)
+        stream.seek(0)
         mark = options.delimiter or likely
         found = reader(stream, delimiter=mark, strict=True, skipinitialspace=mark != "\t")
-        lines = [
-            (row, [field.strip() for field in fields])
-            for row, fields in enumerate(found, 1 + bool(told))
-            if any(map(str.strip, fields))
-        ]
+        stripped = ([field.strip() for field in fields] for fields in found)
+        lines = [(row, fields) for row, fields in enumerate(stripped, 1) if any(fields)]
     width = len(lines[0][1]) if lines else 0
-    other = f"is divided by {likely!r}: set {KEY}.delimiter to it"
+    other = f"is divided by {likely!r}: set {d.KEY}.delimiter to it"
     other = other if likely in first else f"is {shown(first.strip())}"
     fault = f"has {width} columns, expected a label and features; its first line {other}"
     require(width > 1, f"{file}: {fault}")
     for row, fields in lines:
-        fault = f"got {len(fields)} columns, expected {width}"
-        require(len(fields) == width, f"{file}: row {row}: {fault}")
+        fault = f"row {row}: got {len(fields)} columns, expected {width}"
+        require(len(fields) == width, f"{file}: {fault}")
     return lines
 
 
 def _with_point(text: str) -> str:
     """A number with a decimal comma as Python writes it; other text as it is."""
-    return text.replace(".", "").replace(",", ".") if _WITH_COMMA.fullmatch(text) else text
-
-
-def _check_commas(file: Path, name: str, values: list[str]) -> None:
-    """Raise DataError where a column of numbers has commas, before they count as words."""
-    first = next(filter(_ANY_COMMA.fullmatch, values), "")
-    if first and all(_reads(x) or _ANY_COMMA.fullmatch(x) for x in set(values) - _BLANKS):
-        got = f"{file}: column {shown(name)}: got {shown(first)}, a number with a comma"
-        remedy = "where it comes before decimals, else leave out marks between thousands"
-        raise DataError(f'{got}; set {KEY}.decimal: "," {remedy}')
+    return text.replace(".", "").replace(",", ".") if _DECIMAL_COMMA.fullmatch(text) else text
 
 
 def _number(text: str) -> float | None:
@@ -153,85 +131,77 @@ def _number(text: str) -> float | None:
         return None
 
 
-def _reads(text: str) -> bool:
-    return _number(text) is not None
-
-
 def _words(file: Path, name: str, values: list[str]) -> list[str]:
     """The words of a column, in order, if they can be categories; none where it holds numbers."""
-    found = sorted(set(values) - _BLANKS)
-    remedy = f"leave the column out with {KEY}.drop: [{name}]"
-    require(found, f"{file}: column {shown(name)} is blank in every row; {remedy}")
-    if not (words := [word for word in found if not _reads(word)]):
+    found, where = sorted({*values} - _BLANKS), f"{file}: column {shown(name)}"
+    remedy = f"leave the column out with {d.KEY}.drop: [{name}]"
+    require(found, f"{where} is blank in every row; {remedy}")
+    if not (words := [word for word in found if _number(word) is None]):
         return []
-    where, first = f"{file}: column {shown(name)}: got", shown(words[0])
-    mostly = len(found) > _FEW_WORDS and 2 * len(words) < len(found)
-    fault = f"{first} among {len(found) - len(words)} different numbers; leave the field blank "
-    require(not mostly, f"{where} {fault}where the number is not known, or {remedy}")
+    first, few = shown(words[0]), len(found) <= _FEW_WORDS
+    fault = f"got {first} among {len(found) - len(words)} different numbers; leave the field blank "
+    fault += f"where the number is not known, or {remedy}"
+    require(few or 2 * len(words) >= len(found), f"{where}: {fault}")
     filled = sum(value not in _BLANKS for value in values)
-    single = len(found) > _FEW_WORDS and 2 * len(found) > filled
-    fault = f"{len(found)} different words such as {first} in {filled} rows, expected numbers "
-    fault += f"without unit or currency, or at most {_MAX_WORDS} words that come again"
-    require(not single and len(found) <= _MAX_WORDS, f"{where} {fault}; {remedy}")
+    fault = f"got {len(found)} different words such as {first} in {filled} rows, expected numbers "
+    fault += f"without unit or currency, or at most {_MAX_WORDS} words that come again; {remedy}"
+    again = 2 * len(found) <= filled and len(found) <= _MAX_WORDS
+    require(few or again, f"{where}: {fault}")
     return found
 
 
-def _encoded(table: _Table, words: dict[str, list[str]], options: Csv) -> Array:
+def _encoded(table: _Table, words: dict[str, list[str]], options: Csv) -> d.Array:
     """(rows, columns): numbers, NaN for a blank, or 0 and 1 for every word of a column."""
     parts: list[list[float]] = []
     for name, known in words.items():
+        values = table.columns[name]
         if known:
-            parts += ([float(value == word) for value in table.columns[name]] for word in known)
-        else:
-            fields = zip(table.rows, table.columns[name], strict=True)
-            parts.append([_cell(table.file, name, row, text, options) for row, text in fields])
+            parts += ([float(value == word) for value in values] for word in known)
+            continue
+        parts.append(numbers := [])
+        for row, text in zip(table.rows, values, strict=True):
+            blank, value = text in _BLANKS, _number(text)
+            if options.encode and blank:
+                value = np.nan
+            elif value is None or not abs(value) <= d.LARGEST:
+                endless = value is not None and not np.isfinite(value)
+                got = "a blank" if blank else "nan or inf" if endless else shown(text)
+                wanted = "a number" if value is None or endless else "a number below 3e38"
+                remedy = f"encode: true, or leave the column out with {d.KEY}.drop: [{name}]"
+                remedy = f"set {d.KEY}.{remedy}" if not options.encode else "or leave it blank"
+                where = f"{table.file}: row {row}: column {shown(name)}"
+                raise DataError(f"{where}: got {got}, expected {wanted}; {remedy}")
+            numbers.append(value)
     return np.array(parts, dtype=np.float64).T
 
 
-def _cell(file: Path, name: str, row: int, text: str, options: Csv) -> float:
-    value = _number(text)
-    if value is not None and abs(value) <= LARGEST:
-        return value
-    if options.encode and text in _BLANKS:
-        return np.nan
-    endless = value is not None and not np.isfinite(value)
-    what = "a blank" if text in _BLANKS else "nan or inf" if endless else shown(text)
-    wanted = "a number" if value is None or endless else "a number below 3e38"
-    remedy = f"set {KEY}.encode: true, or leave the column out with {KEY}.drop: [{name}]"
-    remedy = "where it is not known, leave the field blank" if options.encode else remedy
-    where = f"{file}: row {row}: column {shown(name)}"
-    raise DataError(f"{where}: got {what}, expected {wanted}; {remedy}")
-
-
-def _labels(table: _Table, name: str) -> Array:
+def _labels(table: _Table, name: str) -> d.Array:
     """Numbers where all are; else text, if it can be classes."""
     values = table.columns[name]
     for row, value in zip(table.rows, values, strict=True):
         blank = value in _BLANKS - {"None"}  # which may well be a class
         require(not blank, f"{table.file}: row {row}: the label is blank; leave such rows out")
-    numbers, different = [_number(value) for value in values], len(set(values))
-    long = any(value.isdecimal() and len(value) > _DIGITS for value in values)
-    if None not in numbers and not long:
-        return np.array(numbers)
-    first = next((v for v, found in zip(values, numbers, strict=True) if found is None), values[0])
-    fault = f"{table.file}: column {shown(name)}: got {different} different labels such as "
-    fault += f"{shown(first)} in {len(values)} rows, expected classes, or numbers such as "
-    fault += "1234.5, without currency, unit or marks between thousands"
-    require(different <= _MAX_WORDS or 2 * different <= len(values), fault)
+    words, different = [x for x in values if _number(x) is None], len({*values})
+    if not words and not any(value.isdecimal() and len(value) > _DIGITS for value in values):
+        return np.array([float(value) for value in values])
+    first = shown([*words, *values][0])
+    fault = f"got {different} different labels such as {first} in {len(values)} rows, expected "
+    fault += "classes, or numbers such as 1234.5, without currency, unit or marks for thousands"
+    few = different <= _MAX_WORDS or 2 * different <= len(values)
+    require(few, f"{table.file}: column {shown(name)}: {fault}")
     return np.array(values)
 
 
 def _notes(
     columns: dict[str, list[str]], numbers: list[str], words: dict[str, list[str]]
 ) -> Iterator[str]:
-    if listed := ", ".join(
-        f"{name} ({len(found)} words)" for name, found in words.items() if found
-    ):
+    listed = ", ".join(f"{name} ({len(found)} words)" for name, found in words.items() if found)
+    if listed:
         yield f"Columns of words became one column of 0 and 1 for every word: {listed}."
     for name in numbers:
-        rows = range(len(columns[name]) + 1)
-        if len(rows) > 3 and columns[name] in (list(map(str, rows[:-1])), list(map(str, rows[1:]))):
-            yield f"Column {name} counts the rows; {KEY}.drop: [{name}] leaves it out."
+        rows = [str(row) for row in range(len(columns[name]) + 1)]
+        if len(rows) > 3 and columns[name] in (rows[:-1], rows[1:]):
+            yield f"Column {name} counts the rows; {d.KEY}.drop: [{name}] leaves it out."
     blanks = {name: sum(value in _BLANKS for value in columns[name]) for name in numbers}
     if listed := ", ".join(f"{name} ({count} rows)" for name, count in blanks.items() if count):
         yield f"Blanks were filled with the mean of their column: {listed}."

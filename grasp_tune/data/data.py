@@ -74,31 +74,32 @@ class Data:
     notes: tuple[str, ...] = ()  # what was done to the rows that a person should know
 
     def __post_init__(self) -> None:
+        name, count = self.name, 2 if self.labels is None else len(self.labels)
         both = (self.x_test is None) == (self.y_test is None)
-        count = 2 if self.labels is None else len(self.labels)
-        require(count > 1, f"{self.name}: got {count} class, expected at least 2")
-        require(both, f"{self.name}: test inputs and test labels must come together")
-        for part, x, y in ("training", self.x, self.y), ("test", self.x_test, self.y_test):
-            if x is not None and y is not None:
-                self._check(f"{self.name}: {part}", x, y)
-
-    def _check(self, where: str, x: Tensor, y: Tensor) -> None:
+        require(count > 1, f"{name}: got {count} class, expected at least 2")
+        require(both, f"{name}: test inputs and test labels must come together")
         wanted = torch.float32 if self.pixels is None else torch.uint8
-        ours, theirs = tuple(self.x.shape[1:]), tuple(x.shape[1:])
-        shapes = f"shape {tuple(x.shape)} and labels {tuple(y.shape)}; expected (rows, ...)"
-        fits = x.ndim > 1 and 0 < len(x) == len(y)
-        require(fits, f"{where} inputs have {shapes} and as many labels")
-        differ = f"a test row has shape {theirs}, a training row {ours}; they must agree"
-        require(ours == theirs, f"{self.name}: {differ}")
-        require(x.dtype == wanted, f"{where} inputs are {x.dtype}, expected {wanted}")
-        require(torch.isfinite(x).all(), f"{where} inputs hold nan or inf, expected finite numbers")
-        if self.labels is None:
-            right = y.dtype == torch.float32 and torch.isfinite(y).all()
-            require(right, f"{where} labels must be finite float32 numbers")
-        else:
-            last, got = len(self.labels) - 1, f"{y.dtype} from {y.min()} to {y.max()}"
-            right = y.dtype == torch.int64 and y.ndim == 1 and y.min() >= 0 and y.max() <= last
-            require(right, f"{where} classes are {got}, expected torch.int64 from 0 to {last}")
+        for part, x, y in ("training", self.x, self.y), ("test", self.x_test, self.y_test):
+            if x is None or y is None:
+                continue
+            where, ours, theirs = f"{name}: {part}", tuple(self.x.shape[1:]), tuple(x.shape[1:])
+            shapes = f"shape {tuple(x.shape)} and labels {tuple(y.shape)}"
+            fits = x.ndim > 1 and 0 < len(x) == len(y)
+            fault = f"inputs have {shapes}; expected (rows, ...) and as many labels"
+            require(fits, f"{where} {fault}")
+            fault = f"a test row has shape {theirs}, a training row {ours}; they must agree"
+            require(ours == theirs, f"{name}: {fault}")
+            require(x.dtype == wanted, f"{where} inputs are {x.dtype}, expected {wanted}")
+            finite = torch.isfinite(x).all()
+            require(finite, f"{where} inputs hold nan or inf, expected finite numbers")
+            if self.labels is None:
+                right = y.dtype == torch.float32 and torch.isfinite(y).all()
+                require(right, f"{where} labels must be finite float32 numbers")
+            else:
+                right = y.dtype == torch.int64 and y.ndim == 1 and y.min() >= 0 and y.max() < count
+                got = f"{y.dtype} from {y.min()} to {y.max()}"
+                fault = f"classes are {got}, expected torch.int64 from 0 to {count - 1}"
+                require(right, f"{where} {fault}")
 
     @property
     def spec(self) -> DataSpec:
@@ -184,11 +185,17 @@ def table_data(
             "Columns of numbers were shifted and divided to mean 0, variance 1, for their "
             f"scales differ; {KEY}.standardize: false leaves them as they are.",
         )
-    scale = options.scale
-    shift, factor = _scaling(x, numbers, scale) if standardize else (0.0, scale)
+    shift: Any = 0.0
+    factor: Any = options.scale
+    if standardize:
+        shift, deviation = x.mean(axis=0, dtype=np.float64), x.std(axis=0, dtype=np.float64)
+        # A constant column, but for rounding, carries nothing: it becomes 0 instead of 0/0.
+        factor = factor / np.where(deviation > 1e-12 * np.abs(shift), deviation, 1.0)
+        if numbers is not None:
+            shift[numbers:], factor[numbers:] = 0.0, options.scale
 
     def tensor(values: Array) -> Tensor:
-        if standardize or scale != 1.0:
+        if standardize or options.scale != 1.0:
             values = (values - shift) * factor
         return torch.from_numpy(np.array(values, dtype=np.float32, order="C"))
 
@@ -208,16 +215,6 @@ def _label_notes(y: Array, classes: bool) -> tuple[str, ...]:
     return (f"Labels are {different} different whole numbers and are {taken.format(KEY)}",)
 
 
-def _scaling(x: Array, numbers: int | None, scale: float) -> tuple[Array, Array]:
-    """What to subtract from columns of numbers, and their factors for the deviation `scale`."""
-    shift, deviation = x.mean(axis=0, dtype=np.float64), x.std(axis=0, dtype=np.float64)
-    # A constant column, but for rounding, carries nothing: it becomes 0 instead of 0/0.
-    factor = scale / np.where(deviation > 1e-12 * np.abs(shift), deviation, 1.0)
-    if numbers is not None:
-        shift[numbers:], factor[numbers:] = 0.0, scale
-    return shift, factor
-
-
 def _numbers(name: str, x: Array) -> Any:
     try:
         return x if x.dtype.kind in "iufb" else x.astype(np.float64)
@@ -228,7 +225,7 @@ def _numbers(name: str, x: Array) -> Any:
 
 def _scales_differ(x: Array) -> bool:
     """Whether a column is far from 0, or the widest is more than ten times the narrowest."""
-    spread = x.std(axis=0, dtype=np.float64).ravel()
+    spread = x.std(axis=0, dtype=np.float64)
     spread = spread[spread > 0]
     far = np.abs(x).max(initial=0.0) > 100
     return bool(far or (len(spread) and spread.max() > 10 * spread.min()))
@@ -242,19 +239,17 @@ def encode_labels(
     finite = all((np.abs(part) < LARGEST).all() for part in parts if part.dtype.kind == "f")
     require(all(part.size for part in parts), f"{name}: there are no rows")
     require(finite, f"{name}: labels hold nan or inf, or more than 3e38, expected numbers")
-    names: Labels = None
     if task != "regression" and all(map(_is_one_hot, parts)):
         parts = [part.argmax(axis=1) for part in parts]
-        y = parts[0]
-    if task == "regression" or (task == "auto" and not _looks_like_classes(y)):
+    names: Labels = None
+    if task == "regression" or (task == "auto" and not _looks_like_classes(parts[0])):
         fault = f"labels are text ({shown(str(y.flat[0]))}), expected numbers"
         require(np.issubdtype(y.dtype, np.number), f"{name}: {fault}")
         codes = [part.astype(np.float32) for part in parts]
     else:
         parts = [part[:, 0] if part.shape[1:] == (1,) else part for part in parts]
+        require(parts[0].ndim == 1, f"{name}: classes have shape {y.shape}, expected one per row")
         values = np.unique(parts[0])
-        fault = f"classes have shape {y.shape}, expected one per row"
-        require(parts[0].ndim == 1, f"{name}: {fault}")
         fault = f"{len(values)} different labels, expected at most {_MAX_CLASSES} classes"
         remedy = f"for numbers to predict set {KEY}.task: regression"
         require(len(values) <= _MAX_CLASSES, f"{name}: {fault}; {remedy}")
@@ -274,10 +269,8 @@ def _is_one_hot(y: Array) -> bool:
 
 
 def _looks_like_classes(y: Array) -> bool:
-    if y.dtype.kind not in "iufc":
-        return True  # text, booleans
-    if y.ndim > 1 and y.shape[1] > 1:
-        return False
+    if y.dtype.kind not in "iufc" or (y.ndim > 1 and y.shape[1] > 1):
+        return y.dtype.kind not in "iufc"  # text and booleans do, several numbers in a row do not
     # Files of text do not tell 1 from 1.0: whole numbers that come again and again are classes.
     different = len(np.unique(y))
     return y.dtype.kind in "iu" or (_whole(y) and (different <= _FEW or 10 * different <= len(y)))

@@ -42,7 +42,6 @@ def test_csv_takes_the_last_column_or_the_one_that_is_named(tmp_path: Path) -> N
         ("a,a,y\n1,2,3\n", "has the column 'a' twice, expected a name for each"),
         ("a,y\n1e300,1\n2,0\n", "row 2: column 'a': got '1e300', expected a number below 3e38"),
         ("a,y\n1,1e39\n2,0.5\n", "labels hold nan or inf, or more than 3e38"),
-        ("PK\x03\x04", "is a spreadsheet or an archive, expected text; save or unpack it"),
         ("# mine\na,b\n1,2\n", "has 1 columns, .*; its first line is '# mine'"),
     ],
 )
@@ -234,12 +233,9 @@ def test_csv_columns_are_checked(tmp_path: Path) -> None:
 
 def test_csv_as_spreadsheets_write_it(tmp_path: Path) -> None:
     file = tmp_path / "a.csv"
-    # The line for the spreadsheet itself, empty rows and a comma too many at each end.
-    file.write_text("sep=;\na;b;y;\n1;2;0;\n;;;\n3;4;1;\n;;;\n")
+    # Empty rows and a comma too many at each end.
+    file.write_text("a;b;y;\n1;2;0;\n;;;\n3;4;1;\n;;;\n")
     assert load(name="csv", path=str(file)).x.tolist() == [[1, 2], [3, 4]]
-    file.write_text("sep=;\na;y\n\n1;0\ninf;1\n")
-    with pytest.raises(DataError, match="row 5: column 'a': got nan or inf"):
-        load(name="csv", path=str(file))
     file.write_text("a\tb\ty\n1\t2\t0\n3\t4\t1\n", encoding="utf-16")
     assert load(name="csv", path=str(file)).x.tolist() == [[1, 2], [3, 4]]
     file.write_text('a, b,  y\n1, "x, 1", 0\n2, "z", 1\n')  # with spaces after commas
