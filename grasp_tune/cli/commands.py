@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 _BAD_INPUT = (ConfigError, DataError, EntryPointError, MissingDataError, InputError, MissingExtra)
 _BEGUN = time.monotonic()  # nothing heavy is loaded yet
+
+# -- the options that several commands have, and the texts of others ------------------------------
+
 Format = Literal["table", "json"]
 _CONFIG = "The experiment, a YAML file; `grasp-tune init` writes a first one."
 Config = Annotated[Path, typer.Argument(metavar="CONFIG", help=_CONFIG)]
@@ -44,11 +47,24 @@ _OUTSIDE = "Let the config write files outside of the run's folder and open conn
 AllowOutside = Annotated[bool, typer.Option("--allow-outside", help=_OUTSIDE)]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Open = Annotated[bool, typer.Option("--open", help="Open the report in the browser.")]
+_FRESH = "Remove an earlier run from DIR first and start over."
+Fresh = Annotated[bool, typer.Option("--fresh", help=_FRESH)]
 _BUDGET = "Oracle calls. This and the next three replace those of the config; the smallest counts."
 Budget = Annotated[int | None, typer.Option(help=_BUDGET)]
 Steps = Annotated[int | None, typer.Option(help="As many calls as a training of so many steps.")]
 Epochs = Annotated[float | None, typer.Option(help="As many calls as so many passes over rows.")]
 Minutes = Annotated[float | None, typer.Option(help="Of the clock.")]
+_MORE = "Of the clock, on top of those that the run has had."
+_OUT = "Folder for the results; the same folder again goes on with it."
+_SCHEMA = "Print the JSON schema of a config instead, for editors that complete and check YAML."
+_NORM = "Norm of the gradient at the start point. When given, no data are read or steps timed."
+_VALUE = "Loss at the start point, for use with --grad-norm."
+_ADAMW = "First train AdamW at its defaults, to compare with."
+_SORT = "What comes first: train_loss, test_loss, metric or seconds."
+_METHODS = (
+    "Which methods, such as grasp-promote,grasp-paper,adamw,dog; by default ours and every peer "
+    "that is installed (pip install 'grasp_tune[bench]' brings most)."
+)
 
 
 def _experiment(
@@ -68,10 +84,9 @@ def _experiment(
 
     typed = list(changes or ())
     if any(value is not None for value in limits):
-        texts = ["~" if value is None else value for value in limits]
-        texts[0] = UNLIMITED if limits[0] is None else limits[0]
-        keys = ("budget", "steps", "epochs", "minutes")
-        typed += [f"{key}={text}" for key, text in zip(keys, texts, strict=True)]
+        given = zip(("budget", "steps", "epochs", "minutes"), limits, strict=True)
+        none = {"budget": UNLIMITED}
+        typed += [f"{key}={none.get(key, '~') if x is None else x}" for key, x in given]
     load = saved_experiment if config == out else load_experiment
     experiment = load(config, overrides=typed)
     if not allow_outside:
@@ -94,17 +109,12 @@ def _output(found: Any, shown: Format, template: str, **more: object) -> None:
         typer.echo(text.rstrip())
 
 
-_SCHEMA = "Print the JSON schema of a config instead, for editors that complete and check YAML."
-
-
 def init(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The config to write.")] = Path(
-        "experiment.yaml"
-    ),
+    file: Annotated[Path, typer.Argument(metavar="FILE")] = Path("experiment.yaml"),
     force: Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")] = False,
     schema: Annotated[bool, typer.Option("--schema", help=_SCHEMA)] = False,
 ) -> None:
-    """Write a commented config to start from.
+    """Write a commented config to FILE.
 
     It runs as it is. Every choice is explained beside it; the values in comments are the defaults.
 
@@ -119,20 +129,16 @@ def init(
         values["properties"]["include"] = {"description": "Files that this one is laid over."}
         typer.echo(json.dumps(values, indent=2))
         return
+    if file.exists() and not force:
+        wanted = "a new name, or --force to replace it"
+        raise ConfigError(str(file), "", "a file that exists", wanted)
     try:
-        with file.open("w" if force else "x", encoding="utf-8") as target:
-            target.write(starter(str(file)))
+        file.write_text(starter(str(file)), encoding="utf-8")
     except OSError as error:
-        there = isinstance(error, FileExistsError)
-        got = "a file that exists" if there else error.strerror or "an error"
-        wanted = "a new name, or --force to replace it" if there else "a place that can be written"
-        raise ConfigError(str(file), "", got, wanted) from None
+        got = error.strerror or "an error"
+        raise ConfigError(str(file), "", got, "a place that can be written") from None
     typer.echo(str(file))
     _say(f"next: grasp-tune plan {file}")
-
-
-_NORM = "Norm of the gradient at the start point. When given, no data are read or steps timed."
-_VALUE = "Loss at the start point, for use with --grad-norm."
 
 
 def plan(
@@ -162,10 +168,6 @@ def plan(
     _output(estimate_cost(experiment, grad_norm=grad_norm, value=value), shown, "plan.txt")
 
 
-_OUT = "Folder for all that the run writes; a folder of this same run is gone on with."
-_FRESH = "Remove an earlier run from DIR first and start over."
-
-
 def run(
     config: Config,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help=_OUT)] = None,
@@ -174,7 +176,7 @@ def run(
     steps: Steps = None,
     epochs: Epochs = None,
     minutes: Minutes = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help=_FRESH)] = False,
+    fresh: Fresh = False,
     quiet: Quiet = False,
     shown: Shown = "table",
     allow_outside: AllowOutside = False,
@@ -189,9 +191,6 @@ def run(
     """
     experiment = _experiment(config, out, allow_outside, changes, budget, steps, epochs, minutes)
     _run(experiment, out, allow_outside, quiet, shown, fresh=fresh)
-
-
-_MORE = "Of the clock, on top of those that the run has had."
 
 
 def resume(
@@ -228,16 +227,16 @@ def _run(
 ) -> None:
     """Run an experiment and print what came out; `how`: further arguments of `run_experiment`."""
     from grasp_tune.config.run import run_experiment
-    from grasp_tune.report import advice
+    from grasp_tune.report import advice, summary
 
     folder = (out or Path(experiment.out or "")).expanduser().absolute()
     flag = " --allow-outside" * outside
     tell = (lambda text: None) if quiet else (lambda text: _say(f"note: {text}"))
     with _resumable(f"grasp-tune resume {shlex.quote(str(folder))}{flag}", folder):
-        finished = run_experiment(
-            experiment, out, progress=not quiet, tell=tell, began=_BEGUN, **how
-        )
-    _output(finished, shown, "run.txt", advice=advice, folder=str(folder))
+        how |= {"progress": not quiet, "tell": tell, "began": _BEGUN}
+        finished = run_experiment(experiment, out, **how)
+    more = {"advice": advice, "summary": summary, "folder": str(folder)}
+    _output(finished, shown, "run.txt", **more)
 
 
 @contextmanager
@@ -249,21 +248,18 @@ def _resumable(command: str, folder: Path | None = None) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as error:
-        stopped = type(error) is not KeyboardInterrupt  # our own: SIGTERM
+        begun = folder is None or folder.exists()
         line = f"stopped; nothing that was finished is lost. To go on: {command}"
-        if folder is not None and not folder.exists():
-            line = "stopped before anything was begun"
         typer.echo("\n" * sys.stderr.isatty(), err=True, nl=False)
-        _say(line)
-        raise typer.Exit(143 if stopped else 130) from None
+        _say(line if begun else "stopped before anything was begun")
+        # Our own kind of KeyboardInterrupt is SIGTERM.
+        raise typer.Exit(130 if type(error) is KeyboardInterrupt else 143) from None
 
 
 def report(
     folder: Folder,
     show: Open = False,
-    adamw: Annotated[
-        bool, typer.Option("--adamw", help="First train AdamW at its defaults, to compare with.")
-    ] = False,
+    adamw: Annotated[bool, typer.Option("--adamw", help=_ADAMW)] = False,
     allow_outside: AllowOutside = False,
 ) -> None:
     """Write DIR/report.html again, and print where it is.
@@ -288,9 +284,7 @@ def report(
 
 def watch(
     folder: Folder,
-    every: Annotated[
-        float, typer.Option(min=0.1, max=3600, help="Seconds between two looks at the run.")
-    ] = 2.0,
+    every: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks at it.")] = 2.0,
     show: Open = False,
 ) -> None:
     """Follow a run that another process is working on, until it ends.
@@ -312,28 +306,18 @@ def watch(
         if ended or (folder / "state.json").exists() or not (folder / CONFIG).exists():
             path = write_folder_report(folder.absolute())
             at = load_search(folder / "state.json").progress
-            line = progress_line(at, at.calls)
-            if line != before:
+            if (line := progress_line(at, at.calls)) != before:
                 typer.echo(line)
             if not before and show:
                 typer.launch(path.as_uri())
             before = line
-        if not ended:
-            time.sleep(every)
+        time.sleep(0.0 if ended else every)
     typer.echo(f"report: {path}")
-
-
-_TO = "Folder for the results; the same folder again goes on with it."
-_METHODS = (
-    "Which methods, such as grasp-promote,grasp-paper,adamw,dog; by default ours and every peer "
-    "that is installed (pip install 'grasp_tune[bench]' brings most)."
-)
-_SORT = "What comes first: train_loss, test_loss, metric or seconds."
 
 
 def compare(
     config: Config,
-    out: Annotated[Path, typer.Option(metavar="DIR", help=_TO)],
+    out: Annotated[Path, typer.Option(metavar="DIR", help=_OUT)],
     changes: Set = None,
     budget: Budget = None,
     steps: Steps = None,
@@ -342,7 +326,7 @@ def compare(
     methods: Annotated[str, typer.Option(metavar="A,B,...", help=_METHODS)] = "",
     seeds: Annotated[int, typer.Option(min=1, max=1000, help="Runs of each method.")] = 3,
     sort: Annotated[str, typer.Option(metavar="KEY", help=_SORT)] = "train_loss",
-    fresh: Annotated[bool, typer.Option("--fresh", help=_FRESH)] = False,
+    fresh: Fresh = False,
     quiet: Quiet = False,
     shown: Shown = "table",
     allow_outside: AllowOutside = False,

@@ -21,7 +21,7 @@ from markupsafe import Markup
 from grasp_tune.config.errors import ConfigError
 from grasp_tune.config.run_folder import REPORT, saved_config
 from grasp_tune.config.yaml_text import yaml_text
-from grasp_tune.report import advice, figures, formatting
+from grasp_tune.report import advice, figures, formatting, summary
 from grasp_tune.report.evaluation import RunMetadata, read_metadata
 from grasp_tune.runtime.callbacks import Callback
 from grasp_tune.runtime.files import replace_atomically
@@ -134,6 +134,7 @@ def report_text(
         result=result,
         metadata=metadata,
         advice=advice,
+        summary=summary,
         error_bar=error_bar,
         quantity=formatting.quantities(run.base for run in result.runs),
         parts=figures.call_parts(result),

@@ -23,7 +23,6 @@ from grasp_tune.config.run_folder import saved_experiment
 from grasp_tune.engine.checkpoints import load_model
 from grasp_tune.peers import find_peer
 from grasp_tune.report import page
-from grasp_tune.report.advice import headline, score_words
 from grasp_tune.report.evaluation import evaluate
 from grasp_tune.report.formatting import number
 from grasp_tune.report.page import (
@@ -33,6 +32,7 @@ from grasp_tune.report.page import (
     write_folder_report,
     write_page,
 )
+from grasp_tune.report.summary import headline, score_words
 from grasp_tune.runtime.driver import Driver, TimeUp
 from grasp_tune.runtime.lane_sharing import Usage
 from grasp_tune.runtime.lock import folder_lock
