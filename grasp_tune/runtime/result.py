@@ -285,17 +285,17 @@ class Result(_Saved):
         return cls(**values, tensors=tensors, build=model)
 
     def __repr__(self) -> str:
+        from grasp_tune.report.formatting import estimate
+
         cell, base = self.cell, self.choice.chosen.base
         held_out = "" if self.validation is None else "validation "
         what = "x0" if cell is None else f"run {cell.index} ({base} {cell.value:.3g})"
         kind = f"{held_out}loss" if self.choice.by == "value" else "gradient norm"
         kind = kind if self.metric is None else f"1 - {self.metric}"
         samples = self.choice.chosen.samples  # shown, because few samples give a rough estimate
-        exact = not self.error > 1e-7 * abs(self.score)  # each minibatch was all rows
-        bar = "" if exact else f" ± {self.error:.2g}"
         rows = f" of {self.validation} rows" if self.validation else ""
         words = f" over {samples} minibatch{'es' * (samples > 1)}{rows}" if samples else ""
-        score = f"{_number(self.score)}{bar}{words}"
+        score = f"{estimate(self.score, self.error)}{words}"
         partial = ", stopped early" if self.partial else ""
         calls = f"{self.spent} of {self.spec['budget']} calls{partial}"
         return f"<Result: {what}, {kind} {score}, {calls}>"

@@ -17,6 +17,7 @@ from grasp_tune.core.search import Search, Step
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.engine.checkpoints import model_tensors
 from grasp_tune.engine.worker import Worker
+from grasp_tune.report.formatting import estimate
 from grasp_tune.runtime.result import Result
 from grasp_tune.runtime.store import TemporaryStore
 from grasp_tune.runtime.sweep_folder import load_search
@@ -69,11 +70,9 @@ def test_the_table_has_a_line_for_each_run_the_chosen_first(result: Result) -> N
 
 def test_a_result_is_readable_in_a_terminal_and_in_a_notebook(result: Result) -> None:
     assert repr(result).startswith(f"<Result: run {result.choice.chosen.arm} (")
-    assert f" ± {result.error:.2g} over {result.choice.chosen.samples} minibatches, " in repr(
-        result
-    )
+    score, samples = estimate(result.score, result.error), result.choice.chosen.samples
+    assert "±" in score and f" {score} over {samples} minibatches, " in repr(result)
     assert " minibatches of 359 rows, " in repr(replace(result, validation=359))
-    assert f"{result.score:.5g}" in repr(result)
     assert "of 600 calls>" in repr(result)
     nasty = "<script>alert('x')</script> & co"
     noted = replace(result, choice=replace(result.choice, notes=(nasty,)))
