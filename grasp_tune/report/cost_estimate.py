@@ -1,7 +1,6 @@
 """What a run would do and cost, before anything is trained: what `grasp-tune plan` shows.
 
-`measure` takes a few real steps and throws them away; they are no oracle calls of a run. Without it
-nothing here loads torch.
+`measure` takes a few real steps and throws them away. Without it nothing here loads torch.
 """
 
 import multiprocessing
@@ -10,6 +9,8 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,6 +22,7 @@ from grasp_tune.core.tasks import ProbeOutcome, ProbeTask, ScoreTask, Task, Trai
 from grasp_tune.optimizers.registry import Factory
 from grasp_tune.report.dry_run import Costs, DryRun, Round, StartPoint, dry_run, simulate
 from grasp_tune.report.formatting import plural, quantities
+from grasp_tune.runtime.callbacks import WORDS
 
 if TYPE_CHECKING:
     from grasp_tune.config.build import Built
@@ -64,10 +66,10 @@ def measure(problem: "TorchProblem", spec: SweepSpec, bases: Mapping[str, Factor
         return time.perf_counter() - clock, max(1, sum(made) - before)
 
     def steps(stop: int) -> tuple[float, int]:
-        end: dict[str, Any] = {"stop": stop, "keep": (stop,), "save": True, "lanes": 1}
-        begin: dict[str, Any] = dict.fromkeys(("origin", "anneal", "ceiling"))
-        segments = [replace(item, start=0, **begin, **end) for item in longest.segments]
-        return timed(replace(longest, segments=tuple(segments)))
+        how: dict[str, Any] = {"start": 0, "stop": stop, "keep": (stop,), "save": True, "lanes": 1}
+        how |= dict.fromkeys(("origin", "anneal", "ceiling"))
+        segments = tuple(replace(item, **how) for item in longest.segments)
+        return timed(replace(longest, segments=segments))
 
     task = ProbeTask("probe", (0, _SAMPLES), (0, 0), moments=not exact, exact=exact)
     found = worker.run(task)
@@ -169,51 +171,49 @@ class CostEstimate:
     @property
     def phases(self) -> tuple[Phase, ...]:
         """A line for the probe, one for every change of the runs that go on, one for the choice."""
-        groups, before = list[list[Round]](), None
+        keys = list[Any]()
         for item in self.run.rounds:
             looks = any("look" in task.id for task in item.tasks)  # at the run that is under way
-            now = before if looks else (item.phase, {x.arm.index for x in item.segments})
-            if now != before:
-                groups.append([])
-            groups[-1].append(item)
-            before = now
+            now = item.phase, {segment.arm.index for segment in item.segments}
+            keys.append(keys[-1] if looks else now)
+        pairs = groupby(zip(keys, self.run.rounds, strict=True), key=itemgetter(0))
+        groups = [[item for _, item in group] for _, group in pairs]
         trains = [group for group in groups if group[0].phase == "train"]
-        names = {"probe": "probe", "train": "train", "score": "choose"}
         found = list[Phase]()
         for group in groups:
-            name = names[group[0].phase]
-            if group in trains and len(trains) > 1:
-                name = f"rung {trains.index(group) + 1}"
+            rung = group in trains and len(trains) > 1
+            name = f"rung {trains.index(group) + 1}" if rung else WORDS[group[0].phase]
             words = _words(group, "validation rows" if self.start.held_out else "fresh samples")
             found.append(Phase(name, words, sum(item.calls for item in group)))
         return tuple(found)
 
     def to_dict(self) -> dict[str, Any]:
+        run, start, measured = self.run, self.start, self.measured
         cells: dict[int, dict[str, Any]] = {}  # every run once
-        for item in sorted(self.run.segments, key=lambda item: item.arm.index):
+        for item in sorted(run.segments, key=lambda item: item.arm.index):
             cell = {"index": item.arm.index, "value": item.arm.value, "budget": 0}
             cells.setdefault(item.arm.index, cell)["budget"] += item.calls
         purposes = {"probe": "probe", "train": "train", "ensemble": "score"}
-        calls = {name: self.run.calls_of(phase) for name, phase in purposes.items()}
-        start = {"grad_norm": self.start.grad_norm, "value": self.start.value}
+        calls = {name: run.calls_of(phase) for name, phase in purposes.items()}
+        known = {"grad_norm": start.grad_norm, "value": start.value}
         return {
             "title": self.experiment.title,
             "method": self.experiment.method.name,
             "schedule": self.experiment.schedule,
-            "base": list(self.run.bases),
+            "base": run.bases,
             "quantity": self.quantity,
-            "range": self.range and list(self.range),
+            "range": self.range,
             "budget": self.experiment.budget,
             "cells": list(cells.values()),
             "phases": [phase._asdict() for phase in self.phases],
-            "calls": {**calls, "total": self.run.calls},
-            "depth": self.run.depth,
+            "calls": {**calls, "total": run.calls},
+            "depth": run.depth,
             "disk_bytes": self.disk,
             "seconds": self.seconds,
             "seconds_on_workers": {str(2**power): self.seconds_on(2**power) for power in range(9)},
-            "start": {**start, "measured": self.measured is not None},
-            "timed_calls": 0 if self.measured is None else self.measured.steps,
-            "paper_plan": self.run.plan and self.run.plan.to_dict(),
+            "start": {**known, "measured": measured is not None},
+            "timed_calls": 0 if measured is None else measured.steps,
+            "paper_plan": run.plan and run.plan.to_dict(),
             "notes": list(self.experiment.notes()),
         }
 
@@ -223,25 +223,23 @@ def _words(group: list[Round], fresh: str) -> str:
     tasks = [task for item in group for task in item.tasks]
     scores = [task for task in tasks if isinstance(task, ScoreTask)]
     calls: Counter[int] = Counter()
-    for segment in (segments := [segment for item in group for segment in item.segments]):
+    segments = [segment for item in group for segment in item.segments]
+    for segment in segments:
         calls[segment.arm.index] += segment.calls
     if scores and not segments:
         count = len({sample.key for task in scores for sample in task.samples})
         how = "exact values" if any(task.exact for task in scores) else fresh
-        return f"{plural(count, 'candidate')} on {how}" + _times(group, "round")
+        rounds = f", {len(group)} rounds" * (len(group) > 1)
+        return f"{plural(count, 'candidate')} on {how}{rounds}"
     if not segments:
         return "samples at the start point"
     low, high = min(calls.values()), max(calls.values())
     words = f"{plural(len(calls), 'run')}, {low:,}" + f" to {high:,}" * (low < high)
     words += " calls each" if len(calls) > 1 else " calls"
-    words += ", going on" * (segments[0].start > 0)
-    words += _times([item for item in group if item.segments], "part", ", in ")
+    parts = sum(bool(item.segments) for item in group)
+    words += ", going on" * (segments[0].start > 0) + f", in {parts} parts" * (parts > 1)
     words += f", looked at on {fresh}" if scores else ""
     return words + ", side by side" * (len(segments) + len(scores) > len(tasks))
-
-
-def _times(rounds: list[Round], noun: str, link: str = ", ") -> str:
-    return f"{link}{plural(len(rounds), noun)}" if len(rounds) > 1 else ""
 
 
 def estimate_cost(
