@@ -19,19 +19,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 import grasp_tune
-from grasp_tune.config.errors import (
-    ConfigError,
-    DataError,
-    EntryPointError,
-    MissingDataError,
-    one_line,
-)
+from grasp_tune.config.errors import ConfigError, one_line
 from grasp_tune.core.errors import GraspError, InputError, MissingExtra
 
 if TYPE_CHECKING:
     from grasp_tune.config.schema import Experiment
 
-_BAD_INPUT = (ConfigError, DataError, EntryPointError, MissingDataError, InputError, MissingExtra)
 _BEGUN = time.monotonic()  # nothing heavy is loaded yet
 
 # -- the options that several commands have, and the texts of others ------------------------------
@@ -68,11 +61,7 @@ _METHODS = (
 
 
 def _experiment(
-    config: Path,
-    out: Path | None,
-    allow_outside: bool,
-    changes: list[str] | None = None,
-    *limits: float | None,
+    config: Path, out: Path | None, allow_outside: bool, changes: Set = None, *limits: float | None
 ) -> "Experiment":
     """The experiment in a config, or in the run's folder `out` itself, if it may do what it wants.
 
@@ -84,9 +73,9 @@ def _experiment(
 
     typed = list(changes or ())
     if any(value is not None for value in limits):
-        given = zip(("budget", "steps", "epochs", "minutes"), limits, strict=True)
-        none = {"budget": UNLIMITED}
-        typed += [f"{key}={none.get(key, '~') if x is None else x}" for key, x in given]
+        pairs = zip(("budget", "steps", "epochs", "minutes"), limits, strict=True)
+        typed += [f"budget={UNLIMITED}", "steps=~", "epochs=~", "minutes=~"]
+        typed += [f"{key}={value}" for key, value in pairs if value is not None]
     load = saved_experiment if config == out else load_experiment
     experiment = load(config, overrides=typed)
     if not allow_outside:
@@ -409,7 +398,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except GraspError as error:
         _say(" ".join(str(error).split()) or type(error).__name__)
-        return 2 if isinstance(error, _BAD_INPUT) else 1
+        return 2 if isinstance(error, InputError | MissingExtra) else 1
     except BrokenPipeError:
         # The reader of our output went away, as `| head` does: not our fault, nothing to say.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,9 +1,9 @@
 """Errors of the experiment layer: a config that is wrong, data or weights that cannot be had."""
 
-from grasp_tune.core.errors import GraspError
+from grasp_tune.core.errors import InputError
 
 
-class ConfigError(GraspError, ValueError):
+class ConfigError(InputError):
     """A config that cannot be run, in one line: `file: key: got X, expected Y`."""
 
     def __init__(self, source: str, *what: str) -> None:
@@ -14,7 +14,7 @@ class ConfigError(GraspError, ValueError):
         super().__init__(source)
 
 
-class DataError(GraspError, ValueError):
+class DataError(InputError):
     """Data that was found but cannot be used: the message says where and what would be right."""
 
 
@@ -24,11 +24,11 @@ def require(right: object, fault: str) -> None:
         raise DataError(fault)
 
 
-class MissingDataError(GraspError, FileNotFoundError):
+class MissingDataError(InputError, FileNotFoundError):
     """Data or weights that are not there; the message says how to get them."""
 
 
-class EntryPointError(GraspError, ImportError):
+class EntryPointError(InputError, ImportError):
     """A `module:function` that cannot be imported or does not give what was asked of it."""
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
+from textwrap import shorten
 
 import torch
 import torch.nn.functional as F
@@ -26,7 +27,6 @@ from grasp_tune.engine.metrics import METRICS
 from grasp_tune.engine.streams import untouched_randomness
 
 _ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "gelu": nn.GELU, "silu": nn.SiLU}
-_MAX_PARAMETERS = 2**31
 Batch = tuple[Tensor, Tensor]
 Loss = Callable[[nn.Module, Batch], Tensor]
 
@@ -44,21 +44,15 @@ class ModelFactory:
     augment: tuple[str, ...] = ()
 
     def __call__(self) -> nn.Module:
-        if not isinstance(self.options, kinds.OwnModel):
-            with torch.device("meta"):  # takes no memory
-                numbers = sum(item.numel() for item in self._network().parameters())
-            if numbers > _MAX_PARAMETERS:
-                got = f"{self.options.name} with {numbers} numbers for {self.spec.name}"
-                raise ProblemError(f"problem.model: got {got}; expected at most {_MAX_PARAMETERS}")
         network = self._network()
-        if state := self._weights():
+        if state := self._given():
             network.load_state_dict(self._fitting(network, state), strict=False)
         layers: dict[str, nn.Module] = {"augment": Augment(self.augment)} if self.augment else {}
         if self.spec.pixels is not None:
             layers["pixels"] = Pixels(self.spec.pixels)
         return nn.Sequential(OrderedDict(layers, network=network)) if layers else network
 
-    def _weights(self) -> dict[str, Tensor]:
+    def _given(self) -> dict[str, Tensor]:
         # Those of a backbone are not of the layer on top.
         trained = isinstance(self.options, kinds.TrainedModel)
         return starting_weights(self.options) if trained else {}
@@ -68,27 +62,23 @@ class ModelFactory:
         known = network.state_dict()
         fitting = {k: v for k, v in state.items() if k in known and known[k].shape == v.shape}
         fault = f"none of the {len(state)} tensors fits {self.options.name}; expected names "
-        require(fitting, f"problem.model.weights: {fault}such as {next(iter(known))}")
+        require(fitting, f"problem.model.weights: {fault}such as {next(iter(known), '')}")
         return fitting
 
     def notes(self) -> tuple[str, ...]:
-        """How much of the network starts from the weights that a config names."""
-        if not (state := self._weights()):
+        """How many of the model's tensors start from the weights that a config names."""
+        if not (state := self._given()):
             return ()
         with untouched_randomness():
             network = self._network()
-        fitting = self._fitting(network, state)
-        sizes = {name: item.numel() for name, item in network.named_parameters()}
-        share = sum(size for name, size in sizes.items() if name in fitting) / sum(sizes.values())
-        text = (
-            f"{100 * share:.1f} % of the weights of {self.options.name} start from the given ones"
+        names, fitting = (
+            [name for name, _ in network.named_parameters()],
+            self._fitting(network, state),
         )
-        if fresh := [name for name in sizes if name not in fitting]:
-            more = f" and {len(fresh) - 3} more" if len(fresh) > 3 else ""
-            text += f"; at random start {', '.join(fresh[:3])}{more}"
-        if unused := len(state.keys() - fitting.keys()):
-            text += f"; {unused} of the {len(state)} given tensors fit nowhere"
-        return (f"{text}.",)
+        fresh = [name for name in names if name not in fitting]
+        text = f"{len(names) - len(fresh)} of the {len(names)} tensors of {self.options.name} start"
+        random = f"; at random start {shorten(', '.join(fresh), 80)}" if fresh else ""
+        return (f"{text} from the given weights{random}.",)
 
     def _network(self) -> nn.Module:
         options, spec, outputs = self.options, self.spec, self.outputs
@@ -109,8 +99,7 @@ class ModelFactory:
                     layers += [nn.Linear(before, after), _ACTIVATIONS[options.activation]()]
                 return nn.Sequential(*layers[:-1])
             case kinds.Cnn():
-                channels, height, width = spec.input_shape
-                layers = []
+                (channels, height, width), layers = spec.input_shape, []
                 for after in options.channels:
                     layers += [nn.Conv2d(channels, after, 3, padding=1), nn.ReLU()]
                     channels = after
@@ -118,8 +107,8 @@ class ModelFactory:
                         layers.append(nn.MaxPool2d(2))
                         height, width = height // 2, width // 2
                 inner = nn.Linear(channels * height * width, options.hidden)
-                layers += [nn.Flatten(), inner, nn.ReLU()]
-                return nn.Sequential(*layers, nn.Linear(options.hidden, outputs))
+                last = nn.Linear(options.hidden, outputs)
+                return nn.Sequential(*layers, nn.Flatten(), inner, nn.ReLU(), last)
             case kinds.ResNet18():
                 channels = spec.input_shape[0]
                 norm = partial(nn.GroupNorm, 32) if options.norm == "group" else None
@@ -184,8 +173,8 @@ class Augment(nn.Module):
                 x = numbers + 0.1 * numbers.std(dim=0) * torch.randn_like(numbers)
             else:
                 rows, x = len(x), load_entry_point(name, "problem.augment")(x)
-                if not isinstance(x, Tensor) or len(x) != rows:
-                    got = f"{len(x)} rows" if isinstance(x, Tensor) else type(x).__name__
+                got = f"{len(x)} rows" if isinstance(x, Tensor) else type(x).__name__
+                if got != f"{rows} rows":
                     wanted = f"expected a tensor of the {rows} rows it was given"
                     raise EntryPointError(f"problem.augment: {name} returned {got}, {wanted}")
         return x

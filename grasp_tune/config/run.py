@@ -100,11 +100,9 @@ def run_experiment(
     seconds = time.monotonic() - clock
     quality = evaluation.evaluate(result.model, built)
     metadata = evaluation.describe(built, model, quality, started, seconds)
-    if (earlier := evaluation.read_metadata(folder)) is not None:
-        kept = replace(earlier, started=started, seconds=seconds, quality=quality)
-        # Nothing was left to do: keep the times of the run that did it, and AdamW's scores.
-        same = earlier.quality is None or replace(earlier.quality, adamw=None) == quality
-        metadata = earlier if same and kept == metadata else metadata
+    earlier = evaluation.read_metadata(folder)
+    if earlier and earlier.quality and replace(earlier.quality, adamw=None) == quality:
+        metadata = earlier  # nothing was left to do: keep the times, and AdamW's scores
     evaluation.write_metadata(folder, metadata)
     write_folder_report(folder)
     return Finished(result, metadata, folder, folder / REPORT)

@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +37,21 @@ def claim(folder: Path, experiment: Experiment, *, fresh: bool = False) -> Calla
 
     fresh: remove an earlier run first, whichever it was; files of other names stay.
     """
-    values = experiment.to_dict()
+    values, fault, wanted = experiment.to_dict(), "", "an empty or new folder, or one of a run"
     try:
         new, ours = not folder.exists(), (folder / CONFIG).is_file()
-        before = (folder / CONFIG).read_bytes() if ours and not fresh else None
-        _check_own(folder, values, ours, fresh)
+        before = (folder / CONFIG).read_bytes() if ours else b""
+        if not new and not folder.is_dir():
+            fault = "which is a file"
+        elif not new and not ours and any(folder.iterdir()):
+            fault = f"which holds other files and no {CONFIG}"
+        elif ours and not before.startswith(_HEAD[:40].encode()):
+            fault = f"whose {CONFIG} was not written by a run"
+        elif ours and not fresh and (difference := _difference(folder, values)):
+            fault = f"the folder of another run ({difference})"
+            wanted = "another folder, or --fresh to start over in this one"
+        if fault:
+            raise ConfigError("--out", "", f"{folder}, {fault}", wanted)
         folder.mkdir(parents=True, exist_ok=True)
         if ours and fresh:
             with folder_lock(folder):  # a run under way keeps what it stands on
@@ -56,34 +65,19 @@ def claim(folder: Path, experiment: Experiment, *, fresh: bool = False) -> Calla
     except OSError as error:
         got = f"{folder}: {error.strerror or error}"
         raise ConfigError("--out", "", got, "a writable folder") from None
-    return partial(_release, folder, new, before)
 
+    def release() -> None:
+        """Give the folder of a failed run back: as it was, or with what there is to go on."""
+        if ours and not fresh:
+            replace_atomically(folder / CONFIG, lambda file: file.write(before))
+        names = {CONFIG, REPORT, "clock.json"}
+        if {path.name for path in folder.iterdir()} <= names:
+            for name in names:
+                (folder / name).unlink(missing_ok=True)
+            if new:
+                folder.rmdir()
 
-def _check_own(folder: Path, values: dict[str, Any], ours: bool, fresh: bool) -> None:
-    fault, wanted = "", "an empty or new folder, or one of an earlier run"
-    if folder.exists() and not folder.is_dir():
-        fault = ", which is a file"
-    elif not ours and folder.is_dir() and any(folder.iterdir()):
-        fault = f", which holds other files and no {CONFIG}"
-    elif ours and not (folder / CONFIG).read_bytes().startswith(_HEAD[:40].encode()):
-        fault = f", whose {CONFIG} was not written by a run"
-    elif ours and not fresh and (difference := _difference(folder, values)):
-        fault = f", the folder of another run ({difference})"
-        wanted = "another folder, or --fresh to start over in this one"
-    if fault:
-        raise ConfigError("--out", "", f"{folder}{fault}", wanted)
-
-
-def _release(folder: Path, new: bool, before: bytes | None) -> None:
-    """Give the folder back where a run has failed: as it was, or with what there is to go on."""
-    if before is not None:
-        replace_atomically(folder / CONFIG, lambda file: file.write(before))
-    names = {CONFIG, REPORT, "clock.json"}
-    if {path.name for path in folder.iterdir()} <= names:
-        for name in names:
-            (folder / name).unlink(missing_ok=True)
-        if new:
-            folder.rmdir()
+    return release
 
 
 def config_of(folder: Path) -> Path:
@@ -98,7 +92,7 @@ def saved_experiment(folder: Path, *, overrides: Iterable[str] = ()) -> Experime
     """The experiment of a run's folder, ready to go on; ConfigError where there is none."""
     path = config_of(folder)
     experiment = load_experiment(path, overrides=overrides)
-    if f":{MASK}@" in (getattr(experiment.backend, "storage", None) or ""):
+    if f":{MASK}@" in str(getattr(experiment.backend, "storage", "")):
         got = "a URL whose password was not saved"
         wanted = "the whole URL in the environment variable GRASP_TUNE__BACKEND__STORAGE"
         raise ConfigError(str(path), "backend.storage", got, wanted)
@@ -154,15 +148,12 @@ def _difference(folder: Path, after: dict[str, Any]) -> str:
     elif new["budget"] == UNLIMITED:  # of other limits it is known what they were, not in calls
         new["budget"] = old["budget"]
 
-    def word(value: object) -> str:
-        return "empty" if value is None else shown(value, 40)
-
-    found = [
-        f"{key} was {word(old.get(key))}, now {word(new.get(key))}"
-        for key in sorted({*old, *new})
-        if old.get(key) != new.get(key) and not _FREE.fullmatch(key)
-    ]
-    return "; ".join(found[:3]) + ("; and more" if len(found) > 3 else "")
+    found = []
+    for key in sorted(key for key in {*old, *new} if not _FREE.fullmatch(key)):
+        if (was := old.get(key)) != (now := new.get(key)):
+            words = ("empty" if value is None else shown(value, 40) for value in (was, now))
+            found.append("{} was {}, now {}".format(key, *words))
+    return "; ".join([*found[:3], "and more"][: len(found)])
 
 
 def _flat(mapping: dict[str, Any], prefix: str = "") -> dict[str, Any]:

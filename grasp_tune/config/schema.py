@@ -14,7 +14,7 @@ from grasp_tune.core.methods import Method, method_from_dict
 from grasp_tune.data.options import DATASETS, Dataset
 from grasp_tune.schedules import find_schedule
 
-_LOSSES = ("cross_entropy", "logistic", "mse", "hinge")
+LOSSES = ("cross_entropy", "logistic", "mse", "hinge")
 UNLIMITED = 10**15  # the largest budget; with another limit: as that one says
 _DEVICE = s.checked(
     lambda name: re.fullmatch(r"auto|cpu|mps|cuda(:[0-9]{1,3})?", str(name)),
@@ -37,7 +37,7 @@ class Problem(s.Section):
     """The data: a name, a name with options, or `module:function`."""
     model: Annotated[options.Model, KINDS["problem", "model"]] | None = None
     """A name, one with options, or `module:function`; empty: linear if convex, else mlp."""
-    loss: Annotated[s.Text, s.known_or_own(lambda: _LOSSES)] | None = None
+    loss: Annotated[s.Text, s.known_or_own(lambda: LOSSES)] | None = None
     """cross_entropy, logistic, mse, hinge, or `module:function` that takes (model, batch) and
     returns a scalar; empty: what fits the model and the data."""
     augment: tuple[Annotated[s.Text, s.known_or_own(lambda: ("flip", "crop", "noise"))], ...] = ()
@@ -126,13 +126,10 @@ class Experiment(s.Section):
             right = "full, for that method needs exact gradients"
             yield "problem.batch_size", f"{size} with method: {method}", right
         file = getattr(problem.dataset, "validation_path", None)
-        for key, held, none in (
-            ("validation", share, 0),
-            ("dataset.validation_path", file, "none"),
-        ):
-            if self.ensemble == "window" and held:
-                right = f"{none}, for a window looks only at training minibatches"
-                yield f"problem.{key}", f"{held} with ensemble: window", right
+        key, none = ("dataset.validation_path", "none") if file else ("validation", "0")
+        if self.ensemble == "window" and (file or share):
+            right = f"{none}, for a window looks only at training minibatches"
+            yield f"problem.{key}", f"{file or share} with ensemble: window", right
         if problem.choose_by == "metric" and not (problem.metric and (file or share)):
             right = "loss, or a problem.metric and problem.validation"
             yield "problem.choose_by", "metric without a metric or validation rows", right

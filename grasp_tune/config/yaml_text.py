@@ -15,7 +15,6 @@ from grasp_tune.config.errors import ConfigError, shown
 MAX_BYTES = 1 << 20  # 1 MiB
 MAX_DEPTH = 32
 MAX_NODES = 10_000
-MAX_SCALAR = 10_000  # characters
 _MAX_DIGITS = 18  # every such integer fits 64 bits
 _TAG = "tag:yaml.org,2002:"
 _SCALARS = {
@@ -59,14 +58,11 @@ class _Reader(_Types, yaml.SafeLoader):
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         event: Any = self.peek_event()
-        self.nodes, self.depth = self.nodes + 1, self.depth + 1
-        tag, length = getattr(event, "tag", None), len(getattr(event, "value", ""))
+        self.nodes, self.depth, tag = self.nodes + 1, self.depth + 1, getattr(event, "tag", None)
         self.check(self.nodes <= MAX_NODES, event, "more values", f"at most {MAX_NODES}")
         self.check(self.depth <= MAX_DEPTH, event, "deeper nesting", f"at most {MAX_DEPTH} levels")
         self.check(event.anchor is None, event, "an anchor or alias", "YAML without them")
         self.check(tag is None, event, f"the tag {shown(tag)}", "plain YAML without tags")
-        much = f"at most {MAX_SCALAR} in one value"
-        self.check(length <= MAX_SCALAR, event, f"{length} characters", much)
         node = super().compose_node(parent, index)
         self.depth -= 1
         return node
@@ -99,8 +95,7 @@ def parse_yaml(content: bytes | str, source: str) -> Any:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         got = str(getattr(error, "problem", None) or getattr(error, "reason", "broken text"))
-        got = got.removeprefix("found ")
-        line, wanted = -1 if mark is None else mark.line, ""
+        got, line, wanted = got.removeprefix("found "), -1 if mark is None else mark.line, ""
         if ";" in "".join(text.splitlines()[line : line + 1]):
             got, wanted = "a semicolon", ", which takes a comma or a new line there"
         for part, (what, right) in _HINTS.items():

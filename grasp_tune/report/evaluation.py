@@ -19,16 +19,15 @@ from torch import Tensor, nn
 
 import grasp_tune
 from grasp_tune.config.build import Built
+from grasp_tune.config.schema import LOSSES
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.records import decode, encode
 from grasp_tune.data.data import DataSpec
 from grasp_tune.engine.metrics import accuracy, classes_of, compared, measured
-from grasp_tune.runtime.files import read_json, write_json_atomic
+from grasp_tune.runtime.files import STATE_LIMIT, read_json, write_json_atomic
 
 FILE = "run.json"
-_LIMIT = 2**20  # bytes of a file
 _CHUNK = 1024  # rows at a time
-_NAMED = ("cross_entropy", "logistic", "mse", "hinge")  # a constant prediction has such a loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +100,7 @@ def evaluate(model: nn.Module, built: Built) -> Quality:
     parts = _parts(built)
     scores = {name: _scores(model.eval(), built, *rows) for name, rows in parts.items()}
     baseline, (x, y) = None, list(parts.values())[-1]
-    if built.loss in _NAMED:
+    if built.loss in LOSSES:
         baseline = _scores(_constant(built), built, x, y)
     elif scores["train"].accuracy is not None:  # what a loss of one's own says is not known
         baseline = Scores(len(x), math.nan, accuracy(_constant(built)(x).cpu(), y.cpu()))
@@ -143,17 +142,17 @@ def _scores(model: Any, built: Built, x: Tensor, y: Tensor) -> Scores:
 def describe(
     built: Built, model: nn.Module, quality: Quality | None, started: str, seconds: float
 ) -> RunMetadata:
-    packages = [("grasp_tune", grasp_tune.__version__), ("python", platform.python_version())]
+    versions = [("grasp_tune", grasp_tune.__version__), ("python", platform.python_version())]
     for name in ("torch", "numpy", "ray", "optuna"):
         with suppress(metadata.PackageNotFoundError):
-            packages.append((name, metadata.version(name)))
-    versions = (*packages, ("platform", platform.platform(terse=True)))
+            versions.append((name, metadata.version(name)))
+    versions.append(("platform", platform.platform(terse=True)))
     data, problem = built.data, built.problem
     tests = 0 if data.x_test is None else len(data.x_test)
     parameters = sum(item.numel() for item in model.parameters() if item.requires_grad)
     what = data.spec, problem.rows or 0, tests, built.model.name, parameters
     how = built.loss, built.outputs, problem.batch_size
-    return RunMetadata(started, seconds, versions, *what, *how, quality)
+    return RunMetadata(started, seconds, tuple(versions), *what, *how, quality)
 
 
 def write_metadata(folder: Path, metadata: RunMetadata) -> None:
@@ -165,6 +164,6 @@ def read_metadata(folder: Path) -> RunMetadata | None:
     if not (path := folder / FILE).exists():
         return None
     try:
-        return decode(RunMetadata, read_json(path, _LIMIT))
+        return decode(RunMetadata, read_json(path, STATE_LIMIT))
     except InputError as error:
         raise InputError(f"{path}: {error}") from None

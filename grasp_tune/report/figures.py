@@ -81,49 +81,35 @@ def curve_figure(result: Result, top: int = TOP) -> Any:
     """Return the losses of the `top` runs with the lowest last loss, by their oracle calls.
 
     The chosen run is drawn from the start point on, with its losses on validation data, if there
-    are any, their standard errors, and the metric below them.
+    are any, their standard errors, and the metric below them; a star is the chosen point.
     """
-    winner = result.choice.chosen.arm
+    winner, looks = result.choice.chosen.arm, validation_looks(result)
     ended = [run for run in result.runs if run.curve and math.isfinite(run.last_loss)]
     lines = []
     for run in sorted(ended, key=lambda run: (run.arm != winner, run.last_loss))[:top]:
         curve = winning_curve(result) if run.arm == winner else run.curve
         lines.append((run, [(call, loss) for call, loss, _ in curve]))
-    looks = validation_looks(result)
-    most = _FAR * max((look.loss for look in looks[:1]), default=0.0)
-    others = [look.loss for look in result.looks or () if look.loss <= most]
-    held_out = [*(look.loss for look in looks if math.isfinite(look.loss)), *others]
-    axes = "oracle calls of the run", "mean loss"
-    figure = line_figure(lines, winner, *axes, held_out=held_out)
-    if looks:
-        rest = [look for look in result.looks or () if look not in looks]
-        _add_validation(figure, looks, rest, chosen_look(result))
-        _add_metric(figure, looks, result.measured or "metric")
-    return figure
-
-
-def _add_validation(
-    figure: Any, looks: Sequence[Look], others: Sequence[Look], chosen: Look | None
-) -> None:
-    """Add the validation loss of the chosen run, and that of other candidates; a star is chosen."""
+    others = [look for look in result.looks or () if look not in looks]
+    most = _FAR * looks[0].loss if looks else 0.0
+    held_out = [look.loss for look in looks if math.isfinite(look.loss)]
+    held_out += [look.loss for look in others if look.loss <= most]
+    figure = line_figure(lines, winner, "oracle calls of the run", "mean loss", held_out=held_out)
+    if not looks:
+        return figure
     figure.for_each_trace(lambda trace: trace.update(name="training loss"), {"showlegend": True})
-    held = {"showlegend": True, "line": {"width": 2, "color": LOST, "dash": "dot"}}
-    more = " of other candidates"
-    for name, mode, seen in ("", "lines+markers", looks), (more, "markers", others):
+    chosen, more, name = chosen_look(result), " of other candidates", result.measured or "metric"
+    how: dict[str, Any]
+    for kind, mode, seen in ("", "lines+markers", looks), (more, "markers", others):
         points = [(max(1, look.call), look.loss) for look in seen]  # a log axis has no zero
         bars = [look.error if math.isfinite(look.error) else 0.0 for look in seen]
         marks = [("star", 16) if look is chosen else ("circle", 6) for look in seen]
         look = {"symbol": [mark for mark, _ in marks], "size": [pixels for _, pixels in marks]}
-        errors = {"type": "data", "array": bars}
-        how: dict[str, Any] = {"mode": mode, "error_y": errors, "marker": look, **held}
-        add_trace(figure, f"validation loss{name}", points, **how)
+        how = {"error_y": {"type": "data", "array": bars}, "marker": look, "showlegend": True}
+        line = {"width": 2, "color": LOST, "dash": "dot"}
+        add_trace(figure, f"validation loss{kind}", points, mode=mode, line=line, **how)
     figure.update_xaxes(**axis([call for trace in figure.data for call in trace.x]))
-
-
-def _add_metric(figure: Any, looks: Sequence[Look], name: str) -> None:
-    """Add the metric of the chosen run on validation data, in a panel below the losses."""
     points = [(max(1, look.call), look.metric) for look in looks if math.isfinite(look.metric)]
-    if points:
+    if points:  # in a panel below the losses
         # The start may be far off, as the R2 of an untrained model: it does not set the scale.
         known = [value for call, value in points if call > 1] or [value for _, value in points]
         room = max(max(known) - min(known), 0.1 * abs(max(known)), 1e-3)
@@ -131,8 +117,9 @@ def _add_metric(figure: Any, looks: Sequence[Look], name: str) -> None:
         ends = [low, max(value for _, value in points) + 0.1 * room]
         below = {"domain": [0.0, 0.24], "title": {"text": escape(name)}, "range": ends}
         figure.update_layout(yaxis_domain=[0.34, 1.0], yaxis2=below, xaxis_anchor="y2", height=480)
-        how: dict[str, Any] = {"line": {"width": 2, "color": LOST}, "yaxis": "y2"}
+        how = {"line": {"width": 2, "color": LOST}, "yaxis": "y2"}
         add_trace(figure, f"validation {escape(name)}", points, mode="lines+markers", **how)
+    return figure
 
 
 def line_figure(

@@ -1,7 +1,6 @@
 """Pages: the report of a run as one HTML file that opens offline and fetches nothing.
 
-Whatever is put into a page as text is escaped. The page's policy allows our own scripts, by their
-digests, and no others; so text that got through as markup could still not run.
+Text is escaped. The page's policy allows our own scripts, by their digests, and no others.
 """
 
 import base64
@@ -57,7 +56,6 @@ def render(template: str, drawn: Mapping[str, Callable[[], Any]], **values: Any)
 
 
 def write_page(path: Path, text: str) -> Path:
-    """Replace the file with the page, whole; return its path."""
     replace_atomically(path, lambda file: file.write(text.encode("utf-8", "replace")))
     return path
 
@@ -86,9 +84,8 @@ def write_folder_report(folder: Path) -> Path:
     if (folder / "result.json").exists():
         result, metadata = Result.load(folder), read_metadata(folder)
     elif (folder / "state.json").exists():
-        metric = config["problem"]["metric"] or ""
-        result = Result.of(load_search(folder / "state.json"), {})
-        result = replace(result, measured=metric.rpartition(":")[2] or None)
+        metric = (config["problem"]["metric"] or "").rpartition(":")[2] or None
+        result = replace(Result.of(load_search(folder / "state.json"), {}), measured=metric)
         refresh = REFRESH if is_held(folder) else None
     else:
         wanted = "one that has done its first task"
@@ -100,8 +97,7 @@ class LiveReport(Callback):
     """Writes the report of a run's folder again and again while it goes on."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._next = time.monotonic() + REFRESH
+        self._folder, self._next = folder, time.monotonic() + REFRESH
 
     def on_progress(self, calls: int, best: float) -> None:
         """Write it, if it is time; it may cost a hundredth of the run."""
