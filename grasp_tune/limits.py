@@ -48,14 +48,14 @@ class Limits:
     minutes: float | None = None  # of the clock, for training and choosing
 
     def __post_init__(self) -> None:
-        for name, got in (("epochs", self.epochs), ("minutes", self.minutes)):
-            good = isinstance(got, int | float) and not isinstance(got, bool) and 0 < got < math.inf
-            expect(got is None or good, name, repr(got), "a number > 0")
-        for name, got in (("budget", self.budget), ("steps", self.steps)):
-            if got is not None:
+        given = {name: got for name in self.__slots__ if (got := getattr(self, name)) is not None}
+        expect(bool(given), "budget", "nothing", "budget, steps, epochs or minutes")
+        for name, got in given.items():
+            if name in ("budget", "steps"):
                 whole(name, got)
-        some = {self.budget, self.steps, self.epochs, self.minutes} != {None}
-        expect(some, "budget", "nothing", "budget, steps, epochs or minutes")
+            else:
+                good = isinstance(got, int | float) and not isinstance(got, bool)
+                expect(good and 0 < got < math.inf, name, repr(got), "a number > 0")
 
     def calls(
         self, problem: TorchProblem, seed: int, folder: Path | None = None, *, exact: bool = False
@@ -72,8 +72,7 @@ class Limits:
             except TypeError:
                 got = f"{self.epochs:g} for data without a length"
                 raise InputError(f"epochs: got {got}, expected budget or steps") from None
-            batches = 1 if exact else batches
-            found.append(max(1, round(self.epochs * batches)))
+            found.append(max(1, round(self.epochs * (1 if exact else batches))))
         if found:
             return int(min(found))  # NumPy's integers are no JSON
         if folder is not None and (folder / STATE).is_file():
@@ -84,16 +83,13 @@ class Limits:
 
     def calls_by_time(self, problem: TorchProblem, seed: int, exact: bool = False) -> int:
         """Return the oracle calls that fit into the minutes, by timing a few that do not count."""
-        allowed = 60 * (self.minutes or 0.0)
-        enough = min(_TIMING[0] * allowed, _TIMING[1])
-        oracle, call = Oracle(problem, seed), 0
-        params = oracle.parameters
+        allowed, oracle = 60 * (self.minutes or 0.0), Oracle(problem, seed)
+        enough, params = min(_TIMING[0] * allowed, _TIMING[1]), oracle.parameters
         optimizer = usual_optimizer(params, hidden_matrices(oracle.model, params))
         with untouched_randomness(), task_threads(oracle.model):
-            begun = time.perf_counter()
+            call, begun = 0, time.perf_counter()
             while call < _WARM + _TIMED or time.perf_counter() - begun < enough:
-                if call == _WARM:
-                    begun = time.perf_counter()
+                begun = time.perf_counter() if call == _WARM else begun
                 if exact:
                     oracle.exact(gradient=True)
                 else:

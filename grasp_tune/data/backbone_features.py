@@ -1,6 +1,6 @@
 """Pictures as a frozen, pre-trained network sees them: computed once, kept in a file.
 
-A linear layer on them is the convex problem of the paper's experiments, at the price of a table.
+A linear layer on them is the convex problem of the paper's experiments.
 """
 
 import logging
@@ -42,11 +42,10 @@ def with_features(data: Data, options: Backbone, device: torch.device) -> Data:
         )
     weights = starting_weights(options) or _torchvision_weights(options)
     folder = Path(options.cache or "~/.cache/grasp_tune/features").expanduser()
-
-    # A name that changes with anything the features depend on.
     name = f"{options.architecture}-{options.size}-{_FORMAT}-{digest(weights)}"
 
     def features(pictures: Tensor) -> Tensor:
+        # A name that changes with anything the features depend on.
         file = folder / f"{name}-{digest({'pictures': pictures})}.npy"
         try:
             return torch.from_numpy(np.load(file, allow_pickle=False))
@@ -117,8 +116,7 @@ def _load(path: Path, key: str) -> dict[str, Tensor]:
 def _compute(
     pictures: Tensor, weights: dict[str, Tensor], options: Backbone, device: torch.device
 ) -> Tensor:
-    make = torchvision("the model backbone").models.get_model
-    network: nn.Module = make(options.architecture, weights=None)
+    network: nn.Module = torchvision("the model backbone").models.get_model(options.architecture)
     network.fc = nn.Identity()  # what enters the last layer is what we want
     try:
         network.load_state_dict({k: v for k, v in weights.items() if not k.startswith("fc.")})

@@ -179,12 +179,17 @@ def table_data(
         mean = np.where(there, x, 0.0).sum(axis=0) / there.sum(axis=0).clip(min=1)
         x = np.where(there, x, mean)
         x_test = None if x_test is None else np.where(np.isnan(x_test), mean, x_test)
-    standardize = options.standardize
-    if standardize == "auto" and (standardize := _scales_differ(x[:, :numbers])):
-        notes += (
-            "Columns of numbers were shifted and divided to mean 0, variance 1, for their "
-            f"scales differ; {KEY}.standardize: false leaves them as they are.",
+    if (standardize := options.standardize) == "auto":
+        # Whether a column is far from 0, or the widest is more than ten times the narrowest.
+        spread = x[:, :numbers].std(axis=0, dtype=np.float64)
+        spread = spread[spread > 0]
+        far = np.abs(x[:, :numbers]).max(initial=0.0) > 100
+        standardize = bool(far or (len(spread) and spread.max() > 10 * spread.min()))
+        told = f"scales differ; {KEY}.standardize: false leaves them as they are."
+        told = (
+            f"Columns of numbers were shifted and divided to mean 0, variance 1, for their {told}"
         )
+        notes += (told,) * standardize
     shift: Any = 0.0
     factor: Any = options.scale
     if standardize:
@@ -221,14 +226,6 @@ def _numbers(name: str, x: Array) -> Any:
     except (TypeError, ValueError) as error:
         fault = f"inputs hold {x.dtype} ({error}), expected an array of numbers"
         raise DataError(f"{name}: {fault}") from None
-
-
-def _scales_differ(x: Array) -> bool:
-    """Whether a column is far from 0, or the widest is more than ten times the narrowest."""
-    spread = x.std(axis=0, dtype=np.float64)
-    spread = spread[spread > 0]
-    far = np.abs(x).max(initial=0.0) > 100
-    return bool(far or (len(spread) and spread.max() > 10 * spread.min()))
 
 
 def encode_labels(

@@ -1,7 +1,6 @@
 """Pictures: MNIST and CIFAR-10 as torchvision reads them, and folders with one folder per class.
 
-Pictures stay bytes in memory, a quarter of the space; `Data.pixels` says how a model reads them.
-The one place that imports torchvision and Pillow.
+They stay bytes in memory, a quarter of the space; `Data.pixels` says how a model reads them.
 """
 
 import logging
@@ -64,12 +63,12 @@ def published_images(options: TorchvisionImages) -> Data:
 def image_folder(options: ImageFolder) -> Data:
     """Pictures sorted into folders, the folders' names being the classes."""
     root, side, channels = Path(options.path), options.size, options.channels
-    tests = "test" if (root / "test").is_dir() else "val"
-    named = [root / part for part in ("train", tests) if (root / part).is_dir()]
+    tests = root / ("test" if (root / "test").is_dir() else "val")
+    folders = [root / "train", tests][: 1 + tests.is_dir()]
+    folders = folders if folders[0].is_dir() else [root]
     reader = torchvision("the data set image_folder").datasets.ImageFolder
     read = partial(_picture, size=side, mode="L" if channels == 1 else "RGB")
     try:
-        folders = named if root / "train" in named else [root]
         sources = [reader(folder, loader=read) for folder in folders]
     except OSError as error:
         raise MissingDataError(
@@ -79,20 +78,20 @@ def image_folder(options: ImageFolder) -> Data:
     codes = sources[0].class_to_idx
     unknown = {name for part in sources for name in part.classes} - set(codes)
     fault = f"has the class {min(unknown, default='')}, which the training rows lack"
-    require(not unknown, f"{root / tests}: {fault}")
+    require(not unknown, f"{tests}: {fault}")
     check_memory(root.name, sum(map(len, sources)) * channels * side**2, options.max_gib)
     parts: list[Part] = []
     for part in sources:
         # Only the rows that are kept are read.
         rows = kept_rows(len(part), None if parts else options.rows)
         logger.info("reading %d pictures", len(rows))
-        pixels = torch.empty((len(rows), channels, side, side), dtype=torch.uint8)
+        pixels = torch.empty((len(rows), side, side, channels), dtype=torch.uint8)
         classes = torch.empty(len(rows), dtype=torch.int64)
         for at, row in enumerate(rows):
             picture, code = part[row]
-            pixels[at] = torch.from_numpy(picture.reshape(side, side, channels)).permute(2, 0, 1)
+            pixels[at] = torch.from_numpy(picture.reshape(side, side, channels))
             classes[at] = codes[part.classes[code]]
-        parts.append((pixels, classes))
+        parts.append((pixels.permute(0, 3, 1, 2), classes))
     return _image_data(root.name or "image_folder", parts, tuple(codes), options)
 
 
@@ -103,8 +102,7 @@ def _picture(path: str, size: int, mode: str) -> Array:
     with reading(path, "a picture"), warnings.catch_warnings():
         # The size is checked below, before any pixel is decoded.
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-        with Image.open(path, formats=_FORMATS) as opened:
-            image = opened
+        with Image.open(path, formats=_FORMATS) as image:
             width, height = image.size
             fault = f"{width} x {height} pixels, expected at most {_MAX_PIXELS} in all"
             require(width * height <= _MAX_PIXELS, f"{path}: {fault}")
@@ -117,20 +115,14 @@ def _image_data(name: str, parts: list[Part], labels: tuple[str, ...], options: 
     (x, y), *test = [(x.contiguous(), y.long()) for x, y in parts]
     kept = torch.from_numpy(kept_rows(len(x), options.rows))
     x, y = x[kept], y[kept]
-    mean, std = _statistics(x) if options.normalize else ((0.0,), (1.0,))
-    scale = PixelScale(mean, std, options.scale)
-    x_test, y_test = test[0] if test else (None, None)
-    return Data(name, x, y, x_test, y_test, labels, scale)
-
-
-def _statistics(x: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and deviation of each channel, of pixels from 0 to 1."""
     # Exact counts of the 256 values: no float copy of the pictures, no rounding in the sums.
     values = torch.arange(256, dtype=torch.float64) / 255
-    means, deviations = [], []
-    for channel in range(x.shape[1]):
-        share = torch.bincount(x[:, channel].flatten().int(), minlength=256).double()
+    mean, std = list[float](), list[float]()
+    for channel in x.unbind(1) if options.normalize else ():
+        share = torch.bincount(channel.flatten().int(), minlength=256).double()
         share /= share.sum()
-        means.append(float((share * values).sum()))
-        deviations.append(float((share * (values - means[-1]) ** 2).sum()) ** 0.5 or 1.0)
-    return tuple(means), tuple(deviations)
+        mean.append(float((share * values).sum()))
+        std.append(float((share * (values - mean[-1]) ** 2).sum()) ** 0.5 or 1.0)
+    scale = PixelScale(tuple(mean) or (0.0,), tuple(std) or (1.0,), options.scale)
+    x_test, y_test = test[0] if test else (None, None)
+    return Data(name, x, y, x_test, y_test, labels, scale)

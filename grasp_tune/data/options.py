@@ -4,6 +4,7 @@ A section has the keys and `loader`, the function that makes the data; nothing h
 """
 
 import codecs
+import re
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -12,15 +13,14 @@ from grasp_tune.config import section as s
 from grasp_tune.core.errors import InputError
 
 
-def _divides(text: object) -> bool:
-    return isinstance(text, str) and len(text) == 1 and text not in '\r\n"'
-
-
 def _is_encoding(name: object) -> bool:
     try:
         return bool(codecs.lookup(str(name)))
     except LookupError:
         return False
+
+
+_DIVIDES = s.checked(lambda x: re.fullmatch(r'[^\r\n"]', str(x)), "one character between columns")
 
 
 class Dataset(s.NamedSection):
@@ -117,7 +117,7 @@ class Csv(TextFile):
     name: Annotated[Literal["csv"], s.KIND] = "csv"
     target: s.Text | None = None
     """Column with the label; empty: the last one."""
-    delimiter: Annotated[str, s.checked(_divides, "one character between columns")] | None = None
+    delimiter: Annotated[str, _DIVIDES] | None = None
     """The character between two columns, such as `" "`; empty: comma, semicolon, tab or `|`, as the
     header line has."""
     encoding: Annotated[s.Text, s.checked(_is_encoding, "an encoding such as cp1252")] = "utf-8"
