@@ -3,8 +3,6 @@
 Order, the later wins: files named by `include`, the file itself, environment variables
 `GRASP_TUNE__PROBLEM__BATCH_SIZE=32`, then `--set problem.batch_size=32`. A section whose `name` (or
 `kind`) changes is replaced as a whole: the options of one data set mean nothing to another.
-An included file must lie in the folder of the first file or below, links followed: a config from a
-stranger cannot show what else is on the disk.
 """
 
 import difflib
@@ -60,8 +58,7 @@ def load_experiment(
 
     `overrides` are texts `a.b=value`; `environment` is os.environ unless given.
     """
-    root = Path(os.path.realpath(path)).parent
-    given = _files(Path(path), root, [])
+    given = _files(Path(path), Path(os.path.realpath(path)).parent, [])
     variables = os.environ if environment is None else environment
     return _checked([*given, *_environment(variables), *_assignments(overrides)], str(path))
 
@@ -77,15 +74,13 @@ def _checked(layers: Iterable[Layer], top: str) -> Experiment:
     def merged(below: Any, above: Mapping[str, Any], source: str, at: Keys) -> dict[str, Any]:
         found = dict(below)
         for key, value in above.items():
-            path = (*at, key)
+            path, old = (*at, key), found.get(key)
             sources[path] = source
-            old: Any = found.get(key)
-            if kinds := KINDS.get(path):
-                old = kinds.opened(old)
             if isinstance(value, Mapping):
-                same = isinstance(old, Mapping)
-                if same and kinds:
-                    same = value.get(kinds.key, old.get(kinds.key)) == old.get(kinds.key)
+                kinds = KINDS.get(path)
+                old = kinds.opened(old) if kinds else old
+                name = kinds.key if kinds else ""
+                same = isinstance(old, Mapping) and value.get(name, old.get(name)) == old.get(name)
                 value = merged(old if same else {}, value, source, path)
             found[key] = value
         return found
@@ -104,9 +99,8 @@ def _checked(layers: Iterable[Layer], top: str) -> Experiment:
 
 def _explained(error: ValidationError) -> tuple[Keys, str, str]:
     """The first thing to mend: its key as it was written, what is there, what would be right."""
-    details = error.errors(include_url=False)
     # A misspelt key first: a value that is missing is often the same slip seen again.
-    detail = next((item for item in details if item["type"] == "extra_forbidden"), details[0])
+    detail = max(error.errors(include_url=False), key=lambda x: x["type"] == "extra_forbidden")
     what, value, context = detail["type"], detail["input"], detail.get("ctx", {})
     path: Keys = ()
     kind = ""  # pydantic puts it into the key: `problem.dataset.npz.path`
@@ -163,8 +157,7 @@ def _right_key(path: Keys, kind: str) -> str:
 def _environment(environment: Mapping[str, str]) -> Iterator[Layer]:
     """One layer per variable `GRASP_TUNE__A__B=value`; letters of either case name a key."""
     kinds = [kind for one_of in KINDS.values() for kind in one_of.kinds.values()]
-    keys = [key for section in (*SECTIONS.values(), *kinds) for key in section.model_fields]
-    known = {key.lower(): key for key in keys}
+    known = {key.lower(): key for x in (*SECTIONS.values(), *kinds) for key in x.model_fields}
     for name in sorted(name for name in environment if name.startswith(ENVIRONMENT_PREFIX)):
         words = name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")
         path = tuple(known.get(word, word) for word in words)
@@ -189,7 +182,7 @@ def _nested(path: Keys, text: str, source: str) -> dict[str, Any]:
     key = ".".join(path)
     if not all(path) or len(path) > MAX_DEPTH:
         raise ConfigError(source, key, "an empty or endless key", "words between dots")
-    whole = text[:1] in ("[", "{", '"', "'")
+    whole = text.startswith(("[", "{", '"', "'"))
     value: Any = parse_yaml(text, f"{source}: {key}") if whole else parse_scalar(text, source, key)
     for part in reversed(path):
         value = {part: value}
@@ -199,7 +192,8 @@ def _nested(path: Keys, text: str, source: str) -> dict[str, Any]:
 def _files(path: Path, root: Path, seen: list[Path]) -> Iterator[Layer]:
     """A file and what it includes, the included before the includer.
 
-    root: the folder that no included file may leave. seen: every file so far, to bound them.
+    root: the folder that no included file may leave, links followed: a config from a stranger
+        cannot show what else is on the disk. seen: every file so far, to bound them.
     """
     source = str(path)
     seen.append(path)

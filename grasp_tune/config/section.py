@@ -1,7 +1,7 @@
 """The parts that every section of a config shares: frozen, strict about types and about keys.
 
-A section imports neither torch nor any data. Numbers must be numbers: `"10"` and `true` are
-refused, `1e4` is a fine whole number. The text below a key is what the reference says of it.
+Numbers must be numbers: `"10"` and `true` are refused, `1e4` is a fine whole number. The text below
+a key is what the reference says of it. Nothing here imports torch.
 """
 
 import re
@@ -39,15 +39,11 @@ class NamedSection(Section):
 
 @dataclass(frozen=True, eq=False)
 class OneOf:
-    """Marks a key whose section is told apart by a word; a bare word stands for its section.
+    """Marks a key whose section is told apart by a word; a bare word stands for its section."""
 
-    kinds: the sections by name, read when the schema is built. key: the one that holds the name.
-    default: the name where none is given; None: it must be given.
-    """
-
-    kinds: Mapping[str, type[Section]]
-    key: str = "name"
-    default: str | None = None
+    kinds: Mapping[str, type[Section]]  # by name; read when the schema is built
+    key: str = "name"  # the one that holds the name
+    default: str | None = None  # the name where none is given; None: it must be given
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
         choices = {name: handler.generate_schema(kind) for name, kind in self.kinds.items()}
@@ -129,21 +125,15 @@ Whole = Annotated[int, Field(strict=True), BeforeValidator(_whole)]
 Real = Annotated[float, Field(strict=True)]
 Flag = Annotated[bool, Field(strict=True)]
 # Told by one check, for a union of two types would give two errors about one slip.
-FlagOrAuto = Annotated[
-    bool | Literal["auto"],
-    checked(lambda value: isinstance(value, bool) or value == "auto", "true, false or auto"),
-]
-_BATCH = checked(
-    lambda value: value == "full" or (type(value) is int and 1 <= value <= 1_000_000),
-    "a whole number from 1 to 1000000, or full",
-)
+_FLAG = checked(lambda x: isinstance(x, bool) or x == "auto", "true, false or auto")
+FlagOrAuto = Annotated[bool | Literal["auto"], _FLAG]
+_ROWS = "a whole number from 1 to 1000000, or full"
+_BATCH = checked(lambda x: x == "full" or (type(x) is int and 1 <= x <= 1_000_000), _ROWS)
 Batch = Annotated[int | Literal["full"], _BATCH, BeforeValidator(_whole)]
 # Control characters reach terminals, and as lines of their own a journal that a shell may read.
 _HARMLESS = checked(lambda x: not _CONTROL.search(str(x)), "text without control characters")
-_TEXT = checked(
-    lambda value: isinstance(value, str) and value.strip() != "",
-    "text, in quotes where it looks like a number",
-)
+_QUOTED = "text, in quotes where it looks like a number"
+_TEXT = checked(lambda value: isinstance(value, str) and value.strip() != "", _QUOTED)
 Text = Annotated[str, Field(max_length=4096), _HARMLESS, _TEXT]
 # Absolute from the start: a run may be resumed from another folder.
 PathText = Annotated[Text, AfterValidator(absolute)]
