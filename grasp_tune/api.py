@@ -93,10 +93,8 @@ def minimize(
     expect(known, "backend", repr(backend), "'local', 'ray', 'optuna' or an object with `run`")
     if hard_cap and backend not in BACKENDS:
         raise InputError("hard_cap: it goes with the names of backends; give it to the object")
-    if out is not None and (
-        not isinstance(out, str | Path) or not str(out).strip() or "\0" in str(out)
-    ):
-        raise InputError(f"out: got {out!r}, expected the path of a folder")
+    path = out is None or (isinstance(out, str | Path) and str(out).strip())
+    expect(bool(path) and "\0" not in str(out), "out", repr(out), "the path of a folder")
     folder = None if out is None else Path(out).absolute()  # a loss may change the directory
     limits, exact = Limits(budget, steps, epochs, minutes), getattr(method, "exact", False)
     calls = limits.calls(problem, seed, folder, exact=exact)

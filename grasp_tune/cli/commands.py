@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from grasp_tune.config.schema import Experiment
 
 _BEGUN = time.monotonic()  # nothing heavy is loaded yet
-
-# -- the options that several commands have, and the texts of others ------------------------------
-
 Format = Literal["table", "json"]
 _CONFIG = "The experiment, a YAML file; `grasp-tune init` writes a first one."
 Config = Annotated[Path, typer.Argument(metavar="CONFIG", help=_CONFIG)]
@@ -219,13 +216,12 @@ def _run(
     from grasp_tune.report import advice, summary
 
     folder = (out or Path(experiment.out or "")).expanduser().absolute()
-    flag = " --allow-outside" * outside
+    again = f"grasp-tune resume {shlex.quote(str(folder))}" + " --allow-outside" * outside
     tell = (lambda text: None) if quiet else (lambda text: _say(f"note: {text}"))
-    with _resumable(f"grasp-tune resume {shlex.quote(str(folder))}{flag}", folder):
+    with _resumable(again, folder):
         how |= {"progress": not quiet, "tell": tell, "began": _BEGUN}
         finished = run_experiment(experiment, out, **how)
-    more = {"advice": advice, "summary": summary, "folder": str(folder)}
-    _output(finished, shown, "run.txt", **more)
+    _output(finished, shown, "run.txt", advice=advice, summary=summary, folder=str(folder))
 
 
 @contextmanager
@@ -341,8 +337,8 @@ def compare(
             experiment, out, methods=names, seeds=seeds, fresh=fresh, sort=sort, tell=tell
         )
     page, rows = contest.write_comparison(comparison), contest.table_rows(comparison)
-    headline = contest.headline(comparison)
-    _output(comparison, shown, "comparison.txt", page=page, headline=headline, rows=rows)
+    head = contest.headline(comparison)
+    _output(comparison, shown, "comparison.txt", page=page, headline=head, rows=rows)
 
 
 app = typer.Typer(
@@ -361,20 +357,18 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
+_VERSION = typer.Option("--version", callback=_version, is_eager=True, help="Print it and end.")
+
+
 @app.callback()
-def _main(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it and end.")
-    ] = False,
-) -> None:
+def _main(version: Annotated[bool, _VERSION] = False) -> None:
     """Train a PyTorch model without choosing a learning rate.
 
     A first run, from nothing to a report:
 
+    \b
       grasp-tune init experiment.yaml
-
       grasp-tune plan experiment.yaml
-
       grasp-tune run experiment.yaml --out runs/first
 
     `grasp-tune COMMAND --help` explains each command.

@@ -6,6 +6,7 @@ import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from functools import cache
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -24,9 +25,8 @@ def number(value: float | None, digits: int = 4) -> str:
 
 def estimate(value: float, error: float | None) -> str:
     """A number with its standard error, both to the error's second digit: `0.136 ± 0.046`."""
-    known = error is not None and math.isfinite(error) and math.isfinite(value)
     # Without any spread each minibatch was all rows, and 0 would not be the error of their mean.
-    if error is None or not known or (value and error <= 1e-7 * abs(value)):
+    if error is None or not math.isfinite(error + value) or (value and error <= 1e-7 * abs(value)):
         return number(value)
     digits = 4
     if value and error:
@@ -72,12 +72,9 @@ def labelled(text: str) -> str:
     margin = 2 + max(len(label) for label, _ in pairs)
     # A log is never cut, nor is a terminal of unknown width, which Python 3.10 gives as 0.
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
-    wrapper = textwrap.TextWrapper(width or sys.maxsize, subsequent_indent=" " * margin)
-    wrapper.break_long_words = wrapper.break_on_hyphens = False  # paths stay whole
-    lines = []
-    for label, words in pairs:
-        wrapper.initial_indent = label.ljust(margin)
-        lines += wrapper.wrap(words)
+    how: Any = {"width": width or sys.maxsize, "subsequent_indent": " " * margin}
+    how |= dict.fromkeys(("break_long_words", "break_on_hyphens"), False)  # paths stay whole
+    lines = (textwrap.fill(x, initial_indent=label.ljust(margin), **how) for label, x in pairs)
     return "\n".join(lines) + "\n"
 
 

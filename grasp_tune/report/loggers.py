@@ -33,9 +33,9 @@ class _Logger(Callback):
 
     def on_end(self, result: Result) -> None:
         for look in validation_looks(result):
-            seen = {"loss": look.loss, result.measured or "metric": look.metric}
-            for name in (name for name in seen if math.isfinite(seen[name])):
-                self._write(f"validation/{name}", [(look.call, seen[name])])
+            for name, value in ("loss", look.loss), (result.measured or "metric", look.metric):
+                if math.isfinite(value):
+                    self._write(f"validation/{name}", [(look.call, value)])
         if math.isfinite(result.score):
             self._write("score", [(result.spent, result.score)])
         settings = {key: result.spec[key] for key in ("budget", "schedule", "seed")}
