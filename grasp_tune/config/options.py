@@ -13,18 +13,14 @@ Width = Annotated[s.Count, Field(le=65_536)]
 Workers = Annotated[s.Count, Field(le=10_000)]
 Download = Annotated[s.Flag, s.REACHES]
 Optimizer = Annotated[s.Text, s.known_or_own(optimizer_names)]
-OPTIMIZERS = (
-    f"{', '.join(optimizer_names())}, or `module:function` that takes (parameters, value) and "
-    "returns an Optimizer"
-)
+OPTIMIZERS = f"{', '.join(optimizer_names())}, or `module:function` of (parameters, value)"
 
 
 class TrainedModel(s.NamedSection):
     """A network of which every weight is trained."""
 
     weights: s.PathText | None = None
-    """File with a state_dict to start from (.pt, .pth or .safetensors), as far as names and shapes
-    agree; empty: random weights."""
+    """File with a state_dict (.pt, .pth, .safetensors) to start from, as far as it fits."""
 
 
 class LinearModel(s.NamedSection):
@@ -93,8 +89,7 @@ class OwnModel(TrainedModel):
     """A model from your own function, imported when the problem is built."""
 
     name: s.EntryPoint
-    """`module:function` that takes the data (with `input_shape`, `classes` and `outputs`) and
-    `options` as keywords, and returns an nn.Module."""
+    """`module:function` of the data (`input_shape`, `classes`, `outputs`); returns an nn.Module."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Keywords for the function."""
 
@@ -112,8 +107,7 @@ class MethodSection(s.NamedSection):
 
     base: Optimizer | None = Field(
         None,
-        description=f"Optimizer that the search runs: {OPTIMIZERS}; empty: the paper's for the "
-        "schedule `paper`, the one that measured best for `promote`.",
+        description=f"Optimizer that the search runs: {OPTIMIZERS}; empty: the schedule's own.",
     )
 
 

@@ -48,9 +48,8 @@ class Problem(s.Section):
     validation: s.Share = 0.0
     """Share of the training rows kept aside, on which the final choice is then made."""
     metric: Annotated[s.Text, s.known_or_own(lambda: ("accuracy", "f1", "auc", "r2"))] | None = None
-    """What is told beside the loss, larger is better: accuracy, f1 (of two classes the second by
-    name or number), auc, r2, or `module:function` of (outputs, targets); empty: accuracy for
-    classes."""
+    """Told beside the loss, larger is better: accuracy, f1 (of the second of two classes), auc,
+    r2, or `module:function` of (outputs, targets); empty: accuracy for classes."""
     choose_by: Literal["loss", "metric"] = "loss"
     """What the final choice goes by: the loss, or `metric` on the validation rows."""
     weight_decay: Annotated[s.Real, Field(ge=0)] = 0.0

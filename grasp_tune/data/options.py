@@ -118,8 +118,7 @@ class Csv(TextFile):
     target: s.Text | None = None
     """Column with the label; empty: the last one."""
     delimiter: Annotated[str, _DIVIDES] | None = None
-    """The character between two columns, such as `" "`; empty: comma, semicolon, tab or `|`, as the
-    header line has."""
+    """The character between columns; empty: comma, semicolon, tab or `|`, as in the header."""
     encoding: Annotated[s.Text, s.checked(_is_encoding, "an encoding such as cp1252")] = "utf-8"
     """How the text is stored; spreadsheets on Windows write `cp1252`. UTF-16 is recognized."""
     decimal: Literal[".", ","] = "."
@@ -127,8 +126,7 @@ class Csv(TextFile):
     drop: tuple[s.Text, ...] = ()
     """Columns to leave out, such as names and row numbers."""
     encode: s.Flag = True
-    """Turn words into a column of 0 and 1 for each, and fill blanks in columns of numbers with the
-    column's mean; off: words and blanks are errors."""
+    """A column of 0 and 1 for each word, the mean for blank numbers; off: both are errors."""
     standardize: s.FlagOrAuto = "auto"
     """Shift and divide columns of numbers to mean 0, variance 1; `auto`: where scales differ."""
 
@@ -162,8 +160,7 @@ class ImageFolder(Images):
     loader: ClassVar[str] = "grasp_tune.data.images:image_folder"
     name: Annotated[Literal["image_folder"], s.KIND] = "image_folder"
     path: s.PathText
-    """Folder with train/<class>/<picture> and test/<class>/<picture> (or val/...), or with
-    <class>/<picture>."""
+    """Folder with (train, and test or val)/<class>/<picture>, or with <class>/<picture>."""
     size: Annotated[s.Count, Field(le=1024)] = 32
     """Side in pixels to which every picture is brought."""
     channels: Literal[1, 3] = 3
@@ -177,8 +174,8 @@ class OwnData(Dataset):
 
     loader: ClassVar[str] = "grasp_tune.data.catalog:own_data"
     name: s.EntryPoint
-    """`module:function` that takes `options` as keywords and returns `(x, y)`, `(x, y, x_test,
-    y_test)`, a `Data`, or one or two (training, test) of torch's `Dataset`s or `DataLoader`s."""
+    """`module:function` that returns `(x, y)`, `(x, y, x_test, y_test)`, a `Data`, or one or two
+    (training, test) of torch's `Dataset`s or `DataLoader`s."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Keywords for the function."""
     num_workers: Annotated[s.Whole, Field(ge=0, le=1024)] = 0
