@@ -49,7 +49,7 @@ import grasp_tune as gt
 from benchmarks.figures import growth_plot
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.report.cost_estimate import measure, timed_exchange
-from grasp_tune.report.dry_run import Costs, DryRun, StartPoint, dry_run, simulate
+from grasp_tune.report.dry_run import Costs, DryRun, dry_run, simulate, start_point
 from grasp_tune.runtime.sweep_folder import STATE, load_search
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -112,7 +112,7 @@ def rounds(options: argparse.Namespace, name: str, word: str) -> DryRun:
         how: Any = {"schedule": schedule, "fused": False, "progress": False}
         gt.minimize(problem, options.budget, gt.NonConvex(), out=f"{folder}/out", **how)
         search = load_search(Path(folder) / "out" / STATE)
-    return dry_run(search.spec, StartPoint(1.0, 1.0), search.outcomes)
+    return dry_run(search.spec, start_point(1.0, 1.0), search.outcomes)
 
 
 CALLS = Costs(1.0)

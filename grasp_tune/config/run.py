@@ -96,12 +96,10 @@ def run_experiment(
     except GraspError:
         restore()
         raise
-    result = replace(found, build=lambda: model)
-    seconds = time.monotonic() - clock
-    quality = evaluation.evaluate(result.model, built)
-    metadata = evaluation.describe(built, model, quality, started, seconds)
+    result, seconds = replace(found, build=lambda: model), time.monotonic() - clock
+    metadata = evaluation.describe(built, result.model, started, seconds)
     earlier = evaluation.read_metadata(folder)
-    if earlier and earlier.quality and replace(earlier.quality, adamw=None) == quality:
+    if earlier and earlier.quality and replace(earlier.quality, adamw=None) == metadata.quality:
         metadata = earlier  # nothing was left to do: keep the times, and AdamW's scores
     evaluation.write_metadata(folder, metadata)
     write_folder_report(folder)

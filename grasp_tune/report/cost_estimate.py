@@ -20,7 +20,7 @@ from grasp_tune.core.checkpoint_keys import place_of
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import ProbeOutcome, ProbeTask, ScoreTask, Task, TrainTask
 from grasp_tune.optimizers.registry import Factory
-from grasp_tune.report.dry_run import Costs, DryRun, Round, StartPoint, dry_run, simulate
+from grasp_tune.report.dry_run import Costs, DryRun, Round, dry_run, simulate, start_point
 from grasp_tune.report.formatting import plural, quantities
 from grasp_tune.runtime.callbacks import WORDS
 
@@ -41,7 +41,7 @@ _EXCHANGES = 20  # of gradients between two workers that are timed
 class Measured:
     """A sweep on this machine, from a few oracle calls at its start point."""
 
-    start: StartPoint
+    start: ProbeOutcome
     run: DryRun
     call: float  # seconds of one oracle call in the longest task
     point: int  # bytes of a candidate
@@ -72,10 +72,8 @@ def measure(problem: "TorchProblem", spec: SweepSpec, bases: Mapping[str, Factor
         return timed(replace(longest, segments=segments))
 
     task = ProbeTask("probe", (0, _SAMPLES), (0, 0), moments=not exact, exact=exact)
-    found = worker.run(task)
-    assert isinstance(found, ProbeOutcome)
-    model = found.parameters, found.matrices, found.held_out, found.light
-    start = StartPoint(found.gradient_norm, found.value, *model)
+    start = worker.run(task)
+    assert isinstance(start, ProbeOutcome)
     run = dry_run(spec, start)
     trains = [task for item in run.rounds for task in item.tasks if isinstance(task, TrainTask)]
     if not trains:
@@ -135,7 +133,7 @@ class CostEstimate:
     """Everything that `plan` tells."""
 
     experiment: Experiment
-    start: StartPoint
+    start: ProbeOutcome
     run: DryRun
     measured: Measured | None = None  # None: the start point was not looked at, only assumed
     costs: Costs | None = None
@@ -195,7 +193,7 @@ class CostEstimate:
             cells.setdefault(item.arm.index, cell)["budget"] += item.calls
         purposes = {"probe": "probe", "train": "train", "ensemble": "score"}
         calls = {name: run.calls_of(phase) for name, phase in purposes.items()}
-        known = {"grad_norm": start.grad_norm, "value": start.value}
+        known = {"grad_norm": start.gradient_norm, "value": start.value}
         return {
             "title": self.experiment.title,
             "method": self.experiment.method.name,
@@ -256,7 +254,7 @@ def estimate_cost(
             wanted = "budget or steps; or no --grad-norm, so that the data are read"
             raise ConfigError("--grad-norm", "", "a config with epochs or minutes", wanted)
         limited = experiment.model_copy(update={"budget": calls})
-        start = StartPoint(grad_norm, value)
+        start = start_point(grad_norm, value)
         spec, _ = SweepSpec.assemble(**{**given, "budget": calls})
         return CostEstimate(limited, start, dry_run(spec, start))
     # What follows needs torch; without it a plan takes no time.

@@ -8,7 +8,7 @@ handed to workers by the rule of the real executors.
 import heapq
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from grasp_tune.core import tasks as t
 from grasp_tune.core.checkpoint_keys import place_of
@@ -18,18 +18,6 @@ from grasp_tune.core.spec import SweepSpec
 from grasp_tune.runtime.lane_sharing import LaneSharing, lanes_of
 
 _ORIGIN = "dry run"
-
-
-@dataclass(frozen=True, slots=True)
-class StartPoint:
-    """What is known of the start point: measured, or assumed."""
-
-    grad_norm: float  # of the mean gradient
-    value: float  # the mean loss
-    parameters: int = 1
-    matrices: int = 0  # hidden ones among the parameters
-    held_out: bool = False  # whether there is validation data
-    light: bool = False  # whether short runs share a task
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +72,13 @@ class DryRun:
         return tuple(dict.fromkeys(segment.arm.base for segment in self.segments))
 
 
+def start_point(grad_norm: float, value: float, parameters: int = 1) -> t.ProbeOutcome:
+    """What a probe sees at a start point of which nothing else is known."""
+    return t.ProbeOutcome(1, "", 1, grad_norm, grad_norm**2, parameters, 1, value, value**2)
+
+
 def dry_run(
-    spec: SweepSpec, start: StartPoint, known: Mapping[str, t.Outcome] | None = None
+    spec: SweepSpec, start: t.ProbeOutcome, known: Mapping[str, t.Outcome] | None = None
 ) -> DryRun:
     """The rounds of a sweep from a start point; raises what the search raises (BudgetTooSmall).
 
@@ -103,15 +96,14 @@ def dry_run(
     return DryRun(search.plan, tuple(rounds), search.depth)
 
 
-def _made_up(task: t.Task, start: StartPoint, middle: float) -> t.Outcome:
+def _made_up(task: t.Task, start: t.ProbeOutcome, middle: float) -> t.Outcome:
     """An outcome of the task; `middle` is the logarithm of the value that does best."""
-    norm, value = start.grad_norm, start.value
+    norm, value = start.gradient_norm, start.value
     if isinstance(task, t.ProbeTask):
         gradients = max(1, task.gradients[1] - task.gradients[0])
-        values, size = task.values[1] - task.values[0] or gradients, start.parameters
-        means = norm, norm**2, size, values, value, value**2
-        model = start.matrices, start.held_out, start.light
-        return t.ProbeOutcome(task.calls, _ORIGIN, gradients, *means, *model)
+        values = task.values[1] - task.values[0] or gradients
+        seen = replace(start, gradient_square=norm**2, value_square=value**2, origin=_ORIGIN)
+        return replace(seen, calls=task.calls, gradients=gradients, values=values)
     if isinstance(task, t.TrainTask):
         results = []
         for part in task.segments:

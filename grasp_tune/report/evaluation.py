@@ -139,9 +139,8 @@ def _scores(model: Any, built: Built, x: Tensor, y: Tensor) -> Scores:
     return Scores(len(x), mean, accuracy(whole, right) if classes else None, asked)
 
 
-def describe(
-    built: Built, model: nn.Module, quality: Quality | None, started: str, seconds: float
-) -> RunMetadata:
+def describe(built: Built, model: nn.Module, started: str, seconds: float) -> RunMetadata:
+    """The metadata of a run that has ended with this model, which is judged here."""
     versions = [("grasp_tune", grasp_tune.__version__), ("python", platform.python_version())]
     for name in ("torch", "numpy", "ray", "optuna"):
         with suppress(metadata.PackageNotFoundError):
@@ -151,8 +150,8 @@ def describe(
     tests = 0 if data.x_test is None else len(data.x_test)
     parameters = sum(item.numel() for item in model.parameters() if item.requires_grad)
     what = data.spec, problem.rows or 0, tests, built.model.name, parameters
-    how = built.loss, built.outputs, problem.batch_size
-    return RunMetadata(started, seconds, tuple(versions), *what, *how, quality)
+    how = built.loss, built.outputs, problem.batch_size, evaluate(model, built)
+    return RunMetadata(started, seconds, tuple(versions), *what, *how)
 
 
 def write_metadata(folder: Path, metadata: RunMetadata) -> None:

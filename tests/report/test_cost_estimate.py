@@ -9,7 +9,7 @@ import grasp_tune as gt
 from grasp_tune.config import estimate_cost, experiment_from
 from grasp_tune.core.errors import BudgetTooSmall
 from grasp_tune.core.spec import SweepSpec
-from grasp_tune.report.dry_run import StartPoint, dry_run
+from grasp_tune.report.dry_run import dry_run, start_point
 
 METHODS = (gt.NonConvex(), gt.Convex(), gt.Convex(option="universal"), gt.ConvexFree())
 
@@ -28,7 +28,7 @@ def test_a_dry_run_ends_and_never_exceeds_the_budget(
 ) -> None:
     spec = SweepSpec(method=method, budget=budget, schedule=schedule, width=width)
     try:
-        run = dry_run(spec, StartPoint(norm, value))
+        run = dry_run(spec, start_point(norm, value))
     except BudgetTooSmall:
         return
     assert run.calls <= budget
@@ -38,7 +38,7 @@ def test_a_dry_run_ends_and_never_exceeds_the_budget(
 def test_the_papers_rounds_are_the_plans_numbers() -> None:
     plan = gt.NonConvex().plan(budget=10_000, grad_norm=1.3)
     run = dry_run(
-        SweepSpec(method=gt.NonConvex(), budget=10_000, schedule="paper"), StartPoint(1.3, 2.0)
+        SweepSpec(method=gt.NonConvex(), budget=10_000, schedule="paper"), start_point(1.3, 2.0)
     )
     assert run.plan is not None and run.plan.cells == plan.cells
     assert [item.phase for item in run.rounds] == ["probe", "probe", "train", "score"]
@@ -90,6 +90,6 @@ def test_a_run_that_is_looked_at_is_one_line_and_says_on_what() -> None:
 
 def test_a_plan_with_patience_expects_a_run_that_gets_better() -> None:
     spec = SweepSpec(gt.NonConvex(), 3000, gt.Promote(patience=2))
-    run = dry_run(spec, StartPoint(1.0, 2.0, 10))
+    run = dry_run(spec, start_point(1.0, 2.0, 10))
     assert 2900 <= run.calls <= 3000
     assert sum("look" in task.id for item in run.rounds for task in item.tasks) == 11  # 4 early
