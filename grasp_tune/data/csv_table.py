@@ -102,12 +102,14 @@ def _lines(file: Path, options: Csv) -> list[tuple[int, list[str]]]:
     encoding = "utf-8-sig" if encoding.lower() == "utf-8" else encoding
     with d.reading(file, "a table", how), file.open(newline="", encoding=encoding) as stream:
         first = stream.readline()
-        likely = max(",;\t|", key=first.count)
+        told = re.fullmatch(r"sep=(.)\s*", first)  # as spreadsheets write
+        likely = told[1] if told else max(",;\t|", key=first.count)
         stream.seek(0)
         mark = options.delimiter or likely
         found = reader(stream, delimiter=mark, strict=True, skipinitialspace=mark != "\t")
         stripped = ([field.strip() for field in fields] for fields in found)
         lines = [(row, fields) for row, fields in enumerate(stripped, 1) if any(fields)]
+        lines = lines[1:] if told else lines
     width = len(lines[0][1]) if lines else 0
     other = f"is divided by {likely!r}: set {d.KEY}.delimiter to it"
     other = other if likely in first else f"is {shown(first.strip())}"

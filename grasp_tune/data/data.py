@@ -190,17 +190,11 @@ def table_data(
             f"Columns of numbers were shifted and divided to mean 0, variance 1, for their {told}"
         )
         notes += (told,) * standardize
-    shift: Any = 0.0
-    factor: Any = options.scale
-    if standardize:
-        shift, deviation = x.mean(axis=0, dtype=np.float64), x.std(axis=0, dtype=np.float64)
-        # A constant column, but for rounding, carries nothing: it becomes 0 instead of 0/0.
-        factor = factor / np.where(deviation > 1e-12 * np.abs(shift), deviation, 1.0)
-        if numbers is not None:
-            shift[numbers:], factor[numbers:] = 0.0, options.scale
+    scale = options.scale
+    shift, factor = _scaling(x, numbers, scale) if standardize else (0.0, scale)
 
     def tensor(values: Array) -> Tensor:
-        if standardize or options.scale != 1.0:
+        if standardize or scale != 1.0:
             values = (values - shift) * factor
         return torch.from_numpy(np.array(values, dtype=np.float32, order="C"))
 
@@ -218,6 +212,16 @@ def _label_notes(y: Array, classes: bool) -> tuple[str, ...]:
     if classes:
         taken = "taken as classes; {}.task: regression predicts them as numbers."
     return (f"Labels are {different} different whole numbers and are {taken.format(KEY)}",)
+
+
+def _scaling(x: Array, numbers: int | None, scale: float) -> tuple[Array, Array]:
+    """What to subtract from columns of numbers, and their factors for the deviation `scale`."""
+    shift, deviation = x.mean(axis=0, dtype=np.float64), x.std(axis=0, dtype=np.float64)
+    # A constant column, but for rounding, carries nothing: it becomes 0 instead of 0/0.
+    factor = scale / np.where(deviation > 1e-12 * np.abs(shift), deviation, 1.0)
+    if numbers is not None:
+        shift[numbers:], factor[numbers:] = 0.0, scale
+    return shift, factor
 
 
 def _numbers(name: str, x: Array) -> Any:

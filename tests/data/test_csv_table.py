@@ -233,9 +233,12 @@ def test_csv_columns_are_checked(tmp_path: Path) -> None:
 
 def test_csv_as_spreadsheets_write_it(tmp_path: Path) -> None:
     file = tmp_path / "a.csv"
-    # Empty rows and a comma too many at each end.
-    file.write_text("a;b;y;\n1;2;0;\n;;;\n3;4;1;\n;;;\n")
+    # The line for the spreadsheet itself, empty rows and a comma too many at each end.
+    file.write_text("sep=;\na;b;y;\n1;2;0;\n;;;\n3;4;1;\n;;;\n")
     assert load(name="csv", path=str(file)).x.tolist() == [[1, 2], [3, 4]]
+    file.write_text("sep=;\na;y\n\n1;0\ninf;1\n")
+    with pytest.raises(DataError, match="row 5: column 'a': got nan or inf"):
+        load(name="csv", path=str(file))
     file.write_text("a\tb\ty\n1\t2\t0\n3\t4\t1\n", encoding="utf-16")
     assert load(name="csv", path=str(file)).x.tolist() == [[1, 2], [3, 4]]
     file.write_text('a, b,  y\n1, "x, 1", 0\n2, "z", 1\n')  # with spaces after commas
