@@ -18,10 +18,10 @@ class DataError(InputError):
     """Data that was found but cannot be used: the message says where and what would be right."""
 
 
-def require(right: object, fault: str) -> None:
-    """Raise DataError with this message unless all is right."""
+def require(where: object, right: object, fault: str) -> None:
+    """Raise DataError, which says where and what, unless all is right."""
     if not right:
-        raise DataError(fault)
+        raise DataError(f"{where}: {fault}")
 
 
 class MissingDataError(InputError, FileNotFoundError):

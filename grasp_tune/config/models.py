@@ -62,7 +62,7 @@ class ModelFactory:
         known = network.state_dict()
         fitting = {k: v for k, v in state.items() if k in known and known[k].shape == v.shape}
         fault = f"none of the {len(state)} tensors fits {self.options.name}; expected names "
-        require(fitting, f"problem.model.weights: {fault}such as {next(iter(known), '')}")
+        require("problem.model.weights", fitting, f"{fault}such as {next(iter(known), '')}")
         return fitting
 
     def notes(self) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from grasp_tune.config.errors import MissingDataError, require
+from grasp_tune.config.errors import DataError, MissingDataError, require
 from grasp_tune.config.options import Backbone, Model
 from grasp_tune.core.errors import ProblemError
 from grasp_tune.data.data import Data, reading
@@ -108,7 +108,7 @@ def _load(path: Path, key: str) -> dict[str, Tensor]:
     right = isinstance(state, dict) and all(isinstance(v, Tensor) for v in state.values())
     names = ", ".join(map(str, state)) if isinstance(state, dict) else type(state).__name__
     got = textwrap.shorten(names, 80, placeholder=" ...")
-    require(right, f"{path}: holds {got}, expected {how}")
+    require(path, right, f"holds {got}, expected {how}")
     return dict(state)
 
 
@@ -121,8 +121,10 @@ def _compute(
     try:
         network.load_state_dict({k: v for k, v in weights.items() if not k.startswith("fc.")})
     except RuntimeError as error:
-        fault = str(error).splitlines()[-1].strip()[:200]
-        require(False, f"problem.model.weights: they do not fit {options.architecture} ({fault})")
+        fault = (
+            f"they do not fit {options.architecture} ({str(error).splitlines()[-1].strip()[:200]})"
+        )
+        raise DataError(f"problem.model.weights: {fault}") from None
     network.to(device).eval()
     mean, std = (torch.tensor(part, device=device).view(3, 1, 1) for part in (_MEAN, _STD))
     side, done = (options.size, options.size), []

@@ -126,11 +126,10 @@ def npz(options: Npz) -> Data:
                 name = getattr(options, key)
                 there = ", ".join(sorted(arrays.files)[:20]) or "none"
                 fault = f"has no array {shown(name)}, only {there}; name the right one with "
-                require(name in arrays.files, f"{file.name}: {fault}{KEY}.{key}")
+                require(file.name, name in arrays.files, f"{fault}{KEY}.{key}")
                 table.append(values := arrays[name])
                 right = values.dtype.kind in ("iuf" if key.startswith("x") else "iufbU")
-                fault = f"{name} holds {values.dtype}, expected real numbers"
-                require(right, f"{file.name}: {fault}")
-    fault = f"{options.x} has shape {table[0].shape}, expected (rows, features)"
-    require(table[0].ndim > 1, f"{file.name}: {fault}")
+                require(file.name, right, f"{name} holds {values.dtype}, expected real numbers")
+    shape = table[0].shape
+    require(file.name, len(shape) > 1, f"{options.x} has shape {shape}, expected (rows, features)")
     return table_data(file.stem, table, options, options.task)

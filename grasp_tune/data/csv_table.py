@@ -43,9 +43,9 @@ def csv_table(options: Csv) -> d.Data:
     target = options.target or (kept or list(columns))[-1]
     for name, key in [(target, "target"), *((name, "drop") for name in options.drop)]:
         fault = f"has no column {shown(name)}, only {', '.join(list(columns)[:20])}"
-        require(name in columns, f"{file}: {fault}; set {d.KEY}.{key}")
+        require(file, name in columns, f"{fault}; set {d.KEY}.{key}")
     features = [name for name in kept if name != target]
-    require(features, f"{file}: has no column but the label, expected features")
+    require(file, features, "has no column but the label, expected features")
     for name in (*features, target):  # before such numbers count as words
         comma = next(filter(_ANY_COMMA.fullmatch, columns[name]), None)
         values = {*columns[name]} - _BLANKS
@@ -60,8 +60,8 @@ def csv_table(options: Csv) -> d.Data:
     if options.test_path is not None:
         test = _read(options.test_path, "test_path", options)
         theirs = [name for name in test.columns if name not in (target, *options.drop)]
-        fault = f"{test.file}: its columns differ from those of the training rows"
-        require(theirs == features and target in test.columns, fault)
+        same = theirs == features and target in test.columns
+        require(test.file, same, "its columns differ from those of the training rows")
         arrays += [_encoded(test, words, options), _labels(test, target)]
     numbers = [name for name, found in words.items() if not found]
     notes = tuple(_notes(columns, numbers, words))
@@ -80,11 +80,10 @@ def _read(path: str, key: str, options: Csv) -> _Table:
     pairs = zip(names, values, strict=True)
     words = [name in found for name, found in pairs if _number(name) is None]
     row = len(words) < len(names) and (any(words) or not words) and not counts
-    require(not row, f"{file}: its first line holds numbers, expected the names of the columns")
+    require(file, not row, "its first line holds numbers, expected the names of the columns")
     twice = next((name for name in names if names.count(name) > 1), None)
-    fault = f"has the column {shown(twice)} twice, expected a name for each"
-    require(twice is None, f"{file}: {fault}")
-    require(rows, f"{file}: has no rows, expected a header line and rows below it")
+    require(file, not twice, f"has the column {shown(twice)} twice, expected a name for each")
+    require(file, rows, "has no rows, expected a header line and rows below it")
     columns = {name: list(found) for name, found in zip(names, values, strict=True)}
     if options.decimal == ",":
         columns = {name: list(map(_with_point, found)) for name, found in columns.items()}
@@ -114,10 +113,10 @@ def _lines(file: Path, options: Csv) -> list[tuple[int, list[str]]]:
     other = f"is divided by {likely!r}: set {d.KEY}.delimiter to it"
     other = other if likely in first else f"is {shown(first.strip())}"
     fault = f"has {width} columns, expected a label and features; its first line {other}"
-    require(width > 1, f"{file}: {fault}")
+    require(file, width > 1, fault)
     for row, fields in lines:
-        fault = f"row {row}: got {len(fields)} columns, expected {width}"
-        require(len(fields) == width, f"{file}: {fault}")
+        got = len(fields)
+        require(f"{file}: row {row}", got == width, f"got {got} columns, expected {width}")
     return lines
 
 
@@ -137,18 +136,18 @@ def _words(file: Path, name: str, values: list[str]) -> list[str]:
     """The words of a column, in order, if they can be categories; none where it holds numbers."""
     found, where = sorted({*values} - _BLANKS), f"{file}: column {shown(name)}"
     remedy = f"leave the column out with {d.KEY}.drop: [{name}]"
-    require(found, f"{where} is blank in every row; {remedy}")
+    require(file, found, f"column {shown(name)} is blank in every row; {remedy}")
     if not (words := [word for word in found if _number(word) is None]):
         return []
     first, few = shown(words[0]), len(found) <= _FEW_WORDS
     fault = f"got {first} among {len(found) - len(words)} different numbers; leave the field blank "
     fault += f"where the number is not known, or {remedy}"
-    require(few or 2 * len(words) >= len(found), f"{where}: {fault}")
+    require(where, few or 2 * len(words) >= len(found), fault)
     filled = sum(value not in _BLANKS for value in values)
     fault = f"got {len(found)} different words such as {first} in {filled} rows, expected numbers "
     fault += f"without unit or currency, or at most {_MAX_WORDS} words that come again; {remedy}"
     again = 2 * len(found) <= filled and len(found) <= _MAX_WORDS
-    require(few or again, f"{where}: {fault}")
+    require(where, few or again, fault)
     return found
 
 
@@ -182,7 +181,7 @@ def _labels(table: _Table, name: str) -> d.Array:
     values = table.columns[name]
     for row, value in zip(table.rows, values, strict=True):
         blank = value in _BLANKS - {"None"}  # which may well be a class
-        require(not blank, f"{table.file}: row {row}: the label is blank; leave such rows out")
+        require(f"{table.file}: row {row}", not blank, "the label is blank; leave such rows out")
     words, different = [x for x in values if _number(x) is None], len({*values})
     if not words and not any(value.isdecimal() and len(value) > _DIGITS for value in values):
         return np.array([float(value) for value in values])
@@ -190,7 +189,7 @@ def _labels(table: _Table, name: str) -> d.Array:
     fault = f"got {different} different labels such as {first} in {len(values)} rows, expected "
     fault += "classes, or numbers such as 1234.5, without currency, unit or marks for thousands"
     few = different <= _MAX_WORDS or 2 * different <= len(values)
-    require(few, f"{table.file}: column {shown(name)}: {fault}")
+    require(f"{table.file}: column {shown(name)}", few, fault)
     return np.array(values)
 
 

@@ -76,30 +76,28 @@ class Data:
     def __post_init__(self) -> None:
         name, count = self.name, 2 if self.labels is None else len(self.labels)
         both = (self.x_test is None) == (self.y_test is None)
-        require(count > 1, f"{name}: got {count} class, expected at least 2")
-        require(both, f"{name}: test inputs and test labels must come together")
+        require(name, count > 1, f"got {count} class, expected at least 2")
+        require(name, both, "test inputs and test labels must come together")
         wanted = torch.float32 if self.pixels is None else torch.uint8
         for part, x, y in ("training", self.x, self.y), ("test", self.x_test, self.y_test):
             if x is None or y is None:
                 continue
-            where, ours, theirs = f"{name}: {part}", tuple(self.x.shape[1:]), tuple(x.shape[1:])
-            shapes = f"shape {tuple(x.shape)} and labels {tuple(y.shape)}"
+            ours, theirs = tuple(self.x.shape[1:]), tuple(x.shape[1:])
             fits = x.ndim > 1 and 0 < len(x) == len(y)
-            fault = f"inputs have {shapes}; expected (rows, ...) and as many labels"
-            require(fits, f"{where} {fault}")
+            got = f"{part} inputs have shape {tuple(x.shape)} and labels {tuple(y.shape)}"
+            require(name, fits, f"{got}; expected (rows, ...) and as many labels")
             fault = f"a test row has shape {theirs}, a training row {ours}; they must agree"
-            require(ours == theirs, f"{name}: {fault}")
-            require(x.dtype == wanted, f"{where} inputs are {x.dtype}, expected {wanted}")
+            require(name, ours == theirs, fault)
+            require(name, x.dtype == wanted, f"{part} inputs are {x.dtype}, expected {wanted}")
             finite = torch.isfinite(x).all()
-            require(finite, f"{where} inputs hold nan or inf, expected finite numbers")
+            require(name, finite, f"{part} inputs hold nan or inf, expected finite numbers")
             if self.labels is None:
                 right = y.dtype == torch.float32 and torch.isfinite(y).all()
-                require(right, f"{where} labels must be finite float32 numbers")
+                require(name, right, f"{part} labels must be finite float32 numbers")
             else:
                 right = y.dtype == torch.int64 and y.ndim == 1 and y.min() >= 0 and y.max() < count
-                got = f"{y.dtype} from {y.min()} to {y.max()}"
-                fault = f"classes are {got}, expected torch.int64 from 0 to {count - 1}"
-                require(right, f"{where} {fault}")
+                got = f"{part} classes are {y.dtype} from {y.min()} to {y.max()}"
+                require(name, right, f"{got}, expected torch.int64 from 0 to {count - 1}")
 
     @property
     def spec(self) -> DataSpec:
@@ -132,8 +130,8 @@ def reading(file: object, what: str, how: str = "") -> Iterator[None]:
 
 def check_memory(name: str, needed: float, max_gib: float) -> None:
     """Raise DataError when `needed` bytes are more than the options allow."""
-    got = f"{name}: needs {needed / 2**30:.3g} GiB of memory"
-    require(needed <= max_gib * 2**30, f"{got}, expected at most {max_gib:g} ({KEY}.max_gib)")
+    got = f"needs {needed / 2**30:.3g} GiB of memory, expected at most {max_gib:g}"
+    require(name, needed <= max_gib * 2**30, f"{got} ({KEY}.max_gib)")
 
 
 def kept_rows(count: int, rows: int | None) -> NDArray[np.int64]:
@@ -161,13 +159,13 @@ def table_data(
     """
     parts = [part if at % 2 else _numbers(name, part) for at, part in enumerate(arrays)]
     x, y, x_test, y_test = [*parts, None, None][:4]
-    require(len(x) == len(y), f"{name}: {len(x)} rows but {len(y)} labels, expected as many")
+    require(name, len(x) == len(y), f"{len(x)} rows but {len(y)} labels, expected as many")
     codes, codes_test, found = encode_labels(name, y, y_test, task)
     if task == "auto" and labels is None:
         notes += _label_notes(y, classes=found is not None)
     if share := options.test_share:
         fault = f"it has test rows of its own, so {KEY}.test_share must be 0, got {share:g}"
-        require(x_test is None, f"{name}: {fault}")
+        require(name, x_test is None, fault)
         held = min(max(1, round(share * len(x))), len(x) - 1)
         order = np.random.default_rng(_SPLIT_SEED).permutation(len(x))
         train, test = np.sort(order[held:]), np.sort(order[:held])
@@ -238,26 +236,26 @@ def encode_labels(
     """Labels as classes counted from 0 with their names, or as numbers to predict (names None)."""
     parts = [y] if y_test is None else [y, y_test]
     finite = all((np.abs(part) < LARGEST).all() for part in parts if part.dtype.kind == "f")
-    require(all(part.size for part in parts), f"{name}: there are no rows")
-    require(finite, f"{name}: labels hold nan or inf, or more than 3e38, expected numbers")
+    require(name, all(part.size for part in parts), "there are no rows")
+    require(name, finite, "labels hold nan or inf, or more than 3e38, expected numbers")
     if task != "regression" and all(map(_is_one_hot, parts)):
         parts = [part.argmax(axis=1) for part in parts]
     names: Labels = None
     if task == "regression" or (task == "auto" and not _looks_like_classes(parts[0])):
-        fault = f"labels are text ({shown(str(y.flat[0]))}), expected numbers"
-        require(np.issubdtype(y.dtype, np.number), f"{name}: {fault}")
+        text, first = not np.issubdtype(y.dtype, np.number), shown(str(y.flat[0]))
+        require(name, not text, f"labels are text ({first}), expected numbers")
         codes = [part.astype(np.float32) for part in parts]
     else:
         parts = [part[:, 0] if part.shape[1:] == (1,) else part for part in parts]
-        require(parts[0].ndim == 1, f"{name}: classes have shape {y.shape}, expected one per row")
+        require(name, parts[0].ndim == 1, f"classes have shape {y.shape}, expected one per row")
         values = np.unique(parts[0])
-        fault = f"{len(values)} different labels, expected at most {_MAX_CLASSES} classes"
-        remedy = f"for numbers to predict set {KEY}.task: regression"
-        require(len(values) <= _MAX_CLASSES, f"{name}: {fault}; {remedy}")
+        fault = f"{len(values)} different labels, expected at most {_MAX_CLASSES} classes; for "
+        fault += f"numbers to predict set {KEY}.task: regression"
+        require(name, len(values) <= _MAX_CLASSES, fault)
         codes = [np.searchsorted(values, part).clip(max=len(values) - 1) for part in parts]
         unknown = "".join(_names(parts[-1][values[codes[-1]] != parts[-1]][:1]))
         fault = f"the test rows have the label {unknown}, which no training row has"
-        require(not unknown, f"{name}: {fault}")
+        require(name, not unknown, fault)
         names = _names(values)
     train, *test = map(torch.from_numpy, codes)
     return train, test[0] if test else None, names

@@ -77,8 +77,8 @@ def image_folder(options: ImageFolder) -> Data:
         ) from None
     codes = sources[0].class_to_idx
     unknown = {name for part in sources for name in part.classes} - set(codes)
-    fault = f"has the class {min(unknown, default='')}, which the training rows lack"
-    require(not unknown, f"{tests}: {fault}")
+    unlike = min(unknown, default="")
+    require(tests, not unknown, f"has the class {unlike}, which the training rows lack")
     check_memory(root.name, sum(map(len, sources)) * channels * side**2, options.max_gib)
     parts: list[Part] = []
     for part in sources:
@@ -98,14 +98,14 @@ def image_folder(options: ImageFolder) -> Data:
 def _picture(path: str, size: int, mode: str) -> Array:
     """The pixels of a picture, in the size and the colours that are wanted."""
     Image: Any = need("PIL.Image", "vision", "reading pictures", "Pillow")
-    require(os.path.isfile(path), f"{path}: it is no regular file")  # a pipe would be waited for
+    require(path, os.path.isfile(path), "it is no regular file")  # a pipe would be waited for
     with reading(path, "a picture"), warnings.catch_warnings():
         # The size is checked below, before any pixel is decoded.
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         with Image.open(path, formats=_FORMATS) as image:
             width, height = image.size
             fault = f"{width} x {height} pixels, expected at most {_MAX_PIXELS} in all"
-            require(width * height <= _MAX_PIXELS, f"{path}: {fault}")
+            require(path, width * height <= _MAX_PIXELS, fault)
             if image.mode.startswith("I"):  # sixteen bits, of which Pillow would keep the lowest
                 image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
             return np.array(image.convert(mode).resize((size, size), Image.Resampling.BILINEAR))
