@@ -74,13 +74,14 @@ def _checked(layers: Iterable[Layer], top: str) -> Experiment:
     def merged(below: Any, above: Mapping[str, Any], source: str, at: Keys) -> dict[str, Any]:
         found = dict(below)
         for key, value in above.items():
-            path, old = (*at, key), found.get(key)
-            sources[path] = source
+            sources[path := (*at, key)] = source
             if isinstance(value, Mapping):
-                kinds = KINDS.get(path)
-                old = kinds.opened(old) if kinds else old
-                name = kinds.key if kinds else ""
-                same = isinstance(old, Mapping) and value.get(name, old.get(name)) == old.get(name)
+                old: Any = found.get(key)
+                if kinds := KINDS.get(path):
+                    old = kinds.opened(old)
+                same = isinstance(old, Mapping)
+                if kinds and same:
+                    same = value.get(kinds.key, old.get(kinds.key)) == old.get(kinds.key)
                 value = merged(old if same else {}, value, source, path)
             found[key] = value
         return found
