@@ -37,7 +37,8 @@ def claim(folder: Path, experiment: Experiment, *, fresh: bool = False) -> Calla
 
     fresh: remove an earlier run first, whichever it was; files of other names stay.
     """
-    values, fault, wanted = experiment.to_dict(), "", "an empty or new folder, or one of a run"
+    values, fault = experiment.to_dict(), ""
+    wanted = "an empty or new folder, or one of an earlier run"
     try:
         new, ours = not folder.exists(), (folder / CONFIG).is_file()
         before = (folder / CONFIG).read_bytes() if ours else b""
