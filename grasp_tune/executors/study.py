@@ -1,15 +1,12 @@
 """A study as the log that all processes of a sweep share: which trial holds a task, how it ended.
 
-Each trial has a label with its task and the number of the attempt, the turn. Two processes may want
-the same task at once. If we create the trials, they have their labels from the start, and storages
-number trials in the order in which they become visible: the first one holds the task, the other
-one ends. If Optuna creates a trial, its label is written later. The process then reads all trials
-again, and takes another task if another trial has the same label; the later one of two always sees
-the earlier. How a task ended is written on its trial. All processes read the same trials, so their
-searches make the same decisions.
+Each trial has a label with its task and the number of the attempt, the turn. If two processes want
+a task at once, the first trial with its label holds it: a trial that we create has its label from
+the start; one that Optuna creates gets it later, and its process then reads all trials again. All
+processes read the same trials, so their searches make the same decisions.
 
-This uses Optuna's storage directly, because the public interface has neither system attributes nor
-trials with attributes from the start.
+This uses Optuna's storage directly: the public interface has no system attributes, nor trials with
+attributes from the start.
 """
 
 import contextlib
@@ -30,7 +27,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from grasp_tune.core.choice import best_seen
-from grasp_tune.core.errors import CheckpointError, GraspError, InputError, SearchError
+from grasp_tune.core.errors import CheckpointError, InputError, SearchError
 from grasp_tune.core.records import Json, decode, encode, fingerprint
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import Outcome, TrainOutcome
@@ -58,11 +55,10 @@ MARKS = 8  # points of a training curve that are reported, because each costs a 
 
 def label_of(trial: FrozenTrial | optuna.Trial) -> dict[str, Any]:
     """Return a trial's label, or an empty dict for trials that are not ours."""
-    label = trial.user_attrs.get(TASK)
+    label: Any = trial.user_attrs.get(TASK)
     # Optuna's retries inherit the attributes of the failed trial, including its number.
-    if isinstance(label, dict) and label.get("trial", trial.number) == trial.number:
-        return label
-    return {}
+    ours = isinstance(label, dict) and label.get("trial", trial.number) == trial.number
+    return label if ours else {}
 
 
 def show_trial(study: Study, trial: FrozenTrial, shown: dict[str, Json]) -> None:
@@ -111,8 +107,7 @@ def set_study_json(study: Study, key: str, value: Json) -> None:
 def study_json(study: Study, key: str, wanted: Json = None) -> Json:
     """Return what `set_study_json` wrote; if there is nothing, write `wanted` first.
 
-    If two processes write at the same time, one wins, and both return its value, because they read
-    it again. Later processes find a value and do not write.
+    If two processes write at the same time, one wins, and both return its value: they read again.
     """
     try:
         found = _get_json(study._storage.get_study_user_attrs(study._study_id), key)
@@ -132,8 +127,7 @@ def spec_on(study: Study, wanted: SweepSpec | None = None) -> SweepSpec | None:
         return None
     # The user's own optimizer is not called here, so a type with its name is enough.
     module, own, name = (base := data["method"].get("base") or "").partition(":")
-    bases = {base: type(name, (), {"__module__": module})} if own else {}
-    return SweepSpec.from_dict(data, bases)
+    return SweepSpec.from_dict(data, {base: type(name, (), {"__module__": module})} if own else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +146,8 @@ class Timing:
         """Return the heartbeat settings of the study's storage, or our defaults if it has none."""
         storage = study._storage
         every = getattr(storage, "get_heartbeat_interval", lambda: None)()
-        if every is None:
-            return cls()
         grace = getattr(getattr(storage, "_backend", storage), "grace_period", None)
-        return cls(float(every), float(grace or 2 * every))
+        return cls() if every is None else cls(float(every), float(grace or 2 * every))
 
 
 class StudyLog:
@@ -208,17 +200,15 @@ class StudyLog:
     @property
     def origin(self) -> str | None:
         """The digest of the start point in the outcomes so far, None if there are no outcomes."""
-        known = map(self.outcome, self.holders)
-        return next((outcome.origin for outcome in known if outcome is not None), None)
+        return next((found.origin for found in map(self.outcome, self.holders) if found), None)
 
     def outcome(self, trial: FrozenTrial) -> Outcome | None:
         """Return the outcome on a trial that has ended, None if there is none."""
         if trial.number not in self._outcomes and trial.state.is_finished():
             try:
                 found = _get_json(trial.system_attrs, OUTCOME)
-                known = None if found is None else decode(Outcome, found)
-                self._outcomes[trial.number] = known
-            except (ValueError, GraspError) as error:
+                self._outcomes[trial.number] = found and decode(Outcome, found)
+            except ValueError as error:
                 words = f"trial {trial.number} has no readable outcome: {error}"
                 raise SearchError(words) from None
         return self._outcomes.get(trial.number)
@@ -261,11 +251,11 @@ class StudyLog:
 
     def _holder(self, key: str) -> FrozenTrial | None:
         """Return the trial that holds a task in its current turn, None if there is none."""
-        while True:
-            trial = next(iter(self._bearers.get((key, self._turns[key]), ())), None)
-            if trial is None or not trial.state.is_finished() or self.ended(trial) is not None:
-                return trial
+        while bearers := self._bearers.get((key, self._turns[key])):
+            if not bearers[0].state.is_finished() or self.ended(bearers[0]) is not None:
+                return bearers[0]
             self._turns[key] += 1
+        return None
 
     def last_trial(self, key: str) -> FrozenTrial:
         """Return the trial of a task that ended without a fault."""
@@ -276,11 +266,11 @@ class StudyLog:
         now = time.monotonic()
         for trial in self.running():
             beat, label = trial.system_attrs.get(BEAT), label_of(trial)
-            before, since = self._beats.get(trial.number, (beat, now))
-            since = since if before == beat else now
-            self._beats[trial.number] = beat, since
+            if self._beats.get(trial.number, ("", now))[0] != beat:
+                self._beats[trial.number] = beat, now
+            silence = now - self._beats[trial.number][1]
             worker = label["worker"]  # empty for `study.ask`: then nobody can tell
-            if worker and (now - since > self.timing.grace or files.is_dead(worker)):
+            if worker and (silence > self.timing.grace or files.is_dead(worker)):
                 if end_trial(self.study, trial._trial_id, TrialState.FAIL):
                     logger.warning("the worker of %s is gone: it is run again", label["task"])
                 return True
