@@ -1,9 +1,9 @@
 """A study as the log that all processes of a sweep share: which trial holds a task, how it ended.
 
-Each trial has a label with its task and the number of the attempt, the turn. If two processes want
-a task at once, the first trial with its label holds it: a trial that we create has its label from
-the start; one that Optuna creates gets it later, and its process then reads all trials again. All
-processes read the same trials, so their searches make the same decisions.
+Each trial has a label with its task. If two processes want a task at once, the first trial with its
+label holds it: a trial that we create has its label from the start; one that Optuna creates gets it
+later, and its process then reads all trials again. All processes read the same trials, so their
+searches make the same decisions.
 
 This uses Optuna's storage directly: the public interface has no system attributes, nor trials with
 attributes from the start.
@@ -15,10 +15,10 @@ import logging
 import math
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import optuna
@@ -164,34 +164,33 @@ class StudyLog:
         self.study, self.storage = study, study._storage
         self.sweep = fingerprint(spec.to_dict(), study.study_name)
         self.timing = timing or Timing.of(study)
-        self._bearers: dict[tuple[str, int], list[FrozenTrial]] = {}  # by task and turn
+        self._trials: dict[str, list[FrozenTrial]] = {}  # task id -> those that held it
         self._outcomes: dict[int, Outcome | None] = {}  # by trial number; each is read once
         self._wanted: dict[str, Any] = {}  # tasks whose end has not been reported yet, by id
-        self._turns: Counter[str] = Counter()  # task id -> its current turn
+        self._told = set[int]()  # the numbers of the trials whose end has been reported
         self._beats: dict[int, tuple[object, float]] = {}  # by trial: last heartbeat, and its time
         self.refresh()
 
     def refresh(self) -> None:
-        self._bearers = {}
+        self._trials = {}
         # Not `study.get_trials`, which may miss the last write, and which some pruners filter.
         for trial in self.storage.get_all_trials(self.study._study_id, deepcopy=False):
             label = label_of(trial)
             if label.get("sweep") == self.sweep and label["task"]:
-                self._bearers.setdefault((label["task"], label["turn"]), []).append(trial)
+                self._trials.setdefault(label["task"], []).append(trial)
 
     @property
-    def holders(self) -> list[FrozenTrial]:
-        """The trials that hold a task; if several have the same label, the first of them."""
-        return [bearers[0] for bearers in self._bearers.values()]
+    def trials(self) -> list[FrozenTrial]:
+        return list(chain.from_iterable(self._trials.values()))
 
     def running(self) -> list[FrozenTrial]:
-        return [trial for trial in self.holders if not trial.state.is_finished()]
+        return [trial for trial in self.trials if not trial.state.is_finished()]
 
     @property
     def calls(self) -> int:
         """The oracle calls of all tasks that ended or failed, as far as their trials say."""
         total = 0
-        for trial in self.holders:
+        for trial in self.trials:
             if trial.state.is_finished():
                 said = {**trial.system_attrs, **trial.user_attrs}.get(CALLS, 0)
                 total += int(said) if (found := self.outcome(trial)) is None else found.calls
@@ -200,7 +199,7 @@ class StudyLog:
     @property
     def origin(self) -> str | None:
         """The digest of the start point in the outcomes so far, None if there are no outcomes."""
-        return next((found.origin for found in map(self.outcome, self.holders) if found), None)
+        return next((found.origin for found in map(self.outcome, self.trials) if found), None)
 
     def outcome(self, trial: FrozenTrial) -> Outcome | None:
         """Return the outcome on a trial that has ended, None if there is none."""
@@ -231,35 +230,32 @@ class StudyLog:
         self._wanted[task.id] = task
 
     def unclaimed(self) -> list[Any]:
-        return [task for task in self._wanted.values() if self._holder(task.id) is None]
+        return [task for task in self._wanted.values() if not self._holders(task.id)]
 
-    def heard(self, key: str) -> None:
-        """Mark a task's end as known to the caller, so that `news` does not report it."""
+    def heard(self, number: int, key: str) -> None:
+        """Mark the end of a trial and its task as known to the caller: `news` leaves it out."""
+        self._told.add(number)
         self._wanted.pop(key, None)
-        self._turns[key] += 1
 
     def news(self) -> list[tuple[Any, Any]]:
         """Return the tasks that have ended since, in the order of trials: the same everywhere."""
         self.refresh()
         found: dict[int, tuple[Any, Any]] = {}
         for task in list(self._wanted.values()):
-            trial = self._holder(task.id)
-            if trial is not None and (how := self.ended(trial)) is not None:
-                found[trial.number] = task, how
-                self.heard(task.id)
+            while (holders := self._holders(task.id)) and holders[0].state.is_finished():
+                self._told.add(number := holders[0].number)
+                if (how := self.ended(holders[0])) is not None:
+                    found[number] = self._wanted.pop(task.id), how
+                    break
         return [found[number] for number in sorted(found)]
 
-    def _holder(self, key: str) -> FrozenTrial | None:
-        """Return the trial that holds a task in its current turn, None if there is none."""
-        while bearers := self._bearers.get((key, self._turns[key])):
-            if not bearers[0].state.is_finished() or self.ended(bearers[0]) is not None:
-                return bearers[0]
-            self._turns[key] += 1
-        return None
+    def _holders(self, key: str) -> list[FrozenTrial]:
+        """Return the trials that hold a task now: the first one does, any others give it back."""
+        return [trial for trial in self._trials.get(key, ()) if trial.number not in self._told]
 
     def last_trial(self, key: str) -> FrozenTrial:
-        """Return the trial of a task that ended without a fault."""
-        return self._bearers[key, self._turns[key] - 1][0]
+        """Return the last trial of a task whose end has been reported."""
+        return [trial for trial in self._trials[key] if trial.number in self._told][-1]
 
     def end_silent(self) -> bool:
         """End one trial whose worker is dead or silent, and return whether there was one."""
@@ -310,7 +306,7 @@ class StudyLog:
         key = "" if task is None else task.id
         more = {} if task is None else {"phase": task.phase, "budget": task.calls}
         label = {"sweep": self.sweep, "worker": files.process_name(), "task": key}
-        return {TASK: {**label, "turn": self._turns[key]}, "task": key, **more}
+        return {TASK: {**label, "turn": len(self._trials.get(key, ()))}, "task": key, **more}
 
     def claim(self, task: Any, parameters: dict[str, Any]) -> int | None:
         """Return the id of a new trial that holds the task, None if another process was faster."""
@@ -323,8 +319,9 @@ class StudyLog:
         )
         trial_id = self.storage.create_new_trial(self.study._study_id, template)
         self.refresh()
-        if self._bearers[task.id, self._turns[task.id]][0]._trial_id == trial_id:
+        if self._holders(task.id)[0]._trial_id == trial_id:
             return trial_id
+        self.storage.set_trial_user_attr(trial_id, TASK, {})
         end_trial(self.study, trial_id, TrialState.PRUNED)
         return None
 
@@ -336,7 +333,7 @@ class StudyLog:
             shown[TASK]["worker"] = ""
         show_trial(self.study, trial, shown)
         self.refresh()
-        if task is None or len(self._bearers[task.id, self._turns[task.id]]) == 1:
+        if task is None or len(self._holders(task.id)) == 1:
             return True
         return not self.take(trial, None)
 

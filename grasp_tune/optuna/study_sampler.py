@@ -100,7 +100,7 @@ class Assignments(Ledger):
         held.living.close()
         if how is not None:
             with self._lock:
-                self.log.heard(held.task)
+                self.log.heard(number, held.task)
                 self.ended(held.task, how)
 
     def learn(self) -> "Assignments":

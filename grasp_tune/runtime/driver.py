@@ -1,11 +1,9 @@
-"""The driver of all sweeps: ask, submit, tell, persist.
+"""The driver of all sweeps: ask, submit, tell, persist, for every executor in the same way.
 
-For every executor in the same way, it decides what the end of a task means for the search and when
-the state is written. Frameworks with their own loop, such as Ray Tune, use its `Ledger`.
+Frameworks with their own loop, such as Ray Tune, use its `Ledger`.
 """
 
 import contextlib
-import inspect
 import logging
 import math
 import os
@@ -244,10 +242,9 @@ class Driver(Ledger):
                 if not self._fits():
                     raise CheckpointError("the chosen point is lost; the hard cap allows no more")
                 try:
-                    how: Ended = worker.run(task)
+                    self.ended(task.id, worker.run(task))
                 except CheckpointError as error:
-                    how = error
-                self.ended(task.id, how)
+                    self.ended(task.id, error)
 
     def watch(self) -> None:
         """Show progress and check the time after an oracle call of this thread."""
@@ -323,7 +320,7 @@ def run_sweep(
     with (
         contextlib.closing(reporter),
         open_folder(out, store, calls) as folder,
-        _signals(),
+        _sigterm(),
         folder.deadline(minutes) as deadline,
     ):
         if hard_cap and folder.lock.crashed:
@@ -357,8 +354,8 @@ def run_sweep(
 
 
 @contextlib.contextmanager
-def _signals() -> Iterator[None]:
-    """Turn SIGTERM and Ctrl-C into exceptions, so that the state is saved."""
+def _sigterm() -> Iterator[None]:
+    """Turn SIGTERM into an exception, so that the state is saved."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -366,17 +363,8 @@ def _signals() -> Iterator[None]:
     def stop(number: int, frame: object) -> None:
         raise Stopped("stopped by SIGTERM")
 
-    interrupt, before = signal.getsignal(signal.SIGINT), dict[int, Any]()
-    # Ray Tune leaves a handler behind that would swallow the first Ctrl-C; it holds the user's.
-    while getattr(interrupt, "__module__", "") == "ray.tune.tune":
-        kept = inspect.getclosurevars(interrupt).nonlocals  # type: ignore[arg-type]
-        interrupt = kept.get("original_handler", signal.default_int_handler)
+    before = signal.signal(signal.SIGTERM, stop)
     try:
-        before[signal.SIGTERM] = signal.signal(signal.SIGTERM, stop)
-        if interrupt is not signal.getsignal(signal.SIGINT):
-            before[signal.SIGINT] = signal.signal(signal.SIGINT, interrupt)
         yield
-    finally:
-        for number, handler in before.items():
-            # None: the handler was not set from Python and cannot be restored.
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+    finally:  # None: the handler was not set from Python and cannot be restored
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
