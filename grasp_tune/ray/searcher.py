@@ -219,13 +219,14 @@ class GraspSearcher(TuneSearcher):
         self.ledger.hear(trial_id, result)
 
     def done(self, trial_id: str, result: dict[str, Any]) -> None:
-        who = "the function" if self._function else "stop: it"
-        words = "leave `stop` out: the budget ends trials, and time_budget_s the run"
-        if self._function:
-            words = "take grasp_tune.ray.optimizer(model), loop until opt.done, leave `stop` out"
-            words += "; if it needs a learning rate, use GraspSearcher.for_step(budget)"
-        if (task := self.ledger.task_of(trial_id)) is not None:
-            raise InputError(f"{who} ended trial {trial_id} in the middle of {task}: {words}")
+        if (task := self.ledger.task_of(trial_id)) is None:
+            return
+        if not self._function:
+            words = "leave `stop` out: the budget ends trials, and time_budget_s the run"
+            raise InputError(f"stop: it ended trial {trial_id} in the middle of {task}; {words}")
+        words = "take grasp_tune.ray.optimizer(model), loop until opt.done, and leave `stop` out"
+        other = "if it needs a learning rate, use GraspSearcher.for_step(budget)"
+        raise InputError(f"the function ended in the middle of {task}: {words}; {other}")
 
     @property
     def spec(self) -> SweepSpec:
@@ -281,9 +282,8 @@ class PlanSearcher(TuneSearcher):
         window: int = 1,
     ) -> None:
         expect(mode in ("min", "max", None), "mode", repr(mode), "'min' or 'max'")
-        given = f"{parameter!r}, {budget_key!r}"
-        fine = len({parameter, budget_key, CELL}) == 3
-        expect(fine, "parameter, budget_key", given, f"two names besides {CELL!r}")
+        if len({parameter, budget_key, CELL}) < 3:
+            raise InputError(f"parameter, budget_key: {parameter!r}, {budget_key!r} are taken")
         self._parameter, self._budget_key, self._count = parameter, budget_key, count
         cells = Cells.of(plan, budget, resume, longer=True)
         self._resume, self.plan = resume and plan is None, cells.plan

@@ -121,13 +121,13 @@ class ProgressReporter(Reporter):
         self._logged = clock()
 
     def update(self, progress: Progress, calls: int) -> None:
-        same, word = progress.phase == self._phase, WORDS[progress.phase]
+        same = progress.phase == self._phase
         super().update(progress, calls)
         # At the end the same number as in the result; a search may not need all calls.
         done = progress.calls if progress.phase == "done" else min(calls, progress.budget)
         line = progress_line(progress, done)
         if not self._bar.tasks:  # calls of earlier processes do not count towards the speed
-            self._bar.add_task(word, total=progress.budget, completed=done)
+            self._bar.add_task(line, total=progress.budget, completed=done)
             if self._live:
                 self._bar.start()
         (task,) = self._bar.tasks

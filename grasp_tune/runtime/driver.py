@@ -223,11 +223,12 @@ class Driver(Ledger):
         tensors = self._place(worker)
         self.settle(self.folder.calls.total)
         self.show(every=0.0)
-        build, known = partial(problem.build, self.search.spec.seed), dict[str, Any]()
+        found = Result.of(self.search, tensors, partial(problem.build, self.search.spec.seed))
+        usage, measured = self.folder.sharing.reading(), problem.metric_name
         if self.search.choice is not None:  # otherwise scores are training losses
-            known = {"validation": problem.validation_rows, "metric": problem.choice_metric}
-        known |= {"usage": self.folder.sharing.reading(), "measured": problem.metric_name}
-        return replace(Result.of(self.search, tensors, build), **known)
+            rows, metric = problem.validation_rows, problem.choice_metric
+            found = replace(found, validation=rows, metric=metric)
+        return replace(found, usage=usage, measured=measured)
 
     def _place(self, worker: Worker) -> Tensors:
         """Return the tensors of the chosen point; if they are unreadable, make them again here."""
@@ -305,12 +306,10 @@ def run_sweep(
 ) -> Result:
     """Return the result of a sweep after running it with an executor.
 
-    problem, spec: what is trained, and everything that decides the sweep.
     executor: creates the executor from the sweep's folder and a function that creates workers.
     out: the sweep's folder; if it has a state, the sweep continues from it.
     store, calls: where checkpoints are saved and oracle calls are counted, if not in `out`.
     bases: the user's own optimizers by name.
-    progress: whether to show progress, or the reporter that does.
     minutes: a time limit, after which the sweep ends with its best point so far.
     hard_cap: count repeated calls towards the budget too, and end with the best point so far.
     again: how often a task whose worker died is restarted before it counts as failed.
@@ -327,9 +326,8 @@ def run_sweep(
             time.sleep(ORPHANS)
         driver = Driver(spec, folder, reporter, hard_cap, again)
         driver.deadline = deadline
-        make_worker = WorkerFactory(
-            problem, spec.seed, folder.store, bases, folder.calls, driver.watch, origin
-        )
+        how = (problem, spec.seed, folder.store, bases, folder.calls, driver.watch, origin)
+        make_worker = WorkerFactory(*how)
         try:
             runner = executor(folder, make_worker)
             try:

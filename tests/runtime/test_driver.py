@@ -2,8 +2,6 @@
 
 import gc
 import itertools
-import os
-import signal
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
