@@ -12,6 +12,7 @@ from grasp_tune.core.records import Json, encode, record
 from grasp_tune.core.tasks import Arm, Outcome, ProbeOutcome, Score, TrainOutcome
 
 Kind = Literal["gradient", "value", "exact", "none"]
+UNSAMPLED = ("window", "partial", "stationary")  # ways to choose without fresh samples
 
 
 @record
@@ -95,12 +96,9 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What the theory says about a choice, with measured numbers in place of unknown ones.
+    """What the theory says about a choice, with measured numbers in place of unknown ones."""
 
-    `kind` "exact" is a choice by exact values, "none" one without fresh samples.
-    """
-
-    kind: Kind
+    kind: Kind  # "exact": by exact values; "none": without fresh samples
     candidates: int  # n, x0 among them
     samples: int  # M, fresh oracle calls per candidate, the fewest that the choice rests on
     delta: float  # probability that the bound fails
@@ -155,9 +153,8 @@ class Certificate:
             )
         scope = "The paper's theorem covers the search with the whole budget."
         if not self.covered:
-            scope = (
-                "The base optimizer or the choice is not the paper's: its theorem does not apply."
-            )
+            words = "The base optimizer or the choice is not the paper's"
+            scope = f"{words}: its theorem does not apply."
         elif not self.share:
             scope = "No part of the budget follows the paper's plan, so its theorem does not apply."
         elif self.share < 1.0:
@@ -176,15 +173,10 @@ def certify(choice: Choice, delta: float) -> Certificate:
     The largest noise among the candidates stands for its bound over all points.
     """
     scored = [row for row in choice.candidates if row.samples and math.isfinite(row.score)]
-    unsampled = choice.way in ("window", "partial", "stationary")
+    ways: dict[str, Kind] = {"exact": "exact", **dict.fromkeys(UNSAMPLED, "none")}
     finalists = [row for row in scored if not row.note and row.arm] or scored
+    samples = min((row.samples for row in finalists), default=0)
     spreads = [Tally(row.samples, row.score, row.square).variance for row in scored]
-    return Certificate(
-        kind="exact" if choice.way == "exact" else "none" if unsampled else choice.by,
-        candidates=max(1, len(scored)),
-        samples=min((row.samples for row in finalists), default=0),
-        delta=delta,
-        noise=max(filter(math.isfinite, spreads), default=None),
-        share=choice.share,
-        covered=choice.covered,
-    )
+    noise, n = max(filter(math.isfinite, spreads), default=None), max(1, len(scored))
+    kind = ways.get(choice.way, choice.by)
+    return Certificate(kind, n, samples, delta, noise, choice.share, choice.covered)
