@@ -198,7 +198,11 @@ class Budget:
 
     With `GraspSampler(..., resume=True)` a trial may continue an earlier one. `parent` is then the
     number of the trial whose checkpoint the objective loads, and calls are counted from `start`.
-    `parent` is None if the trial starts at x0. The arguments are those of `grasp_budget`.
+    `parent` is None if the trial starts at x0.
+
+    trial: the argument of the objective. If no cell was left for it, `TrialPruned` is raised.
+    per_step: oracle calls per optimizer step; 2 for UniXGrad.
+    calls: the budget of a trial that has no cell because its value was enqueued.
     """
 
     def __init__(self, trial: Trial, *, per_step: int = 1, calls: int | None = None) -> None:
@@ -242,14 +246,7 @@ class Budget:
         return bool(due)
 
 
-def grasp_budget(trial: Trial, *, per_step: int = 1, calls: int | None = None) -> Budget:
-    """Return the trial's oracle calls to loop over; the loop ends when they are spent.
-
-    trial: the argument of the objective. If no cell was left for it, `TrialPruned` is raised.
-    per_step: oracle calls per optimizer step; 2 for UniXGrad.
-    calls: the budget of a trial that has no cell because its value was enqueued.
-    """
-    return Budget(trial, per_step=per_step, calls=calls)
+grasp_budget = Budget  # as it reads in a loop: `for call in grasp_budget(trial)`
 
 
 def select(

@@ -58,13 +58,6 @@ def test_nan_survives_as_a_word() -> None:
     assert math.isnan(decode(Inner, {"word": "a", "number": "nan"}).number)
 
 
-def test_nan_equals_nan_in_a_record() -> None:
-    one, other = (Point(1, 2.0, float("nan")) for _ in range(2))
-    assert one == other != Point(1, 3.0, math.nan)
-    assert (one != other) is False
-    assert one != (1, 2.0, math.nan)
-
-
 @pytest.mark.parametrize(
     ("data", "words"),
     [
