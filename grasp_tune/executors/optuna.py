@@ -251,8 +251,8 @@ def write_choice(study: Study, result: Result, **more: object) -> None:
     chosen = {"candidate": encode(result.choice.chosen), "by": result.choice.by}
     certificate = result.certificate and result.certificate.to_dict()
     note = {**chosen, "calls": dict(result.calls), "certificate": certificate, **more}
-    if on_study.study_json(study, CHOICE) != note:
-        on_study.set_study_json(study, CHOICE, note)
+    if study.user_attrs.get(CHOICE) != note:
+        study.set_user_attr(CHOICE, note)
 
 
 class ArtifactCheckpoints(BlobStore):

@@ -10,12 +10,11 @@ attributes from the start.
 """
 
 import contextlib
-import json
 import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -47,7 +46,6 @@ LOST, ERROR, DIED = "lost checkpoint", "error", "died"
 SETTING = "grasp:spec"  # study: the sweep that runs on it
 CHOICE = "grasp:choice"  # study: the chosen candidate and its certificate
 
-PIECE = 30_000  # characters per value: some databases allow 64 KB
 SPAN = FloatDistribution(1e-300, 1e300, log=True)  # for a step size, radius or distance
 FRONT = 8  # processes pick at random among this many tasks, so that they rarely want the same one
 MARKS = 8  # points of a training curve that are reported, because each costs a write
@@ -86,47 +84,25 @@ def in_optimize(study: Study) -> bool:
     return bool(getattr(getattr(study, "_thread_local", None), "in_optimize_loop", False))
 
 
-def _put_json(put: Callable[[str, str], None], key: str, value: Json) -> None:
-    """Write a value as JSON, in pieces that fit every database, with an empty one at the end."""
-    text = json.dumps(value, separators=(",", ":"))
-    for at in reversed(range(0, len(text) + PIECE, PIECE)):  # the first comes last: then all exist
-        put(f"{key}:{at // PIECE}", text[at : at + PIECE])
-
-
-def _get_json(attributes: Mapping[str, Any], key: str) -> Json:
-    pieces: list[str] = []
-    while piece := attributes.get(f"{key}:{len(pieces)}"):
-        pieces.append(str(piece))
-    return json.loads("".join(pieces)) if pieces else None
-
-
-def set_study_json(study: Study, key: str, value: Json) -> None:
-    _put_json(partial(study._storage.set_study_user_attr, study._study_id), key, value)
-
-
-def study_json(study: Study, key: str, wanted: Json = None) -> Json:
-    """Return what `set_study_json` wrote; if there is nothing, write `wanted` first.
+def setting_on(study: Study, wanted: SweepSpec | None = None) -> Json:
+    """Return the specification on a study as JSON values; if there is none, write `wanted` first.
 
     If two processes write at the same time, one wins, and both return its value: they read again.
     """
-    try:
-        found = _get_json(study._storage.get_study_user_attrs(study._study_id), key)
-    except ValueError as error:
-        where = f"study {study.study_name}, {key}"
-        raise InputError(f"{where}: damaged, or not written by grasp_tune: {error}") from None
-    if found is None and wanted is not None:
-        set_study_json(study, key, wanted)
-        return study_json(study, key)
-    return found
+    known = study._storage.get_study_user_attrs(study._study_id)
+    if SETTING not in known and wanted is not None:
+        study._storage.set_study_user_attr(study._study_id, SETTING, wanted.to_dict())
+        return setting_on(study)
+    return known.get(SETTING)
 
 
 def spec_on(study: Study, wanted: SweepSpec | None = None) -> SweepSpec | None:
     """Return the sweep's specification on a study; if there is none, write and return `wanted`."""
-    data = study_json(study, SETTING, None if wanted is None else wanted.to_dict())
-    if data is None:
+    if (data := setting_on(study, wanted)) is None:
         return None
+    base = str(SweepSpec.checked(data)["method"].get("base") or "")
     # The user's own optimizer is not called here, so a type with its name is enough.
-    module, own, name = (base := data["method"].get("base") or "").partition(":")
+    module, own, name = base.partition(":")
     return SweepSpec.from_dict(data, {base: type(name, (), {"__module__": module})} if own else {})
 
 
@@ -157,7 +133,7 @@ class StudyLog:
     """
 
     def __init__(self, study: Study, spec: SweepSpec, timing: Timing | None = None) -> None:
-        if difference := spec.difference(study_json(study, SETTING, spec.to_dict())):
+        if difference := spec.difference(setting_on(study, spec)):
             words = f"the sweep on study {study.study_name!r} differs from this one: {difference}"
             more = ", or GraspSampler.from_study(study)" if isinstance(spec.schedule, Cells) else ""
             raise InputError(f"{words}; use a new study{more}")
@@ -205,7 +181,7 @@ class StudyLog:
         """Return the outcome on a trial that has ended, None if there is none."""
         if trial.number not in self._outcomes and trial.state.is_finished():
             try:
-                found = _get_json(trial.system_attrs, OUTCOME)
+                found = trial.system_attrs.get(OUTCOME)
                 self._outcomes[trial.number] = found and decode(Outcome, found)
             except ValueError as error:
                 words = f"trial {trial.number} has no readable outcome: {error}"
@@ -347,7 +323,7 @@ class StudyLog:
         elif isinstance(how, BaseException):
             write(FAULT, (ERROR, repr(how)[:2000]))
         else:
-            _put_json(write, OUTCOME, encode(how))
+            write(OUTCOME, encode(how))
             if isinstance(how, TrainOutcome) and len(how.segments) == 1:
                 points = [p for p in how.segments[0].curve if math.isfinite(p.loss)][::-1]
                 for point in reversed(points[:: max(1, -(-len(points) // MARKS))]):

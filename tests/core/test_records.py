@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.records import decode, encode
-from grasp_tune.core.tasks import Point
 
 
 @dataclass(frozen=True)
