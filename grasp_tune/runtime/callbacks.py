@@ -4,7 +4,7 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -55,7 +55,6 @@ class Reporter:
 
     def __init__(self, callbacks: Sequence[Callback] = ()) -> None:
         self._callbacks, self._phase, self._calls = list(callbacks), "", -1
-        self._heard = False  # whether any run was reported during the sweep
 
     def update(self, progress: Progress, calls: int) -> None:
         """Report the progress of the search; `calls` includes those of running tasks."""
@@ -69,21 +68,16 @@ class Reporter:
         """Report the curves of the runs that a task has trained."""
         if isinstance(outcome, TrainOutcome):
             for item in outcome.segments:
-                self._run(item.arm, ((point.call, point.loss) for point in item.curve))
+                curve = [(point.call, point.loss) for point in item.curve]
+                finite = [point for point in curve if math.isfinite(point[1])]
+                self._tell("on_run", item.arm, finite)
 
     def close(self) -> None:
         """Stop the display."""
 
     def finish(self, result: "Result") -> None:
-        """Report the end, and the runs if the backend has its own loop and reported none."""
-        if not self._heard:
-            for run in result.runs:
-                self._run(run.arm, [(call, loss) for call, loss, _ in run.curve])
+        """Report the result."""
         self._tell("on_end", result)
-
-    def _run(self, run: int, curve: Iterable[tuple[int, float]]) -> None:
-        self._heard, finite = True, [point for point in curve if math.isfinite(point[1])]
-        self._tell("on_run", run, finite)
 
     def _tell(self, event: str, *what: object) -> None:
         for callback in tuple(self._callbacks):

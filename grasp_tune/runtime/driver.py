@@ -60,7 +60,7 @@ class WorkerFactory:
     def __call__(self) -> Worker:
         add, watch = self.calls.counter(), self.watch
 
-        # Without a reference to the factory, which has one to the worker: until such a cycle is
+        # It does not refer to the factory, which refers to the worker: before such a cycle is
         # collected, every loader with worker processes takes ten seconds to end.
         def count(calls: int) -> None:
             add(calls)
