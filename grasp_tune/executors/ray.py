@@ -69,9 +69,9 @@ class RayBackend:
     def __post_init__(self) -> None:
         if self.workers is not None:
             whole("workers", self.workers)
-        needs = self.cpus_per_task, self.gpus_per_task
-        fine, words = min(needs) >= 0.0 < max(needs), "shares >= 0, not both 0"
-        expect(fine, "cpus_per_task, gpus_per_task", needs, words)
+        cpus, gpus = self.cpus_per_task, self.gpus_per_task
+        fine, words = min(cpus, gpus) >= 0.0 < max(cpus, gpus), "shares >= 0, not both 0"
+        expect(fine, "cpus_per_task, gpus_per_task", f"{cpus!r}, {gpus!r}", words)
 
     @property
     def needs(self) -> dict[str, float]:
