@@ -8,13 +8,14 @@ from typing import Literal
 from grasp_tune.core.checkpoint_keys import Key, place_of
 from grasp_tune.core.ensemble import Tally
 from grasp_tune.core.errors import InputError, whole
-from grasp_tune.core.records import Json, encode, record
+from grasp_tune.core.records import Json, encode
 from grasp_tune.core.tasks import Arm, Outcome, ProbeOutcome, Score, TrainOutcome
 
 Kind = Literal["gradient", "value", "exact", "none"]
+UNSAMPLED = ("window", "partial", "stationary")  # ways to choose without fresh samples
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Candidate:
     """A point that might have been returned, and what is known of it."""
 
@@ -37,7 +38,7 @@ class Candidate:
         return cls(key, arm.index, arm.base, arm.value, *end, note=note)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Choice:
     """The outcome of a whole search."""
 
@@ -95,12 +96,9 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What the theory says about a choice, with measured numbers in place of unknown ones.
+    """What the theory says about a choice, with measured numbers in place of unknown ones."""
 
-    `kind` "exact" is a choice by exact values, "none" one without fresh samples.
-    """
-
-    kind: Kind
+    kind: Kind  # "exact": by exact values; "none": without fresh samples
     candidates: int  # n, x0 among them
     samples: int  # M, fresh oracle calls per candidate, the fewest that the choice rests on
     delta: float  # probability that the bound fails
@@ -155,9 +153,8 @@ class Certificate:
             )
         scope = "The paper's theorem covers the search with the whole budget."
         if not self.covered:
-            scope = (
-                "The base optimizer or the choice is not the paper's: its theorem does not apply."
-            )
+            words = "The base optimizer or the choice is not the paper's"
+            scope = f"{words}: its theorem does not apply."
         elif not self.share:
             scope = "No part of the budget follows the paper's plan, so its theorem does not apply."
         elif self.share < 1.0:
@@ -176,15 +173,10 @@ def certify(choice: Choice, delta: float) -> Certificate:
     The largest noise among the candidates stands for its bound over all points.
     """
     scored = [row for row in choice.candidates if row.samples and math.isfinite(row.score)]
-    unsampled = choice.way in ("window", "partial", "stationary")
+    ways: dict[str, Kind] = {"exact": "exact", **dict.fromkeys(UNSAMPLED, "none")}
     finalists = [row for row in scored if not row.note and row.arm] or scored
+    samples = min((row.samples for row in finalists), default=0)
     spreads = [Tally(row.samples, row.score, row.square).variance for row in scored]
-    return Certificate(
-        kind="exact" if choice.way == "exact" else "none" if unsampled else choice.by,
-        candidates=max(1, len(scored)),
-        samples=min((row.samples for row in finalists), default=0),
-        delta=delta,
-        noise=max(filter(math.isfinite, spreads), default=None),
-        share=choice.share,
-        covered=choice.covered,
-    )
+    noise, n = max(filter(math.isfinite, spreads), default=None), max(1, len(scored))
+    kind = ways.get(choice.way, choice.by)
+    return Certificate(kind, n, samples, delta, noise, choice.share, choice.covered)

@@ -102,11 +102,9 @@ class _Variant:
             smallest = max(smallest + 1, found[1])
             found = attempt(smallest)
         if not isinstance(wanted, Plan):
-            raise BudgetTooSmall(
-                f"budget={budget} is too small for {self.name}: it does not reach {wanted[0]}; "
-                f"the smallest budget that works for these inputs is {smallest}",
-                smallest,
-            )
+            words = f"budget={budget} is too small for {self.name}: it does not reach {wanted[0]}"
+            advice = f"the smallest budget that works for these inputs is {smallest}"
+            raise BudgetTooSmall(f"{words}; {advice}", smallest)
         return found
 
     def probe_counts(self, budget: int) -> tuple[int, int]:
@@ -133,10 +131,9 @@ class _Variant:
     def _span(self, low: float, high: float) -> _Grid:
         """Return (low, high), all of whose grid points must be ordinary doubles, and N."""
         if not (sys.float_info.min <= low and high <= sys.float_info.max / 2.0):
-            raise PlanError(
-                f"the {self.quantity} would range from {low:.3g} to {high:.3g}, beyond what a "
-                "double holds; rescale the objective, or choose inputs nearer to 1"
-            )
+            words = f"the {self.quantity} would range from {low:.3g} to {high:.3g}"
+            advice = "rescale the objective, or choose inputs nearer to 1"
+            raise PlanError(f"{words}, beyond what a double holds; {advice}")
         low = min(low, high)
         return (low, high), bounds.geometric_count(low, high)
 
@@ -259,9 +256,8 @@ class Convex(_Variant):
         elif value is None:
             raise InputError("convex with option='universal' needs value, the mean value at x0")
         elif value < (floor := self.value_floor):
-            below = f"value={value!r} is below value_floor={floor!r}, so the floor is not a lower"
-            advice = f"give a value_floor of at most {value!r}"
-            raise InputError(f"{below} bound of the objective; {advice}")
+            words = f"value={value!r} is below value_floor={floor!r}, which is thus no lower bound"
+            raise InputError(f"{words}; give a value_floor of at most {value!r}")
         else:
             slope, least = value - self.value_floor, max(1.0, self.d_eps)
         return self._span(self.d_eps, bounds.distance_max(slope, budget, least, self.L_eps))
@@ -272,8 +268,7 @@ class ConvexFree(_Variant):
     r"""GRASP-C without a lower bound of the objective, Algorithm 4.
 
     Universal like `Convex(option="universal")`, with a coarser choice as the price. The grid
-    depends on the budget alone, so planning needs no measurement; what is given is still checked,
-    since a value that is not finite must stop the sweep.
+    depends on the budget alone, so planning needs no measurement.
 
     d_eps: $d_\epsilon$, any positive number.
     delta: the probability of failure in the certificate; nothing else depends on it.
@@ -344,12 +339,10 @@ def method_from_dict(data: Mapping[str, Json], base: Factory | None = None) -> M
     values = {key: item for key, item in values.items() if key in names or item is not None}
     if unknown := [key for key in values if key not in names]:
         raise InputError(f"{kind.name} has no inputs {unknown}; it has {names}")
-    if base is not None:
-        values["base"] = base
-    elif ":" in str(values.get("base")):
-        words = f"base={values['base']!r} was a function of one's own"
-        raise InputError(f"{words}; give it again: method_from_dict(data, base=...)")
-    return kind(**values)
+    if base is None and ":" in str(name := values.get("base")):
+        words = f"base={name!r} was a function of one's own; give it again"
+        raise InputError(f"{words}: method_from_dict(data, base=...)")
+    return kind(**(values if base is None else {**values, "base": base}))
 
 
 def one_of(name: str, given: object, choices: Collection[str]) -> str:

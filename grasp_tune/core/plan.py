@@ -45,10 +45,7 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Plan:
-    """Everything that will run, fixed before anything runs.
-
-    `str(plan)` is a table for people; `to_dict` is for files.
-    """
+    """Everything that will run, fixed before anything runs; `str(plan)` is a table of it."""
 
     method: Recipe  # the method and its inputs
     budget: int  # T, oracle calls allowed in all
@@ -123,14 +120,11 @@ class Plan:
     def table(self) -> str:
         """Return the plan as a table for people: the cells, then what everything costs."""
         low, high = self.range
-        head = [f"{self.method.name}: {self.quantity} from {low:.6g} to {high:.6g}"]
+        names = f"{'cell':>6}  {self.quantity:>12}  {'calls':>16}"
+        zero = "the gradient at x0 is zero: nothing to train, x0 is the answer"
         rows = [f"{cell.index:>6}  {cell.value:>12.6g}  {cell.budget:>16,}" for cell in self.cells]
         if (hidden := len(rows) - 2 * _SHOWN) > 0:
             rows[_SHOWN:-_SHOWN] = [f"{'...':>6}  {hidden} more cells"]
-        if self.stationary:
-            head.append("the gradient at x0 is zero: nothing to train, x0 is the answer")
-        else:
-            head.append(f"{'cell':>6}  {self.quantity:>12}  {'calls':>16}")
         if self.skipped:
             ends = dict.fromkeys((self.skipped[0].index, self.skipped[-1].index))
             rows.append(f"skipped, no call for one iteration: cells {'-'.join(map(str, ends))}")
@@ -143,14 +137,17 @@ class Plan:
             "exact": "(exact values, not counted)",
         }[self.ensemble]
         probe = f"({self.probe_gradients:,} gradients, {self.probe_values:,} values at x0)"
-        for name, calls, words in (
-            ("probe", self.probe_calls, probe),
-            ("training", self.training_calls, f"({len(self.cells)} cells)"),
-            ("choice", self.ensemble_calls, how),
-            ("total", self.total_calls, f"of {self.budget:,} oracle calls"),
-        ):
-            rows.append(f"{name:<8}  {calls:>16,}  {words}")
-        return "\n".join([*head, *rows])
+        return "\n".join(
+            [
+                f"{self.method.name}: {self.quantity} from {low:.6g} to {high:.6g}",
+                zero if self.stationary else names,
+                *rows,
+                f"probe     {self.probe_calls:>16,}  {probe}",
+                f"training  {self.training_calls:>16,}  ({len(self.cells)} cells)",
+                f"choice    {self.ensemble_calls:>16,}  {how}",
+                f"total     {self.total_calls:>16,}  of {self.budget:,} oracle calls",
+            ]
+        )
 
     __str__ = table
 

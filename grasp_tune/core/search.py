@@ -1,8 +1,7 @@
-"""The brain: says what to run next and learns what came out.
+"""The brain: a schedule's generator of rounds as ask and tell.
 
-A schedule's generator of rounds becomes ask and tell. The state is the outcomes by task id: feeding
-them to a fresh generator gives the same search again, so nothing can depend on the order in which
-tasks end.
+The state is the outcomes by task id: feeding them to a fresh generator gives the same search again,
+so nothing can depend on the order in which tasks end.
 """
 
 import logging
@@ -61,17 +60,13 @@ class Progress:
 def check_origin(found: str, known: str | None) -> None:
     """Raise `SearchError` where a worker starts from another point than the others, if known."""
     if known not in (None, found):
-        raise SearchError(
-            f"a worker starts from another point (digest {found}) than the others ({known}): "
-            "`model` must build the same model in every process; seed what it draws, or load it"
-        )
+        advice = "`model` must build the same model in every process: seed it, or load it"
+        words = f"a worker starts from another point (digest {found}) than the others ({known})"
+        raise SearchError(f"{words}; {advice}")
 
 
 class Search:
-    """One sweep as ask and tell: `ask` gives a task, `tell` takes what came of it.
-
-    spec: everything that decides the sweep.
-    """
+    """One sweep as ask and tell: `ask` gives a task, `tell` takes what came of it."""
 
     def __init__(self, spec: SweepSpec) -> None:
         self.spec = spec
@@ -131,11 +126,9 @@ class Search:
         if known.id in self._outcomes:
             self._missing.difference_update(known.writes)
             self.repeated += outcome.calls
-            if outcome != self._outcomes[known.id]:
-                self.notes.append(
-                    f"repeated: {known.id} came out differently; the loss or the hardware is not "
-                    "deterministic, so what was lost has not come back bit for bit"
-                )
+            if encode(outcome) != encode(self._outcomes[known.id]):  # NaN equals NaN
+                why = "the loss or the hardware is not deterministic"
+                self.notes.append(f"repeated: {known.id} came out differently; {why}")
                 logger.warning(self.notes[-1])
         else:
             self._outcomes[known.id] = outcome
@@ -150,10 +143,7 @@ class Search:
             self._queue.appendleft(known)
 
     def lost_checkpoint(self, task: Task | str, key: str) -> None:
-        """A task could not read checkpoint `key`: have it made again, then run the task again.
-
-        The task that wrote it is repeated; if its own input is gone, it says so in turn.
-        """
+        """A task could not read checkpoint `key`: repeat what wrote it, then run the task again."""
         if (known := self._known(task)) is None:
             return
         if key in known.writes:
@@ -170,12 +160,9 @@ class Search:
 
     @property
     def progress(self) -> Progress:
-        return Progress(
-            phase="done" if self.choice is not None else self._round.tasks[0].phase,
-            calls=sum(self.calls.values()) - self.repeated,
-            budget=self.spec.budget,
-            best=best_seen(self._outcomes.values()),
-        )
+        phase = "done" if self.choice is not None else self._round.tasks[0].phase
+        calls, best = sum(self.calls.values()) - self.repeated, best_seen(self._outcomes.values())
+        return Progress(phase, calls, self.spec.budget, best)
 
     @property
     def calls(self) -> dict[str, int]:
@@ -188,9 +175,9 @@ class Search:
     @property
     def depth(self) -> int:
         """Steps on the longest chain: round by round, those of the longest task that has ended."""
-        known, steps = self._outcomes, tasks.depth_of
-        ended = ([task for task in step if task.id in known] for step in self.rounds)
-        return sum(max((steps(x, known[x.id]) for x in found), default=0) for found in ended)
+        known = self._outcomes
+        depths = ([tasks.depth_of(x, known[x.id]) for x in r if x.id in known] for r in self.rounds)
+        return sum(max(found, default=0) for found in depths)
 
     @property
     def growing(self) -> bool:
@@ -222,8 +209,8 @@ class Search:
         """Return the choice, or the best so far marked partial where the search is not done."""
         if self.choice is not None:
             return self.choice
-        probed = (item for item in self._outcomes.values() if isinstance(item, ProbeOutcome))
-        start = next(probed, None)
+        known = self._outcomes.values()
+        start = next((item for item in known if isinstance(item, ProbeOutcome)), None)
         seen = (start.value, start.values, start.value_square) if start else (math.nan, 0, 0.0)
         rows = [Candidate(START, 0, "", math.nan, 0, False, *seen)]
         for segment, result in tasks.ended_runs(self.tasks.values(), self._outcomes):
@@ -302,13 +289,13 @@ class Search:
         made = (task for task in reversed(self.tasks.values()) if key in task.writes)
         if (producer := next(made, None)) is None:
             raise SearchError(f"checkpoint {key} is needed by {reader}, and no task makes it")
-        news = self._missing.isdisjoint(producer.writes)  # else it is being made already
-        self._losses[reader, key] += news
-        if news and (self._losses[reader, key] > ATTEMPTS or self._given_up(producer.id)):
-            return False
+        if news := self._missing.isdisjoint(producer.writes):  # else it is being made already
+            self._losses[reader, key] += 1
+            if self._losses[reader, key] > ATTEMPTS or self._given_up(producer.id):
+                return False
+            logger.warning("checkpoint %s cannot be read: %s is repeated", key, producer.id)
         self._missing.add(key)
         if news:
-            logger.warning("checkpoint %s cannot be read: %s is repeated", key, producer.id)
             self.release(producer)
         return True
 

@@ -1,8 +1,7 @@
 """Everything that fixes a sweep before it starts, and what a schedule makes of it.
 
-A schedule is a generator that yields `Round`s of independent tasks. It receives the outcome of
-every task, None for a lost one, and returns a `Choice`. It looks at nothing but its options, its
-spec and those outcomes: that is what makes replay exact.
+A schedule is a generator: it yields `Round`s of tasks, receives their outcomes (None: lost) and
+returns a `Choice`. It looks at nothing else, which makes replay exact.
 """
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -98,8 +97,6 @@ class SweepSpec:
     ) -> tuple["SweepSpec", dict[str, Factory]]:
         """Return the spec of what a person asked for, and the optimizers of their own by name.
 
-        Workers need these functions beside the spec, which holds names only.
-
         method: `NonConvex()` where it is None.
         fused: whether short runs share a task; `auto`: where the probe finds the model light.
         challengers: names of registered optimizers, or a mapping from names to functions.
@@ -112,10 +109,7 @@ class SweepSpec:
 
     @classmethod
     def of_plan(cls, plan: Plan, seed: int = 0, method: Method | None = None) -> "SweepSpec":
-        """Return the spec of a sweep that runs a plan to the letter.
-
-        method: given where its base is the user's own, of which a plan holds the name only.
-        """
+        """Return the spec of a sweep that runs a plan to the letter; `method`: one's own base."""
         method = method or method_from_dict(_without_own_base(encode(plan.method)))
         how: EnsembleName = "window" if plan.ensemble == "window" else "resample"
         return cls(method, plan.budget, "paper", seed, how)
@@ -164,13 +158,12 @@ class SweepSpec:
 
 def _complete(data: Json) -> dict[str, Json]:
     """Return a written spec with every key; InputError where it is none."""
-    names = set(SweepSpec.__dataclass_fields__)
-    if not isinstance(data, dict) or set(data) != names:
-        words = f"a spec has exactly the keys {sorted(names)}"
+    kinds = {"method": dict, "challengers": list, "extends": list}
+    names = sorted(SweepSpec.__dataclass_fields__)
+    fine = isinstance(data, dict) and sorted(data) == names
+    if not fine or not all(isinstance(data[name], kind) for name, kind in kinds.items()):
+        words = f"a spec has exactly the keys {names}, with lists of challengers and extends"
         raise InputError(f"{words}; perhaps another version of grasp_tune has written this one")
-    kinds = (("method", dict), ("challengers", list), ("extends", list))
-    if not all(isinstance(data[name], kind) for name, kind in kinds):
-        raise InputError("of a spec, challengers and extends are lists, method is an object")
     return dict(data)
 
 

@@ -1,4 +1,1 @@
-"""Executors: they run tasks in this process, in worker processes, on Ray or on an Optuna study.
-
-An executor gives the driver's tasks to its own kind of worker, and makes no decisions.
-"""
+"""Executors: they run the driver's tasks here, in other processes, on Ray or on a study."""

@@ -24,10 +24,7 @@ VALUE_SHARE = 8  # at most one in this many calls of a trial goes to the loss th
 
 
 class _Parts(Reporter):
-    """Reports the best mean loss after each part; trials with the same budget have equal parts.
-
-    It is no `Callback`: exceptions of callbacks are caught, but pruners end a trial by raising one.
-    """
+    """Reports the best mean loss after each part; `report` may end the trial by an exception."""
 
     def __init__(self, report: Callable[[int, float, int], None]) -> None:
         super().__init__()
@@ -77,9 +74,7 @@ def train_in_trial(
     A few fresh minibatches suffice to compare the runs of a trial, but not to compare trials: the
     luckiest would win. So a part of the budget goes to the loss over all held-out rows.
 
-    report: called with the number of ended parts, the best mean loss and the oracle calls so far;
-        it may raise an exception to end the trial.
-    problem, budget, method, schedule, seed, how: as in `minimize`.
+    report: called with the number of ended parts, the best mean loss and the oracle calls so far.
     """
     checked_problem(problem)
     data = problem.data if problem.validation is None else problem.validation

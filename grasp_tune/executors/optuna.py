@@ -1,8 +1,7 @@
-"""The whole method as trials of one study: probe, search and ensemble.
+"""The whole method as trials of one study, run by any number of processes at any time.
 
-Any number of processes can run the same sweep on a study, at the same time or later. They share
-only the study's storage and an artifact store. Each replays the outcomes on the study, runs tasks
-that no other process holds, and returns the same result.
+They share only the study's storage and an artifact store. Each replays the outcomes on the study,
+runs tasks that no other process holds, and returns the same result.
 """
 
 import contextlib
@@ -12,7 +11,6 @@ import math
 import random
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -22,10 +20,9 @@ from optuna import Study
 from optuna.artifacts import FileSystemArtifactStore, exceptions
 from optuna.artifacts._protocol import ArtifactStore
 from optuna.storages import JournalStorage, journal
-from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
-from grasp_tune.core.errors import InputError, SearchError, whole
+from grasp_tune.core.errors import SearchError, expect, whole
 from grasp_tune.core.methods import Method
 from grasp_tune.core.records import encode
 from grasp_tune.core.spec import AnySchedule, SweepSpec
@@ -44,7 +41,7 @@ from grasp_tune.runtime.sweep_folder import CallCounter, SweepFolder
 
 logger = logging.getLogger(__name__)
 
-PAUSES = (0.02, 0.5)  # seconds between two readings of the study: the first, and the longest
+PAUSE = 0.1  # seconds between two readings of the study, if there is nothing to do
 
 
 def run(
@@ -100,15 +97,12 @@ class OptunaBackend:
         self, problem: TorchProblem, spec: SweepSpec, *, out: Path | None = None, **how: Any
     ) -> Result:
         """Return the result of the sweep; on the same study an interrupted sweep continues."""
+        words = "a folder for checkpoints that every process of a study in a storage can reach"
+        expect(out is not None or self.storage is None, "out", None, words)
         store = None
         if out is not None:
             (out / "artifacts").mkdir(parents=True, exist_ok=True)
             store = FileSystemArtifactStore(out / "artifacts")
-        elif self.storage is not None:
-            raise InputError(
-                "out: got None, but a study in a storage needs a folder for its checkpoints, "
-                "one that every process of the study can reach"
-            )
         how |= {"hard_cap": self.hard_cap, "workers": self.workers}
         return _run(self.open(out), problem, spec, store, out=out, **how)
 
@@ -121,11 +115,10 @@ class OptunaBackend:
             return optuna.create_study(study_name=self.study, storage=place, load_if_exists=True)
         except Exception as error:  # any error of the database driver
             # The message may contain the URL with its password, so only its type is shown.
-            raise SearchError(
-                f"the storage of the Optuna study {self.study!r} cannot be opened "
-                f"({type(error).__name__}): check that the database runs, that the account may "
-                "use it and that its driver is installed (pip install 'grasp_tune[storage]')"
-            ) from None
+            words = "check that the database runs, that the account may use it and that its driver"
+            words = f"cannot be opened ({type(error).__name__}): {words} is installed"
+            extra = "pip install 'grasp_tune[storage]'"
+            raise SearchError(f"the study {self.study!r} {words} ({extra})") from None
 
 
 def _run(
@@ -139,16 +132,13 @@ def _run(
     workers: int = 1,
     **how: Any,
 ) -> Result:
-    if study.directions != [StudyDirection.MINIMIZE]:
-        raise InputError(
-            f"study {study.study_name!r} must have one objective, to be minimised; got "
-            f"{[direction.name.lower() for direction in study.directions]}"
-        )
+    found = [direction.name.lower() for direction in study.directions]
+    wanted = "one objective, to be minimised"
+    expect(found == ["minimize"], f"study {study.study_name!r}: directions", found, wanted)
     log, store = sweep_on(study, spec, artifact_store, timing)
     # Several studies may share one folder. The calls of a killed process with another folder are
     # known up to its last heartbeat.
-    folder = None if out is None else out / "calls" / log.sweep
-    calls = CallCounter(folder, others=lambda: log.calls)
+    calls = CallCounter(out and out / "calls" / log.sweep, others=lambda: log.calls)
 
     def executor(folder: SweepFolder, make_worker: MakeWorker) -> Executor:
         pool = workers > 1 and ProcessPool(workers, folder, make_worker)
@@ -163,7 +153,6 @@ def _run(
         log.news()
         chosen = result.choice.chosen
         shown = {"base": chosen.base, "value": chosen.value} if chosen.arm else {}
-        # Otherwise another process has written this trial, or is about to.
         if SELECT in log.unclaimed() and (trial_id := log.claim(SELECT, shown)) is not None:
             end_trial(study, trial_id, TrialState.COMPLETE, result.score)
     if out is not None:
@@ -178,7 +167,7 @@ class StudyExecutor:
         self._log, self._inner = log, inner
         self._calls, self._before = calls or CallCounter(None), 0
         self._ours: dict[str, int] = {}  # task id -> trial id, for tasks running here
-        self._pause, self._beat = PAUSES[0], time.monotonic()
+        self._beat = time.monotonic()
         self.submit = log.want
 
     @property
@@ -186,18 +175,17 @@ class StudyExecutor:
         """Whether it accepts more tasks; tasks held by other processes do not count."""
         return len(self._log.unclaimed()) < FRONT
 
-    def poll(self, timeout: float) -> Iterator[tuple[Any, Ended]]:
-        """Run our tasks, and yield those that have ended on the study since, in any process."""
-        if not (ended := self._log.news()):
-            self._claim()
-            if self._ours:
-                self._run(timeout)
-            elif not self._log.end_silent():
-                # A random pause, so that idle processes do not all read the study at once.
-                time.sleep(min(timeout, self._pause * random.uniform(0.5, 1.5)))
-                self._pause = min(2 * self._pause, PAUSES[1])
-            ended = self._log.news()
-        yield from ended
+    def poll(self, timeout: float) -> list[tuple[Any, Ended]]:
+        """Run our tasks, and return those that have ended on the study since, in any process."""
+        if ended := self._log.news():
+            return ended
+        self._claim()
+        if self._ours:
+            self._run(timeout)
+        elif not self._log.end_silent():
+            # A random pause, so that idle processes do not all read the study at once.
+            time.sleep(min(timeout, PAUSE * random.uniform(0.5, 1.5)))
+        return self._log.news()
 
     def cancel(self) -> None:
         self._inner.cancel()
@@ -207,10 +195,9 @@ class StudyExecutor:
     def _claim(self) -> None:
         while self._inner.free and (waiting := self._log.unclaimed()):
             # A random one of the first tasks, so that two processes rarely want the same one.
-            alone = on_study.in_memory(self._log.study)
-            task = waiting[0 if alone else random.randrange(min(len(waiting), FRONT))]
-            one = isinstance(task, TrainTask) and len(task.segments) == 1
-            value = task.segments[0].arm.value if one else math.nan
+            task = random.choice(waiting[: 1 if on_study.in_memory(self._log.study) else FRONT])
+            runs = task.segments if isinstance(task, TrainTask) else ()
+            value = runs[0].arm.value if len(runs) == 1 else math.nan
             shown = {"value": value} if SPAN.low <= value <= SPAN.high else {}
             if (trial_id := self._log.claim(task, shown)) is not None:
                 self._before = self._calls.own
@@ -221,14 +208,13 @@ class StudyExecutor:
         return self._calls.own - self._before  # since the last task was started
 
     def _run(self, timeout: float) -> None:
-        self._pause, held = PAUSES[0], list(self._ours.values())
-        living: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-        if isinstance(self._inner, InProcess):
-            living = self._log.beating(held, self._made)
-        elif time.monotonic() - self._beat > self._log.timing.every:
-            self._beat = time.monotonic()
-            self._log.beat(held, self._made())  # no thread: a pool forks
-        with living:
+        held = list(self._ours.values())
+        with contextlib.ExitStack() as living:
+            if isinstance(self._inner, InProcess):
+                living.enter_context(self._log.beating(held, self._made))
+            elif time.monotonic() - self._beat > self._log.timing.every:
+                self._beat = time.monotonic()
+                self._log.beat(held, self._made())  # no thread: a pool forks
             for task, how in self._inner.poll(timeout):
                 self._write(task.id, how)
                 if isinstance(how, Exception) and getattr(how, "key", None) is None:
@@ -252,11 +238,9 @@ def sweep_on(
     study: Study, spec: SweepSpec, artifact_store: ArtifactStore | None, timing: Timing | None
 ) -> tuple[StudyLog, Store]:
     """Return the log of a sweep on a study, and the store for its checkpoints."""
-    if artifact_store is None and not on_study.in_memory(study):
-        raise InputError(
-            "artifact_store: got None, but checkpoints must outlive this process; give the "
-            "workers one, such as optuna.artifacts.FileSystemArtifactStore(folder)"
-        )
+    wanted = "one that outlives this process, such as optuna.artifacts.FileSystemArtifactStore(...)"
+    fine = artifact_store is not None or on_study.in_memory(study)
+    expect(fine, "artifact_store", artifact_store, wanted)
     log = StudyLog(study, spec, timing)
     kept = artifact_store and ArtifactCheckpoints(artifact_store, log.sweep)
     return log, kept or TemporaryStore()
@@ -264,11 +248,11 @@ def sweep_on(
 
 def write_choice(study: Study, result: Result, **more: object) -> None:
     """Write the choice and its certificate on the study, unless it has them already."""
-    certificate = None if result.certificate is None else result.certificate.to_dict()
     chosen = {"candidate": encode(result.choice.chosen), "by": result.choice.by}
+    certificate = result.certificate and result.certificate.to_dict()
     note = {**chosen, "calls": dict(result.calls), "certificate": certificate, **more}
-    if on_study.study_json(study, CHOICE) != note:
-        on_study.set_study_json(study, CHOICE, note)
+    if study.user_attrs.get(CHOICE) != note:
+        study.set_user_attr(CHOICE, note)
 
 
 class ArtifactCheckpoints(BlobStore):

@@ -1,7 +1,6 @@
 """An executor for plain Ray actors, without Ray Tune, on one machine or many.
 
-Each actor has its own copy of the problem, sent once through Ray's object store, and runs one task
-at a time. Checkpoints go to the sweep's folder, or to a storage that all machines can reach.
+Each actor gets a copy of the problem through Ray's object store, and runs one task at a time.
 """
 
 import contextlib
@@ -34,7 +33,7 @@ from grasp_tune.runtime.executor import Died, Ended, portable
 from grasp_tune.runtime.lane_sharing import LaneSharing, lanes_of
 from grasp_tune.runtime.lock import FolderLock
 from grasp_tune.runtime.result import Result
-from grasp_tune.runtime.store import SHARED
+from grasp_tune.runtime.store import SHARED, discard
 from grasp_tune.runtime.sweep_folder import CallCounter, SweepFolder
 
 ray: Any = need("ray", "ray", "grasp_tune.ray")
@@ -82,7 +81,7 @@ class RayBackend:
         self, problem: TorchProblem, spec: SweepSpec, *, out: Path | None = None, **how: Any
     ) -> Result:
         """Return the result of the sweep; with the same `out` an interrupted sweep continues."""
-        out = None if out is None else out.absolute()  # workers may have another working directory
+        out = out and out.absolute()  # workers may have another working directory
         store = None
         if self.storage is not None:
             from grasp_tune.runtime.shared_sweep import sweep_store  # needs pyarrow, as Tune does
@@ -91,8 +90,7 @@ class RayBackend:
         how |= {"hard_cap": self.hard_cap, "again": self.max_failures}
         result = run_sweep(problem, spec, partial(RayExecutor, self), out=out, store=store, **how)
         if store is not None and out is None:  # without `out` nothing can be resumed
-            for key in list(store.keys()):
-                store.delete(key)
+            discard(store, store.keys())
         return result
 
 
@@ -159,9 +157,8 @@ class RayExecutor(WorkerPool):
             stack.callback(self._store.delete, self._token)
             try:
                 parcel = [ray.put(make_worker)]
-            except Exception as error:
-                words = f"problem: it cannot be sent to other processes: {error}"
-                raise InputError(words) from error
+            except Exception as why:
+                raise InputError(f"problem: it cannot be sent to other processes: {why}") from why
             self._session = stack.pop_all()
         self._make = partial(_make_worker, parcel, self._token, folder.lock, backend.hard_cap)
 
@@ -189,8 +186,8 @@ class RayExecutor(WorkerPool):
         elif time.monotonic() - self._since > PATIENCE and not any(x.address for x in self.members):
             self._since, there = time.monotonic(), ray.cluster_resources()
             found = {kind: there.get(kind, 0.0) for kind in self._backend.needs}
-            needs = " and ".join(f"{n:g} free {kind}s" for kind, n in self._backend.needs.items())
-            logger.warning("waiting for a machine with %s; the cluster has %s", needs, found)
+            words = "waiting for a machine with %s free; the cluster has %s"
+            logger.warning(words, self._backend.needs, found)
 
     def cancel(self) -> None:
         with self._session:

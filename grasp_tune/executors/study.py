@@ -1,27 +1,23 @@
 """A study as the log that all processes of a sweep share: which trial holds a task, how it ended.
 
-Each trial has a label with its task and the number of the attempt, the turn. Two processes may want
-the same task at once. If we create the trials, they have their labels from the start, and storages
-number trials in the order in which they become visible: the first one holds the task, the other
-one ends. If Optuna creates a trial, its label is written later. The process then reads all trials
-again, and takes another task if another trial has the same label; the later one of two always sees
-the earlier. How a task ended is written on its trial. All processes read the same trials, so their
+Each trial has a label with its task. If two processes want a task at once, the first trial with its
+label holds it: a trial that we create has its label from the start; one that Optuna creates gets it
+later, and its process then reads all trials again. All processes read the same trials, so their
 searches make the same decisions.
 
-This uses Optuna's storage directly, because the public interface has neither system attributes nor
-trials with attributes from the start.
+This uses Optuna's storage directly: the public interface has no system attributes, nor trials with
+attributes from the start.
 """
 
 import contextlib
-import json
 import logging
 import math
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import optuna
@@ -30,7 +26,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from grasp_tune.core.choice import best_seen
-from grasp_tune.core.errors import CheckpointError, GraspError, InputError, SearchError
+from grasp_tune.core.errors import CheckpointError, InputError, SearchError
 from grasp_tune.core.records import Json, decode, encode, fingerprint
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import Outcome, TrainOutcome
@@ -50,7 +46,6 @@ LOST, ERROR, DIED = "lost checkpoint", "error", "died"
 SETTING = "grasp:spec"  # study: the sweep that runs on it
 CHOICE = "grasp:choice"  # study: the chosen candidate and its certificate
 
-PIECE = 30_000  # characters per value: some databases allow 64 KB
 SPAN = FloatDistribution(1e-300, 1e300, log=True)  # for a step size, radius or distance
 FRONT = 8  # processes pick at random among this many tasks, so that they rarely want the same one
 MARKS = 8  # points of a training curve that are reported, because each costs a write
@@ -58,11 +53,10 @@ MARKS = 8  # points of a training curve that are reported, because each costs a 
 
 def label_of(trial: FrozenTrial | optuna.Trial) -> dict[str, Any]:
     """Return a trial's label, or an empty dict for trials that are not ours."""
-    label = trial.user_attrs.get(TASK)
+    label: Any = trial.user_attrs.get(TASK)
     # Optuna's retries inherit the attributes of the failed trial, including its number.
-    if isinstance(label, dict) and label.get("trial", trial.number) == trial.number:
-        return label
-    return {}
+    ours = isinstance(label, dict) and label.get("trial", trial.number) == trial.number
+    return label if ours else {}
 
 
 def show_trial(study: Study, trial: FrozenTrial, shown: dict[str, Json]) -> None:
@@ -90,50 +84,26 @@ def in_optimize(study: Study) -> bool:
     return bool(getattr(getattr(study, "_thread_local", None), "in_optimize_loop", False))
 
 
-def _put_json(put: Callable[[str, str], None], key: str, value: Json) -> None:
-    """Write a value as JSON, in pieces that fit every database, with an empty one at the end."""
-    text = json.dumps(value, separators=(",", ":"))
-    for at in reversed(range(0, len(text) + PIECE, PIECE)):  # the first comes last: then all exist
-        put(f"{key}:{at // PIECE}", text[at : at + PIECE])
+def setting_on(study: Study, wanted: SweepSpec | None = None) -> Json:
+    """Return the specification on a study as JSON values; if there is none, write `wanted` first.
 
-
-def _get_json(attributes: Mapping[str, Any], key: str) -> Json:
-    pieces: list[str] = []
-    while piece := attributes.get(f"{key}:{len(pieces)}"):
-        pieces.append(str(piece))
-    return json.loads("".join(pieces)) if pieces else None
-
-
-def set_study_json(study: Study, key: str, value: Json) -> None:
-    _put_json(partial(study._storage.set_study_user_attr, study._study_id), key, value)
-
-
-def study_json(study: Study, key: str, wanted: Json = None) -> Json:
-    """Return what `set_study_json` wrote; if there is nothing, write `wanted` first.
-
-    If two processes write at the same time, one wins, and both return its value, because they read
-    it again. Later processes find a value and do not write.
+    If two processes write at the same time, one wins, and both return its value: they read again.
     """
-    try:
-        found = _get_json(study._storage.get_study_user_attrs(study._study_id), key)
-    except ValueError as error:
-        where = f"study {study.study_name}, {key}"
-        raise InputError(f"{where}: damaged, or not written by grasp_tune: {error}") from None
-    if found is None and wanted is not None:
-        set_study_json(study, key, wanted)
-        return study_json(study, key)
-    return found
+    known = study._storage.get_study_user_attrs(study._study_id)
+    if SETTING not in known and wanted is not None:
+        study._storage.set_study_user_attr(study._study_id, SETTING, wanted.to_dict())
+        return setting_on(study)
+    return known.get(SETTING)
 
 
 def spec_on(study: Study, wanted: SweepSpec | None = None) -> SweepSpec | None:
     """Return the sweep's specification on a study; if there is none, write and return `wanted`."""
-    data = study_json(study, SETTING, None if wanted is None else wanted.to_dict())
-    if data is None:
+    if (data := setting_on(study, wanted)) is None:
         return None
+    base = str(SweepSpec.checked(data)["method"].get("base") or "")
     # The user's own optimizer is not called here, so a type with its name is enough.
-    module, own, name = (base := data["method"].get("base") or "").partition(":")
-    bases = {base: type(name, (), {"__module__": module})} if own else {}
-    return SweepSpec.from_dict(data, bases)
+    module, own, name = base.partition(":")
+    return SweepSpec.from_dict(data, {base: type(name, (), {"__module__": module})} if own else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +122,8 @@ class Timing:
         """Return the heartbeat settings of the study's storage, or our defaults if it has none."""
         storage = study._storage
         every = getattr(storage, "get_heartbeat_interval", lambda: None)()
-        if every is None:
-            return cls()
         grace = getattr(getattr(storage, "_backend", storage), "grace_period", None)
-        return cls(float(every), float(grace or 2 * every))
+        return cls() if every is None else cls(float(every), float(grace or 2 * every))
 
 
 class StudyLog:
@@ -165,41 +133,40 @@ class StudyLog:
     """
 
     def __init__(self, study: Study, spec: SweepSpec, timing: Timing | None = None) -> None:
-        if difference := spec.difference(study_json(study, SETTING, spec.to_dict())):
+        if difference := spec.difference(setting_on(study, spec)):
             words = f"the sweep on study {study.study_name!r} differs from this one: {difference}"
             more = ", or GraspSampler.from_study(study)" if isinstance(spec.schedule, Cells) else ""
             raise InputError(f"{words}; use a new study{more}")
         self.study, self.storage = study, study._storage
         self.sweep = fingerprint(spec.to_dict(), study.study_name)
         self.timing = timing or Timing.of(study)
-        self._bearers: dict[tuple[str, int], list[FrozenTrial]] = {}  # by task and turn
+        self._trials: dict[str, list[FrozenTrial]] = {}  # task id -> those that held it
         self._outcomes: dict[int, Outcome | None] = {}  # by trial number; each is read once
         self._wanted: dict[str, Any] = {}  # tasks whose end has not been reported yet, by id
-        self._turns: Counter[str] = Counter()  # task id -> its current turn
+        self._told = set[int]()  # the numbers of the trials whose end has been reported
         self._beats: dict[int, tuple[object, float]] = {}  # by trial: last heartbeat, and its time
         self.refresh()
 
     def refresh(self) -> None:
-        self._bearers = {}
+        self._trials = {}
         # Not `study.get_trials`, which may miss the last write, and which some pruners filter.
         for trial in self.storage.get_all_trials(self.study._study_id, deepcopy=False):
             label = label_of(trial)
             if label.get("sweep") == self.sweep and label["task"]:
-                self._bearers.setdefault((label["task"], label["turn"]), []).append(trial)
+                self._trials.setdefault(label["task"], []).append(trial)
 
     @property
-    def holders(self) -> list[FrozenTrial]:
-        """The trials that hold a task; if several have the same label, the first of them."""
-        return [bearers[0] for bearers in self._bearers.values()]
+    def trials(self) -> list[FrozenTrial]:
+        return list(chain.from_iterable(self._trials.values()))
 
     def running(self) -> list[FrozenTrial]:
-        return [trial for trial in self.holders if not trial.state.is_finished()]
+        return [trial for trial in self.trials if not trial.state.is_finished()]
 
     @property
     def calls(self) -> int:
         """The oracle calls of all tasks that ended or failed, as far as their trials say."""
         total = 0
-        for trial in self.holders:
+        for trial in self.trials:
             if trial.state.is_finished():
                 said = {**trial.system_attrs, **trial.user_attrs}.get(CALLS, 0)
                 total += int(said) if (found := self.outcome(trial)) is None else found.calls
@@ -208,17 +175,15 @@ class StudyLog:
     @property
     def origin(self) -> str | None:
         """The digest of the start point in the outcomes so far, None if there are no outcomes."""
-        known = map(self.outcome, self.holders)
-        return next((outcome.origin for outcome in known if outcome is not None), None)
+        return next((found.origin for found in map(self.outcome, self.trials) if found), None)
 
     def outcome(self, trial: FrozenTrial) -> Outcome | None:
         """Return the outcome on a trial that has ended, None if there is none."""
         if trial.number not in self._outcomes and trial.state.is_finished():
             try:
-                found = _get_json(trial.system_attrs, OUTCOME)
-                known = None if found is None else decode(Outcome, found)
-                self._outcomes[trial.number] = known
-            except (ValueError, GraspError) as error:
+                found = trial.system_attrs.get(OUTCOME)
+                self._outcomes[trial.number] = found and decode(Outcome, found)
+            except ValueError as error:
                 words = f"trial {trial.number} has no readable outcome: {error}"
                 raise SearchError(words) from None
         return self._outcomes.get(trial.number)
@@ -241,46 +206,43 @@ class StudyLog:
         self._wanted[task.id] = task
 
     def unclaimed(self) -> list[Any]:
-        return [task for task in self._wanted.values() if self._holder(task.id) is None]
+        return [task for task in self._wanted.values() if not self._holders(task.id)]
 
-    def heard(self, key: str) -> None:
-        """Mark a task's end as known to the caller, so that `news` does not report it."""
+    def heard(self, number: int, key: str) -> None:
+        """Mark the end of a trial and its task as known to the caller: `news` leaves it out."""
+        self._told.add(number)
         self._wanted.pop(key, None)
-        self._turns[key] += 1
 
     def news(self) -> list[tuple[Any, Any]]:
         """Return the tasks that have ended since, in the order of trials: the same everywhere."""
         self.refresh()
         found: dict[int, tuple[Any, Any]] = {}
         for task in list(self._wanted.values()):
-            trial = self._holder(task.id)
-            if trial is not None and (how := self.ended(trial)) is not None:
-                found[trial.number] = task, how
-                self.heard(task.id)
+            while (holders := self._holders(task.id)) and holders[0].state.is_finished():
+                self._told.add(number := holders[0].number)
+                if (how := self.ended(holders[0])) is not None:
+                    found[number] = self._wanted.pop(task.id), how
+                    break
         return [found[number] for number in sorted(found)]
 
-    def _holder(self, key: str) -> FrozenTrial | None:
-        """Return the trial that holds a task in its current turn, None if there is none."""
-        while True:
-            trial = next(iter(self._bearers.get((key, self._turns[key]), ())), None)
-            if trial is None or not trial.state.is_finished() or self.ended(trial) is not None:
-                return trial
-            self._turns[key] += 1
+    def _holders(self, key: str) -> list[FrozenTrial]:
+        """Return the trials that hold a task now: the first one does, any others give it back."""
+        return [trial for trial in self._trials.get(key, ()) if trial.number not in self._told]
 
     def last_trial(self, key: str) -> FrozenTrial:
-        """Return the trial of a task that ended without a fault."""
-        return self._bearers[key, self._turns[key] - 1][0]
+        """Return the last trial of a task whose end has been reported."""
+        return [trial for trial in self._trials[key] if trial.number in self._told][-1]
 
     def end_silent(self) -> bool:
         """End one trial whose worker is dead or silent, and return whether there was one."""
         now = time.monotonic()
         for trial in self.running():
             beat, label = trial.system_attrs.get(BEAT), label_of(trial)
-            before, since = self._beats.get(trial.number, (beat, now))
-            since = since if before == beat else now
-            self._beats[trial.number] = beat, since
+            if self._beats.get(trial.number, ("", now))[0] != beat:
+                self._beats[trial.number] = beat, now
+            silence = now - self._beats[trial.number][1]
             worker = label["worker"]  # empty for `study.ask`: then nobody can tell
-            if worker and (now - since > self.timing.grace or files.is_dead(worker)):
+            if worker and (silence > self.timing.grace or files.is_dead(worker)):
                 if end_trial(self.study, trial._trial_id, TrialState.FAIL):
                     logger.warning("the worker of %s is gone: it is run again", label["task"])
                 return True
@@ -320,7 +282,7 @@ class StudyLog:
         key = "" if task is None else task.id
         more = {} if task is None else {"phase": task.phase, "budget": task.calls}
         label = {"sweep": self.sweep, "worker": files.process_name(), "task": key}
-        return {TASK: {**label, "turn": self._turns[key]}, "task": key, **more}
+        return {TASK: {**label, "turn": len(self._trials.get(key, ()))}, "task": key, **more}
 
     def claim(self, task: Any, parameters: dict[str, Any]) -> int | None:
         """Return the id of a new trial that holds the task, None if another process was faster."""
@@ -333,8 +295,9 @@ class StudyLog:
         )
         trial_id = self.storage.create_new_trial(self.study._study_id, template)
         self.refresh()
-        if self._bearers[task.id, self._turns[task.id]][0]._trial_id == trial_id:
+        if self._holders(task.id)[0]._trial_id == trial_id:
             return trial_id
+        self.storage.set_trial_user_attr(trial_id, TASK, {})
         end_trial(self.study, trial_id, TrialState.PRUNED)
         return None
 
@@ -346,7 +309,7 @@ class StudyLog:
             shown[TASK]["worker"] = ""
         show_trial(self.study, trial, shown)
         self.refresh()
-        if task is None or len(self._bearers[task.id, self._turns[task.id]]) == 1:
+        if task is None or len(self._holders(task.id)) == 1:
             return True
         return not self.take(trial, None)
 
@@ -360,7 +323,7 @@ class StudyLog:
         elif isinstance(how, BaseException):
             write(FAULT, (ERROR, repr(how)[:2000]))
         else:
-            _put_json(write, OUTCOME, encode(how))
+            write(OUTCOME, encode(how))
             if isinstance(how, TrainOutcome) and len(how.segments) == 1:
                 points = [p for p in how.segments[0].curve if math.isfinite(p.loss)][::-1]
                 for point in reversed(points[:: max(1, -(-len(points) // MARKS))]):

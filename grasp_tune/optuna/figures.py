@@ -12,7 +12,7 @@ import optuna
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.plan import Plan
 from grasp_tune.core.search import Search
-from grasp_tune.executors.study import CHOICE, StudyLog, spec_on, study_json
+from grasp_tune.executors.study import CHOICE, StudyLog, spec_on
 from grasp_tune.extras import need
 from grasp_tune.optuna.sampler import CellLog
 from grasp_tune.optuna.study_sampler import Assignments
@@ -61,7 +61,7 @@ def _runs(study: optuna.Study) -> tuple[Sequence[Run], int, Plan | None]:
         search = CellSearch(spec) if cells else Search(spec)
         Assignments((CellLog if cells else StudyLog)(study, spec), search).learn()
         if runs := Result.of(search, {}).steady_runs:
-            note = study_json(study, CHOICE)
+            note = study.user_attrs.get(CHOICE)
             chosen = 0 if note is None else int(note["candidate"]["arm"])
             return runs, chosen, search.plan if cells else None
     raise InputError(f"study {study.study_name!r} has no run of grasp_tune that has ended")

@@ -50,10 +50,9 @@ def optimizer(trial: Trial, model: Groups) -> TaskOptimizer:
     """
     sampler = trial.study.sampler
     if not isinstance(sampler, TaskSampler):
-        raise InputError(
-            f"the study's sampler is a {type(sampler).__name__}, which hands out no tasks; make "
-            "the study with sampler=grasp_tune.optuna.TaskSampler(budget=10_000)"
-        )
+        words = f"the study's sampler is a {type(sampler).__name__}, which hands out no tasks"
+        advice = "make the study with sampler=grasp_tune.optuna.TaskSampler(budget=10_000)"
+        raise InputError(f"{words}; {advice}")
     return TaskOptimizer(model, ObjectiveTrial(sampler, trial))
 
 
@@ -73,8 +72,8 @@ def train(trial: Trial, problem: TorchProblem, budget: int, **how: Any) -> float
     how: method, schedule, seed and ensemble, as in `grasp_tune.minimize`.
     """
     if trial.study.directions == [StudyDirection.MAXIMIZE]:
-        text = "the study maximizes, but train returns a loss (1 - metric where a metric decides)"
-        raise InputError(f"{text}; make it with direction='minimize'")
+        words = "make it with direction='minimize'"
+        raise InputError(f"the study maximizes, but train returns a loss or 1 - metric; {words}")
 
     def report(part: int, best: float, calls: int) -> None:
         trial.report(best, part)
@@ -129,10 +128,9 @@ class TaskSampler(StudySampler):
     def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Any) -> None:
         task = label_of(trial).get("task")
         if task and task != SELECT.id and state == TrialState.COMPLETE:
-            error = InputError(
-                f"the objective ended in the middle of {task} (trial {trial.number}): make its "
-                "optimizer with grasp_tune.optuna.optimizer(trial, model), and loop until opt.done"
-            )
+            words = f"the objective ended in the middle of {task} (trial {trial.number})"
+            advice = "make its optimizer with grasp_tune.optuna.optimizer(trial, model)"
+            error = InputError(f"{words}: {advice}, and loop until opt.done")
             self.assignments(study).log.write(trial._trial_id, error)
             raise error
         super().after_trial(study, trial, state, values)

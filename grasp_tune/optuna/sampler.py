@@ -19,7 +19,7 @@ from optuna.trial import FrozenTrial, TrialState
 from torch import nn
 
 from grasp_tune.core.checkpoint_keys import iterate_key, place_of
-from grasp_tune.core.errors import InputError, whole
+from grasp_tune.core.errors import InputError, expect, whole
 from grasp_tune.core.methods import Method
 from grasp_tune.core.plan import Cell, Plan
 from grasp_tune.core.records import Json, encode
@@ -51,17 +51,16 @@ class CellLog(StudyLog):
         return {TASK: {**label, **encode(cell_of(task)), **own}}
 
     def ended(self, trial: FrozenTrial) -> Any:
-        label, value = label_of(trial), math.nan
+        label, sign = label_of(trial), -1 if self.study.direction == StudyDirection.MAXIMIZE else 1
         if not trial.state.is_finished():
             return None
         if trial.state == TrialState.FAIL or label.get("void"):
             return Died("its trial failed")
-        if trial.state == TrialState.COMPLETE and trial.value is not None:
-            maximize = self.study.direction == StudyDirection.MAXIMIZE
-            value = -trial.value if maximize else trial.value
+        scored = trial.state == TrialState.COMPLETE and trial.value is not None
         calls = int(trial.user_attrs.get(CALLS, label["budget"]))
         marks = sorted(trial.intermediate_values.items())
         curve = tuple(Point(call, float(loss), math.nan) for call, loss in marks)
+        value = sign * trial.value if scored else math.nan  # type: ignore[operator]
         return cell_outcome(label["index"], label["budget"], value, calls, curve)
 
 
@@ -93,14 +92,12 @@ class GraspSampler(StudySampler):
         seed: int = 0,
         independent_sampler: BaseSampler | None = None,
     ) -> None:
-        if not isinstance(parameter, str) or not parameter:
-            raise InputError(f"parameter: got {parameter!r}, expected a name such as 'lr'")
+        named = isinstance(parameter, str) and parameter != ""
+        expect(named, "parameter", repr(parameter), "a name such as 'lr'")
         if not isinstance(plan, SweepSpec):  # a SweepSpec was read from a study
             plan = replace(Cells.of(plan, budget, resume), parameter=parameter).spec(seed)
         if not isinstance(plan.schedule, Cells):
-            raise InputError(
-                "plan: that on the study is no plan of a GraspSampler; use a new study"
-            )
+            raise InputError("the study has a sweep, but no plan of a GraspSampler: use a new one")
         super().__init__(independent_sampler or Addressed(plan.seed, each=True))
         self._spec, self.cells = plan, plan.schedule
         self.parameter, self.seed = plan.schedule.parameter, plan.seed
@@ -124,11 +121,11 @@ class GraspSampler(StudySampler):
         study: holds the plan; if it has one already, no second probe is needed.
         options: `independent_sampler`.
         """
-        found = None if study is None else on_study.spec_on(study)
-        if found is None:
-            found = probed_cells(problem, budget, method, parameter, seed)
-            found = found if study is None else on_study.spec_on(study, found)
-        return cls(found, **options)
+        if study is None:
+            return cls(probed_cells(problem, budget, method, parameter, seed), **options)
+        if on_study.spec_on(study) is None:
+            on_study.spec_on(study, probed_cells(problem, budget, method, parameter, seed))
+        return cls.from_study(study, **options)
 
     @classmethod
     def from_study(cls, study: Study, **options: Any) -> "GraspSampler":
@@ -174,9 +171,9 @@ class GraspSampler(StudySampler):
                     return float(kind.high)
                 if kind.low <= value <= kind.high:
                     return value
-            words = f"the value of cell {label['index']}, so one was drawn that is not in the plan"
-            words += f"; use suggest_float({name!r}, {wide.low!r}, {wide.high!r}, log=True)"
-            self._void(study, trial, f"{kind} does not hold {value!r}, {words}")
+            words = f"{kind} does not hold {value!r}, the value of cell {label['index']}"
+            advice = f"use suggest_float({name!r}, {wide.low!r}, {wide.high!r}, log=True)"
+            self._void(study, trial, f"{words}, so another value was drawn; {advice}")
         return super().sample_independent(study, trial, name, kind)
 
     def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Any) -> None:
@@ -213,10 +210,9 @@ class Budget:
         self._trial, self._label = trial, label_of(trial)
         self._step = whole("per_step", per_step)
         if not self._label.get("index") and calls is None:
-            raise InputError(
-                f"trial {trial.number} has no cell: its study has no GraspSampler, or its value "
-                "was enqueued; say its budget: grasp_budget(trial, calls=...)"
-            )
+            why = "its study has no GraspSampler, or its value was enqueued"
+            advice = "say its budget: grasp_budget(trial, calls=...)"
+            raise InputError(f"trial {trial.number} has no cell: {why}; {advice}")
         self.total: int = self._label.get("budget", calls or 0)
         self.keep: tuple[int, ...] = tuple(self._label.get("keep", ()))
         self.start: int = self._label.get("start", 0)
@@ -241,24 +237,16 @@ class Budget:
 
         Call it at the beginning of each step, and once after the loop.
         """
-        at_end = self.done + self._step > self.total
-        due = {call for call in self.keep if call <= self.done or at_end} - self._kept
+        reached = self.total if self.done + self._step > self.total else self.done
+        due = {call for call in self.keep if call <= reached} - self._kept
         for call in due:
-            key = iterate_key(self._label["index"], call)
             store = ArtifactCheckpoints(artifact_store, self._label["sweep"])
-            store.write(key, model_tensors(model), {})
+            store.write(iterate_key(self._label["index"], call), model_tensors(model), {})
         self._kept |= due
         return bool(due)
 
 
-def grasp_budget(trial: Trial, *, per_step: int = 1, calls: int | None = None) -> Budget:
-    """Return the trial's oracle calls to loop over; the loop ends when they are spent.
-
-    trial: the argument of the objective. If no cell was left for it, `TrialPruned` is raised.
-    per_step: oracle calls per optimizer step; 2 for UniXGrad.
-    calls: the budget of a trial that has no cell because its value was enqueued.
-    """
-    return Budget(trial, per_step=per_step, calls=calls)
+grasp_budget = Budget  # as it reads in a loop: `for call in grasp_budget(trial)`
 
 
 def select(
@@ -282,22 +270,20 @@ def select(
         gradient, which is also small if a network is dead.
     method: only needed if the plan's method has a base optimizer of your own.
     """
-    if by not in ("loss", "gradient"):
-        raise InputError(f"by: got {by!r}, expected 'loss' or 'gradient'")
+    expect(by in ("loss", "gradient"), "by", repr(by), "'loss' or 'gradient'")
     sampler, name = GraspSampler.from_study(study), study.study_name
     if sampler.cells.plan is None:
-        raise InputError(
-            f"study {name!r} searched a step without a plan, which leaves no calls for fresh "
-            "samples: its longest trial, study.best_trial as a rule, is the choice"
-        )
+        words = "searched a step without a plan, which leaves no calls for fresh samples"
+        advice = "its longest trial, study.best_trial as a rule, is the choice"
+        raise InputError(f"study {name!r} {words}: {advice}")
     trained = sampler.assignments(study).learn()
     trained.settle(trained.log.calls)
     cells, store = trained.search, ArtifactCheckpoints(artifact_store, trained.log.sweep)
     if not any(store.exists(key) for task in cells.tasks.values() for key in task.writes):
-        raise InputError(
-            f"study {name!r} has no candidates: let the objective call "
+        words = (
             "budget.offer(model, artifact_store) in each step of grasp_budget and after the last"
         )
+        raise InputError(f"study {name!r} has no candidates: let the objective call {words}")
     result = choose_candidate(problem, cells, store, method, by_loss=by == "loss")
     for note in result.notes:
         if "dead network" in note:

@@ -1,7 +1,7 @@
 """Samplers that give each trial of `study.optimize` a task, in several processes without a lock.
 
-If there is no task for a trial yet, it waits a little for running tasks, and then ends without
-one. So `timeout=` and Ctrl-C end a study with little delay.
+If there is no task for a trial yet, it waits a little, and then ends without one. So `timeout=` and
+Ctrl-C end a study with little delay.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from grasp_tune.runtime.store import discard
 
 logger = logging.getLogger(__name__)
 
-PAUSES = (0.02, 1.0)  # seconds between two checks for a task: the first, and the longest
+PAUSE = 0.2  # seconds between two checks for a task
 WAIT = (1.0, 0.25)  # a trial waits for a task this long, in seconds, or this share of idle time
 
 Space = dict[str, BaseDistribution]
@@ -38,7 +38,7 @@ class _Held:
 
     task: str
     trial_id: int
-    thread: int = 0  # the thread whose `optimize` runs it; 0 for `study.ask`
+    thread: int  # the thread whose `optimize` runs it; 0 for `study.ask`
     calls: int = 0
     living: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
@@ -58,7 +58,6 @@ class Assignments(Ledger):
         self.held: dict[int, _Held] = {}  # by trial number
         self._lock = threading.RLock()
         self._idle: float | None = None  # since when this process has found nothing to run
-        self._warned = False
 
     def take(self, trial: FrozenTrial) -> None:
         """Give a trial a task, or none if there is none after a while."""
@@ -70,26 +69,24 @@ class Assignments(Ledger):
         if self._parameter in trial.system_attrs.get("fixed_params", {}):
             return
         given = trial.params.get(self._parameter or "")  # set if Optuna retries a failed trial
-        begun, (pause, longest), front, taken = time.monotonic(), PAUSES, 1, False
+        begun, front = time.monotonic(), 1
         self._idle = self._idle or begun
         patience = max(WAIT[0], WAIT[1] * (begun - self._idle))
-        while not taken:
+        while True:
             with self._lock:
                 self.log.end_silent()
-                self.learn()
-                free = self.log.unclaimed()
+                free = self.learn().log.unclaimed()
                 fits = [t for t in free if given is None or t.segments[0].arm.value == given]
+                found = random.choice(fits[:front]) if fits else None
                 # More tasks may follow when a running one ends or its worker dies. For a trial from
                 # `study.ask`, nobody can tell whether its worker is alive.
                 running = self.log.running()
                 hope = any(self.growing or label_of(item)["worker"] for item in running)
-                late = time.monotonic() - begun > patience
-                found = random.choice(fits[:front]) if fits else None
-                if found or late or not hope:
-                    taken = self.log.take(trial, found)
-            if not taken:
-                time.sleep(pause * random.uniform(0.5, 1.0))
-                front, pause = FRONT, min(2 * pause, longest)  # avoid the task that others want
+                ready = found or not hope or time.monotonic() - begun > patience
+                if ready and self.log.take(trial, found):
+                    break
+            time.sleep(PAUSE * random.uniform(0.1, 1.0))
+            front = FRONT  # avoid the task that others want
         if found:
             self._idle = None
             held = self.held[trial.number] = _Held(found.id, trial._trial_id, thread)
@@ -99,21 +96,21 @@ class Assignments(Ledger):
 
     def forget(self, number: int, how: Any = None) -> None:
         """Record how a trial of this process ended, before that is written on the study."""
-        if (held := self.held.pop(number, None)) is not None:
-            held.living.close()
-            if how is not None:
-                with self._lock:
-                    self.log.heard(held.task)
-                    self.ended(held.task, how)
+        held = self.held.pop(number)
+        held.living.close()
+        if how is not None:
+            with self._lock:
+                self.log.heard(number, held.task)
+                self.ended(held.task, how)
 
     def learn(self) -> "Assignments":
         """Return itself, after reading which tasks have ended on the study."""
         with self._lock:
-            while True:
+            news: list[Any] | None = None
+            while news != []:
                 while not isinstance(step := self.next(), Step):
                     self.log.want(step)
-                if not (news := self.log.news()):
-                    break
+                news = self.log.news()
                 for task, how in news:
                     self.ended(task.id, how)
             if self.store is not None:
@@ -131,29 +128,25 @@ class Assignments(Ledger):
         """Return whether nothing is left to do for this process after one of its trials."""
         with self._lock:
             exhausted = not self.log.unclaimed() and self.exhausted()  # the cheap check comes first
-            running = [item for item in self.log.running() if item.number != number]
+            others = [item for item in self.log.running() if item.number != number]
         if self.select_failures >= ATTEMPTS:
             self.select_failures = 0  # another `study.optimize` tries again
-            logger.warning(
-                "the last trial, which has the chosen weights, failed %d times; mend the "
-                "objective and call study.optimize again, or use sampler.result(study)",
-                ATTEMPTS,
+            advice = (
+                "mend the objective and call study.optimize again, or use sampler.result(study)"
             )
+            words = "the last trial, which has the chosen weights, failed %d times; %s"
+            logger.warning(words, ATTEMPTS, advice)
             return True
-        if not exhausted:
-            return False
-        if not running or in_memory(self.study):
-            return True
-        if any(label_of(item)["worker"] for item in running):
+        if not exhausted or not others or in_memory(self.study):
+            return exhausted
+        if any(label_of(item)["worker"] for item in others):
             return False  # its worker may die; the next trial would notice
-        if not self._warned:
-            self._warned = True
-            logger.warning(
-                "trials %s, asked for outside of study.optimize, have not been told; where their "
-                "workers are dead, study.tell(number, state=optuna.trial.TrialState.FAIL) gives "
-                "their cells back",
-                [item.number for item in running],
-            )
+        numbers = [item.number for item in others]
+        words = "trials %s, asked for outside of study.optimize, have not been told; where they are"
+        advice = (
+            "dead, study.tell(number, state=optuna.trial.TrialState.FAIL) gives back their cells"
+        )
+        logger.warning(f"{words} {advice}", numbers)
         return True
 
 

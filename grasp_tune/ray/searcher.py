@@ -1,7 +1,6 @@
 """Searchers for Ray Tune: `GraspSearcher` runs a whole sweep, `PlanSearcher` only sets step sizes.
 
-Each task of the search is a trial. The last one, `select`, saves the chosen model as a Tune
-checkpoint. All decisions are made in `runtime.shared_sweep` and `runtime.cell_sweep`.
+Each task of the search is a trial. `runtime.shared_sweep` and `cell_sweep` decide everything.
 """
 
 import contextlib
@@ -47,6 +46,7 @@ class TuneSearcher(Searcher):
     meet: Callable[[TuneRun], None]  # prepares a run at its first `suggest`
     task_in: Callable[[Mapping[str, Any]], str | None]  # returns the task in a trial's config
     next: Callable[[str, TuneRun | None], dict[str, Any] | Step]  # returns a trial's config
+    hear: Callable[[str, dict[str, Any]], None]  # called with each row of a trial
     done: Callable[[str, dict[str, Any]], None]  # called with the last row of a trial that ended
     _met: object = None  # the run that was prepared last
     _failure: Exception | None = None  # raised by the next `suggest`
@@ -89,9 +89,6 @@ class TuneSearcher(Searcher):
             return None if found is Step.WAIT else Searcher.FINISHED
         return found
 
-    def hear(self, trial_id: str, result: dict[str, Any]) -> None:
-        self.ledger.hear(trial_id, result)
-
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         with self._kept_for_later():
             self.hear(trial_id, result)
@@ -106,8 +103,7 @@ class TuneSearcher(Searcher):
                 self.done(trial_id, result)
             else:
                 run = TuneRun.asking()
-                why = "its trial failed" if run is None else run.error_of(trial_id)
-                self.ledger.gone(trial_id, why)
+                self.ledger.gone(trial_id, run.error_of(trial_id) if run else "its trial failed")
 
     @contextlib.contextmanager
     def _kept_for_later(self) -> Iterator[None]:
@@ -173,6 +169,8 @@ class GraspSearcher(TuneSearcher):
     def meet(self, run: TuneRun) -> None:
         run.set_up(trial_name)
         trainable, config = run.trainable or GraspTrainable, run.spec.get("config") or {}
+        wanted = "a function that calls grasp_tune.ray.optimizer(model), or grasp_trainable(...)"
+        expect(issubclass(trainable, FunctionTrainable), "trainable", trainable.__name__, wanted)
         self.set_search_properties(run.metric, run.mode, config)
         if issubclass(trainable, GraspTrainable):
             fine = self._metric in ("score", "loss") and self._mode == "min"
@@ -184,17 +182,12 @@ class GraspSearcher(TuneSearcher):
             if "setup" not in vars(trainable):
                 make, constants, seed = trainable.problem, {**config, **self._drawn}, self.spec.seed
                 self._build = lambda: make(constants, {}).build(seed)
-        elif issubclass(trainable, FunctionTrainable):
+        else:
             self._function = True
             if self.spec.probe_parts is None:  # x0 is the model that the only probe task builds
                 self.ledger.begin_again(probe_parts=1)
             check_spec(self.spec, self.ledger.bases)
             self._metric, self._mode = run.metric, run.mode  # the function may report any metric
-        else:
-            wanted = (
-                "a function that calls grasp_tune.ray.optimizer(model), or grasp_trainable(...)"
-            )
-            expect(False, "trainable", trainable.__name__, wanted)
         self._open_storage(run)
 
     def restore(self, checkpoint_path: str) -> None:
@@ -222,16 +215,18 @@ class GraspSearcher(TuneSearcher):
             return work
         return {**self._drawn, **to_config(work, self._metric if self._function else None)}
 
+    def hear(self, trial_id: str, result: dict[str, Any]) -> None:
+        self.ledger.hear(trial_id, result)
+
     def done(self, trial_id: str, result: dict[str, Any]) -> None:
         if (task := self.ledger.task_of(trial_id)) is None:
             return
         if not self._function:
             words = "leave `stop` out: the budget ends trials, and time_budget_s the run"
             raise InputError(f"stop: it ended trial {trial_id} in the middle of {task}; {words}")
-        words = "take grasp_tune.ray.optimizer(model), loop until opt.done, and leave `stop` out; "
-        words += "for one that is given a learning rate use GraspSearcher.for_step(budget)"
-        where = f"in the middle of {task} (trial {trial_id})"
-        raise InputError(f"the function ended {where}: {words}")
+        words = "take grasp_tune.ray.optimizer(model), loop until opt.done, and leave `stop` out"
+        other = "if it needs a learning rate, use GraspSearcher.for_step(budget)"
+        raise InputError(f"the function ended in the middle of {task}: {words}; {other}")
 
     @property
     def spec(self) -> SweepSpec:
@@ -313,10 +308,11 @@ class PlanSearcher(TuneSearcher):
     def meet(self, run: TuneRun) -> None:
         # Tune calls it itself only if there is a config.
         self.set_search_properties(run.metric, run.mode, {})
-        if self._metric is None or self._mode is None:
-            got = f"{self._metric!r}, {self._mode!r}"
-            words = "name both: GraspSearcher.for_step(10_000, metric='loss', mode='min')"
-            raise InputError(f"metric, mode: got {got}; {words}")
+        got, wanted = (
+            (self._metric, self._mode),
+            "both: for_step(10_000, metric='loss', mode='min')",
+        )
+        expect(None not in got, "metric, mode", f"{got[0]!r}, {got[1]!r}", wanted)
         run.set_up()
 
     def task_in(self, config: Mapping[str, Any]) -> str | None:
@@ -354,6 +350,7 @@ class PlanSearcher(TuneSearcher):
 
     @property
     def cell(self) -> Cell:
+        """The best cell so far, with its value and budget."""
         return cell_of(self.ledger.search.tasks[cell_id(self.best.cell)])
 
     @property

@@ -1,10 +1,5 @@
-"""What runs inside a Tune trial: its task, its reports, and the user's own training functions.
+"""What runs inside a Tune trial: its task, its reports, and the user's own training functions."""
 
-The task is in the trial's config and does not depend on the trial's id. So a trial that Tune
-restarts under another id runs the same task.
-"""
-
-import inspect
 import math
 import re
 import tempfile
@@ -17,7 +12,7 @@ from ray import tune
 from ray.tune.experiment import Trial
 from ray.tune.trainable import FunctionTrainable
 
-from grasp_tune.core.errors import InputError
+from grasp_tune.core.errors import InputError, expect, misfit
 from grasp_tune.engine.problem import TorchProblem
 from grasp_tune.engine.worker import Worker
 from grasp_tune.executors.in_trial import train_in_trial
@@ -82,21 +77,13 @@ class GraspTrainable(FunctionTrainable):
     @classmethod
     def problem(cls, constants: Mapping[str, Any], given: Mapping[str, Any]) -> TorchProblem:
         """Return a new problem; `given` are the parameters of `tune.with_parameters`."""
-        signature = inspect.signature(cls.make_problem)
-        for arguments in ([], [dict(constants)]):
-            try:
-                signature.bind(*arguments, **given)
-                break
-            except TypeError as error:
-                wrong = error
-        else:
+        arguments = [dict(constants)] if misfit(cls.make_problem, **given) else []
+        if wrong := misfit(cls.make_problem, *arguments, **given):
             names = ", ".join(given) or "nothing"
-            why = f"{wrong}; tune.with_parameters gives {names}"
-            raise InputError(f"make_problem{signature}: {why}")
+            raise InputError(f"make_problem: {wrong}; tune.with_parameters gives {names}")
         problem = cls.make_problem(*arguments, **given)
-        if not isinstance(problem, TorchProblem):
-            kind = type(problem).__name__
-            raise InputError(f"make_problem: it returned {kind}, expected a TorchProblem")
+        got = f"returned {type(problem).__name__}"
+        expect(isinstance(problem, TorchProblem), "make_problem", got, "a TorchProblem")
         return problem
 
     @classmethod
@@ -144,12 +131,11 @@ def grasp_trainable(
     cpus, gpus: what a task reserves; fractions let tasks share. For needs that depend on the phase,
         pass `tune.with_resources` a function of `config["grasp"]["phase"]`.
     """
-    if isinstance(make_problem, TorchProblem) or not callable(make_problem):
-        kind = type(make_problem).__name__
-        raise InputError(f"make_problem: got {kind}, expected a function that returns the problem")
+    fine = callable(make_problem) and not isinstance(make_problem, TorchProblem)
+    wanted = "a function that returns the problem"
+    expect(fine, "make_problem", type(make_problem).__name__, wanted)
     own = {"make_problem": staticmethod(make_problem), "__module__": __name__}
-    trainable = type("grasp", (GraspTrainable,), own)
-    needs = {"cpu": cpus, "gpu": gpus}
+    trainable, needs = type("grasp", (GraspTrainable,), own), {"cpu": cpus, "gpu": gpus}
     return trainable if (cpus, gpus) == (1, 0) else tune.with_resources(trainable, needs)
 
 

@@ -1,8 +1,7 @@
 """All code that relies on private parts of Ray Tune.
 
 Tune tells a searcher nothing about the run around it, so the run is found among the callers of
-`suggest`. Two of Tune's defaults would ruin a sweep: `num_samples=1` and `reuse_actors=False`. If
-the private parts have changed, a warning names the public option to pass instead.
+`suggest`. If the private parts have changed, a warning names the public option to pass instead.
 """
 
 import contextlib
@@ -24,7 +23,7 @@ from ray.tune.search import SearchGenerator
 from ray.tune.search.variant_generator import assign_value, parse_spec_vars
 from ray.tune.trainable import FunctionTrainable
 
-from grasp_tune.core.errors import InputError, SearchError
+from grasp_tune.core.errors import InputError, SearchError, expect
 from grasp_tune.core.random_streams import words
 from grasp_tune.runtime.shared_sweep import SharedStorage
 from grasp_tune.runtime.store import SHARED
@@ -64,9 +63,8 @@ class TuneRun:
         """Have Tune run all trials, in reused processes; `name` returns a trial's name."""
         scheduler = type(getattr(self.controller, "_scheduler_alg", None))
         # Not isinstance: schedulers that stop trials early are subclasses of this one.
-        if scheduler not in (type(None), FIFOScheduler):
-            words = "which stops trials, against the plan's budgets; leave `scheduler` out"
-            raise InputError(f"scheduler: got {scheduler.__name__}, {words}")
+        fine, wanted = scheduler in (type(None), FIFOScheduler), "none: the plan sets the budgets"
+        expect(fine, "scheduler", scheduler.__name__, wanted)
         if self.generator.total_samples < TRIALS:
             _set(self.generator, "_total_samples", TRIALS, "num_samples=-1, or the sweep is cut")
         advice = "reuse_actors=True, or every task starts a process of its own"
@@ -167,9 +165,8 @@ def drawn(config: Mapping[str, Any], seed: int | None) -> dict[str, Any]:
     for path, domain in [*grids, *domains]:
         name = "/".join(map(str, path))
         if domain.is_grid() or domain.is_function() or seed is None:
-            why = "which differs among trials, but all train one model; give it a fixed value"
             kind = f"{type(domain).__name__} {domain.domain_str}"
-            raise InputError(f"config[{name!r}]: got {kind}, {why}")
+            raise InputError(f"config[{name!r}]: got {kind}, expected a fixed value for all trials")
         (word,) = words(seed, "constant", name, count=1).tolist()
         assign_value(found, path, domain.sample(random_state=word >> 32))
     return found

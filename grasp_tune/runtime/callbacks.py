@@ -4,7 +4,7 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -32,10 +32,9 @@ def progress_line(progress: Progress, calls: int) -> str:
 class Callback:
     """The base class of callbacks for `minimize(callbacks=[...])`; override the methods you need.
 
-    All methods are called in the process that drives the sweep, with any number of workers. If a
-    sweep is resumed, `on_run` is first called with the curves of earlier processes; `on_end` is
-    called once, at the end. If a callback raises an exception, it is not called again; a warning
-    is logged, and the sweep continues.
+    All methods are called in the process that drives the sweep. If a sweep is resumed, `on_run` is
+    first called with the curves of earlier processes. If a callback raises an exception, it is not
+    called again; a warning is logged, and the sweep continues.
     """
 
     def on_phase(self, phase: str) -> None:
@@ -56,7 +55,6 @@ class Reporter:
 
     def __init__(self, callbacks: Sequence[Callback] = ()) -> None:
         self._callbacks, self._phase, self._calls = list(callbacks), "", -1
-        self._heard = False  # whether any run was reported during the sweep
 
     def update(self, progress: Progress, calls: int) -> None:
         """Report the progress of the search; `calls` includes those of running tasks."""
@@ -70,21 +68,16 @@ class Reporter:
         """Report the curves of the runs that a task has trained."""
         if isinstance(outcome, TrainOutcome):
             for item in outcome.segments:
-                self._run(item.arm, ((point.call, point.loss) for point in item.curve))
+                curve = [(point.call, point.loss) for point in item.curve]
+                finite = [point for point in curve if math.isfinite(point[1])]
+                self._tell("on_run", item.arm, finite)
 
     def close(self) -> None:
         """Stop the display."""
 
     def finish(self, result: "Result") -> None:
-        """Report the end, and the runs if the backend has its own loop and reported none."""
-        if not self._heard:
-            for run in result.runs:
-                self._run(run.arm, [(call, loss) for call, loss, _ in run.curve])
+        """Report the result."""
         self._tell("on_end", result)
-
-    def _run(self, run: int, curve: Iterable[tuple[int, float]]) -> None:
-        self._heard, finite = True, [point for point in curve if math.isfinite(point[1])]
-        self._tell("on_run", run, finite)
 
     def _tell(self, event: str, *what: object) -> None:
         for callback in tuple(self._callbacks):
@@ -106,8 +99,7 @@ def reporter_for(wanted: bool | Reporter, callbacks: Sequence[Callback] = ()) ->
 class ProgressReporter(Reporter):
     """A reporter with a bar if standard error is a terminal, and otherwise with lines in the log.
 
-    The bar appears with the first update, so that an earlier error leaves no empty bar. Calls made
-    before a sweep was resumed do not count towards its speed.
+    The bar appears with the first update, so that an earlier error leaves no empty bar.
     """
 
     def __init__(
@@ -118,29 +110,22 @@ class ProgressReporter(Reporter):
     ) -> None:
         super().__init__(callbacks)
         self._live = console is not None or sys.stderr.isatty()
-        self._bar = Bar(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.completed:,.0f}/{task.total:,.0f} calls"),
-            TextColumn("best loss {task.fields[best]}"),
-            TimeRemainingColumn(),
-            console=console or Console(stderr=True),
-            get_time=clock,
-        )
+        columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+        self._bar = Bar(*columns, console=console or Console(stderr=True), get_time=clock)
         self._logged = clock()
 
     def update(self, progress: Progress, calls: int) -> None:
-        same, word = progress.phase == self._phase, WORDS[progress.phase]
+        same = progress.phase == self._phase
         super().update(progress, calls)
         # At the end the same number as in the result; a search may not need all calls.
         done = progress.calls if progress.phase == "done" else min(calls, progress.budget)
-        best = f"{progress.best:.4g}" if math.isfinite(progress.best) else "-"
-        if not self._bar.tasks:
-            self._bar.add_task(word, total=progress.budget, completed=done, best=best)
+        line = progress_line(progress, done)
+        if not self._bar.tasks:  # calls of earlier processes do not count towards the speed
+            self._bar.add_task(line, total=progress.budget, completed=done)
             if self._live:
                 self._bar.start()
         (task,) = self._bar.tasks
-        self._bar.update(task.id, completed=done, description=word, best=best)
+        self._bar.update(task.id, completed=done, description=line)
         now = task.get_time()
         if self._live or (same and now - self._logged < LINE_EVERY):
             return

@@ -1,11 +1,9 @@
-"""The driver of all sweeps: ask, submit, tell, persist.
+"""The driver of all sweeps: ask, submit, tell, persist, for every executor in the same way.
 
-For every executor in the same way, it decides what the end of a task means for the search and when
-the state is written. Frameworks with their own loop, such as Ray Tune, use its `Ledger`.
+Frameworks with their own loop, such as Ray Tune, use its `Ledger`.
 """
 
 import contextlib
-import inspect
 import logging
 import math
 import os
@@ -62,7 +60,7 @@ class WorkerFactory:
     def __call__(self) -> Worker:
         add, watch = self.calls.counter(), self.watch
 
-        # Without a reference to the factory, which has one to the worker: until such a cycle is
+        # It does not refer to the factory, which refers to the worker: before such a cycle is
         # collected, every loader with worker processes takes ten seconds to end.
         def count(calls: int) -> None:
             add(calls)
@@ -225,11 +223,12 @@ class Driver(Ledger):
         tensors = self._place(worker)
         self.settle(self.folder.calls.total)
         self.show(every=0.0)
-        build, known = partial(problem.build, self.search.spec.seed), dict[str, Any]()
+        found = Result.of(self.search, tensors, partial(problem.build, self.search.spec.seed))
+        usage, measured = self.folder.sharing.reading(), problem.metric_name
         if self.search.choice is not None:  # otherwise scores are training losses
-            known = {"validation": problem.validation_rows, "metric": problem.choice_metric}
-        known |= {"usage": self.folder.sharing.reading(), "measured": problem.metric_name}
-        return replace(Result.of(self.search, tensors, build), **known)
+            rows, metric = problem.validation_rows, problem.choice_metric
+            found = replace(found, validation=rows, metric=metric)
+        return replace(found, usage=usage, measured=measured)
 
     def _place(self, worker: Worker) -> Tensors:
         """Return the tensors of the chosen point; if they are unreadable, make them again here."""
@@ -244,10 +243,9 @@ class Driver(Ledger):
                 if not self._fits():
                     raise CheckpointError("the chosen point is lost; the hard cap allows no more")
                 try:
-                    how: Ended = worker.run(task)
+                    self.ended(task.id, worker.run(task))
                 except CheckpointError as error:
-                    how = error
-                self.ended(task.id, how)
+                    self.ended(task.id, error)
 
     def watch(self) -> None:
         """Show progress and check the time after an oracle call of this thread."""
@@ -308,12 +306,10 @@ def run_sweep(
 ) -> Result:
     """Return the result of a sweep after running it with an executor.
 
-    problem, spec: what is trained, and everything that decides the sweep.
     executor: creates the executor from the sweep's folder and a function that creates workers.
     out: the sweep's folder; if it has a state, the sweep continues from it.
     store, calls: where checkpoints are saved and oracle calls are counted, if not in `out`.
     bases: the user's own optimizers by name.
-    progress: whether to show progress, or the reporter that does.
     minutes: a time limit, after which the sweep ends with its best point so far.
     hard_cap: count repeated calls towards the budget too, and end with the best point so far.
     again: how often a task whose worker died is restarted before it counts as failed.
@@ -323,16 +319,15 @@ def run_sweep(
     with (
         contextlib.closing(reporter),
         open_folder(out, store, calls) as folder,
-        _signals(),
+        _sigterm(),
         folder.deadline(minutes) as deadline,
     ):
         if hard_cap and folder.lock.crashed:
             time.sleep(ORPHANS)
         driver = Driver(spec, folder, reporter, hard_cap, again)
         driver.deadline = deadline
-        make_worker = WorkerFactory(
-            problem, spec.seed, folder.store, bases, folder.calls, driver.watch, origin
-        )
+        how = (problem, spec.seed, folder.store, bases, folder.calls, driver.watch, origin)
+        make_worker = WorkerFactory(*how)
         try:
             runner = executor(folder, make_worker)
             try:
@@ -357,8 +352,8 @@ def run_sweep(
 
 
 @contextlib.contextmanager
-def _signals() -> Iterator[None]:
-    """Turn SIGTERM and Ctrl-C into exceptions, so that the state is saved."""
+def _sigterm() -> Iterator[None]:
+    """Turn SIGTERM into an exception, so that the state is saved."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -366,17 +361,8 @@ def _signals() -> Iterator[None]:
     def stop(number: int, frame: object) -> None:
         raise Stopped("stopped by SIGTERM")
 
-    interrupt, before = signal.getsignal(signal.SIGINT), dict[int, Any]()
-    # Ray Tune leaves a handler behind that would swallow the first Ctrl-C; it holds the user's.
-    while getattr(interrupt, "__module__", "") == "ray.tune.tune":
-        kept = inspect.getclosurevars(interrupt).nonlocals  # type: ignore[arg-type]
-        interrupt = kept.get("original_handler", signal.default_int_handler)
+    before = signal.signal(signal.SIGTERM, stop)
     try:
-        before[signal.SIGTERM] = signal.signal(signal.SIGTERM, stop)
-        if interrupt is not signal.getsignal(signal.SIGINT):
-            before[signal.SIGINT] = signal.signal(signal.SIGINT, interrupt)
         yield
-    finally:
-        for number, handler in before.items():
-            # None: the handler was not set from Python and cannot be restored.
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+    finally:  # None: the handler was not set from Python and cannot be restored
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)

@@ -1,8 +1,7 @@
 """Atomic replacement of files, and JSON files written that way: complete or not there at all.
 
-While a file is written, it has a temporary name next to its target. The name contains the writing
-process, so that leftovers of a killed process can be recognized. Links are never followed, and only
-regular files are read or replaced.
+While a file is written, its temporary name contains the process, so that leftovers of a killed one
+can be recognized. Links are never followed, and only regular files are read or replaced.
 """
 
 import errno
@@ -90,23 +89,21 @@ def replace_atomically(
         with suppress(OSError):
             temporary.unlink()
         raise
-    if not durable:
-        return
-    handle = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(handle)  # syncs the renaming itself
-    except OSError as fault:
-        if fault.errno not in (errno.EINVAL, errno.ENOTSUP):  # not supported everywhere
-            raise
-    finally:
-        os.close(handle)
+    if durable:
+        handle = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(handle)  # syncs the renaming itself
+        except OSError as fault:
+            if fault.errno not in (errno.EINVAL, errno.ENOTSUP):  # not supported everywhere
+                raise
+        finally:
+            os.close(handle)
 
 
 def remove_stale(folder: Path, *, alone: bool = False) -> None:
     """Remove the temporary files whose writer is gone, or that are a day old.
 
-    alone: remove all of them, because the caller holds the folder's lock. Process ids may be in use
-        again, especially in a container.
+    alone: remove all of them, because the caller holds the folder's lock.
     """
     for path in folder.glob(".*.tmp"):
         if match := _TEMPORARY.fullmatch(path.name):
@@ -149,8 +146,7 @@ def write_json_atomic(
 def read_json(path: Path | str, limit: int, *, seal: bool = False) -> Any:
     """Return the content of a JSON file; `CheckpointError` if it is missing, too long, or not JSON.
 
-    limit: the largest size in bytes. A value takes some 60 bytes of memory, so a file that is
-        nothing but brackets is refused by their number.
+    limit: the largest size in bytes; the number of values is limited, too: each takes 60 bytes.
     seal: the file has a checksum; `DamagedState` if it does not match.
     """
     content = read_bytes(Path(path), limit)
@@ -241,8 +237,6 @@ def is_dead(process: str) -> bool:
     try:
         if machine == _MACHINE:
             os.kill(int(number), 0)
-    except ProcessLookupError:
-        return True
-    except (OSError, OverflowError, ValueError):
-        pass
+    except (OSError, OverflowError, ValueError) as fault:
+        return isinstance(fault, ProcessLookupError)
     return False

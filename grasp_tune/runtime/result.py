@@ -15,7 +15,7 @@ from grasp_tune.core.choice import Candidate, Certificate, Choice, certify
 from grasp_tune.core.ensemble import Tally, tallied
 from grasp_tune.core.errors import CheckpointError, InputError
 from grasp_tune.core.plan import Cell, Plan
-from grasp_tune.core.records import Json, decode, encode, record
+from grasp_tune.core.records import Json, decode, encode
 from grasp_tune.core.search import Search
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import ProbeOutcome, ScoreOutcome, ended_runs
@@ -34,7 +34,7 @@ RESUMED = (
 )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Run:
     """One run of the sweep with all its parts, for tables and figures."""
 
@@ -55,7 +55,7 @@ class Run:
         return self.losses[-1] if self.losses and self.finite else math.nan
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Look:
     """The validation loss and metric of one point of a run, for figures and loggers."""
 
@@ -129,10 +129,7 @@ class Result(_Saved):
 
     @cached_property
     def model(self) -> nn.Module:
-        """The model at the chosen point, in evaluation mode.
-
-        A result that was loaded needs the function that builds the model; see `load`.
-        """
+        """The model at the chosen point, in evaluation mode; for a loaded result see `load`."""
         if self.build is None:
             words = "give Result.load the function that builds the model, or call restore(model)"
             raise InputError(f"this result comes from a folder, which holds tensors only: {words}")
@@ -158,10 +155,8 @@ class Result(_Saved):
     @property
     def steady_runs(self) -> tuple[Run, ...]:
         """The runs with one step size: all but the ramps, and a ramp if it was chosen."""
-        won = self.choice.chosen.arm
-        return tuple(
-            run for run in self.runs if run.arm == won or run.arm not in (self.ramps or ())
-        )
+        left_out = {*(self.ramps or ())} - {self.choice.chosen.arm}
+        return tuple(run for run in self.runs if run.arm not in left_out)
 
     def remark(self, run: Run) -> str:
         """Return why a run failed, or an empty string."""
@@ -311,10 +306,7 @@ class Result(_Saved):
         return result_figures(self)
 
     def report(self, path: Path | str) -> Path:
-        """Return the path of the sweep's report, after writing it as one HTML file.
-
-        path: the file, or a folder for `report.html`. The extra `report` makes figures interactive.
-        """
+        """Return the path of the report, one HTML file; `path` is the file or a folder for it."""
         from grasp_tune.report.page import write_result_report
 
         return write_result_report(Path(path), self)
@@ -338,22 +330,21 @@ def _runs(search: Search) -> tuple[Run, ...]:
         writers.update(dict.fromkeys(segment.writes, segment.arm.index))
         if outcome is not None:
             found.setdefault(outcome.arm, []).append((segment, outcome))
-    runs = []
-    for arm, parts in sorted(found.items()):
+
+    def run_of(parts: list[Any]) -> Run:
         parts.sort(key=lambda part: part[0].start)
         first, items = parts[0][0], [item for _, item in parts]
-        runs.append(
-            Run(
-                *(arm, first.arm.base, first.arm.value, first.arm.power),
-                calls=sum(item.calls for item in items),
-                finite=all(item.finite for item in items),
-                stretches=tuple((segment.start, segment.stop) for segment, _ in parts),
-                curve=tuple((p.call, p.loss, p.norm) for item in items for p in item.curve),
-                losses=tuple(item.loss for item in items),
-                parent=writers.get(first.origin, 0),
-            )
+        return Run(
+            *(first.arm.index, first.arm.base, first.arm.value, first.arm.power),
+            calls=sum(item.calls for item in items),
+            finite=all(item.finite for item in items),
+            stretches=tuple((segment.start, segment.stop) for segment, _ in parts),
+            curve=tuple((p.call, p.loss, p.norm) for item in items for p in item.curve),
+            losses=tuple(item.loss for item in items),
+            parent=writers.get(first.origin, 0),
         )
-    return tuple(runs)
+
+    return tuple(run_of(parts) for _, parts in sorted(found.items()))
 
 
 def _looks(search: Search) -> tuple[Look, ...]:

@@ -1,16 +1,9 @@
 """A sweep whose workers are started by a framework such as Ray Tune, on one machine or many.
 
 The framework asks `next` for work and passes on the reports of the workers. All of them share a
-folder, or a bucket that pyarrow can reach. In it, the sweep has its own folder:
-
-    checkpoints/   files that tasks leave for later tasks
-    outcomes/      the outcomes of tasks, one small file each
-    calls/         oracle calls as they happen, one small file per process
-    result.json, model.safetensors
-
-An outcome is saved before it is reported. So nothing is lost if the driver dies, a restarted task
-finds its outcome in the folder, and reports may come twice, late, from unknown workers, or not at
-all. The last task, `select`, saves the chosen model there.
+folder or bucket, with `checkpoints/`, `outcomes/` of tasks (a small file each), `calls/` as in
+`sweep_folder`, and at the end the result. An outcome is saved before it is reported. So nothing is
+lost if the driver dies, and reports may come twice, late, from unknown workers, or not at all.
 """
 
 import contextlib
@@ -314,12 +307,9 @@ class SharedTrial:
             self._ended(known)
         self._add = self.storage.calls.counter()
 
-    def _tell(self, row: dict[str, Any], result: Result | None = None) -> None:
-        self._report({**self._blank, **row}, result)
-
     def _last(self, **row: Any) -> NoReturn:
         """Report, and end the worker's function by `SystemExit`, like Tune's own `report` does."""
-        self._tell({**row, "done": True})
+        self._report({**self._blank, **row, "done": True}, None)
         raise SystemExit(0)
 
     def called(self, calls: int) -> None:
@@ -330,8 +320,8 @@ class SharedTrial:
         self._add(calls)
         self._calls += calls
         if time.monotonic() - self._reported > HEARTBEAT:
-            self._reported = time.monotonic()
-            self._tell({"status": "running", "oracle_calls": self._calls})
+            self._reported, row = time.monotonic(), {"status": "running"}
+            self._report({**self._blank, **row, "oracle_calls": self._calls}, None)
 
     def end(self, outcome: Outcome, worker: Worker | None = None) -> NoReturn:
         """Save the outcome in the storage, then report it; `worker` has run the task."""
@@ -376,5 +366,5 @@ class SharedTrial:
             probes = [x.value for x in outcomes if isinstance(x, ProbeOutcome) and x.values]
             loss = (probes or [loss])[-1]
         row = {"status": "ended", "folder": storage.path, "score": result.score, "loss": loss}
-        self._tell({**row, **more}, result)
+        self._report({**self._blank, **row, **more}, result)
         return result

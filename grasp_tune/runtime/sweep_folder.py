@@ -57,13 +57,11 @@ def load_search(path: Path, spec: SweepSpec | None = None, sweep: str | None = N
 class CallCounter:
     """A counter of the calls of all processes of a sweep, with one small file for each process.
 
-    The eight bytes of a file are rewritten at each call, which takes a microsecond. They show how
-    many calls were repeated after a fault. A memory map would be faster, but a failing disk or a
-    truncated file would then kill the process.
+    The eight bytes of a file are rewritten at each call, which takes a microsecond. With a memory
+    map, which would be faster, a failing disk would kill the process.
 
     folder: the folder of the files; without it only the calls of this process are counted.
-    check: called before a file is created, and from time to time; raises an error if another driver
-        has taken over the folder, so that the workers of a dead driver end.
+    check: raises an error if another driver has taken over the folder, to end this one's workers.
     others: returns a number of calls that is known in another way; the larger number counts.
     """
 
@@ -80,8 +78,15 @@ class CallCounter:
         """Return a function that adds calls; if there is a folder, in its own file."""
         if (folder := self._folder) is None:
             return self._add
+
+        def new_count() -> int:
+            folder.mkdir(parents=True, exist_ok=True)
+            file = os.open(folder / uuid.uuid4().hex, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+            os.pwrite(file, bytes(_SIZE), 0)  # reserves the space, so that a full disk shows here
+            return file
+
         self._check()
-        file = files.in_words(lambda: _new_count(folder), f"{folder}/", needed=_SIZE)
+        file = files.in_words(new_count, f"{folder}/", needed=_SIZE)
         made, looked = 0, time.monotonic()
 
         def add(calls: int) -> None:
@@ -109,13 +114,6 @@ class CallCounter:
         return max(self.own + sum(whole), self._others())
 
 
-def _new_count(folder: Path) -> int:
-    folder.mkdir(parents=True, exist_ok=True)
-    file = os.open(folder / uuid.uuid4().hex, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    os.pwrite(file, bytes(_SIZE), 0)  # reserves the space, so that a full disk shows here
-    return file
-
-
 @dataclass(eq=False)
 class SweepFolder:
     """The folder of one sweep; created by `open_folder`."""
@@ -135,11 +133,7 @@ class SweepFolder:
         self._fresh = not self._state.exists()  # no earlier sweep in it
 
     def search(self, spec: SweepSpec) -> Search:
-        """Return the search as an earlier run left it, or a new one.
-
-        A damaged state is renamed and its work is done again, with the same result; these calls
-        count as repeated.
-        """
+        """Return the search as an earlier run left it, or a new one, also if it is damaged."""
         if self._state.exists():
             try:
                 search = load_search(self._state, spec, self.lock.sweep)
@@ -240,10 +234,9 @@ def open_folder(
 def check_room(folder: Path, checkpoints: int, numbers: int) -> None:
     """Raise `CheckpointError` if the disk cannot hold `checkpoints` of `numbers` numbers each."""
     free, count = shutil.disk_usage(folder).free, checkpoints * numbers
-    lack = (
-        f"room: {checkpoints} checkpoints of {numbers} numbers, about "
-        f"{count * USUAL_BYTES / 1e9:.2g} GB, are to be written, and {free / 1e9:.2g} GB are free"
-    )
+    size = f"about {count * USUAL_BYTES / 1e9:.2g} GB, are to be written"
+    lack = f"room: {checkpoints} checkpoints of {numbers} numbers, {size}"
+    lack += f", and {free / 1e9:.2g} GB are free"
     if count * LEAST_BYTES > free:
         raise CheckpointError(f"{folder} lacks {lack}; make room and go on, or use another folder")
     if count * USUAL_BYTES > free:

@@ -474,9 +474,7 @@ def test_the_first_plan_on_a_study_stays(plan: Plan) -> None:
 
 def test_a_plan_that_an_earlier_version_wrote_is_refused_with_a_sentence(plan: Plan) -> None:
     study = optuna.create_study(sampler=GraspSampler(plan, "lr"))
-    log_module.set_study_json(
-        study, log_module.SETTING, {"plan": plan.to_dict(), "parameter": "lr"}
-    )
+    study.set_user_attr(log_module.SETTING, {"plan": plan.to_dict(), "parameter": "lr"})
     with pytest.raises(gt.InputError, match="another version of grasp_tune has written"):
         study.optimize(suggested)
 

@@ -12,7 +12,7 @@ from optuna.artifacts import FileSystemArtifactStore
 import grasp_tune as gt
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.plan import Plan
-from grasp_tune.executors.study import CHOICE, study_json
+from grasp_tune.executors.study import CHOICE
 from grasp_tune.optuna import GraspSampler, grasp_budget, select
 
 SEED = 6
@@ -71,7 +71,7 @@ def test_a_user_s_own_loop_gets_the_paper_s_choice(
     assert found.calls == expected.calls
     assert sum(found.calls.values()) <= 1500
     # The choice and its certificate are on the study, with the trial that it comes from.
-    note = study_json(study, CHOICE)
+    note = study.user_attrs[CHOICE]
     assert found.certificate is not None
     assert note["certificate"]["text"] == found.certificate.text
     chosen = study.trials[note["trial"]]
@@ -133,7 +133,7 @@ def test_an_artifact_that_was_cut_short_loses(
 ) -> None:
     study, store, _ = swept
     first = select(study, problem, artifact_store=store)
-    store.remove(study_json(study, CHOICE)["artifact"])
+    store.remove(study.user_attrs[CHOICE]["artifact"])
     second = select(study, problem, artifact_store=store)
     assert second.choice.key != first.choice.key
     assert any("1 candidates are lost" in note for note in second.notes)

@@ -10,7 +10,7 @@ from optuna.artifacts import FileSystemArtifactStore
 from optuna.trial import TrialState
 
 import grasp_tune as gt
-from grasp_tune.executors.study import CHOICE, study_json
+from grasp_tune.executors.study import CHOICE
 from grasp_tune.optuna import run
 
 pytestmark = pytest.mark.xdist_group("postgres")
@@ -36,7 +36,7 @@ def test_all_of_them_get_the_local_result(
     try:
         in_processes(2, take_part, place, problem, folder)
         trials = study.get_trials(states=(TrialState.COMPLETE,))
-        note = study_json(study, CHOICE)
+        note = study.user_attrs[CHOICE]
         assert all(trial.state.is_finished() for trial in study.trials)
     finally:
         optuna.delete_study(study_name=NAME, storage=study._storage)

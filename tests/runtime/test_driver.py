@@ -2,8 +2,6 @@
 
 import gc
 import itertools
-import os
-import signal
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -69,26 +67,6 @@ def test_a_task_that_was_lost_is_a_note_or_with_strict_an_error(tmp_path: Path) 
     assert set(result.lost) <= set(gt.Result.load(tmp_path).notes)
     with pytest.raises(gt.SearchError, match=r"strict: .*its machine vanished"):
         run(strict=True)
-
-
-@pytest.mark.parametrize("own", [False, True])
-def test_the_first_ctrl_c_stops_a_sweep_after_ray_tune_has_run_in_the_process(own: bool) -> None:
-    from ray.tune.tune import _setup_signal_catching
-
-    class Own(Exception):
-        """What the user's own handler raises."""
-
-    def handler(number: int, frame: object) -> None:
-        raise Own
-
-    signal.signal(signal.SIGINT, handler if own else signal.default_int_handler)
-    _setup_signal_catching()
-    _setup_signal_catching()  # tune.run puts its handler over the one before, and leaves it
-    left = signal.getsignal(signal.SIGINT)
-    pressed = problem(lambda: os.kill(os.getpid(), signal.SIGINT))
-    with pytest.raises(Own if own else KeyboardInterrupt):
-        gt.minimize(pressed, BUDGET, METHOD, progress=False, fused=False)
-    assert signal.getsignal(signal.SIGINT) is left
 
 
 def test_a_task_whose_worker_died_is_started_again_before_the_search_hears_of_it() -> None:

@@ -31,7 +31,7 @@ def test_a_bar_shows_phase_calls_best_and_time_left() -> None:
     shown = text.getvalue()
     assert "train" in shown
     assert "choose" in shown
-    assert "60/200 calls" in shown
+    assert "60 of 200 calls" in shown
     assert "best loss 1.235" in shown
     assert ":" in shown  # the time left
 
@@ -87,7 +87,7 @@ def test_the_kind_of_progress_follows_the_terminal(
         reporter = reporter_for(True)
         reporter.update(TRAIN, 60)
         reporter.close()
-    assert (bool(caplog.records), "60/200 calls" in shown.getvalue()) == (not terminal, terminal)
+    assert (bool(caplog.records), "60 of 200 calls" in shown.getvalue()) == (not terminal, terminal)
 
 
 class Seen(Reporter):
