@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
+from copy import copy, deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -64,7 +64,7 @@ class Curve:
         return {name: copy(item) for name, item in vars(self).items() if name != "_segment"}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        vars(self).update({name: copy(item) for name, item in state.items()})
+        vars(self).update(deepcopy(dict(state)))
 
     def outcome(self) -> SegmentOutcome:
         if self._since[2]:
@@ -144,15 +144,9 @@ class Averages:
 
 
 class TrainingRun:
-    """One run on its way through a segment: optimizer, averages and curve.
+    """One run on its way through a segment of a task: optimizer, averages and curve."""
 
-    bench: has the model, which is put where the run begins.
-    before: a run that is in this very state, if any: then nothing is read or copied.
-    """
-
-    def __init__(
-        self, bench: Bench, task: TrainTask, segment: Segment, before: "TrainingRun | None" = None
-    ) -> None:
+    def __init__(self, bench: Bench, task: TrainTask, segment: Segment) -> None:
         self.segment, self._task, self._bench, self._params = segment, task, bench, bench.trained
         self.write = bench.store.write  # of workers that share lanes, one alone writes
         self.base = find_optimizer(segment.arm.base, bench.bases)
@@ -162,23 +156,20 @@ class TrainingRun:
         self._lag = 1 if self._params[0].device.type == "cpu" else LAG
         self._waiting = sorted(set(segment.keep))
         self._sum, self._within = LaneSum(), 0  # of a step that is not complete: sum, calls
+        saved = bench.place(key := segment.state or START)
+        coordinates = read_coordinates(bench.store, segment.arm.power, self._params)
+        values = dict(segment.arm.values)
+        self.optimizer: Optimizer = self.base.build(
+            self._params, values, coordinates, bench.matrices
+        )
         self._entry = self.base.group_entry or ""
-        self.optimizer: Optimizer
-        self._averages: Averages
-        self._full: list[float | None]  # each group's step before it is annealed
-        if before is not None:
-            self.optimizer, self._full = before.optimizer, before._full
-            self._averages = before._averages
-        else:
-            key = segment.state or START
-            saved = bench.place(key)
-            coordinates = read_coordinates(bench.store, segment.arm.power, self._params)
-            values = dict(segment.arm.values)
-            self.optimizer = self.base.build(self._params, values, coordinates, bench.matrices)
-            self._full = [group.get(self._entry) for group in self.optimizer.param_groups]
-            self._averages = Averages(bench.named, segment.averages)
-            if saved is not None and "optimizer" in saved.meta:  # else a point: runs begin anew
-                self._go_on(saved.tensors, saved.meta, key)
+        groups = self.optimizer.param_groups
+        self._full: list[float | None] = [
+            group.get(self._entry) for group in groups
+        ]  # not annealed
+        self._averages = Averages(bench.named, segment.averages)
+        if saved is not None and "optimizer" in saved.meta:  # else a point: runs begin anew
+            self._go_on(saved.tensors, saved.meta, key)
         self._loudest = [item.max() for item in self._unit_sizes()]
         self._set_step(1.0)  # the saved one may have been annealed, or another run's
         end = segment.anneal[1] if segment.anneal else segment.stop
@@ -205,12 +196,6 @@ class TrainingRun:
         """Whether the next step does not fit any more, or the run has diverged."""
         step = self.base.calls_per_step * self.segment.lanes
         return not self.curve.finite or self.call - self._within + step > self.segment.stop
-
-    def goes_on_as(self, segment: Segment) -> bool:
-        """Return whether a segment begins with the state in which this run has ended."""
-        own = self.segment
-        saved = state_key(own.arm.index, own.stop) if own.save else None
-        return saved == segment.state and (own.arm, own.averages) == (segment.arm, segment.averages)
 
     def advance(self, gradients: Callable[[], list[Tensor]]) -> None:
         """Make all steps of the segment, for whoever can compute gradients when they are wanted.

@@ -196,12 +196,10 @@ class LoopOptimizer(Optimizer):
         """Start a task, and move the model to the point of its first call."""
         if self._point.joined:
             raise InputError(f"the model has parameters to train that it did not have; {JOINED}")
-        before, self._run = self._run, None
+        self._run = None  # frees memory before a checkpoint is read
         if isinstance(task, TrainTask):
             (segment,) = task.segments  # `check_spec` refuses batched runs
-            if not (isinstance(before, TrainingRun) and before.goes_on_as(segment)):
-                before = None  # frees memory before a checkpoint is read
-            self._run = TrainingRun(self._point, task, segment, before)
+            self._run = TrainingRun(self._point, task, segment)
             self._run.prepare()
         else:
             self._run = SamplingRun(self._point, task)
