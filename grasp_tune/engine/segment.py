@@ -1,9 +1,10 @@
 """One segment of one run: an optimizer on its way, and what is kept of its losses and points."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy, deepcopy
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import torch
@@ -18,7 +19,6 @@ from grasp_tune.engine.checkpoints import Named, Tensors
 from grasp_tune.engine.lane_group import LaneSum
 from grasp_tune.engine.oracle import gradient_norm
 from grasp_tune.engine.sampling import Bench, State, read_coordinates
-from grasp_tune.engine.step_rules import bare_step
 from grasp_tune.engine.tensor_file import Meta
 from grasp_tune.optimizers.registry import find_optimizer
 
@@ -183,7 +183,7 @@ class TrainingRun:
         return tensors, meta
 
     def _go_on(self, tensors: Tensors, meta: Meta, key: str) -> None:
-        checkpoints.load_optimizer(self.optimizer, tensors, str(meta["optimizer"]), key)
+        checkpoints.load_optimizer(self.optimizer, tensors, str(meta["optimizer"]))
         self._averages.load(tensors, meta, key)
 
     @property
@@ -204,32 +204,24 @@ class TrainingRun:
             and returns their losses.
         """
 
-        def closure() -> Tensor:
-            if self.call + self.segment.lanes > self.segment.stop:
-                raise _OutOfCalls
-            losses = gradients()
-            norm = self._norm()
-            for loss in losses:
-                self._record(loss, norm)
-            self._bench.rules.before(self.optimizer)
-            return losses[0] if len(losses) == 1 else torch.stack(losses).mean()
+        def evaluate() -> Iterator[Tensor]:
+            while self.call + self.segment.lanes <= self.segment.stop:
+                losses = gradients()
+                norm = self._norm()
+                for loss in losses:
+                    self._record(loss, norm)
+                self._bench.rules.before(self.optimizer)
+                yield losses[0] if len(losses) == 1 else torch.stack(losses).mean()
 
-        step = bare_step(self.optimizer)
-        while not self.over:
-            self._keep_due()
-            before = self.call
-            if self.segment.shaped:
-                self._set_step(self.segment.step_share(before))
+        evaluations = evaluate()
+        self.prepare()
+        while self._within or not self.over:
+            seen = chain([next(evaluations)], evaluations)
+            self._within += self.segment.lanes
             try:
-                step(closure)
-            except _OutOfCalls:
+                self._step(seen.__next__)
+            except StopIteration:  # an optimizer asked for more gradients than there are
                 break
-            if self.call == before:
-                text = "never called the closure that it was given, so it cannot be run; a step"
-                needed = "must call `closure()`, which computes the gradients"
-                raise InputError(f"base: {type(self.optimizer).__name__}.step {text} {needed}")
-            self._bench.rules.after(self.optimizer)
-            self._averages.update()
 
     def prepare(self) -> None:
         """Before a step: keep what is wanted here, and go to where its first gradient is wanted."""
@@ -249,13 +241,18 @@ class TrainingRun:
             for item, total in zip(self._params, self._sum.total(), strict=True):
                 item.grad = None if total is None else total.div_(lanes)
             self._sum = LaneSum()
+        self._bench.rules.before(self.optimizer)
+        self._step(lambda: loss)
+        return not self.over
+
+    def _step(self, closure: Callable[[], Tensor | float]) -> None:
+        """Use the gradients in the parameters, whose loss is the first that `closure` gives."""
         if self.segment.shaped:
             self._set_step(self.segment.step_share(self.call - self._within))
-        if self._bench.rules.step(self.optimizer, self.base, loss):
+        if self._bench.rules.step(self.optimizer, self.base, closure):
             self._within = 0
             self._averages.update()
             self.prepare()
-        return not self.over
 
     def _norm(self) -> Tensor | float:
         return gradient_norm(self._params) if self._task.norms else math.nan
@@ -335,7 +332,3 @@ class TrainingRun:
         for group, full in zip(self.optimizer.param_groups, self._full, strict=True):
             if full is not None:
                 group[self._entry] = full * share
-
-
-class _OutOfCalls(Exception):
-    """A closure asked for more oracle calls than the segment has."""

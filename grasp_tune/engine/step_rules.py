@@ -49,9 +49,11 @@ class StepRules:
             if decay:
                 self._decayed.append((params, m, decay))
 
-    def step(self, optimizer: Optimizer, base: BaseOptimizer, loss: Tensor | float) -> bool:
-        """Hand the gradients that the parameters hold to the optimizer; True: a step is made."""
-        self.before(optimizer)
+    def step(self, optimizer: Optimizer, base: BaseOptimizer, closure: Callable[[], Any]) -> bool:
+        """Hand the gradients that the parameters hold to the optimizer; True: a step is made.
+
+        closure: gives their loss; if it is called again, further gradients and theirs.
+        """
         if base.calls_per_step > 1:
             return bool(optimizer.feed())  # type: ignore[attr-defined]
         root = 0.5 if base.from_distance is gradient_step else 1.0
@@ -62,7 +64,7 @@ class StepRules:
         if isinstance(optimizer, OwnState):
             optimizer.move()
         else:
-            bare_step(optimizer)(lambda: loss)
+            bare_step(optimizer)(closure)
         for params, m in self._scaled:
             torch._foreach_mul_(params, m**root)
         self.after(optimizer)
