@@ -73,7 +73,9 @@ class LoopOptimizer(Optimizer):
     grad_scale: Tensor | float = 1.0
 
     def __init__(self, point: ModelPoint) -> None:
-        self._point, self._calls, self._done = point, 0, False
+        self._point = point
+        self.calls = 0  # steps so far that count towards the budget
+        self.done = False  # whether the budget is spent; the model then holds the chosen weights
         self._skips = 0  # overflows of a GradScaler since the last step
         self._run: SamplingRun | TrainingRun | None = None
         self._told: set[str] = set()  # warnings that were already given
@@ -84,13 +86,9 @@ class LoopOptimizer(Optimizer):
         names = ("lr", *DEFAULTS)
         self._shown = [{name: group[name] for name in names} for group in self.param_groups]
         self.defaults["momentum"] = 0.0  # for schedulers that require one; it is ignored
+        self.model = point.model  # None if parameters were given
         if not isinstance(point.model, torch.jit.ScriptModule | None):  # these accept no hooks
             self.listen_to(point.model)
-
-    @property
-    def model(self) -> nn.Module | None:
-        """The given model, None if parameters were given."""
-        return self._point.model
 
     def listen_to(self, model: nn.Module) -> None:
         """Use the loss in this model's output for steps that are called without a loss."""
@@ -110,16 +108,6 @@ class LoopOptimizer(Optimizer):
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise InputError(COPIED)
-
-    @property
-    def done(self) -> bool:
-        """Whether the budget is spent; the model then holds the chosen weights."""
-        return self._done
-
-    @property
-    def calls(self) -> int:
-        """The number of steps so far that count towards the budget."""
-        return self._calls
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Raise `InputError` if parameters are added later: nothing was measured for them."""
@@ -214,7 +202,7 @@ class LoopOptimizer(Optimizer):
         more = self._run.feed(loss)
         if isinstance(self._run, TrainingRun):
             self._point.mark()
-        self._calls += 1
+        self.calls += 1
         return more
 
     def _checked(self, loss: Any) -> Tensor:
