@@ -117,21 +117,18 @@ class LoopOptimizer(Optimizer):
 
     @staticmethod
     def profile_hook_step(func: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `step` with torch's hooks and profiler record, if there are hooks or a profiler.
+        """Return `step` with torch's hooks and profiler record only where somebody looks at them.
 
-        The record takes as long as a small layer, and torch's optimizers always make it. If a whole
-        training step is compiled, `step` is left out, because its decisions depend on numbers.
+        They take as long as a small layer. In a compiled training step `step` is left out, because
+        its decisions depend on numbers.
         """
-        whole = Optimizer.profile_hook_step(func)
-        plain: Any = torch._disable_dynamo(whole)  # type: ignore[attr-defined]
+        whole: Any = torch._disable_dynamo(Optimizer.profile_hook_step(func))  # type: ignore[attr-defined]
 
         @wraps(func)
         def step(self: LoopOptimizer, *args: Any, **kwargs: Any) -> Any:
-            if _compiling():
-                return plain(self, *args, **kwargs)
-            own = self._optimizer_step_pre_hooks or self._optimizer_step_post_hooks
+            hooks = self._optimizer_step_pre_hooks or self._optimizer_step_post_hooks
             profiled = torch.autograd._profiler_enabled()  # type: ignore[attr-defined]
-            seen = own or _PRE_HOOKS or _POST_HOOKS or profiled
+            seen = hooks or _PRE_HOOKS or _POST_HOOKS or profiled or _compiling()
             return (whole if seen else func)(self, *args, **kwargs)
 
         return step
