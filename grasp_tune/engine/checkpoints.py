@@ -1,8 +1,7 @@
-"""A run as tensors: what goes into a checkpoint, and back; and what a store of them can do.
+"""A run as tensors and plain numbers: what goes into a checkpoint, and back.
 
 `param.*` and `buffer.*` are the model, `opt.I.*` the optimizer's state of the I-th parameter,
-`average.G.*` the running average with exponent G. Plain numbers travel as metadata. Nothing else
-exists, so loading a checkpoint cannot run code.
+`average.G.*` the running average with exponent G.
 """
 
 import hashlib
@@ -141,9 +140,8 @@ class Buffers:
     def follow(self, steps: int | None) -> None:
         """Let running statistics (BatchNorm) look back over at most a tenth of a run's steps.
 
-        With torch's own momentum of 0.1 they would lag behind the weights of a run of fewer than
-        100 steps. None: back to the momentum that the user has chosen, which the module keeps, for
-        a copy of it, or another optimizer that is given it in the middle of a run.
+        With torch's own momentum of 0.1 they would lag behind the weights of a short run. None:
+        back to the user's momentum, which the module keeps, also in a copy of it.
         """
         for part in self._tracking:
             given = part.momentum = vars(part).pop(GIVEN, part.momentum)
@@ -208,27 +206,19 @@ def optimizer_tensors(optimizer: Optimizer) -> tuple[Tensors, str]:
     return tensors, json.dumps({"state": numbers, "groups": groups})
 
 
-def load_optimizer(
-    optimizer: Optimizer, tensors: Mapping[str, Tensor], numbers: str, key: str
-) -> None:
+def load_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor], numbers: str) -> None:
     """Put a fresh optimizer where another one of its kind was; the tensors are then its own."""
-    state = optimizer.state_dict()
-    try:
-        read = json.loads(numbers)
-        found: dict[int, dict[str, Any]] = {int(at): dict(x) for at, x in read["state"].items()}
-        for group, saved in zip(state["param_groups"], read["groups"], strict=True):
-            for name, value in saved.items():
-                group[name] = tuple(value) if isinstance(value, list) else value
-    except (ValueError, KeyError, TypeError, AttributeError):
-        text = "the optimizer's numbers are damaged, or of other parameter groups"
-        raise CheckpointError(f"checkpoint {key}: {text}") from None
+    read, groups = json.loads(numbers), optimizer.state_dict()["param_groups"]
+    for group, saved in zip(groups, read["groups"], strict=True):
+        group |= {name: tuple(x) if isinstance(x, list) else x for name, x in saved.items()}
+    state: dict[int, dict[str, Any]] = {int(at): entries for at, entries in read["state"].items()}
     for name, tensor in tensors.items():
         if name.startswith("opt."):
             _, index, entry = name.split(".", 2)
-            found.setdefault(int(index), {})[entry] = tensor
+            state.setdefault(int(index), {})[entry] = tensor
     # Ours would copy what it is given; here nobody else has it.
     kind = Optimizer if isinstance(optimizer, OwnState) else type(optimizer)
-    kind.load_state_dict(optimizer, {"state": found, "param_groups": state["param_groups"]})
+    kind.load_state_dict(optimizer, {"state": state, "param_groups": groups})
 
 
 def _plain(name: str, value: Any) -> Any:

@@ -15,6 +15,7 @@ from grasp_tune.engine.losses import TARGETS, answer
 
 Metric = Callable[[Any, Any], float | Tensor]  # of outputs and targets, or outputs and batch
 _OWN = "give a function of (outputs, targets)"
+_KINDS = "a function of (outputs, targets) or (outputs, batch)"
 _HELD = 2**24  # numbers of outputs that are held for a metric: 64 MiB
 
 
@@ -27,40 +28,34 @@ def classes_of(outputs: object) -> Tensor | None:
     return outputs.argmax(dim=-1)
 
 
-def _named(outputs: Tensor) -> Tensor:
-    if (found := classes_of(outputs)) is None:
+def _classes(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """The class that each row of scores names, and the right one, as rows of numbers."""
+    if (named := classes_of(outputs)) is None:
         shape = tuple(getattr(outputs, "shape", ()))
-        text = f"outputs of shape {shape} name no class for each row"
-        raise ProblemError(f"metric: {text}; {_OWN}")
-    return found
-
-
-def _right(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The class of each row; a column of them would be compared with every row."""
-    if targets.numel() != len(outputs):
-        shape = tuple(targets.shape)
-        text = f"targets of shape {shape} are not one class for each row"
+        raise ProblemError(f"metric: outputs of shape {shape} name no class for each row; {_OWN}")
+    if targets.numel() != len(outputs):  # a column would be compared with every row
+        text = f"targets of shape {tuple(targets.shape)} are not one class for each row"
         raise ProblemError(f"metric: {text}; {_OWN}")
     if targets.is_floating_point() and not torch.equal(targets, targets.round()):
         raise ProblemError("metric: targets are no classes but numbers, which go with r2")
-    return targets.reshape(-1)
+    return named, targets.reshape(-1)
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> float:
     """The share of rows whose largest score names the right class."""
-    return float((_named(outputs) == _right(outputs, targets)).double().mean())
+    named, right = _classes(outputs, targets)
+    return float((named == right).double().mean())
 
 
 def f1(outputs: Tensor, targets: Tensor) -> float:
     """The mean over classes of the harmonic mean of precision and recall; of class 1 for two."""
-    named, targets, found = _named(outputs), _right(outputs, targets), []
+    named, right = _classes(outputs, targets)
     two = outputs.ndim == 1 or outputs.shape[-1] <= 2  # not by the classes that occur in these rows
-    kinds = [1] if two else torch.unique(torch.cat([targets, named])).tolist()
-    for kind in kinds:
-        ours, right = named == kind, targets == kind
-        total = int(ours.sum()) + int(right.sum())
-        found.append(2.0 * int((ours & right).sum()) / total if total else 0.0)
-    return sum(found) / len(found)
+    kinds = [1] if two else torch.unique(torch.cat([right, named])).tolist()
+    found = 0.0
+    for ours, theirs in ((named == kind, right == kind) for kind in kinds):
+        found += 2.0 * int((ours & theirs).sum()) / (int(ours.sum()) + int(theirs.sum()) or 1)
+    return found / len(kinds)
 
 
 def auc(outputs: Tensor, targets: Tensor) -> float:
@@ -68,13 +63,13 @@ def auc(outputs: Tensor, targets: Tensor) -> float:
 
     For more than two classes, the mean over the classes that occur, each against all others.
     """
-    targets = _right(outputs, targets)
+    _, right = _classes(outputs, targets)
     if outputs.ndim == 1 or outputs.shape[-1] == 1:
-        return _area(outputs.reshape(-1), targets == 1)
+        return _area(outputs.reshape(-1), right == 1)
     if outputs.shape[-1] == 2:
-        return _area(outputs[:, 1] - outputs[:, 0], targets == 1)
+        return _area(outputs[:, 1] - outputs[:, 0], right == 1)
     shares = torch.softmax(outputs.double(), dim=-1)
-    areas = [_area(shares[:, kind], targets == kind) for kind in torch.unique(targets).tolist()]
+    areas = [_area(shares[:, kind], right == kind) for kind in torch.unique(right).tolist()]
     return sum(areas) / len(areas)
 
 
@@ -105,7 +100,7 @@ def find_metric(metric: str | Metric) -> tuple[str, Metric]:
     """Return the name and the function of a metric that is given by either."""
     if callable(metric):
         return getattr(metric, "__name__", type(metric).__name__), metric
-    wanted = f"{', '.join(METRICS)}, or a function of (outputs, targets) or (outputs, batch)"
+    wanted = f"{', '.join(METRICS)}, or {_KINDS}"
     expect(metric in METRICS, "metric", repr(metric), wanted, ProblemError)
     return metric, METRICS[metric]
 
@@ -121,8 +116,7 @@ def wants_batch(metric: str | Metric) -> bool:
     except ValueError:  # a function that is not written in Python
         return False
     except TypeError as error:
-        wanted = "a function of (outputs, targets) or (outputs, batch)"
-        raise ProblemError(f"metric: {name} does not fit ({error}), expected {wanted}") from None
+        raise ProblemError(f"metric: {name} does not fit ({error}), expected {_KINDS}") from None
     if names[0] == "y_true":  # as scikit-learn's are
         wanted = f"lambda outputs, targets: {name}(targets, ...)"
         raise ProblemError(f"metric: {name} takes the targets first; give `{wanted}`")
@@ -130,19 +124,15 @@ def wants_batch(metric: str | Metric) -> bool:
 
 
 def compared(metric: str | Metric, batch: Any) -> Any:
-    """Return what a metric compares outputs with: the targets of a batch, or all of it.
-
-    That is what a mapping, or an object, has under one of the usual names, or the last part of a
-    tuple.
-    """
+    """Return what a metric compares outputs with: the targets of a batch, or all of it."""
     if wants_batch(metric):
         return batch
-    look = batch.get if isinstance(batch, Mapping) else lambda name: getattr(batch, name, None)
-    found = [item for name in TARGETS if (item := look(name)) is not None]
     if isinstance(batch, tuple | list) and len(batch) > 1:
-        found.append(batch[-1])
-    if found:
-        return found[0]
+        return batch[-1]
+    look = batch.get if isinstance(batch, Mapping) else lambda name: getattr(batch, name, None)
+    for name in TARGETS:
+        if (found := look(name)) is not None:
+            return found
     keys = f" of {', '.join(map(repr, batch))}" if isinstance(batch, Mapping) else ""
     places = f"the last part of a tuple, or one of {', '.join(TARGETS)}"
     raise ProblemError(
@@ -158,8 +148,8 @@ def loss_and_outputs(
 
     Of a tensor and its targets only what the tensor alone gave counts, of others the first answer.
     """
-    heard, pair = list[Any](), isinstance(batch, tuple | list) and len(batch) == 2
-    pair = pair and isinstance(batch[0], Tensor)
+    pair = isinstance(batch, tuple | list) and len(batch) == 2 and isinstance(batch[0], Tensor)
+    heard = list[Any]()
 
     def hear(model: nn.Module, given: tuple[Any, ...], named: Any, output: Any) -> None:
         if not heard and (not pair or (len(given) == 1 and given[0] is batch[0] and not named)):
@@ -168,12 +158,12 @@ def loss_and_outputs(
     hears = not isinstance(model, torch.jit.ScriptModule)
     with model.register_forward_hook(hear, with_kwargs=True) if hears else nullcontext():
         found = loss(model, batch)
-    if not heard and not pair:
-        text = "the loss asks the model in a way of its own, so what it gives is not known"
-        raise ProblemError(f"metric: {text}; call model(...) in the loss")
     if not heard:
+        if not pair:
+            text = "the loss asks the model in a way of its own, so what it gives is not known"
+            raise ProblemError(f"metric: {text}; call model(...) in the loss")
         with torch.no_grad():
-            heard.append(_own(answer(model, batch[0])))
+            heard.append(answer(model, batch[0]))
     return found, heard[0]
 
 
@@ -206,8 +196,8 @@ def measured(metric: str | Metric, outputs: Any, targets: Any) -> float:
         outputs = scores_of(outputs)
         for what, item in (("outputs", outputs), ("targets", targets)):
             if not isinstance(item, Tensor):
-                text = f"{name} takes a tensor of {what}, got {type(item).__name__}"
-                raise ProblemError(f"metric: {text}; give a function of (outputs, batch)")
+                text = f"metric: {name} takes a tensor of {what}, got {type(item).__name__}"
+                raise ProblemError(f"{text}; give a function of (outputs, batch)")
     if isinstance(outputs, Tensor) and outputs.isnan().any():
         return math.nan
     with torch.no_grad():
@@ -215,19 +205,17 @@ def measured(metric: str | Metric, outputs: Any, targets: Any) -> float:
     try:
         return float(found)
     except (TypeError, ValueError, OverflowError, RuntimeError):
-        kind = type(found).__name__
-        raise ProblemError(f"metric: {name} returned {kind}, expected a number") from None
+        text = f"metric: {name} returned {type(found).__name__}, expected a number"
+        raise ProblemError(text) from None
 
 
 class Validated:
     """What a model gave for validation rows at one point, minibatch by minibatch."""
 
     def __init__(self, metric: str | Metric | None) -> None:
-        self._given = metric
-        self._losses: list[float] = []
-        self._pairs: list[tuple[Tensor, Tensor]] = []
-        self._apart: list[float] = []  # metrics of minibatches that cannot be held
-        self._size = 0  # numbers that are held
+        self._given, self._losses = metric, list[float]()
+        self._pairs, self._size = list[tuple[Tensor, Tensor]](), 0  # and how many numbers they hold
+        self._apart = list[float]()  # metrics of minibatches that cannot be held
 
     def add(self, loss: float, outputs: Any, targets: Any) -> None:
         """Take in a minibatch; of outputs only so many that they fit into memory."""
@@ -244,8 +232,10 @@ class Validated:
     @property
     def loss(self) -> float:
         """The mean loss; infinite where it is not finite, NaN without any."""
-        mean = sum(self._losses) / len(self._losses) if self._losses else math.nan
-        return mean if math.isfinite(mean) or not self._losses else math.inf
+        if not self._losses:
+            return math.nan
+        mean = sum(self._losses) / len(self._losses)
+        return mean if math.isfinite(mean) else math.inf
 
     @property
     def metric(self) -> float:

@@ -30,7 +30,7 @@ class Oracle:
         self.parameters = [item for item in self.model.parameters() if item.requires_grad]
         self._streams: dict[str, Stream] = {}
         self.validated = Validated(problem.metric)  # at the point where the model is
-        self._noise = address(seed, "noise") % 2**62
+        self._noise, self._by_loss = address(seed, "noise") % 2**62, problem.choose_by == "loss"
 
     def stream(self, purpose: str) -> Stream:
         """Return the minibatches of one purpose."""
@@ -47,26 +47,21 @@ class Oracle:
         return self._loss(self._batch(purpose, call), 1.0)
 
     def value(self, purpose: str, call: int) -> float:
-        """Return the loss of one minibatch; of validation data, what the choice goes by.
-
-        Gradients are on: a loss may take derivatives itself (a penalty on gradients, the residual
-        of a differential equation).
-        """
+        """Return the loss of one minibatch; of validation data, what the choice goes by."""
+        # Gradients are on: a loss may take derivatives itself.
         batch, metric = self._batch(purpose, call), self.problem.metric
         if metric is None or purpose != "validation":
             return float(self._loss(batch))
         targets = compared(metric, batch)
         found, outputs = loss_and_outputs(self.model, lambda _, given: self._loss(given), batch)
         self.validated.add(loss := float(found), outputs, targets)
-        by_loss = self.problem.choose_by == "loss"
-        return loss if by_loss else 1.0 - measured(metric, outputs, targets)
+        return loss if self._by_loss else 1.0 - measured(metric, outputs, targets)
 
     def check_validation(self) -> None:
         """Try the model and the metric on validation rows, for faults to be told now, not later."""
-        metric = self.problem.metric
         if not self.problem.validation_rows:
             return
-        batch = self.stream("validation").batch(0)
+        batch, metric = self.stream("validation").batch(0), self.problem.metric
         targets = None if metric is None else compared(metric, batch)
         if (pair := pair_of(batch)) is not None and isinstance(pair[0], Tensor):
             with torch.no_grad():
@@ -77,8 +72,7 @@ class Oracle:
 
     def measured(self) -> tuple[float, float]:
         """Return loss (NaN where that is the score) and metric of the validation rows seen here."""
-        loss = math.nan if self.problem.choose_by == "loss" else self.validated.loss
-        return loss, self.validated.metric
+        return math.nan if self._by_loss else self.validated.loss, self.validated.metric
 
     def exact(self, *, gradient: bool, counted: bool = False) -> float:
         """Return the loss over all data, and leave its gradient where asked.

@@ -1,6 +1,5 @@
 """What the user gives: a model, a loss, data; checked as far as that takes no oracle call."""
 
-import logging
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,8 +18,6 @@ from grasp_tune.engine.checkpoints import check_tensors
 from grasp_tune.engine.losses import first_line, target_loss
 from grasp_tune.engine.metrics import Metric, find_metric, wants_batch
 
-logger = logging.getLogger(__name__)
-
 Batch = Any  # whatever the data gives: a tuple of tensors as a rule
 Data = (
     tuple[Tensor, ...]
@@ -30,15 +27,12 @@ Data = (
     | Callable[[], Iterable[Batch]]
 )
 
-_RAW, _SEEN = 1000.0, 1000  # inputs that reach so far are told; rows that are looked at
 _ASIDE = 7003  # the seed of the validation rows: the same ones whatever a sweep's seed
 _KINDS = (
     "a tuple of tensors or arrays, a Dataset with a length, a DataLoader, or a function that gives "
     "an iterable of batches"
 )
 _BUILDER = "a function without arguments that builds the model, such as `lambda: nn.Linear(64, 10)`"
-
-
 _BY_NUMBER = td.SequentialSampler | td.RandomSampler | td.DistributedSampler  # rows equally often
 _need = partial(expect, kind=ProblemError)
 
@@ -92,16 +86,16 @@ class TorchProblem:
 
     def __post_init__(self) -> None:
         size, decay, clip, by = self.batch_size, self.weight_decay, self.clip, self.choose_by
-        fits = isinstance(size, Integral) and not isinstance(size, bool) and size >= 1
-        _need(fits, "batch_size", repr(size), "a whole number >= 1")
-        builds = callable(self.model) and not isinstance(self.model, nn.Module)
-        _need(builds, "model", type(self.model).__name__, _BUILDER)
-        kind = repr(self.loss) if isinstance(self.loss, type) else type(self.loss).__name__
+        model, loss, own = self.model, self.loss, vars(self)  # frozen: set here alone
+        counts = isinstance(size, Integral) and not isinstance(size, bool)
+        _need(counts and size >= 1, "batch_size", repr(size), "a whole number >= 1")
+        builds = callable(model) and not isinstance(model, nn.Module)
+        _need(builds, "model", type(model).__name__, _BUILDER)
+        _need(not (why := misfit(model)), "model", f"one that does not fit ({why})", _BUILDER)
+        kind = repr(loss) if isinstance(loss, type) else type(loss).__name__
         wanted = "a function of (model, batch), or one of torch's, such as nn.CrossEntropyLoss()"
-        _need(callable(self.loss) and not isinstance(self.loss, type), "loss", kind, wanted)
-        why = misfit(self.model)
-        _need(not why, "model", f"one that does not fit ({why})", _BUILDER)
-        why = misfit(self.loss, self.model, None)
+        _need(callable(loss) and not isinstance(loss, type), "loss", kind, wanted)
+        why = misfit(loss, model, None)
         _need(not why, "loss", f"one that does not fit ({why})", "a function of (model, batch)")
         fits = isinstance(decay, Real) and 0.0 <= decay < math.inf
         _need(fits, "weight_decay", repr(decay), "a number >= 0")
@@ -112,19 +106,13 @@ class TorchProblem:
             raise ProblemError("choose_by: got 'metric', which needs a metric and validation data")
         if self.metric is not None:
             wants_batch(self.metric)
-        device, loss, own = self.chosen_device, self.loss, vars(self)  # frozen: set here alone
+        device = self.chosen_device
         if isinstance(loss, nn.Module):  # it may have tensors, such as weights of classes
             own["loss"] = partial(target_loss, loss.to(device))
         elif getattr(loss, "__module__", "") == "torch.nn.functional":
             own["loss"] = partial(target_loss, loss)
-        own["batch_size"] = size = int(size)
-        own["data"] = data = as_data(self.data, size)
-        if isinstance(data, Columns) and (largest := _reach(data[0])) > _RAW:
-            logger.warning(
-                "data: inputs reach %.3g, and networks learn badly from raw scales; shift and "
-                "divide columns to mean 0, variance 1",
-                largest,
-            )
+        own["batch_size"], own["data"] = int(size), as_data(self.data, int(size))
+        data: Any = self.data
         if isinstance(data, Rows) and data.batch_size:
             own["batch_size"] = data.batch_size
         if isinstance(self.validation, Real):
@@ -249,25 +237,18 @@ def as_data(data: Any, batch_size: int, name: str = "data") -> Any:
         raise ProblemError(f"{name}: got a {kind}, expected {_KINDS}; rows may be mappings")
     if isinstance(data, Rows):
         return data
-    if isinstance(data, td.DataLoader) and data.batch_sampler is None:
-        return data  # batch_size=None: what its data set gives are batches
-    if isinstance(data, td.DataLoader) and _has_rows(data.dataset):
+    if isinstance(data, td.DataLoader):
         rows: Any = data.dataset
-        sampler = getattr(data.batch_sampler, "sampler", None)
+        sampler = getattr(data.batch_sampler, "sampler", None)  # None: its items are batches
         if isinstance(sampler, td.SubsetRandomSampler):
             rows = td.Subset(rows, list(sampler.indices))
-        elif not isinstance(sampler, _BY_NUMBER):
+        elif not isinstance(sampler, _BY_NUMBER) or not _has_rows(rows):
             return data
         size = data.batch_size or getattr(data.batch_sampler, "batch_size", None)
         return Rows(rows, data.collate_fn, size)
     if isinstance(data, td.IterableDataset):
         return td.DataLoader(data, batch_size=batch_size)
     if _has_rows(data):
-        if size := _batch_like(data):
-            raise ProblemError(
-                f"{name}: a list of {len(data)} items, each with {size} rows; for batches give a "
-                "function that returns them, such as `lambda: batches`, for rows a Dataset"
-            )
         return Rows(data)
     if isinstance(data, Iterator):
         once = f"a {type(data).__name__} can be read only once; give a function that makes one"
@@ -290,17 +271,6 @@ def _has_rows(data: object) -> bool:
     return found and not isinstance(data, td.IterableDataset | type)
 
 
-def _batch_like(data: Any) -> int:
-    """Return the rows of a list's first item where that looks like a batch, else 0."""
-    first = data[0] if isinstance(data, list) and data else ()
-    parts = first.values() if isinstance(first, dict) else first
-    parts = parts if isinstance(first, dict | tuple | list) else ()
-    shapes = [tuple(getattr(part, "shape", ())) for part in parts]
-    sizes = {shape[:1] for shape in shapes}
-    wide = len(sizes) == 1 and max(map(len, shapes)) > 1  # a row's parts are rarely so
-    return int(shapes[0][0]) if wide else 0
-
-
 def _column(item: Tensor | np.ndarray[Any, Any]) -> Tensor:
     try:
         with warnings.catch_warnings():  # that it may not be written to, which nobody here does
@@ -314,12 +284,6 @@ def _column(item: Tensor | np.ndarray[Any, Any]) -> Tensor:
     if item.dtype.kind == "u" and item.dtype != np.uint8:  # of which torch cannot pick rows
         return found.to(torch.int64)
     return found.to(torch.get_default_dtype()) if found.dtype == torch.float64 else found
-
-
-def _reach(inputs: Tensor) -> float:
-    """The largest number in the first rows of a table; 0 for inputs of other kinds."""
-    table = inputs.ndim == 2 and inputs.is_floating_point() and inputs.numel()
-    return float(inputs[:_SEEN].abs().max()) if table else 0.0
 
 
 def row_count(data: Any) -> int | None:

@@ -1,9 +1,10 @@
 """One segment of one run: an optimizer on its way, and what is kept of its losses and points."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from copy import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy, deepcopy
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import torch
@@ -18,7 +19,6 @@ from grasp_tune.engine.checkpoints import Named, Tensors
 from grasp_tune.engine.lane_group import LaneSum
 from grasp_tune.engine.oracle import gradient_norm
 from grasp_tune.engine.sampling import Bench, State, read_coordinates
-from grasp_tune.engine.step_rules import bare_step
 from grasp_tune.engine.tensor_file import Meta
 from grasp_tune.optimizers.registry import find_optimizer
 
@@ -64,7 +64,7 @@ class Curve:
         return {name: copy(item) for name, item in vars(self).items() if name != "_segment"}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        vars(self).update({name: copy(item) for name, item in state.items()})
+        vars(self).update(deepcopy(dict(state)))
 
     def outcome(self) -> SegmentOutcome:
         if self._since[2]:
@@ -144,15 +144,9 @@ class Averages:
 
 
 class TrainingRun:
-    """One run on its way through a segment: optimizer, averages and curve.
+    """One run on its way through a segment of a task: optimizer, averages and curve."""
 
-    bench: has the model, which is put where the run begins.
-    before: a run that is in this very state, if any: then nothing is read or copied.
-    """
-
-    def __init__(
-        self, bench: Bench, task: TrainTask, segment: Segment, before: "TrainingRun | None" = None
-    ) -> None:
+    def __init__(self, bench: Bench, task: TrainTask, segment: Segment) -> None:
         self.segment, self._task, self._bench, self._params = segment, task, bench, bench.trained
         self.write = bench.store.write  # of workers that share lanes, one alone writes
         self.base = find_optimizer(segment.arm.base, bench.bases)
@@ -162,23 +156,20 @@ class TrainingRun:
         self._lag = 1 if self._params[0].device.type == "cpu" else LAG
         self._waiting = sorted(set(segment.keep))
         self._sum, self._within = LaneSum(), 0  # of a step that is not complete: sum, calls
+        saved = bench.place(key := segment.state or START)
+        coordinates = read_coordinates(bench.store, segment.arm.power, self._params)
+        values = dict(segment.arm.values)
+        self.optimizer: Optimizer = self.base.build(
+            self._params, values, coordinates, bench.matrices
+        )
         self._entry = self.base.group_entry or ""
-        self.optimizer: Optimizer
-        self._averages: Averages
-        self._full: list[float | None]  # each group's step before it is annealed
-        if before is not None:
-            self.optimizer, self._full = before.optimizer, before._full
-            self._averages = before._averages
-        else:
-            key = segment.state or START
-            saved = bench.place(key)
-            coordinates = read_coordinates(bench.store, segment.arm.power, self._params)
-            values = dict(segment.arm.values)
-            self.optimizer = self.base.build(self._params, values, coordinates, bench.matrices)
-            self._full = [group.get(self._entry) for group in self.optimizer.param_groups]
-            self._averages = Averages(bench.named, segment.averages)
-            if saved is not None and "optimizer" in saved.meta:  # else a point: runs begin anew
-                self._go_on(saved.tensors, saved.meta, key)
+        groups = self.optimizer.param_groups
+        self._full: list[float | None] = [
+            group.get(self._entry) for group in groups
+        ]  # not annealed
+        self._averages = Averages(bench.named, segment.averages)
+        if saved is not None and "optimizer" in saved.meta:  # else a point: runs begin anew
+            self._go_on(saved.tensors, saved.meta, key)
         self._loudest = [item.max() for item in self._unit_sizes()]
         self._set_step(1.0)  # the saved one may have been annealed, or another run's
         end = segment.anneal[1] if segment.anneal else segment.stop
@@ -192,7 +183,7 @@ class TrainingRun:
         return tensors, meta
 
     def _go_on(self, tensors: Tensors, meta: Meta, key: str) -> None:
-        checkpoints.load_optimizer(self.optimizer, tensors, str(meta["optimizer"]), key)
+        checkpoints.load_optimizer(self.optimizer, tensors, str(meta["optimizer"]))
         self._averages.load(tensors, meta, key)
 
     @property
@@ -206,12 +197,6 @@ class TrainingRun:
         step = self.base.calls_per_step * self.segment.lanes
         return not self.curve.finite or self.call - self._within + step > self.segment.stop
 
-    def goes_on_as(self, segment: Segment) -> bool:
-        """Return whether a segment begins with the state in which this run has ended."""
-        own = self.segment
-        saved = state_key(own.arm.index, own.stop) if own.save else None
-        return saved == segment.state and (own.arm, own.averages) == (segment.arm, segment.averages)
-
     def advance(self, gradients: Callable[[], list[Tensor]]) -> None:
         """Make all steps of the segment, for whoever can compute gradients when they are wanted.
 
@@ -219,32 +204,24 @@ class TrainingRun:
             and returns their losses.
         """
 
-        def closure() -> Tensor:
-            if self.call + self.segment.lanes > self.segment.stop:
-                raise _OutOfCalls
-            losses = gradients()
-            norm = self._norm()
-            for loss in losses:
-                self._record(loss, norm)
-            self._bench.rules.before(self.optimizer)
-            return losses[0] if len(losses) == 1 else torch.stack(losses).mean()
+        def evaluate() -> Iterator[Tensor]:
+            while self.call + self.segment.lanes <= self.segment.stop:
+                losses = gradients()
+                norm = self._norm()
+                for loss in losses:
+                    self._record(loss, norm)
+                self._bench.rules.before(self.optimizer)
+                yield losses[0] if len(losses) == 1 else torch.stack(losses).mean()
 
-        step = bare_step(self.optimizer)
-        while not self.over:
-            self._keep_due()
-            before = self.call
-            if self.segment.shaped:
-                self._set_step(self.segment.step_share(before))
+        evaluations = evaluate()
+        self.prepare()
+        while self._within or not self.over:
+            seen = chain([next(evaluations)], evaluations)
+            self._within += self.segment.lanes
             try:
-                step(closure)
-            except _OutOfCalls:
+                self._step(seen.__next__)
+            except StopIteration:  # an optimizer asked for more gradients than there are
                 break
-            if self.call == before:
-                text = "never called the closure that it was given, so it cannot be run; a step"
-                needed = "must call `closure()`, which computes the gradients"
-                raise InputError(f"base: {type(self.optimizer).__name__}.step {text} {needed}")
-            self._bench.rules.after(self.optimizer)
-            self._averages.update()
 
     def prepare(self) -> None:
         """Before a step: keep what is wanted here, and go to where its first gradient is wanted."""
@@ -264,13 +241,18 @@ class TrainingRun:
             for item, total in zip(self._params, self._sum.total(), strict=True):
                 item.grad = None if total is None else total.div_(lanes)
             self._sum = LaneSum()
+        self._bench.rules.before(self.optimizer)
+        self._step(lambda: loss)
+        return not self.over
+
+    def _step(self, closure: Callable[[], Tensor | float]) -> None:
+        """Use the gradients in the parameters, whose loss is the first that `closure` gives."""
         if self.segment.shaped:
             self._set_step(self.segment.step_share(self.call - self._within))
-        if self._bench.rules.step(self.optimizer, self.base, loss):
+        if self._bench.rules.step(self.optimizer, self.base, closure):
             self._within = 0
             self._averages.update()
             self.prepare()
-        return not self.over
 
     def _norm(self) -> Tensor | float:
         return gradient_norm(self._params) if self._task.norms else math.nan
@@ -350,7 +332,3 @@ class TrainingRun:
         for group, full in zip(self.optimizer.param_groups, self._full, strict=True):
             if full is not None:
                 group[self._entry] = full * share
-
-
-class _OutOfCalls(Exception):
-    """A closure asked for more oracle calls than the segment has."""

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +12,6 @@ from grasp_tune.core.errors import InputError, expect
 from grasp_tune.optimizers.coordinatewise import OwnState
 from grasp_tune.optimizers.registry import BaseOptimizer, gradient_step
 
-_HOMES = ("torch.optim.", "grasp_tune.")  # of optimizers whose step is not looked at by others
 DEFAULTS = {"multiplier": 1.0, "weight_decay": 0.0}
 
 
@@ -49,9 +47,11 @@ class StepRules:
             if decay:
                 self._decayed.append((params, m, decay))
 
-    def step(self, optimizer: Optimizer, base: BaseOptimizer, loss: Tensor | float) -> bool:
-        """Hand the gradients that the parameters hold to the optimizer; True: a step is made."""
-        self.before(optimizer)
+    def step(self, optimizer: Optimizer, base: BaseOptimizer, closure: Callable[[], Any]) -> bool:
+        """Hand the gradients that the parameters hold to the optimizer; True: a step is made.
+
+        closure: gives their loss; if it is called again, further gradients and theirs.
+        """
         if base.calls_per_step > 1:
             return bool(optimizer.feed())  # type: ignore[attr-defined]
         root = 0.5 if base.from_distance is gradient_step else 1.0
@@ -62,7 +62,7 @@ class StepRules:
         if isinstance(optimizer, OwnState):
             optimizer.move()
         else:
-            bare_step(optimizer)(lambda: loss)
+            optimizer.step(closure)
         for params, m in self._scaled:
             torch._foreach_mul_(params, m**root)
         self.after(optimizer)
@@ -91,17 +91,6 @@ class StepRules:
         if self._scaled and (base.calls_per_step > 1 or base.group_entry != "lr"):
             text = f"{base.name} has no step size, so there is nothing for a multiplier to scale"
             raise InputError(f"groups: {text}; use method=NonConvex(), or leave it out")
-
-
-def bare_step(optimizer: Optimizer) -> Callable[[Callable[[], Any]], Any]:
-    """Return its step without the profiler's record, which costs as much as a small layer."""
-    step: Any = type(optimizer).step
-    below: Any = getattr(step, "__wrapped__", None) if getattr(step, "hooked", False) else None
-    # torch.compile in torch 2.2 also marks steps without a record: what is below them lacks the
-    # switch that turns derivatives off.
-    if hasattr(below, "__wrapped__") and type(optimizer).__module__.startswith(_HOMES):
-        return partial(below, optimizer)
-    return optimizer.step
 
 
 def _step_size(optimizer: Optimizer) -> float | None:

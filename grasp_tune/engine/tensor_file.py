@@ -35,7 +35,6 @@ NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _LEAD, _NO_CHECKSUM = b'{"__metadata__":{"blake2b":"', b"0" * 64
 _BODY = len(_LEAD) + len(_NO_CHECKSUM)  # where the header goes on behind the checksum
 _FORMAT = "grasp_tune-3"
-_HEADER_LIMIT = 2**25  # bytes; some 200,000 tensors, and parsing takes memory many times over
 _PIECE = 2**20  # bytes read at once while the checksum is verified
 
 
@@ -106,7 +105,7 @@ def read_tensors(
     Whatever the file says, no more than `size` bytes are allocated for its numbers.
     """
     length = int.from_bytes(file.read(8), "little")
-    if not _BODY < length <= min(size - 8, _HEADER_LIMIT):
+    if not _BODY < length <= size - 8:
         raise DamagedFile("is truncated, or no checkpoint of grasp_tune")
     header = file.read(length)
     if not header.startswith(_LEAD):
@@ -116,8 +115,6 @@ def read_tensors(
         crc = zlib.crc32(piece, crc)
     if _checksum(header[_BODY:], crc) != header[len(_LEAD) : _BODY]:
         raise DamagedFile("is damaged: its checksum does not match its content")
-    if sum(header.count(mark) for mark in (b"[", b"{", b",")) > length // 4 + 100:
-        raise DamagedFile("is damaged: its header cannot be read")  # all brackets: fills the memory
     file.seek(8 + length)
     try:
         fields = json.loads(header)

@@ -143,7 +143,7 @@ class Grasp(LoopOptimizer):
         self._loaded = None
         if not self._feed(loss):
             self._next_task()
-        if over and not self._done:
+        if over and not self.done:
             self._place_choice()
         self._show_step()
 
@@ -164,9 +164,9 @@ class Grasp(LoopOptimizer):
         """Load the chosen weights into the model and end the search."""
         self._point.place(self._search.leader)
         self._point.buffers.follow(None)
-        self._done = True
+        self.done = True
         if self._whole_epochs:  # a search may end a few steps early
-            self._spare = self._search.spec.budget - self._calls
+            self._spare = self._search.spec.budget - self.calls
 
     def finish(self) -> Result:
         """Return the result; the model then holds the chosen weights.
@@ -177,9 +177,9 @@ class Grasp(LoopOptimizer):
             raise SearchError("nothing has been run yet: the first steps only measure the time")
         if not self._point.store.exists(START):
             self._point.store.write(START, self._point.tensors(), {})
-        if not self._done:
+        if not self.done:
             text = "the loop ended after %d of %d steps: the model holds the best point so far"
-            logger.warning(text, self._calls, self._search.spec.budget)
+            logger.warning(text, self.calls, self._search.spec.budget)
         self._place_choice()
         self._aside = None
         model = self._point.model
@@ -209,8 +209,8 @@ class Grasp(LoopOptimizer):
     @property
     def phase(self) -> str:
         """The phase: `probe`, `train`, `score` or `done`; `timing` while steps are timed."""
-        if self._done or self._timing:
-            return "done" if self._done else "timing"
+        if self.done or self._timing:
+            return "done" if self.done else "timing"
         return "probe" if self._task is None else self._task.phase
 
     @property
@@ -231,7 +231,7 @@ class Grasp(LoopOptimizer):
             group.update(shown)  # edits are ignored
         grasp: dict[str, Any] = {
             "format": FORMAT,
-            "calls": self._calls,
+            "calls": self.calls,
             "done": self.done,
             "search": None if self._timing else self._search.state(),
             "task": "" if self._task is None else self._task.id,
@@ -266,7 +266,7 @@ class Grasp(LoopOptimizer):
             raise InputError(text)
         spec = self._spec(budget=budget)
         self._search, self._timing = Search.from_state(dict(grasp["search"]), spec), False
-        self._calls, self._done = int(grasp["calls"]), bool(grasp["done"])
+        self.calls, self.done = int(grasp["calls"]), bool(grasp["done"])
         self._run = self._task = self._aside = None
         if self._clock is not None:
             self._clock.go_on(grasp["clock"])
@@ -274,13 +274,13 @@ class Grasp(LoopOptimizer):
         store = self._point.store
         for key in store.keys():  # noqa: SIM118
             store.delete(key)
-        if self._done and self._search.choice is None:
+        if self.done and self._search.choice is None:
             self._warn(FINISHED)
         if "store" not in grasp:
             return
         for key, (tensors, meta) in grasp["store"].items():
             store.write(key, tensors, meta)
-        if not self._done:  # tasks are sequential, so the next one is the saved one
+        if not self.done:  # tasks are sequential, so the next one is the saved one
             if isinstance(task := self._search.ask(), Step) or task.id != grasp["task"]:
                 raise InputError(f"the saved task {grasp['task']} does not fit the saved search")
             self._task = task

@@ -73,7 +73,9 @@ class LoopOptimizer(Optimizer):
     grad_scale: Tensor | float = 1.0
 
     def __init__(self, point: ModelPoint) -> None:
-        self._point, self._calls, self._done = point, 0, False
+        self._point = point
+        self.calls = 0  # steps so far that count towards the budget
+        self.done = False  # whether the budget is spent; the model then holds the chosen weights
         self._skips = 0  # overflows of a GradScaler since the last step
         self._run: SamplingRun | TrainingRun | None = None
         self._told: set[str] = set()  # warnings that were already given
@@ -84,13 +86,9 @@ class LoopOptimizer(Optimizer):
         names = ("lr", *DEFAULTS)
         self._shown = [{name: group[name] for name in names} for group in self.param_groups]
         self.defaults["momentum"] = 0.0  # for schedulers that require one; it is ignored
+        self.model = point.model  # None if parameters were given
         if not isinstance(point.model, torch.jit.ScriptModule | None):  # these accept no hooks
             self.listen_to(point.model)
-
-    @property
-    def model(self) -> nn.Module | None:
-        """The given model, None if parameters were given."""
-        return self._point.model
 
     def listen_to(self, model: nn.Module) -> None:
         """Use the loss in this model's output for steps that are called without a loss."""
@@ -111,16 +109,6 @@ class LoopOptimizer(Optimizer):
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise InputError(COPIED)
 
-    @property
-    def done(self) -> bool:
-        """Whether the budget is spent; the model then holds the chosen weights."""
-        return self._done
-
-    @property
-    def calls(self) -> int:
-        """The number of steps so far that count towards the budget."""
-        return self._calls
-
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Raise `InputError` if parameters are added later: nothing was measured for them."""
         if len(self.param_groups) == len(self._point.groups):
@@ -129,21 +117,18 @@ class LoopOptimizer(Optimizer):
 
     @staticmethod
     def profile_hook_step(func: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `step` with torch's hooks and profiler record, if there are hooks or a profiler.
+        """Return `step` with torch's hooks and profiler record only where somebody looks at them.
 
-        The record takes as long as a small layer, and torch's optimizers always make it. If a whole
-        training step is compiled, `step` is left out, because its decisions depend on numbers.
+        They take as long as a small layer. In a compiled training step `step` is left out, because
+        its decisions depend on numbers.
         """
-        whole = Optimizer.profile_hook_step(func)
-        plain: Any = torch._disable_dynamo(whole)  # type: ignore[attr-defined]
+        whole: Any = torch._disable_dynamo(Optimizer.profile_hook_step(func))  # type: ignore[attr-defined]
 
         @wraps(func)
         def step(self: LoopOptimizer, *args: Any, **kwargs: Any) -> Any:
-            if _compiling():
-                return plain(self, *args, **kwargs)
-            own = self._optimizer_step_pre_hooks or self._optimizer_step_post_hooks
+            hooks = self._optimizer_step_pre_hooks or self._optimizer_step_post_hooks
             profiled = torch.autograd._profiler_enabled()  # type: ignore[attr-defined]
-            seen = own or _PRE_HOOKS or _POST_HOOKS or profiled
+            seen = hooks or _PRE_HOOKS or _POST_HOOKS or profiled or _compiling()
             return (whole if seen else func)(self, *args, **kwargs)
 
         return step
@@ -196,12 +181,10 @@ class LoopOptimizer(Optimizer):
         """Start a task, and move the model to the point of its first call."""
         if self._point.joined:
             raise InputError(f"the model has parameters to train that it did not have; {JOINED}")
-        before, self._run = self._run, None
+        self._run = None  # frees memory before a checkpoint is read
         if isinstance(task, TrainTask):
             (segment,) = task.segments  # `check_spec` refuses batched runs
-            if not (isinstance(before, TrainingRun) and before.goes_on_as(segment)):
-                before = None  # frees memory before a checkpoint is read
-            self._run = TrainingRun(self._point, task, segment, before)
+            self._run = TrainingRun(self._point, task, segment)
             self._run.prepare()
         else:
             self._run = SamplingRun(self._point, task)
@@ -216,7 +199,7 @@ class LoopOptimizer(Optimizer):
         more = self._run.feed(loss)
         if isinstance(self._run, TrainingRun):
             self._point.mark()
-        self._calls += 1
+        self.calls += 1
         return more
 
     def _checked(self, loss: Any) -> Tensor:

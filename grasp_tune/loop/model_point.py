@@ -82,7 +82,7 @@ class ModelPoint(Bench):
         self.named = self
         checkpoints.check_tensors(self if self.model is None else self.model)
         self.rules = StepRules(self.groups, clip)
-        self._seen: list[Any] | None = None  # versions, dtypes and addresses at the last `mark`
+        self._seen: list[Any] | None = None  # versions and addresses at the last `mark`
         self._marks, self._norms = 0, list[Tensor]()
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
@@ -118,7 +118,7 @@ class ModelPoint(Bench):
     @property
     def _looks(self) -> list[Any]:
         """Properties that change with the parameters and cost nothing to read."""
-        return [(item._version, item.dtype, item.data_ptr()) for item in self.trained]
+        return [(item._version, item.data_ptr()) for item in self.trained]
 
     @property
     def moved(self) -> bool:

@@ -55,7 +55,7 @@ class TaskOptimizer(LoopOptimizer):
         self._result: Result | None = None
         with trial.faults():
             if trial.task is None:
-                self._result, self._done = trial.select(self._place), True
+                self._result, self.done = trial.select(self._place), True
                 return
             if isinstance(trial.task, ProbeTask) and not trial.store.exists(START):
                 trial.store.write(START, self._point.tensors(), {})
@@ -70,7 +70,7 @@ class TaskOptimizer(LoopOptimizer):
 
     def _take(self, loss: Tensor) -> None:
         assert self._run is not None
-        self._trial.called(self._calls + 1)
+        self._trial.called(self.calls + 1)
         if not self._feed(loss):
             self._trial.end(self._run.outcome())
         self._show_step()
@@ -79,7 +79,7 @@ class TaskOptimizer(LoopOptimizer):
         """Return the result; the model then holds the chosen weights."""
         with self._trial.faults():
             if (task := self._trial.task) is not None:
-                made = f"{self._calls} of the {task.calls} oracle calls of {task.id}"
+                made = f"{self.calls} of the {task.calls} oracle calls of {task.id}"
                 raise InputError(f"the loop ended after {made}: let it go on until opt.done")
             assert self._result is not None
             return self._result

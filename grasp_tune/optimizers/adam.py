@@ -39,12 +39,8 @@ class CoordinateAdam(OwnState):
         sizes = coordinates or Coordinates(0.0, [], 1.0)
         defaults = {"lr": lr, "power": sizes.power, "typical": sizes.typical, "steps": 0}
         super().__init__(params, defaults)
-        self._undivided = set[int]()
-        if sizes.power:
-            for point, peak in zip(self.points, sizes.peaks, strict=True):
-                if peak is None:
-                    self._undivided.add(id(point))
-                    continue
+        for point, peak in zip(self.points, sizes.peaks, strict=False):
+            if peak is not None:
                 self.state[point]["peak"] = peak.detach().to(point.device, point.dtype, copy=True)
 
     def _move(self, group: dict[str, Any], points: list[Tensor]) -> None:
@@ -62,12 +58,11 @@ class CoordinateAdam(OwnState):
         if (grown := 1.0 - FIRST ** group["steps"]) < 1.0:
             torch._foreach_mul_(roots, grown)
         pairs = zip(mean, roots, strict=True)
-        moves = [torch.div(x, root, out=root).clamp_(-1.0, 1.0) for x, root in pairs]
-        if power := group["power"]:
-            for point, move, gradient in zip(points, moves, gradients, strict=True):
-                if id(point) in self._undivided:
-                    continue
-                (peak,) = self.entries([point], "peak")
+        moves = [torch.div(x, root, out=root) for x, root in pairs]
+        torch._foreach_clamp_min_(moves, -1.0)
+        torch._foreach_clamp_max_(moves, 1.0)
+        for point, move, gradient in zip(points, moves, gradients, strict=True):
+            if (peak := self.state[point].get("peak")) is not None:
                 torch.maximum(peak, gradient.abs(), out=peak)
-                move.mul_(multiplier(peak, group["typical"], power))
+                move.mul_(multiplier(peak, group["typical"], group["power"]))
         torch._foreach_add_(points, moves, alpha=-group["lr"])

@@ -74,7 +74,6 @@ class OwnState(Optimizer):
                 "keep the parameters in float32 and use torch.autocast"
             )
 
-    @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Make a step with one gradient; return the closure's loss, None without a closure."""
         with torch.enable_grad():
@@ -82,6 +81,7 @@ class OwnState(Optimizer):
         self.move()
         return loss
 
+    @torch.no_grad()
     def move(self) -> None:
         """Make a step with the current gradients."""
         for group in self.param_groups:

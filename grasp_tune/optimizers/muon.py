@@ -20,6 +20,7 @@ from grasp_tune.optimizers.coordinatewise import embeddings
 QUINTIC = (3.4445, -4.7750, 2.0315)
 ROUNDS = 5
 WHOLE, BLOCK = 128, 64  # longest shorter side of a matrix that is not cut; rows of a block
+NEARLY_SQUARE = 1.5  # below this ratio of its sides, the plain iteration takes less time
 STACKED = 2**16  # most numbers of a matrix that is stacked with others of its shape
 # With a smaller norm, the squares of 10^7 numbers underflow in float32, and the norm is wrong.
 SILENT = 1e-15
@@ -46,23 +47,27 @@ def equalized(matrices: Tensor) -> Tensor:
     r"""Return $U V^\top$, approximately, for a matrix $U S V^\top$ or for each one of a stack.
 
     Newton and Schulz's iteration: $X \leftarrow a X + b A X + c A^2 X$ with $A = X X^\top$. All
-    factors are polynomials in the first $A$, so only small square matrices are multiplied until the
-    end.
+    factors are polynomials in the first $A$. So for a wide matrix only small square ones are
+    multiplied until the end.
     """
     a, b, c = QUINTIC
     wide = matrices.to(torch.promote_types(matrices.dtype, torch.float32))
     wide = wide.mT if wide.shape[-2] > wide.shape[-1] else wide
     wide = wide / torch.linalg.matrix_norm(wide, keepdim=True).clamp_min(SILENT)
-    gram, product = wide @ wide.mT, torch.addmm if wide.ndim == 2 else torch.baddbmm
-    factor: Tensor | None = None
-    for left in reversed(range(ROUNDS)):
-        step = product(gram, gram, gram, beta=b, alpha=c)
-        step.diagonal(dim1=-2, dim2=-1).add_(a)
-        factor = step if factor is None else step @ factor
-        gram = step @ (step @ gram) if left else gram
-    assert factor is not None
-    found = factor @ wide
-    return (found if matrices.shape == found.shape else found.mT).to(matrices.dtype)
+    product = torch.addmm if wide.ndim == 2 else torch.baddbmm
+    if wide.shape[-1] < NEARLY_SQUARE * wide.shape[-2]:
+        for _ in range(ROUNDS):
+            gram = wide @ wide.mT
+            wide = product(wide, product(gram, gram, gram, beta=b, alpha=c), wide, beta=a)
+    else:
+        gram, factor = wide @ wide.mT, None
+        for left in reversed(range(ROUNDS)):
+            step = product(gram, gram, gram, beta=b, alpha=c)
+            step.diagonal(dim1=-2, dim2=-1).add_(a)
+            factor = step if factor is None else step @ factor
+            gram = step @ (step @ gram) if left else gram
+        wide = factor @ wide
+    return (wide if matrices.shape == wide.shape else wide.mT).to(matrices.dtype)
 
 
 def equalized_in_blocks(matrices: Tensor) -> Tensor:
@@ -110,7 +115,9 @@ class MatrixAdam(CoordinateAdam):
     def unit_sizes(self) -> list[Tensor]:
         """Return the largest mean gradient of each unit (a row of a matrix), layer by layer."""
         means = self.entries([x for x in self.points if id(x) in self._matrices], "mean")
-        return [torch.linalg.vector_norm(mean.flatten(1), math.inf, dim=1) for mean in means]
+        rows = [mean.flatten(1) for mean in means]
+        # The norm with exponent infinity gives the same bits, in 25 times the time.
+        return [torch.maximum(row.amax(1), -row.amin(1)) for row in rows]
 
     def _move(self, group: dict[str, Any], points: list[Tensor]) -> None:
         super()._move(group, [point for point in points if id(point) not in self._matrices])

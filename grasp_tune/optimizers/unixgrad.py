@@ -21,8 +21,6 @@ from grasp_tune.optimizers.coordinatewise import OwnState
 # one float32 sum over 10^7 numbers is off by 4e-4, and float64 throughout costs 15 times as much.
 _ROW = 256
 
-PIECE = 1e38  # points are multiplied by at most this factor at once
-
 
 class UniXGrad(OwnState):
     r"""UniXGrad on the ball of the given radius around the parameters' first values.
@@ -41,9 +39,6 @@ class UniXGrad(OwnState):
 
     params: parameters, or groups of them, as for any torch optimizer.
     radius: the paper's $D$, one number for the ball over all parameters of all groups.
-
-    Raises `InputError` for a radius that is not a positive number, for a group with a radius or a
-    learning rate of its own, and for parameters that are neither float32 nor float64.
     """
 
     wide = "the averages"
@@ -89,15 +84,15 @@ class UniXGrad(OwnState):
     @torch.no_grad()
     def begin(self) -> None:
         """Begin a step: move to the look-ahead point (2), which needs the first gradient."""
-        points, group = self.points, self.param_groups[0]
+        points = self.points
         for point in points:
             if not self.state[point]:
                 self.state[point]["origin"] = point.clone()
             self.state[point].pop("ahead", None)
-        origin, lead, mean = (self.entries(points, name) for name in ("origin", "lead", "mean"))
-        torch._foreach_copy_(points, mean)  # (2)
-        torch._foreach_lerp_(points, lead, 2.0 / (group["iteration"] + 2))
-        _leave_units(points, group["radius"], origin)
+        torch._foreach_copy_(points, self.entries(points, "mean"))  # (2)
+        weight = 2.0 / (self.param_groups[0]["iteration"] + 2)
+        torch._foreach_lerp_(points, self.entries(points, "lead"), weight)
+        self._leave_units(points)
 
     @torch.no_grad()
     def feed(self) -> bool:
@@ -105,7 +100,7 @@ class UniXGrad(OwnState):
         points, group = self.points, self.param_groups[0]  # numbers are the same in all groups
         root, weight = group["root"], group["iteration"] + 1
         reach = 2.0 * weight / root  # (1), times alpha_t, in units of the radius
-        origin, lead, mean = (self.entries(points, name) for name in ("origin", "lead", "mean"))
+        lead, mean = self.entries(points, "lead"), self.entries(points, "mean")
         here = [self.dense_gradient(point) for point in points]
         if "ahead" not in self.state[points[0]]:
             for point, gradient in zip(points, here, strict=True):
@@ -113,7 +108,7 @@ class UniXGrad(OwnState):
             move_in_ball(points, lead, here, reach)  # (3), with the parameters as scratch space
             torch._foreach_lerp_(mean, points, 2.0 / (weight + 1))  # (4)
             torch._foreach_copy_(points, mean)
-            _leave_units(points, group["radius"], origin)
+            self._leave_units(points)
             return False
         ahead = [self.state[point].pop("ahead") for point in points]
         # Half the difference, since the difference of two finite gradients may overflow.
@@ -126,6 +121,11 @@ class UniXGrad(OwnState):
         for group in self.param_groups:
             group["iteration"], group["root"] = weight, root
         return True
+
+    def _leave_units(self, points: list[Tensor]) -> None:
+        """Turn displacements in units of the radius into points, in place."""
+        torch._foreach_mul_(points, self.param_groups[0]["radius"])
+        torch._foreach_add_(points, self.entries(points, "origin"))
 
 
 def joint_norm(tensors: Sequence[Tensor]) -> float:
@@ -150,17 +150,6 @@ def joint_norm(tensors: Sequence[Tensor]) -> float:
     if not math.isfinite(largest):
         return largest
     return largest * math.hypot(*(joint_norm([tensor / largest]) for tensor in tensors))
-
-
-def _leave_units(points: list[Tensor], radius: float, origin: list[Tensor]) -> None:
-    """Turn displacements in units of the radius into points, in place."""
-    # A radius may be too large for float32: points that moved then become infinite, which the
-    # caller sees, and the others stay where they are.
-    while radius > PIECE:
-        torch._foreach_mul_(points, PIECE)
-        radius /= PIECE
-    torch._foreach_mul_(points, radius)
-    torch._foreach_add_(points, origin)
 
 
 def move_in_ball(out: list[Tensor], lead: list[Tensor], by: list[Tensor], reach: float) -> None:

@@ -76,7 +76,7 @@ def test_an_optimizers_numbers_come_back_as_they_were() -> None:
     optimizer.param_groups[0]["word"] = "changed"
     tensors, numbers = optimizer_tensors(optimizer)
     fresh = Odd(list(workbench.linear().parameters()), 0.1)
-    load_optimizer(fresh, tensors, numbers, "key")
+    load_optimizer(fresh, tensors, numbers)
     old, new = optimizer.state_dict(), fresh.state_dict()
     assert old["param_groups"] == new["param_groups"]
     for index, entries in old["state"].items():
@@ -89,13 +89,6 @@ def test_what_tensors_and_numbers_cannot_hold_is_refused() -> None:
     optimizer.param_groups[0]["schedule"] = print
     with pytest.raises(CheckpointError, match="keeps schedule as a builtin_function"):
         optimizer_tensors(optimizer)
-
-
-@pytest.mark.parametrize("numbers", ["{", "[]", '{"groups": [], "state": {}}'])
-def test_damaged_numbers_are_named(numbers: str) -> None:
-    optimizer = torch.optim.SGD(workbench.linear().parameters(), lr=0.1)
-    with pytest.raises(CheckpointError, match="checkpoint key: "):
-        load_optimizer(optimizer, {}, numbers, "key")
 
 
 def test_a_point_with_one_infinite_number_is_not_finite() -> None:

@@ -15,7 +15,6 @@ from grasp_tune.core.errors import InputError, ProblemError
 from grasp_tune.core.records import decode, encode
 from grasp_tune.core.tasks import Arm, Segment, SegmentOutcome, TrainTask
 from grasp_tune.engine.lane_group import LaneSum
-from grasp_tune.engine.step_rules import bare_step
 from tests.engine import workbench
 from tests.engine.workbench import Bench, same_bits
 
@@ -157,19 +156,3 @@ def test_decay_and_clipping_that_make_no_sense_are_told() -> None:
         replace(workbench.problem(), weight_decay=-1)
     with pytest.raises(ProblemError, match=r"clip: got 0"):
         replace(workbench.problem(), clip=0)
-
-
-@pytest.mark.parametrize("marked", [True, False])
-def test_a_step_without_the_profiler_s_record_still_makes_no_derivatives(marked: bool) -> None:
-    class Quiet(torch.optim.Optimizer):
-        @torch.no_grad()
-        def step(self, closure: Any = None) -> Any:
-            return torch.is_grad_enabled()
-
-    if marked:  # as torch.compile does in torch 2.2, so that there is no record to leave out
-        Quiet.step.hooked = True  # type: ignore[attr-defined]
-    Quiet.__module__ = "grasp_tune.optimizers"
-    optimizer = Quiet([torch.zeros(1)], {})
-    step = bare_step(optimizer)
-    assert step(lambda: None) is False
-    assert (step == optimizer.step) is marked

@@ -332,18 +332,10 @@ def test_the_wrong_base_says_so() -> None:
     def nothing(params: list[Tensor], value: float) -> object:
         return None
 
-    class Deaf(torch.optim.SGD):
-        def step(self, closure: object = None) -> None:  # type: ignore[override]
-            pass
-
     run = Segment(Arm.of(1, "mine", 0.1), 0, 4)
-    for base, words in (
-        (nothing, "mine returned NoneType, expected a torch Optimizer"),
-        (lambda params, value: Deaf(params, lr=value), "Deaf.step never called the closure"),
-    ):
-        worker = Worker(workbench.problem(), 0, TemporaryStore(), {"mine": base})
-        with pytest.raises(InputError, match=words):
-            worker.run(TrainTask("train", (run,)))
+    worker = Worker(workbench.problem(), 0, TemporaryStore(), {"mine": nothing})
+    with pytest.raises(InputError, match="mine returned NoneType, expected a torch Optimizer"):
+        worker.run(TrainTask("train", (run,)))
     with pytest.raises(InputError, match="base: got 'other', expected one of ada"):
         worker.run(TrainTask("train", (replace(run, arm=Arm.of(1, "other", 0.1)),)))
 
