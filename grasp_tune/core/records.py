@@ -50,44 +50,42 @@ def _types(kind: Any) -> dict[str, Any]:
 
 
 @typing.overload
-def decode(kind: type[Record], value: Json) -> Record: ...
+def decode(kind: type[Record], value: Json, where: str = "") -> Record: ...
 @typing.overload
-def decode(kind: types.UnionType, value: Json) -> Any: ...
-def decode(kind: Any, value: Json) -> Any:
+def decode(kind: Any, value: Json, where: str = "") -> Any: ...
+def decode(kind: Any, value: Json, where: str = "") -> Any:
     """Return the record of class `kind` that `encode` wrote as `value`, every type checked.
 
-    Of several kinds it is the one with these very fields.
+    kind: a class, or several, of which it is the one with these very fields.
+    where: the place of the value, for messages.
     """
-    return _decode(kind, value, "record" if isinstance(kind, types.UnionType) else kind.__name__)
-
-
-def _decode(kind: Any, value: Json, where: str) -> object:
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     wanted = getattr(kind, "__name__", str(kind))
+    where = where or ("record" if isinstance(kind, types.UnionType) else wanted)
     if origin in (typing.Union, types.UnionType):  # one type or None, or several records
         if value is None and types.NoneType in inner:
             return None
         rest = [choice for choice in inner if choice is not types.NoneType]
         alike = [x for x in rest if isinstance(value, dict) and value.keys() == _types(x).keys()]
-        return _decode((alike or rest)[0], value, where)
+        return decode((alike or rest)[0], value, where)
     if kind is Any:
         return value
     if origin is list and isinstance(value, list):
-        return [_decode(inner[0], item, f"{where}[{at}]") for at, item in enumerate(value)]
+        return [decode(inner[0], item, f"{where}[{at}]") for at, item in enumerate(value)]
     if origin is dict and isinstance(value, dict):
-        return {key: _decode(inner[1], item, f"{where}.{key}") for key, item in value.items()}
+        return {key: decode(inner[1], item, f"{where}.{key}") for key, item in value.items()}
     if origin is tuple and isinstance(value, list):
         items = inner[:1] * len(value) if inner[1:] == (Ellipsis,) else inner
         if len(items) == len(value):
             pairs = enumerate(zip(items, value, strict=True))
-            return tuple(_decode(item, entry, f"{where}[{at}]") for at, (item, entry) in pairs)
+            return tuple(decode(item, entry, f"{where}[{at}]") for at, (item, entry) in pairs)
         wanted = f"{len(items)} entries"
     elif is_dataclass(kind) and isinstance(value, dict):
         known = _types(typing.cast(type, kind))
         if value.keys() != known.keys():
             unknown, missing = sorted(value.keys() - known), sorted(known.keys() - value)
             raise InputError(f"{where}: unknown keys {unknown}, missing keys {missing}")
-        found = {name: _decode(known[name], value[name], f"{where}.{name}") for name in known}
+        found = {name: decode(known[name], value[name], f"{where}.{name}") for name in known}
         return typing.cast(type, kind)(**found)
     elif kind is float:
         if isinstance(value, str) and value in _WORDS:

@@ -296,10 +296,9 @@ def ended_runs(
 
 
 def depth_of(task: Task, outcome: Outcome) -> int:
-    """Return how many steps of an ended task had to follow each other.
+    """Return how many steps of an ended task had to follow each other; runs do not, samples do.
 
-    Runs of one task do not wait for each other, samples do. A step of several lanes is one, one of
-    UniXGrad two: its gradients are at two points.
+    A step of several lanes is one, one of UniXGrad two: its gradients are at two points.
     """
     if isinstance(task, TrainTask):
         runs = ended_runs((task,), {task.id: outcome})
@@ -310,10 +309,9 @@ def depth_of(task: Task, outcome: Outcome) -> int:
 
 
 def check_answer(task: Task, outcome: Outcome) -> None:
-    """Raise `InputError` where the outcome cannot be the task's.
+    """Raise `InputError` where the outcome cannot be the task's: too many calls, or other runs.
 
-    More calls than the task allows, or those of other runs, would break the budget or the choice
-    in silence. Losses are not judged: NaN and infinities are legitimate.
+    Losses are not judged: NaN and infinities are legitimate.
     """
     where, wanted, found = task.id, list[_Part](), list[_Part]()
     sizes: dict[str, float] = {}

@@ -1,7 +1,4 @@
-"""Executors for this process and for forked processes, and the base class of all worker pools.
-
-A worker of a pool runs one task at a time. If it dies, only that task is lost.
-"""
+"""Executors for this process and for forked processes, and the base class of all worker pools."""
 
 import logging
 import multiprocessing
@@ -105,8 +102,7 @@ class WorkerPool(ABC):
     """A pool that starts workers, replaces dead ones and gives them tasks; idle ones share lanes.
 
     sharing: decides how many workers share a task.
-    size: the number of workers, all started at once, so that they load torch during the probe;
-        None: as many as there is work for.
+    size: the number of workers, all started at once; None: as many as there is work for.
     """
 
     def __init__(self, sharing: LaneSharing, size: int | None) -> None:
@@ -133,12 +129,9 @@ class WorkerPool(ABC):
         return self.size or 1
 
     @property
-    def _busy(self) -> int:
-        return sum(member.job is not None for member in self.members)
-
-    @property
     def free(self) -> bool:
-        return len(self.waiting) + self._busy < self.capacity
+        busy = sum(member.job is not None for member in self.members)
+        return len(self.waiting) + busy < self.capacity
 
     def submit(self, task: Task) -> None:
         """Keep the task for the next `poll`, which knows how many workers it can have."""
@@ -188,7 +181,8 @@ class WorkerPool(ABC):
             raise SearchError(f"no worker process could be started: {reason}")
 
     def _note(self) -> None:
-        self.sharing.note(sum(bool(member.address) for member in self.members), self._busy)
+        busy = sum(member.job is not None for member in self.members)
+        self.sharing.note(sum(bool(member.address) for member in self.members), busy)
 
 
 class ProcessPool(WorkerPool):

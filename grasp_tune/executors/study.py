@@ -26,7 +26,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from grasp_tune.core.choice import best_seen
-from grasp_tune.core.errors import CheckpointError, InputError, SearchError
+from grasp_tune.core.errors import CheckpointError, InputError, SearchError, expect
 from grasp_tune.core.records import Json, decode, encode, fingerprint
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import Outcome, TrainOutcome
@@ -90,6 +90,8 @@ def setting_on(study: Study, wanted: SweepSpec | None = None) -> Json:
     If two processes write at the same time, one wins, and both return its value: they read again.
     """
     known = study._storage.get_study_user_attrs(study._study_id)
+    fine, where = f"{SETTING}:0" not in known, f"study {study.study_name!r}"
+    expect(fine, where, "a sweep that version 0.2 wrote", "a new study, or that version")
     if SETTING not in known and wanted is not None:
         study._storage.set_study_user_attr(study._study_id, SETTING, wanted.to_dict())
         return setting_on(study)

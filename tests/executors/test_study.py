@@ -15,6 +15,13 @@ def test_a_damaged_value_is_named() -> None:
         spec_on(study)
 
 
+def test_a_study_of_an_earlier_version_is_refused_with_a_sentence() -> None:
+    study = optuna.create_study(study_name="old")
+    study.set_user_attr(f"{SETTING}:0", "{}")
+    with pytest.raises(InputError, match="study 'old': got a sweep that version 0.2 wrote"):
+        spec_on(study)
+
+
 def test_fingerprints_tell_values_apart_and_not_their_order() -> None:
     assert fingerprint({"a": 1, "b": 2.5}) == fingerprint({"b": 2.5, "a": 1})
     assert fingerprint({"a": 1}) != fingerprint({"a": 2})
