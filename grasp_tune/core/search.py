@@ -83,7 +83,7 @@ class Search:
         self._losses = Counter[tuple[str, str]]()  # how often a reader did not find a checkpoint
         self._error: GraspError | None = None  # why the schedule cannot go on
         self._discarded: list[str] = []
-        self._origin: str | None = None
+        self.origin: str | None = None  # digest of all workers' start point
         self._schedule = all_rounds(spec)
         self._enter(next(self._schedule))
         self._advance()
@@ -121,8 +121,8 @@ class Search:
             self._fail(known, reason)
             return True
         tasks.check_answer(known, outcome)
-        check_origin(outcome.origin, self._origin)
-        self._origin = outcome.origin
+        check_origin(outcome.origin, self.origin)
+        self.origin = outcome.origin
         if known.id in self._outcomes:
             self._missing.difference_update(known.writes)
             self.repeated += outcome.calls

@@ -145,7 +145,7 @@ def _run(
         return StudyExecutor(log, pool or InProcess(folder, make_worker), calls)
 
     how["calls"] = calls if workers == 1 or out is not None else None
-    result = run_sweep(problem, spec, executor, store=store, origin=log.origin, **how)
+    result = run_sweep(problem, spec, executor, store=store, **how)
     write_choice(study, result)
     if math.isfinite(result.score):
         log.want(SELECT)  # the only trial with a finite value, so it is the study's best trial

@@ -28,6 +28,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from grasp_tune.core.choice import best_seen
 from grasp_tune.core.errors import CheckpointError, InputError, SearchError, expect
 from grasp_tune.core.records import Json, decode, encode, fingerprint
+from grasp_tune.core.search import check_origin
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import Outcome, TrainOutcome
 from grasp_tune.runtime import files
@@ -325,6 +326,7 @@ class StudyLog:
         elif isinstance(how, BaseException):
             write(FAULT, (ERROR, repr(how)[:2000]))
         else:
+            check_origin(how.origin, self.origin)
             write(OUTCOME, encode(how))
             if isinstance(how, TrainOutcome) and len(how.segments) == 1:
                 points = [p for p in how.segments[0].curve if math.isfinite(p.loss)][::-1]

@@ -54,7 +54,6 @@ class WorkerFactory:
     bases: Mapping[str, Factory] | None
     calls: CallCounter  # where the oracle calls are counted
     watch: Callable[[], None] | None  # called after each call in this process
-    origin: str | None  # digest of the start point that all workers must have, if known
     made: Worker | None = None  # the first worker of this process
 
     def __call__(self) -> Worker:
@@ -68,7 +67,6 @@ class WorkerFactory:
                 watch()
 
         worker = Worker(self.problem, self.seed, self.store, self.bases, count)
-        check_origin(worker.origin, self.origin)
         self.made = self.made or worker
         return worker
 
@@ -219,6 +217,7 @@ class Driver(Ledger):
 
     def result(self, worker: Worker, problem: TorchProblem) -> Result:
         """Return the result at the chosen point, with repeated calls counted separately."""
+        check_origin(worker.origin, self.search.origin)
         self.deadline = math.inf  # the work for the choice ignores the time limit
         tensors = self._place(worker)
         self.settle(self.folder.calls.total)
@@ -302,7 +301,6 @@ def run_sweep(
     minutes: float | None = None,
     hard_cap: bool = False,
     again: int = 0,
-    origin: str | None = None,
 ) -> Result:
     """Return the result of a sweep after running it with an executor.
 
@@ -313,7 +311,6 @@ def run_sweep(
     minutes: a time limit, after which the sweep ends with its best point so far.
     hard_cap: count repeated calls towards the budget too, and end with the best point so far.
     again: how often a task whose worker died is restarted before it counts as failed.
-    origin: the digest of the start point of workers elsewhere, if known.
     """
     reporter = reporter_for(progress)
     with (
@@ -326,7 +323,7 @@ def run_sweep(
             time.sleep(ORPHANS)
         driver = Driver(spec, folder, reporter, hard_cap, again)
         driver.deadline = deadline
-        how = (problem, spec.seed, folder.store, bases, folder.calls, driver.watch, origin)
+        how = problem, spec.seed, folder.store, bases, folder.calls, driver.watch
         make_worker = WorkerFactory(*how)
         try:
             runner = executor(folder, make_worker)
