@@ -8,14 +8,14 @@ from typing import Literal
 from grasp_tune.core.checkpoint_keys import Key, place_of
 from grasp_tune.core.ensemble import Tally
 from grasp_tune.core.errors import InputError, whole
-from grasp_tune.core.records import Json, encode
+from grasp_tune.core.records import Json, encode, record
 from grasp_tune.core.tasks import Arm, Outcome, ProbeOutcome, Score, TrainOutcome
 
 Kind = Literal["gradient", "value", "exact", "none"]
 UNSAMPLED = ("window", "partial", "stationary")  # ways to choose without fresh samples
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Candidate:
     """A point that might have been returned, and what is known of it."""
 
@@ -38,7 +38,7 @@ class Candidate:
         return cls(key, arm.index, arm.base, arm.value, *end, note=note)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Choice:
     """The outcome of a whole search."""
 

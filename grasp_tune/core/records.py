@@ -8,9 +8,11 @@ import json
 import math
 import types
 import typing
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from typing import Any, TypeVar
+
+from typing_extensions import dataclass_transform
 
 from grasp_tune.core.errors import InputError
 
@@ -40,6 +42,18 @@ def fingerprint(*values: Json) -> str:
     """Return a short digest of JSON values, the same in every process."""
     text = json.dumps(values, sort_keys=True, separators=(",", ":"))
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+
+
+@dataclass_transform(frozen_default=True)
+def record(kind: type[Record]) -> type[Record]:
+    """Make a frozen dataclass of which two are equal where their values are; NaN equals NaN."""
+
+    def same(one: object, other: object) -> bool:
+        return type(one) is type(other) and bool(encode(one) == encode(other))
+
+    made = dataclass(frozen=True, slots=True)(kind)
+    made.__eq__ = same  # type: ignore[method-assign]
+    return made
 
 
 @cache

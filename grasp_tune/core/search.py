@@ -126,7 +126,7 @@ class Search:
         if known.id in self._outcomes:
             self._missing.difference_update(known.writes)
             self.repeated += outcome.calls
-            if encode(outcome) != encode(self._outcomes[known.id]):  # NaN equals NaN
+            if outcome != self._outcomes[known.id]:
                 why = "the loss or the hardware is not deterministic"
                 self.notes.append(f"repeated: {known.id} came out differently; {why}")
                 logger.warning(self.notes[-1])

@@ -11,6 +11,7 @@ from typing import ClassVar, Literal
 from grasp_tune.core import checkpoint_keys as keys
 from grasp_tune.core.checkpoint_keys import MOMENTS, START, Key
 from grasp_tune.core.errors import InputError, whole
+from grasp_tune.core.records import record
 from grasp_tune.optimizers.registry import described
 
 Score = Literal["gradient", "value"]  # what the ensemble compares: |mean gradient| or mean loss
@@ -200,7 +201,7 @@ class ScoreTask:
         return tuple(sample.key for sample in self.samples if sample.key != START)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Ended:
     """What every outcome has."""
 
@@ -208,7 +209,7 @@ class _Ended:
     origin: str  # digest of the start point: every worker must start at the same one
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ProbeOutcome(_Ended):
     """What the probe saw at x0."""
 
@@ -225,7 +226,7 @@ class ProbeOutcome(_Ended):
     light: bool = False  # whether the model is so small that short runs should share a task
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Point:
     """One mark of a training curve: means over the calls since the mark before."""
 
@@ -234,7 +235,7 @@ class Point:
     norm: float  # NaN where norms are not recorded
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SegmentOutcome:
     """How one segment went."""
 
@@ -248,7 +249,7 @@ class SegmentOutcome:
     silent: float = 0.0  # largest share of a layer's units that gradients do not reach any more
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TrainOutcome(_Ended):
     """How the runs of one task went, in the order of its segments."""
 
@@ -257,7 +258,7 @@ class TrainOutcome(_Ended):
     note: str = ""  # what a reader of the result should know of how it was run
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SampleOutcome:
     """What one candidate scored on its samples."""
 
@@ -270,7 +271,7 @@ class SampleOutcome:
     metric: float = math.nan  # over all rows of the samples at once
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ScoreOutcome(_Ended):
     """What the candidates of one task scored, in the order of its samples."""
 

@@ -15,7 +15,7 @@ from grasp_tune.core.choice import Candidate, Certificate, Choice, certify
 from grasp_tune.core.ensemble import Tally, tallied
 from grasp_tune.core.errors import CheckpointError, InputError
 from grasp_tune.core.plan import Cell, Plan
-from grasp_tune.core.records import Json, decode, encode
+from grasp_tune.core.records import Json, decode, encode, record
 from grasp_tune.core.search import Search
 from grasp_tune.core.spec import SweepSpec
 from grasp_tune.core.tasks import ProbeOutcome, ScoreOutcome, ended_runs
@@ -34,7 +34,7 @@ RESUMED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Run:
     """One run of the sweep with all its parts, for tables and figures."""
 
@@ -55,7 +55,7 @@ class Run:
         return self.losses[-1] if self.losses and self.finite else math.nan
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Look:
     """The validation loss and metric of one point of a run, for figures and loggers."""
 

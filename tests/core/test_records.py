@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from grasp_tune.core.errors import InputError
 from grasp_tune.core.records import decode, encode
+from grasp_tune.core.tasks import Point
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,13 @@ def test_records_survive_json_exactly(record: Outer) -> None:
 def test_nan_survives_as_a_word() -> None:
     assert encode(Inner("a", math.nan)) == {"word": "a", "number": "nan"}
     assert math.isnan(decode(Inner, {"word": "a", "number": "nan"}).number)
+
+
+def test_nan_equals_nan_in_a_record() -> None:
+    one, other = (Point(1, 2.0, float("nan")) for _ in range(2))
+    assert one == other != Point(1, 3.0, math.nan)
+    assert (one != other) is False
+    assert one != (1, 2.0, math.nan)
 
 
 @pytest.mark.parametrize(
