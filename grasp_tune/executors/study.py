@@ -130,10 +130,7 @@ class Timing:
 
 
 class StudyLog:
-    """The trials of one sweep on a study: which task each one holds, and how it ended.
-
-    Raises `InputError` if the study belongs to another sweep.
-    """
+    """The trials of one sweep on a study: which task each one holds, and how it ended."""
 
     def __init__(self, study: Study, spec: SweepSpec, timing: Timing | None = None) -> None:
         if difference := spec.difference(setting_on(study, spec)):
@@ -192,10 +189,7 @@ class StudyLog:
         return self._outcomes.get(trial.number)
 
     def ended(self, trial: FrozenTrial) -> Any:
-        """Return how a trial's task ended; None if it has not, or if its worker raised an error.
-
-        That error was raised in the worker's own process; other processes run the task again.
-        """
+        """Return how a trial's task ended; None if it has not, or if its worker raised an error."""
         kind, words = trial.system_attrs.get(FAULT, (DIED, "its worker died"))
         if not trial.state.is_finished() or kind == ERROR:
             return None

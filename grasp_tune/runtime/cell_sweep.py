@@ -110,10 +110,7 @@ def choose_candidate(
 ) -> Result:
     """Return the best of the candidates that the cells of a plan left, scored on fresh samples.
 
-    Unreadable candidates are left out. x0 is probed unless `probed_cells` has done so.
-
-    method: only needed if the plan's method has the user's own base optimizer.
-    by_loss: compare losses, even if the paper compares gradients.
+    x0 is probed unless `probed_cells` has done so. `method`: see `grasp_tune.optuna.select`.
     """
     plan, seed, probe = cells.plan, cells.spec.seed, getattr(cells.spec.schedule, "probe", None)
     assert plan is not None

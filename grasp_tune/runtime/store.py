@@ -1,7 +1,7 @@
 """Stores for checkpoints: a folder of files, or anything else that keeps bytes by name.
 
 A checkpoint consists of named tensors and a few numbers or strings, never of objects, so reading
-one cannot run code. Other modules decide which checkpoints are written and how long they are kept.
+one cannot run code.
 """
 
 import contextlib
@@ -45,8 +45,7 @@ def file_name(key: str) -> str:
 class BlobStore(ABC):
     """A store that keeps one blob per checkpoint, in the format of `engine.tensor_file`.
 
-    Subclasses keep bytes by name; a blob becomes visible when it is complete. They raise `OSError`:
-    after temporary errors the action is tried again, others become a `CheckpointError`.
+    Subclasses keep bytes by name; a blob becomes visible when it is complete. They raise `OSError`.
 
     sweep: the name of the sweep; checkpoints of other sweeps are refused.
     where: the place, for messages, as a prefix of the blob's name.
@@ -132,8 +131,7 @@ class CheckpointStore(BlobStore):
     """A store in a folder: one safetensors file per key, complete or not there at all.
 
     folder: the folder of the files; it is created with the first checkpoint.
-    lock: the lock of the sweep's folder. Every file then has the sweep's name, files of other
-        sweeps are refused, and nothing is written if another process takes over the folder.
+    lock: the lock of the sweep's folder, with the sweep's name; nothing is written without it.
     sweep: the sweep's name, if there is no lock.
     durable: whether checkpoints must survive a crash of the machine.
     """
