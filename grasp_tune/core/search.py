@@ -66,7 +66,10 @@ def check_origin(found: str, known: str | None) -> None:
 
 
 class Search:
-    """One sweep as ask and tell: `ask` gives a task, `tell` takes what came of it."""
+    """One sweep as ask and tell: `ask` gives a task, `tell` takes what came of it.
+
+    spec: everything that decides the sweep.
+    """
 
     def __init__(self, spec: SweepSpec) -> None:
         self.spec = spec

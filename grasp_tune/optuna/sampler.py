@@ -246,7 +246,14 @@ class Budget:
         return bool(due)
 
 
-grasp_budget = Budget  # as it reads in a loop: `for call in grasp_budget(trial)`
+def grasp_budget(trial: Trial, *, per_step: int = 1, calls: int | None = None) -> Budget:
+    """Return the trial's oracle calls to loop over; the loop ends when they are spent.
+
+    trial: the argument of the objective. If no cell was left for it, `TrialPruned` is raised.
+    per_step: oracle calls per optimizer step; 2 for UniXGrad.
+    calls: the budget of a trial that has no cell because its value was enqueued.
+    """
+    return Budget(trial, per_step=per_step, calls=calls)
 
 
 def select(

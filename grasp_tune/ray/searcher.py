@@ -361,7 +361,10 @@ class PlanSearcher(TuneSearcher):
 
 
 class GraspProgress(tune.Callback):
-    """A Tune callback that shows the progress of `searcher`, the `search_alg` of the same run."""
+    """A Tune callback that shows phase, oracle calls and best loss as a bar, or as log lines.
+
+    searcher: the `search_alg` of the same run.
+    """
 
     def __init__(self, searcher: GraspSearcher) -> None:
         self._searcher = searcher
