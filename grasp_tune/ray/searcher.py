@@ -225,8 +225,8 @@ class GraspSearcher(TuneSearcher):
             words = "leave `stop` out: the budget ends trials, and time_budget_s the run"
             raise InputError(f"stop: it ended trial {trial_id} in the middle of {task}; {words}")
         words = "take grasp_tune.ray.optimizer(model), loop until opt.done, and leave `stop` out"
-        other = "if it needs a learning rate, use GraspSearcher.for_step(budget)"
-        raise InputError(f"the function ended in the middle of {task}: {words}; {other}")
+        words += "; if it needs a learning rate, use GraspSearcher.for_step(budget)"
+        raise InputError(f"the function ended in the middle of {task}: {words}")
 
     @property
     def spec(self) -> SweepSpec:
