@@ -193,15 +193,12 @@ class Buffers:
 def optimizer_tensors(optimizer: Optimizer) -> tuple[Tensors, str]:
     """Return the optimizer's tensors, and its numbers as JSON."""
     tensors, numbers, packed = Tensors(), dict[int, Any](), optimizer.state_dict()
-    for index, entries in packed["state"].items():
-        for name, value in entries.items():
-            if isinstance(value, Tensor):
-                tensors[f"opt.{index}.{name}"] = value.detach()
-            else:
-                numbers.setdefault(index, {})[name] = _plain(name, value)
+    for at, entries in packed["state"].items():
+        found = {name: x.detach() for name, x in entries.items() if isinstance(x, Tensor)}
+        tensors |= {f"opt.{at}.{name}": x for name, x in found.items()}
+        numbers[at] = {name: _plain(name, x) for name, x in entries.items() if name not in found}
     groups = [
-        {name: _plain(name, value) for name, value in group.items() if name != "params"}
-        for group in packed["param_groups"]
+        {n: _plain(n, x) for n, x in g.items() if n != "params"} for g in packed["param_groups"]
     ]
     return tensors, json.dumps({"state": numbers, "groups": groups})
 

@@ -25,18 +25,15 @@ def pays(model: nn.Module) -> bool:
     leaves = [item for item in model.modules() if not list(item.children())]
     plain = all(item.device.type == "cpu" and item.requires_grad for item in model.parameters())
     known = all(isinstance(item, _LAYERS + _CURVES) for item in leaves)
-    return known and plain and _size(model) <= LARGEST and not list(model.buffers())
-
-
-def _size(model: nn.Module) -> int:
-    return sum(item.numel() for item in model.parameters())
+    small = sum(item.numel() for item in model.parameters()) <= LARGEST
+    return known and plain and small and not list(model.buffers())
 
 
 @contextmanager
 def task_threads(model: nn.Module) -> Iterator[None]:
     """Run the block with one thread where the model is light, and with the user's number else."""
     before, heavy = torch.get_num_threads(), any(isinstance(x, _HEAVY) for x in model.modules())
-    if not heavy and _size(model) <= _ONE_THREAD:
+    if not heavy and sum(item.numel() for item in model.parameters()) <= _ONE_THREAD:
         torch.set_num_threads(1)
     try:
         yield

@@ -56,11 +56,7 @@ class LaneSum:
 
     def add(self, gradients: Sequence[Tensor | None]) -> None:
         """Add the next lane; None stands for a parameter that the loss did not use."""
-        self.add_subtree(1, list(gradients))
-        first, lanes, kept = self.parts[-1]
-        if lanes == 1:  # not added to another one yet: the next lane overwrites what was given
-            copies = [None if item is None else item.clone() for item in kept]
-            self.parts[-1] = first, lanes, copies
+        self.add_subtree(1, [None if item is None else item.clone() for item in gradients])
 
     def add_subtree(self, lanes: int, total: Gradients) -> None:
         """Add the sum of the next lanes, which is taken over."""
@@ -80,7 +76,7 @@ class LaneSum:
     def _merge(self) -> None:
         (_, more, right), (first, count, left) = self.parts.pop(), self.parts.pop()
         pairs = zip(left, right, strict=True)
-        added = [a if b is None else b.clone() if a is None else a.add_(b) for a, b in pairs]
+        added = [a if b is None else b if a is None else a.add_(b) for a, b in pairs]
         self.parts.append((first, count + more, added))
 
 

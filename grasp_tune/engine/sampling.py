@@ -206,11 +206,10 @@ class SamplingRun:
         return ProbeOutcome(task.calls, origin, *gradients, parameters, *values, *model)
 
 
-def read_coordinates(store: Store, power: float, like: Sequence[Tensor]) -> Coordinates | None:
-    """Return what the probe saw of each coordinate of a run, None where it does not matter."""
+def read_coordinates(store: Store, power: float, count: int) -> Coordinates | None:
+    """Return what the probe saw of so many parameters, None where it does not matter."""
     if not power:
         return None
     saved = store.read(MOMENTS)
-    found = [saved.tensors.get(f"peak.{at}") for at in range(len(like))]
-    peaks = [x if x is None else x.to(y.device) for x, y in zip(found, like, strict=True)]
+    peaks = [saved.tensors.get(f"peak.{at}") for at in range(count)]
     return Coordinates(power, peaks, float(saved.meta["typical"]))

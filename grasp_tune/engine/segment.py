@@ -157,7 +157,7 @@ class TrainingRun:
         self._waiting = sorted(set(segment.keep))
         self._sum, self._within = LaneSum(), 0  # of a step that is not complete: sum, calls
         saved = bench.place(key := segment.state or START)
-        coordinates = read_coordinates(bench.store, segment.arm.power, self._params)
+        coordinates = read_coordinates(bench.store, segment.arm.power, len(self._params))
         values = dict(segment.arm.values)
         self.optimizer: Optimizer = self.base.build(
             self._params, values, coordinates, bench.matrices

@@ -183,7 +183,7 @@ def test_the_probe_keeps_no_sizes_of_embeddings() -> None:
     assert set(saved.tensors) == {"peak.1", "peak.2"}
     seen = torch.cat([item.flatten() for item in saved.tensors.values()]).sort().values
     assert saved.meta["typical"] == float(seen[1])  # the middle of three
-    found = read_coordinates(bench.store, 0.5, bench.worker.trained)
+    found = read_coordinates(bench.store, 0.5, len(bench.worker.trained))
     assert found is not None and found.peaks[0] is None and found.peaks[1] is not None
 
 
