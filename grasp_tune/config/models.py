@@ -26,6 +26,7 @@ from grasp_tune.engine.losses import target_loss
 from grasp_tune.engine.metrics import METRICS
 from grasp_tune.engine.streams import untouched_randomness
 
+_MAX_PARAMETERS = 2**31
 _ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "gelu": nn.GELU, "silu": nn.SiLU}
 Batch = tuple[Tensor, Tensor]
 Loss = Callable[[nn.Module, Batch], Tensor]
@@ -44,6 +45,12 @@ class ModelFactory:
     augment: tuple[str, ...] = ()
 
     def __call__(self) -> nn.Module:
+        if not isinstance(self.options, kinds.OwnModel):
+            with torch.device("meta"):  # takes no memory
+                numbers = sum(item.numel() for item in self._network().parameters())
+            got = f"{self.options.name} has {numbers} numbers for {self.spec.name}"
+            fault = f"{got}; expected at most {_MAX_PARAMETERS}"
+            require("problem.model", numbers <= _MAX_PARAMETERS, fault)
         network = self._network()
         if state := self._given():
             network.load_state_dict(self._fitting(network, state), strict=False)

@@ -1,5 +1,6 @@
 """What the user gives: a model, a loss, data; checked as far as that takes no oracle call."""
 
+import logging
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,6 +19,8 @@ from grasp_tune.engine.checkpoints import check_tensors
 from grasp_tune.engine.losses import first_line, target_loss
 from grasp_tune.engine.metrics import Metric, find_metric, wants_batch
 
+logger = logging.getLogger(__name__)
+
 Batch = Any  # whatever the data gives: a tuple of tensors as a rule
 Data = (
     tuple[Tensor, ...]
@@ -27,6 +30,7 @@ Data = (
     | Callable[[], Iterable[Batch]]
 )
 
+_RAW, _SEEN = 1000.0, 1000  # inputs that reach so far are told; rows that are looked at
 _ASIDE = 7003  # the seed of the validation rows: the same ones whatever a sweep's seed
 _KINDS = (
     "a tuple of tensors or arrays, a Dataset with a length, a DataLoader, or a function that gives "
@@ -113,6 +117,10 @@ class TorchProblem:
             own["loss"] = partial(target_loss, loss)
         own["batch_size"], own["data"] = int(size), as_data(self.data, int(size))
         data: Any = self.data
+        if isinstance(data, Columns) and (largest := _reach(data[0])) > _RAW:
+            advice = "shift and divide columns to mean 0, variance 1"
+            text = "data: inputs reach %.3g, and networks learn badly from raw scales; %s"
+            logger.warning(text, largest, advice)
         if isinstance(data, Rows) and data.batch_size:
             own["batch_size"] = data.batch_size
         if isinstance(self.validation, Real):
@@ -249,6 +257,10 @@ def as_data(data: Any, batch_size: int, name: str = "data") -> Any:
     if isinstance(data, td.IterableDataset):
         return td.DataLoader(data, batch_size=batch_size)
     if _has_rows(data):
+        size = _batch_like(data)
+        text = f"a list of {len(data)} items, each with {size} rows"
+        wanted = "a function that returns batches, such as `lambda: batches`, or a Dataset of rows"
+        _need(not size, name, text, wanted)
         return Rows(data)
     if isinstance(data, Iterator):
         once = f"a {type(data).__name__} can be read only once; give a function that makes one"
@@ -271,6 +283,17 @@ def _has_rows(data: object) -> bool:
     return found and not isinstance(data, td.IterableDataset | type)
 
 
+def _batch_like(data: Any) -> int:
+    """Return the rows of a list's first item where that looks like a batch, else 0."""
+    first = data[0] if isinstance(data, list) and data else ()
+    parts = first.values() if isinstance(first, dict) else first
+    parts = parts if isinstance(first, dict | tuple | list) else ()
+    shapes = [tuple(getattr(part, "shape", ())) for part in parts]
+    sizes = {shape[:1] for shape in shapes}
+    wide = len(sizes) == 1 and max(map(len, shapes)) > 1  # a row's parts are rarely so
+    return int(shapes[0][0]) if wide else 0
+
+
 def _column(item: Tensor | np.ndarray[Any, Any]) -> Tensor:
     try:
         with warnings.catch_warnings():  # that it may not be written to, which nobody here does
@@ -284,6 +307,12 @@ def _column(item: Tensor | np.ndarray[Any, Any]) -> Tensor:
     if item.dtype.kind == "u" and item.dtype != np.uint8:  # of which torch cannot pick rows
         return found.to(torch.int64)
     return found.to(torch.get_default_dtype()) if found.dtype == torch.float64 else found
+
+
+def _reach(inputs: Tensor) -> float:
+    """The largest number in the first rows of a table; 0 for inputs of other kinds."""
+    table = inputs.ndim == 2 and inputs.is_floating_point() and inputs.numel()
+    return float(inputs[:_SEEN].abs().max()) if table else 0.0
 
 
 def row_count(data: Any) -> int | None:

@@ -124,6 +124,13 @@ def test_a_factory_is_small_and_gives_the_same_model_for_the_same_seed() -> None
     assert torch.equal(bare, last)
 
 
+def test_absurd_sizes_are_refused_before_memory_is_taken() -> None:
+    with pytest.raises(DataError, match=r"mlp has .* numbers for .*; expected at most 2147483648"):
+        factory(ROWS, 3, name="mlp", hidden=[65536, 65536])()
+    with pytest.raises(DataError, match=r"cnn has .* numbers"):
+        factory(PICTURES, 3, name="cnn", channels=[65536, 65536])()
+
+
 def test_defaults_follow_the_method_and_the_labels() -> None:
     assert default_model(False, ROWS) == Mlp()
     assert default_model(True, ROWS) == LinearModel(name="softmax")

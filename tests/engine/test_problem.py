@@ -212,6 +212,19 @@ def test_what_cannot_be_right_is_refused(changes: dict[str, Any], words: str) ->
     assert isinstance(caught.value, ValueError)
 
 
+@pytest.mark.parametrize("name", ["data", "validation"])
+def test_a_list_of_batches_is_told_what_to_give(name: str) -> None:
+    named = [{"x": x, "y": y} for x, y in batches()]
+    lists: list[Any] = [batches(), [(x.numpy(), y.numpy()) for x, y in batches()], named]
+    for given in lists:
+        words = f"{name}: got a list of .* items, each with 8 rows.* `lambda: batches`"
+        with pytest.raises(ProblemError, match=words):
+            workbench.problem(**{name: given})
+    rows = list(zip(X, Y, strict=True))  # a list of rows is one
+    tokens = [{"ids": torch.arange(9), "labels": torch.arange(9)} for _ in range(8)]
+    assert workbench.problem(data=rows).rows == len(rows) and workbench.problem(data=tokens).rows
+
+
 def test_a_single_tensor_or_a_list_stands_for_a_tuple() -> None:
     x, y = workbench.rows()
     assert isinstance(workbench.problem(data=x).data, tuple)
@@ -291,3 +304,11 @@ def test_a_loader_that_does_not_batch_gives_the_batches_of_its_data_set() -> Non
     problem = workbench.problem(data=DataLoader(Ready(), batch_size=None))
     batch = Oracle(problem, 0).stream("train").batch(0)
     assert torch.equal(batch[0], ready[0][0]) and torch.equal(batch[1], ready[0][1])
+
+
+def test_raw_scales_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    for rows in (X, X.long() * 10**6, (X * 100).unsqueeze(-1).expand(-1, -1, 2) * 1000):
+        workbench.problem(data=(rows, Y))
+    assert not caplog.messages
+    workbench.problem(data=(X.numpy() * 1e5, Y))
+    assert "networks learn badly from raw scales" in caplog.text
