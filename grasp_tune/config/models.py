@@ -78,10 +78,8 @@ class ModelFactory:
             return ()
         with untouched_randomness():
             network = self._network()
-        names, fitting = (
-            [name for name, _ in network.named_parameters()],
-            self._fitting(network, state),
-        )
+        names = [name for name, _ in network.named_parameters()]
+        fitting = self._fitting(network, state)
         fresh = [name for name in names if name not in fitting]
         text = f"{len(names) - len(fresh)} of the {len(names)} tensors of {self.options.name} start"
         random = f"; at random start {shorten(', '.join(fresh), 80)}" if fresh else ""
@@ -106,7 +104,8 @@ class ModelFactory:
                     layers += [nn.Linear(before, after), _ACTIVATIONS[options.activation]()]
                 return nn.Sequential(*layers[:-1])
             case kinds.Cnn():
-                (channels, height, width), layers = spec.input_shape, []
+                channels, height, width = spec.input_shape
+                layers = []
                 for after in options.channels:
                     layers += [nn.Conv2d(channels, after, 3, padding=1), nn.ReLU()]
                     channels = after

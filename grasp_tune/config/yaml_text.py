@@ -58,7 +58,8 @@ class _Reader(_Types, yaml.SafeLoader):
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         event: Any = self.peek_event()
-        self.nodes, self.depth, tag = self.nodes + 1, self.depth + 1, getattr(event, "tag", None)
+        self.nodes, self.depth = self.nodes + 1, self.depth + 1
+        tag = getattr(event, "tag", None)
         self.check(self.nodes <= MAX_NODES, event, "more values", f"at most {MAX_NODES}")
         self.check(self.depth <= MAX_DEPTH, event, "deeper nesting", f"at most {MAX_DEPTH} levels")
         self.check(event.anchor is None, event, "an anchor or alias", "YAML without them")
@@ -95,7 +96,8 @@ def parse_yaml(content: bytes | str, source: str) -> Any:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         got = str(getattr(error, "problem", None) or getattr(error, "reason", "broken text"))
-        got, line, wanted = got.removeprefix("found "), -1 if mark is None else mark.line, ""
+        got = got.removeprefix("found ")
+        line, wanted = -1 if mark is None else mark.line, ""
         if ";" in "".join(text.splitlines()[line : line + 1]):
             got, wanted = "a semicolon", ", which takes a comma or a new line there"
         for part, (what, right) in _HINTS.items():

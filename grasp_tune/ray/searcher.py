@@ -308,11 +308,9 @@ class PlanSearcher(TuneSearcher):
     def meet(self, run: TuneRun) -> None:
         # Tune calls it itself only if there is a config.
         self.set_search_properties(run.metric, run.mode, {})
-        got, wanted = (
-            (self._metric, self._mode),
-            "both: for_step(10_000, metric='loss', mode='min')",
-        )
-        expect(None not in got, "metric, mode", f"{got[0]!r}, {got[1]!r}", wanted)
+        named = self._metric is not None and self._mode is not None
+        wanted = "both: for_step(10_000, metric='loss', mode='min')"
+        expect(named, "metric, mode", f"{self._metric!r}, {self._mode!r}", wanted)
         run.set_up()
 
     def task_in(self, config: Mapping[str, Any]) -> str | None:

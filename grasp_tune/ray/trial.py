@@ -135,7 +135,8 @@ def grasp_trainable(
     wanted = "a function that returns the problem"
     expect(fine, "make_problem", type(make_problem).__name__, wanted)
     own = {"make_problem": staticmethod(make_problem), "__module__": __name__}
-    trainable, needs = type("grasp", (GraspTrainable,), own), {"cpu": cpus, "gpu": gpus}
+    trainable = type("grasp", (GraspTrainable,), own)
+    needs = {"cpu": cpus, "gpu": gpus}
     return trainable if (cpus, gpus) == (1, 0) else tune.with_resources(trainable, needs)
 
 
