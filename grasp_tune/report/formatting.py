@@ -25,8 +25,8 @@ def number(value: float | None, digits: int = 4) -> str:
 
 def estimate(value: float, error: float | None) -> str:
     """A number with its standard error, both to the error's second digit: `0.136 ± 0.046`."""
-    # Without any spread each minibatch was all rows, and 0 would not be the error of their mean.
-    if error is None or not math.isfinite(error + value) or (value and error <= 1e-7 * abs(value)):
+    # Without any spread each minibatch was all rows, or each loss was exactly 0.
+    if error is None or not math.isfinite(error + value) or error <= 1e-7 * abs(value):
         return number(value)
     digits = 4
     if value and error:
