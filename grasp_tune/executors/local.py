@@ -1,5 +1,6 @@
 """Executors for this process and for forked processes, and the base class of all worker pools."""
 
+import gc
 import logging
 import multiprocessing
 import os
@@ -248,6 +249,8 @@ def _end_with(parent: int) -> None:
 
 def _serve(pipe: Connection, make_worker: MakeWorker, parent: int, address: str) -> None:
     """Run tasks until the pipe closes; this is the main function of a worker process."""
+    # Garbage of the driver stays: freeing a Ray actor here would use the driver's connections.
+    gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver handles Ctrl-C
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)  # workers run in parallel; more threads than cores cost time

@@ -1,5 +1,6 @@
 """The local body: resumed after any end, the same with any number of workers, never over budget."""
 
+import gc
 import multiprocessing
 import os
 import random
@@ -65,6 +66,28 @@ def test_data_whose_reader_starts_processes_go_to_several_workers() -> None:
     given = workbench.problem(data=lambda: iter(loader))
     one, two = (gt.minimize(given, 60, progress=False, workers=count) for count in (1, 2))
     assert fingerprint(one) == fingerprint(two)
+
+
+def test_a_forked_worker_frees_nothing_that_was_garbage_of_the_driver(tmp_path: Path) -> None:
+    class Handle:  # as Ray's handles of actors, which send a message when they are freed
+        def __init__(self) -> None:
+            self.itself = self
+
+        def __del__(self) -> None:
+            (tmp_path / str(os.getpid())).touch()
+
+    def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        gc.collect()
+        return workbench.cross_entropy(model, batch)
+
+    gc.disable()
+    try:
+        Handle()
+        gt.minimize(workbench.problem(loss=loss), 60, progress=False, workers=2)
+    finally:
+        gc.enable()
+    gc.collect()
+    assert [path.name for path in tmp_path.iterdir()] == [str(os.getpid())]
 
 
 def test_a_loss_with_a_state_of_its_own_is_noticed_where_a_run_goes_on(tmp_path: Path) -> None:
