@@ -10,7 +10,7 @@ from grasp_tune.core.errors import InputError, SearchError, expect, whole
 from grasp_tune.core.methods import Method
 from grasp_tune.core.spec import AnySchedule, EnsembleName, SweepSpec
 from grasp_tune.engine.problem import TorchProblem, checked_problem
-from grasp_tune.limits import Limits
+from grasp_tune.limits import Limits, Timed
 from grasp_tune.optimizers.registry import Factory
 from grasp_tune.runtime.callbacks import Callback, reporter_for
 from grasp_tune.runtime.result import Result
@@ -79,7 +79,8 @@ def minimize(
     steps: as many oracle calls as one plain training makes in this many steps.
     epochs: as many oracle calls as one plain training makes in this many passes over the rows.
     minutes: a time limit. On its own it is turned into oracle calls by timing a few gradients. The
-        backend `local` stops when the time is up and returns the best point so far.
+        backend `local` stops when the time is up and returns the best point so far; if the calls
+        end before that, `promote` trains the chosen point further in the rest of the time.
     strict: raise `SearchError` if a task is lost for good, instead of adding to `result.notes`.
     hard_cap: count calls repeated after a fault towards the budget too, also those of earlier calls
         with the same `out`. If the budget runs out, the best point so far is returned.
@@ -115,6 +116,7 @@ def minimize(
             progress=reporter,
             # The time for loading modules and timing gradients counts, too.
             minutes=None if minutes is None else minutes - (time.monotonic() - began) / 60,
+            prolong=isinstance(calls, Timed),
             hard_cap=hard_cap,
         )
     else:

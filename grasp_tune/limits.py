@@ -27,7 +27,7 @@ from grasp_tune.schedules.promote import Promote
 
 logger = logging.getLogger(__name__)
 
-_SHARE = 0.85  # of the minutes that the planned calls take: steps, scores and files take the rest
+_SHARE = 0.75  # of the minutes that the planned calls take; what is left gets more calls
 _WARM, _TIMED = 2, 3  # calls that set things up, and the fewest that are timed
 _TIMING = 0.01, 2.0  # share of the minutes that timing takes, and its most in seconds
 
@@ -36,6 +36,22 @@ def usual_optimizer(params: Sequence[Tensor], matrices: Collection[int]) -> Opti
     """Return the default's optimizer, to be timed: its step may take longer than a gradient."""
     base = described(Promote().matrix_base if matrices else Promote().default_base)
     return base.build(params, {base.value: 1.0}, None, matrices)
+
+
+def calls_within(seconds: float, gradient: float, step: float) -> int:
+    """Return how many oracle calls fit, with the lanes of the default at so many calls.
+
+    gradient, step: seconds of a minibatch's gradient, and of an optimizer's step.
+    """
+    calls = lanes = 0
+    while lanes != (wanted := Promote().lanes(calls)):
+        lanes = wanted
+        calls = max(1, int(seconds / max(1e-6, gradient + step / lanes)))
+    return calls
+
+
+class Timed(int):
+    """Oracle calls that fit into a time limit by timing: a sweep adds more while there is time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +80,9 @@ class Limits:
 
         folder: of the sweep; a decision that it holds is taken. exact: one call sees all rows.
         """
+        known: dict[str, Any] = {}
+        if self.minutes is not None and folder is not None and (folder / STATE).is_file():
+            known = read_sealed(folder / STATE)["spec"]
         found = [item for item in (self.budget, self.steps) if item is not None]
         if self.epochs is not None:
             data: Any = problem.data
@@ -72,11 +91,13 @@ class Limits:
             except TypeError:
                 got = f"{self.epochs:g} for data without a length"
                 raise InputError(f"epochs: got {got}, expected budget or steps") from None
-            found.append(max(1, round(self.epochs * (1 if exact else batches))))
-        if found:
-            return int(min(found))  # NumPy's integers are no JSON
-        if folder is not None and (folder / STATE).is_file():
-            return int(read_sealed(folder / STATE)["spec"]["budget"])
+            batches = 1 if exact else batches
+            found.append(max(1, round(self.epochs * batches)))
+        if found and min(found) not in known.get("extends", ()):  # no calls were added since
+            calls = min(found)
+            return calls if isinstance(calls, Timed) else int(calls)  # NumPy's are no JSON
+        if known:
+            return Timed(known["budget"])
         calls = self.calls_by_time(problem, seed, exact)
         logger.info("%g minutes are %d oracle calls", self.minutes, calls)
         return calls
@@ -86,15 +107,20 @@ class Limits:
         allowed, oracle = 60 * (self.minutes or 0.0), Oracle(problem, seed)
         enough, params = min(_TIMING[0] * allowed, _TIMING[1]), oracle.parameters
         optimizer = usual_optimizer(params, hidden_matrices(oracle.model, params))
+        stepping = 0.0
         with untouched_randomness(), task_threads(oracle.model):
             call, begun = 0, time.perf_counter()
             while call < _WARM + _TIMED or time.perf_counter() - begun < enough:
-                begun = time.perf_counter() if call == _WARM else begun
+                if call == _WARM:
+                    begun, stepping = time.perf_counter(), 0.0
                 if exact:
                     oracle.exact(gradient=True)
                 else:
                     oracle.gradient("probe", call)
+                    before = time.perf_counter()
                     optimizer.step()
+                    stepping += time.perf_counter() - before
                 call += 1
-            each = (time.perf_counter() - begun) / (call - _WARM)
-        return max(1, int(_SHARE * allowed / each))
+            step = stepping / (call - _WARM)
+            gradient = (time.perf_counter() - begun) / (call - _WARM) - step
+        return Timed(calls_within(_SHARE * allowed, gradient, step))

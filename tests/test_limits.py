@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
 import grasp_tune as gt
-from grasp_tune.limits import Limits
+from grasp_tune.limits import Limits, Timed, calls_within
 
 ROWS = 50
 
@@ -104,6 +104,27 @@ def test_a_deadline_returns_the_best_so_far_and_resuming_decides_the_same(tmp_pa
     assert again.choice == first.choice
     for name, tensor in first.tensors.items():
         assert torch.equal(again.tensors[name], tensor)
+
+
+def test_a_sweep_whose_calls_end_early_gets_more_and_resuming_decides_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Limits, "calls_by_time", lambda *_: Timed(100))
+    given: dict[str, Any] = {"minutes": 4 / 60, "progress": False, "out": tmp_path / "o"}
+    first = gt.minimize(problem(pause=0.01), **given)  # 100 calls take one of four seconds
+    assert first.spec["extends"][0] == 100 < sum(first.calls.values()) <= first.spec["budget"]
+    again = gt.minimize(problem(), **given)
+    assert again.spec == first.spec and again.choice == first.choice
+    fixed = gt.minimize(problem(), **given, budget=first.spec["extends"][0])
+    assert fixed.choice == first.choice  # what was added is taken
+    whole = gt.minimize(problem(pause=0.001), 100, minutes=1, progress=False)
+    assert not whole.spec["extends"]  # a budget that was given is kept
+
+
+def test_lanes_count_where_minutes_are_turned_into_calls() -> None:
+    assert calls_within(3.0, 0.001, 0.001) == 1_500  # too few for lanes
+    # 5,000 with one lane, so four of them: 10 s / 1.25 ms = 8,000, so eight: 10 s / 1.125 ms.
+    assert calls_within(10.0, 0.001, 0.001) == 8_888
 
 
 def test_minutes_are_turned_into_calls_once(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from grasp_tune.schedules.extension import all_rounds, prefix
 
 logger = logging.getLogger(__name__)
 
+SPENT = 0.9  # least share of its budget that a search has used if nothing stopped it early
 ATTEMPTS = 3  # a task that fails this often is lost, and so are its candidates
 
 
@@ -263,6 +264,20 @@ class Search:
         search.replay(found.outcomes, found.failures)
         search.repeated, search.notes = whole("repeated", found.repeated, 0), found.notes
         return search
+
+    def prolonged(self, more: int) -> Self | None:
+        """Return a search that goes on with so many more calls, if they can be used.
+
+        None if there are none, or the search has not ended, or it ended before its budget was spent
+        (early stopping), or it chose x0, or its schedule cannot go on.
+        """
+        spent = self.progress.calls >= SPENT * self.spec.budget
+        if not (more and spent and self.choice and self.choice.chosen.arm):
+            return None
+        if not hasattr(self.spec.schedule, "further_run"):
+            return None
+        spec = replace(self.spec, budget=self.spec.budget + more)
+        return type(self).from_state(self.state(), spec, extend=True)
 
     def replay(
         self, outcomes: Mapping[str, Outcome], failures: Mapping[str, list[str]] | None = None

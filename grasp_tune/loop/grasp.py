@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from functools import partial
+from statistics import mean
 from typing import Any, Literal
 
 import torch
@@ -24,9 +25,10 @@ from grasp_tune.core.spec import AnySchedule, SweepSpec
 from grasp_tune.core.tasks import Task
 from grasp_tune.engine.checkpoints import Tensors
 from grasp_tune.engine.step_rules import DEFAULTS
-from grasp_tune.limits import usual_optimizer
+from grasp_tune.limits import calls_within, usual_optimizer
 from grasp_tune.loop.loop_optimizer import LoopOptimizer, check_spec
 from grasp_tune.loop.model_point import Groups, ModelPoint, ParkedStore, clones
+from grasp_tune.runtime.driver import PROLONGED, SPARE
 from grasp_tune.runtime.result import Result
 from grasp_tune.runtime.store import TemporaryStore
 
@@ -152,13 +154,24 @@ class Grasp(LoopOptimizer):
             self._search.tell(self._task, self._run.outcome())
         for key in self._search.discardable():
             self._point.store.delete(key)
-        if isinstance(task := self._search.ask(), Step):
+        if isinstance(task := self._search.ask(), Step) and self._prolong():
+            task = self._search.ask()
+        if isinstance(task, Step):
             self._place_choice()
             if self._search.leader == START:
                 self._warn(UNTRAINED)
         else:
             self._task = task
             self._begin(task)
+
+    def _prolong(self) -> bool:
+        """Give a search that has spent its budget the calls that fit into the time left, if any."""
+        if self._clock is None:
+            return False
+        more = self._agreed(torch.tensor(self._clock.more(self._calls), dtype=torch.float64))
+        longer = self._search.prolonged(int(more))
+        self._search = longer or self._search
+        return longer is not None
 
     def _place_choice(self) -> None:
         """Load the chosen weights into the model and end the search."""
@@ -264,7 +277,7 @@ class Grasp(LoopOptimizer):
         if self._clock is None and budget != (wanted := self._search.spec.budget):
             text = f"the saved loop has a budget of {budget} steps, and this one of {wanted}"
             raise InputError(text)
-        spec = self._spec(budget=budget)
+        spec = self._spec(budget=budget, extends=tuple(grasp["search"]["spec"]["extends"]))
         self._search, self._timing = Search.from_state(dict(grasp["search"]), spec), False
         self.calls, self.done = int(grasp["calls"]), bool(grasp["done"])
         self._run = self._task = self._aside = None
@@ -299,15 +312,16 @@ class _Clock:
     def __init__(self, minutes: float) -> None:
         expect(0.0 < minutes < math.inf, "minutes", repr(minutes), "a number above 0")
         self._limit = 60.0 * minutes
-        self._begun: float | None = None
+        self._begun = time.monotonic()
         self._spent = 0.0  # seconds spent before this process
         self._ticks: list[float] = []
+        self._steps: list[float] = []  # seconds of the optimizer's steps
         self._copies: list[Tensor] = []
         self._optimizer: Optimizer | None = None
 
     @property
     def elapsed(self) -> float:
-        return self._spent + (0.0 if self._begun is None else time.monotonic() - self._begun)
+        return self._spent + time.monotonic() - self._begun
 
     @property
     def over(self) -> bool:
@@ -321,9 +335,10 @@ class _Clock:
         point.check_gradients()
         for copy, item in zip(self._copies, point.trained, strict=True):
             copy.grad = item.grad
+        before = time.monotonic()
         self._optimizer.step()
         now = time.monotonic()
-        self._begun = self._begun or now
+        self._steps.append(now - before)
         self._ticks.append(now)
         enough = min(TIMING[0] * self._limit, TIMING[1])
         return len(self._ticks) >= TIMED and now - self._ticks[WARM - 1] >= enough
@@ -333,8 +348,13 @@ class _Clock:
         self._copies, self._optimizer = [], None
         if (timed := len(self._ticks) - WARM) <= 0:
             return 1
-        each = (self._ticks[-1] - self._ticks[WARM - 1]) / timed
-        return max(1, int(MARGIN * (self._limit - self.elapsed) / max(each, 1e-6)))
+        each, step = (self._ticks[-1] - self._ticks[WARM - 1]) / timed, mean(self._steps[WARM:])
+        return calls_within(MARGIN * (self._limit - self.elapsed), each - step, step)
+
+    def more(self, calls: int) -> int:
+        """Return how many steps fit into the time left after so many; 0 if it is nearly over."""
+        left = self._limit - self.elapsed
+        return 0 if left <= SPARE * self._limit else int(PROLONGED * left * calls / self.elapsed)
 
     def go_on(self, spent: float) -> None:
         self._spent, self._begun = float(spent), time.monotonic()

@@ -40,6 +40,8 @@ SAVE_SHARE = 0.01  # largest share of the time for saving; a long run's state is
 POLL = 0.5  # seconds to wait for a task to end before other checks
 ORPHANS = 0.5  # seconds after which the workers of a dead driver are gone
 SHOW = 0.1  # seconds between two updates of the progress
+SPARE = 0.08  # share of a time limit that may stay unused
+PROLONGED = 0.8  # share of the time left that is planned when a sweep gets more calls
 
 MakeWorker = Callable[[], Worker]
 
@@ -173,6 +175,7 @@ class Driver(Ledger):
     """The loop of one sweep in this process; it runs the search and saves its state."""
 
     deadline = math.inf  # in terms of `time.monotonic`
+    spare = math.inf  # seconds before the deadline at which a sweep may end; if earlier, it goes on
 
     def __init__(
         self, spec: SweepSpec, folder: SweepFolder, reporter: Reporter, hard_cap: bool, again: int
@@ -182,6 +185,7 @@ class Driver(Ledger):
         self._lost = max(0, folder.calls.total - self.search.progress.calls)  # undone by a crash
         self._saved, self._pause, self._shown = time.monotonic(), SAVE_EVERY, 0.0
         self._own = os.getpid(), threading.get_ident()
+        self._begun = time.monotonic(), self.search.progress.calls
         for outcome in self.search.outcomes.values():  # from an earlier process
             reporter.ended(outcome)
 
@@ -206,6 +210,7 @@ class Driver(Ledger):
                     if garbage or time.monotonic() - self._saved > self._pause:
                         self._save()
                     discard(self.folder.store, garbage)
+                self._prolong()
                 self.show()
         except BaseException:
             try:  # the error that ended the run matters more than one from saving
@@ -228,6 +233,16 @@ class Driver(Ledger):
             rows, metric = problem.validation_rows, problem.choice_metric
             found = replace(found, validation=rows, metric=metric)
         return replace(found, usage=usage, measured=measured)
+
+    def _prolong(self) -> None:
+        """Give a search that has spent its budget the calls that fit into the time left."""
+        left, (begun, before) = self.deadline - (now := time.monotonic()), self._begun
+        if self.search.choice is not None and left > self.spare:
+            made, seconds = self.search.progress.calls - before, now - begun
+            more = int(PROLONGED * left * made / seconds)
+            if (longer := self.search.prolonged(more)) is not None:
+                logger.info("%d calls took %.0f s: %d more fit", made, seconds, more)
+                self.search = longer
 
     def _place(self, worker: Worker) -> Tensors:
         """Return the tensors of the chosen point; if they are unreadable, make them again here."""
@@ -299,6 +314,7 @@ def run_sweep(
     bases: Mapping[str, Factory] | None = None,
     progress: bool | Reporter = False,
     minutes: float | None = None,
+    prolong: bool = False,
     hard_cap: bool = False,
     again: int = 0,
 ) -> Result:
@@ -309,6 +325,7 @@ def run_sweep(
     store, calls: where checkpoints are saved and oracle calls are counted, if not in `out`.
     bases: the user's own optimizers by name.
     minutes: a time limit, after which the sweep ends with its best point so far.
+    prolong: whether a sweep that ends before its time limit gets more calls.
     hard_cap: count repeated calls towards the budget too, and end with the best point so far.
     again: how often a task whose worker died is restarted before it counts as failed.
     """
@@ -323,6 +340,8 @@ def run_sweep(
             time.sleep(ORPHANS)
         driver = Driver(spec, folder, reporter, hard_cap, again)
         driver.deadline = deadline
+        if prolong and minutes is not None:
+            driver.spare = SPARE * 60 * minutes
         how = problem, spec.seed, folder.store, bases, folder.calls, driver.watch
         make_worker = WorkerFactory(*how)
         try:

@@ -52,7 +52,8 @@ class _FinalRun:
     """The state of the final run, and how it goes on."""
 
     def __init__(self, state: PromoteState, start: FinalStart) -> None:
-        self._state, self._start, self._lanes = state, start, _lanes(state)
+        self._state, self._start = state, start
+        self._lanes = 1 if state.spec.method.exact else state.options.lanes(state.spec.budget)
         self._stopping, self._step = _Stopping(state), _StepSize(state, start)
         looks = (state.options.parts + len(EARLY)) * self._stopping.samples
         self._begin = self._call = place_of(start.state or START)[1]
@@ -202,14 +203,6 @@ class _FinalRun:
         elif self._good is not None and self._good != start.state:
             rows.append(Candidate.of(self._good, self._owner, self._window))
         return rows
-
-
-def _lanes(state: PromoteState) -> int:
-    options, budget = state.options, state.spec.budget
-    if budget < options.lanes_budget or state.spec.method.exact:
-        return 1
-    most = min(options.most_lanes, max(1, budget // options.lane_calls))
-    return 1 << most.bit_length() - 1
 
 
 class _StepSize:

@@ -92,6 +92,11 @@ class PromoteOptions:
     race_share: float = 0.01  # of T, for the final race, but at least `race_calls`
     race_calls: int = 24  # eight samples of each of three points; at most a twentieth of T
 
+    def lanes(self, budget: int) -> int:
+        """Return how many minibatches a step of the final run averages."""
+        most = min(self.most_lanes, max(1, budget // self.lane_calls))
+        return 1 if budget < self.lanes_budget else 1 << most.bit_length() - 1
+
     def race_budget(self, budget: int, left: int) -> int:
         """Return the calls of the final race: at least 8, or half of what is left of a tiny T."""
         least = max(8, min(self.race_calls, budget // 20))

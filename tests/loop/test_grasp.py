@@ -489,6 +489,27 @@ def test_minutes_make_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not opt.finish().partial
 
 
+def test_a_loop_whose_steps_become_faster_gets_more_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.5]
+    monkeypatch.setattr("grasp_tune.loop.grasp.time.monotonic", lambda: now[0])
+    model = network()
+    opt, source, steps = gt.Grasp(model, minutes=1.0), batches(), 0
+    while not opt.done:
+        one_step(model, opt, next(source))
+        steps += 1
+        now[0] += 0.2 if steps < 100 else 0.1
+        if steps == 330:  # in the steps that were added
+            saved = opt.state_dict()
+            opt = gt.Grasp(model, minutes=1.0)
+            opt.load_state_dict(saved)
+    result = opt.finish()
+    assert 55.0 <= now[0] - 0.5 <= 60.0
+    assert result.spec["extends"][0] == pytest.approx(0.97 * 288, abs=3) and steps > 400
+    assert not result.partial
+
+
 def test_the_clock_ends_a_loop_whose_steps_become_slower(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.5]
     monkeypatch.setattr("grasp_tune.loop.grasp.time.monotonic", lambda: now[0])
