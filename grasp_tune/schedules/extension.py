@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from grasp_tune.core.checkpoint_keys import Key
 from grasp_tune.core.choice import Choice
 from grasp_tune.core.ensemble import best
 from grasp_tune.core.errors import InputError
@@ -28,8 +29,11 @@ class Earlier:
     spent: int = 0  # oracle calls
     sampled: int = 0  # samples of the ensemble's stream used
 
-    def watch(self, rounds: Rounds, name: str = "") -> Rounds:
-        """Yield rounds with `name` before their task ids, and record them; return their result."""
+    def watch(self, rounds: Rounds, name: str = "", leader: Key = "") -> Rounds:
+        """Yield rounds with `name` before their task ids, and record them; return their result.
+
+        leader: the point to return if the rounds do not come to their end.
+        """
         known: Any = None
         while True:
             try:
@@ -38,7 +42,7 @@ class Earlier:
                 return end.value  # type: ignore[no-any-return]
             self.plan = step.plan or self.plan
             tasks = tuple(replace(task, id=f"{name}{task.id}") for task in step.tasks)
-            told = yield replace(step, tasks=tasks)
+            told = yield replace(step, tasks=tasks, leader=leader or step.leader)
             known = {task.id: told[f"{name}{task.id}"] for task in step.tasks}
             for task in step.tasks:
                 if isinstance(task, ScoreTask):
@@ -66,7 +70,8 @@ def all_rounds(spec: SweepSpec) -> Rounds:
     earlier = Earlier()
     before = replace(spec, budget=spec.extends[-1], extends=spec.extends[:-1])
     choice = yield from earlier.watch(all_rounds(before))
-    return (yield from earlier.watch(_extension(spec, choice, earlier), prefix(spec)))
+    rest = _extension(spec, choice, earlier)
+    return (yield from earlier.watch(rest, prefix(spec), choice.key))
 
 
 def prefix(spec: SweepSpec) -> str:

@@ -87,6 +87,15 @@ def test_the_further_run_goes_on_where_the_choice_was_and_anneals_anew() -> None
     assert min(new) >= max(old)
 
 
+def test_an_extension_that_is_cut_off_returns_the_earlier_choice() -> None:
+    search, _ = run(SweepSpec(NonConvex(), 2000))
+    assert search.choice is not None
+    more = Search.from_state(search.state(), replace(search.spec, budget=6000), extend=True)
+    while not isinstance(step := more.ask(), Step):
+        assert more.leader == more.partial().key == search.choice.key
+        more.tell(step, answer(step))
+
+
 def test_what_cannot_be_extended_says_so_in_one_sentence() -> None:
     paper, _ = run(SweepSpec(Convex(), 2000, "paper"))
     with pytest.raises(InputError, match=r"'paper' makes its plan for one budget, .* to 3000"):
