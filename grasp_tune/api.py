@@ -10,7 +10,7 @@ from grasp_tune.core.errors import InputError, SearchError, expect, whole
 from grasp_tune.core.methods import Method
 from grasp_tune.core.spec import AnySchedule, EnsembleName, SweepSpec
 from grasp_tune.engine.problem import TorchProblem, checked_problem
-from grasp_tune.limits import Limits, Timed
+from grasp_tune.limits import Limits
 from grasp_tune.optimizers.registry import Factory
 from grasp_tune.runtime.callbacks import Callback, reporter_for
 from grasp_tune.runtime.result import Result
@@ -107,18 +107,19 @@ def minimize(
         from grasp_tune.executors.local import InProcess, ProcessPool
         from grasp_tune.runtime.driver import run_sweep
 
-        result = run_sweep(
-            problem,
-            spec,
-            partial(ProcessPool, workers) if workers and workers > 1 else InProcess,
-            out=folder,
-            bases=bases,
-            progress=reporter,
-            # The time for loading modules and timing gradients counts, too.
-            minutes=None if minutes is None else minutes - (time.monotonic() - began) / 60,
-            prolong=isinstance(calls, Timed),
-            hard_cap=hard_cap,
-        )
+        with calls.told():
+            result = run_sweep(
+                problem,
+                spec,
+                partial(ProcessPool, workers) if workers and workers > 1 else InProcess,
+                out=folder,
+                bases=bases,
+                progress=reporter,
+                # The time for loading modules and timing gradients counts, too.
+                minutes=None if minutes is None else minutes - (time.monotonic() - began) / 60,
+                prolong=calls.unit == "minutes",
+                hard_cap=hard_cap,
+            )
     else:
         body: Any = backend
         if backend == "ray":
@@ -130,7 +131,8 @@ def minimize(
 
             body = OptunaBackend(workers=workers or 1, hard_cap=hard_cap)
         shown = reporter if callbacks else progress  # backends pass it to `reporter_for`
-        result = body.run(problem, spec, out=folder, bases=bases, progress=shown)
+        with calls.told():
+            result = body.run(problem, spec, out=folder, bases=bases, progress=shown)
     if callbacks:
         reporter.finish(result)
     if strict and result.lost:

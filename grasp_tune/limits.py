@@ -6,7 +6,8 @@ It becomes a number of oracle calls, once; what the clock decided is kept in the
 import logging
 import math
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from grasp_tune.core.errors import InputError, expect, whole
+from grasp_tune.core.errors import BudgetTooSmall, InputError, expect, whole
 from grasp_tune.engine.fused import task_threads
 from grasp_tune.engine.oracle import Oracle
 from grasp_tune.engine.problem import TorchProblem
@@ -50,8 +51,29 @@ def calls_within(seconds: float, gradient: float, step: float) -> int:
     return calls
 
 
-class Timed(int):
-    """Oracle calls that fit into a time limit by timing: a sweep adds more while there is time."""
+class Calls(int):
+    """Oracle calls, with the limit that they were made from."""
+
+    unit: str  # budget, steps, epochs or minutes; a sweep gets more calls while it has minutes
+    given: float
+
+    def __new__(cls, calls: int, unit: str = "budget", given: float = 0.0) -> "Calls":
+        made = super().__new__(cls, calls)
+        made.unit, made.given = unit, given
+        return made
+
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        """Say of a budget that is too small which one works in the unit that was given, too."""
+        try:
+            yield
+        except BudgetTooSmall as error:
+            if self.unit == "budget":
+                raise
+            enough = error.smallest / self * self.given
+            digit = 10.0 ** (math.floor(math.log10(enough)) - 1)
+            words = f"{error} calls: {self.unit} {math.ceil(enough / digit) * digit:g}"
+            raise BudgetTooSmall(words, error.smallest) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +97,7 @@ class Limits:
 
     def calls(
         self, problem: TorchProblem, seed: int, folder: Path | None = None, *, exact: bool = False
-    ) -> int:
+    ) -> Calls:
         """Return the oracle calls that are allowed; minutes alone are those that timing finds.
 
         folder: of the sweep; a decision that it holds is taken. exact: one call sees all rows.
@@ -83,7 +105,8 @@ class Limits:
         known: dict[str, Any] = {}
         if self.minutes is not None and folder is not None and (folder / STATE).is_file():
             known = read_sealed(folder / STATE)["spec"]
-        found = [item for item in (self.budget, self.steps) if item is not None]
+        given = {"budget": self.budget, "steps": self.steps}
+        found = {name: calls for name, calls in given.items() if calls is not None}
         if self.epochs is not None:
             data: Any = problem.data
             try:  # a loader that is read as it is knows how many batches it gives
@@ -92,15 +115,14 @@ class Limits:
                 got = f"{self.epochs:g} for data without a length"
                 raise InputError(f"epochs: got {got}, expected budget or steps") from None
             batches = 1 if exact else batches
-            found.append(max(1, round(self.epochs * batches)))
-        if found and min(found) not in known.get("extends", ()):  # no calls were added since
-            calls = min(found)
-            return calls if isinstance(calls, Timed) else int(calls)  # NumPy's are no JSON
-        if known:
-            return Timed(known["budget"])
-        calls = self.calls_by_time(problem, seed, exact)
-        logger.info("%g minutes are %d oracle calls", self.minutes, calls)
-        return calls
+            found["epochs"] = max(1, round(self.epochs * batches))
+        unit = min(found, key=lambda name: found[name], default="minutes")
+        if unit == "minutes" or found[unit] in known.get("extends", ()):  # calls were added since
+            calls = known.get("budget") or self.calls_by_time(problem, seed, exact)
+            logger.info("%g minutes are %d oracle calls", self.minutes, calls)
+            return Calls(calls, "minutes", self.minutes or 0.0)
+        calls = found[unit]  # decided before, or NumPy's, which is no JSON
+        return calls if isinstance(calls, Calls) else Calls(calls, unit, getattr(self, unit))
 
     def calls_by_time(self, problem: TorchProblem, seed: int, exact: bool = False) -> int:
         """Return the oracle calls that fit into the minutes, by timing a few that do not count."""
@@ -123,4 +145,4 @@ class Limits:
                 call += 1
             step = stepping / (call - _WARM)
             gradient = (time.perf_counter() - begun) / (call - _WARM) - step
-        return Timed(calls_within(_SHARE * allowed, gradient, step))
+        return calls_within(_SHARE * allowed, gradient, step)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
 import grasp_tune as gt
-from grasp_tune.limits import Limits, Timed, calls_within
+from grasp_tune.limits import Limits, calls_within
 
 ROWS = 50
 
@@ -109,7 +109,7 @@ def test_a_deadline_returns_the_best_so_far_and_resuming_decides_the_same(tmp_pa
 def test_a_sweep_whose_calls_end_early_gets_more_and_resuming_decides_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Limits, "calls_by_time", lambda *_: Timed(100))
+    monkeypatch.setattr(Limits, "calls_by_time", lambda *_: 100)
     given: dict[str, Any] = {"minutes": 4 / 60, "progress": False, "out": tmp_path / "o"}
     first = gt.minimize(problem(pause=0.01), **given)  # 100 calls take one of four seconds
     assert first.spec["extends"][0] == 100 < sum(first.calls.values()) <= first.spec["budget"]
@@ -119,6 +119,21 @@ def test_a_sweep_whose_calls_end_early_gets_more_and_resuming_decides_the_same(
     assert fixed.choice == first.choice  # what was added is taken
     whole = gt.minimize(problem(pause=0.001), 100, minutes=1, progress=False)
     assert not whole.spec["extends"]  # a budget that was given is kept
+
+
+@pytest.mark.parametrize("schedule", ["promote", "paper"])
+def test_a_limit_too_small_names_one_that_works_in_its_unit(schedule: Any) -> None:
+    given: dict[str, Any] = {"schedule": schedule, "progress": False}
+    with pytest.raises(gt.BudgetTooSmall, match=r" is (\d+) calls: epochs [\d.]+$") as caught:
+        gt.minimize(problem(), epochs=1, **given)
+    epochs = float(str(caught.value).rpartition(" ")[2])
+    assert Limits(epochs=epochs).calls(problem(), 0) >= caught.value.smallest
+    assert Limits(epochs=epochs - 1).calls(problem(), 0) < caught.value.smallest
+    gt.minimize(problem(), epochs=epochs, **given)
+    with pytest.raises(gt.BudgetTooSmall, match=r" is (\d+) calls: steps (\d+)$"):
+        gt.minimize(problem(), steps=4, **given)
+    with pytest.raises(gt.BudgetTooSmall, match=r" is (\d+)$"):
+        gt.minimize(problem(), 4, **given)
 
 
 def test_lanes_count_where_minutes_are_turned_into_calls() -> None:

@@ -17,7 +17,7 @@ from grasp_tune.config.run_folder import REPORT, claim, saved_config
 from grasp_tune.config.schema import Experiment
 from grasp_tune.core.errors import GraspError
 from grasp_tune.core.records import encode
-from grasp_tune.limits import Limits
+from grasp_tune.limits import Calls, Limits
 from grasp_tune.report import evaluation
 from grasp_tune.report.page import LiveReport, write_folder_report
 from grasp_tune.runtime.files import read_sealed
@@ -113,6 +113,7 @@ def _prolonged(experiment: Experiment, built: Built, folder: Path, more: float) 
     if (folder / RESULT).is_file() and not Result.load(folder).partial:
         exact = experiment.batch_size == "full"
         budget += limits.calls_by_time(built.problem, experiment.seed, exact)
+        budget = Calls(budget, "minutes", spent + more)
     return experiment.model_copy(update={"budget": budget, "minutes": spent + more})
 
 

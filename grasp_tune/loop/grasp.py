@@ -25,7 +25,7 @@ from grasp_tune.core.spec import AnySchedule, SweepSpec
 from grasp_tune.core.tasks import Task
 from grasp_tune.engine.checkpoints import Tensors
 from grasp_tune.engine.step_rules import DEFAULTS
-from grasp_tune.limits import calls_within, usual_optimizer
+from grasp_tune.limits import Calls, calls_within, usual_optimizer
 from grasp_tune.loop.loop_optimizer import LoopOptimizer, check_spec
 from grasp_tune.loop.model_point import Groups, ModelPoint, ParkedStore, clones
 from grasp_tune.runtime.driver import PROLONGED, SPARE
@@ -112,6 +112,7 @@ class Grasp(LoopOptimizer):
         self._clock = None if minutes is None else _Clock(minutes)
         method = NonConvex() if method is None else method
         self._spec = partial(SweepSpec, method, schedule=schedule, seed=seed, probe_parts=1)
+        self._allowed = Calls(budget or 1, named[0], epochs or 1)
         self._timing = budget is None  # until the first steps have been timed
         self._search = Search(self._spec(budget=1 if budget is None else budget))
         check_spec(self._search.spec)
@@ -134,8 +135,9 @@ class Grasp(LoopOptimizer):
             assert self._clock is not None
             timed = self._clock.tick(self._point) or over
             if self._agreed(torch.tensor(float(timed))) > 0:  # ranks agree although clocks differ
-                calls = self._agreed(torch.tensor(self._clock.fit(), dtype=torch.float64))
-                self._search, self._timing = Search(self._spec(budget=int(calls))), False
+                fit = int(self._agreed(torch.tensor(self._clock.fit(), dtype=torch.float64)))
+                self._allowed = Calls(fit, "minutes", self._clock.minutes)
+                self._search, self._timing = Search(self._spec(budget=fit)), False
             return
         if self._run is None:  # the model is at x0
             self._point.store.write(START, self._point.tensors(), {})
@@ -151,7 +153,8 @@ class Grasp(LoopOptimizer):
 
     def _next_task(self) -> None:
         if self._run is not None and self._task is not None:
-            self._search.tell(self._task, self._run.outcome())
+            with self._allowed.told():
+                self._search.tell(self._task, self._run.outcome())
         for key in self._search.discardable():
             self._point.store.delete(key)
         if isinstance(task := self._search.ask(), Step) and self._prolong():
@@ -311,7 +314,7 @@ class _Clock:
 
     def __init__(self, minutes: float) -> None:
         expect(0.0 < minutes < math.inf, "minutes", repr(minutes), "a number above 0")
-        self._limit = 60.0 * minutes
+        self.minutes, self._limit = minutes, 60.0 * minutes
         self._begun = time.monotonic()
         self._spent = 0.0  # seconds spent before this process
         self._ticks: list[float] = []

@@ -263,7 +263,9 @@ def estimate_cost(
     built = build_parts(experiment)
     experiment = settled(experiment, built.problem)
     spec, bases = SweepSpec.assemble(**{**given, "budget": experiment.budget})
-    found = measure(built.problem, spec, bases)
+    allowed: Any = experiment.budget
+    with allowed.told():
+        found = measure(built.problem, spec, bases)
     lanes = any(segment.lanes > 1 for segment in found.run.segments)
     exchange = timed_exchange(found.start.parameters) if lanes else 0.0
     costs = Costs(found.call, exchange, *OVERHEAD[experiment.backend.kind])
