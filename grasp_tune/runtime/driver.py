@@ -191,6 +191,7 @@ class Driver(Ledger):
 
     def run(self, executor: Executor) -> None:
         """Run the search to its end; the order in which tasks end does not matter."""
+        phase = ""
         try:
             while (step := self.next()) is not Step.DONE:
                 self.check_time()
@@ -199,6 +200,9 @@ class Driver(Ledger):
                     fits = self._fits()
                     if executor.free and fits:
                         executor.submit(step)
+                        if step.phase != phase:  # however short, it is told
+                            phase = step.phase
+                            self.show(every=0.0)
                         continue
                     self.give_back(step.id)
                     if not fits and not self.running:
@@ -291,10 +295,10 @@ class Driver(Ledger):
         cpu = make_worker.made or make_worker.problem.chosen_device.type == "cpu"
         if known or not cpu or not self._fits(2):
             return
+        self._lost += 2  # the two calls of this check count as repeated
         if not make_worker.own().loss_repeats():
             logger.warning(RESUMED)
             search.notes.append(RESUMED)
-        self._lost += 2  # the two calls of this check count as repeated
 
     def _save(self) -> None:
         begun = time.monotonic()

@@ -48,7 +48,8 @@ def test_callbacks_hear_the_whole_sweep(backend: str) -> None:
         callbacks=[heard, quiet],
     )
     assert heard.results == [result]
-    assert heard.phases[-1] == "done" and "train" in heard.phases
+    assert heard.phases[-1] == "done" and heard.phases[:2] == ["probe", "train"]
+    assert {*heard.phases} == {"probe", "train", "score", "done"}
     assert heard.calls == sorted(heard.calls) and heard.calls[-1] <= 600
     trained = {run.arm: [(call, loss) for call, loss, _ in run.curve] for run in result.runs}
     assert {run: sorted(curve) for run, curve in heard.curves.items()} == trained
