@@ -16,6 +16,7 @@ from grasp_tune.engine.losses import TARGETS, answer
 Metric = Callable[[Any, Any], float | Tensor]  # of outputs and targets, or outputs and batch
 _OWN = "give a function of (outputs, targets)"
 _KINDS = "a function of (outputs, targets) or (outputs, batch)"
+IGNORED = -100  # the class of tokens that count for no loss in torch
 _HELD = 2**24  # numbers of outputs that are held for a metric: 64 MiB
 
 
@@ -39,6 +40,24 @@ def _classes(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     if targets.is_floating_point() and not torch.equal(targets, targets.round()):
         raise ProblemError("metric: targets are no classes but numbers, which go with r2")
     return named, targets.reshape(-1)
+
+
+def tokens(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a row for each token: of scores (B, S, C) or (B, C, S), and classes (B, S).
+
+    Ignored tokens are left out. What has other shapes is returned as it is.
+    """
+    last = outputs.shape[:-1] == targets.shape
+    second = outputs.shape[:1] + outputs.shape[2:] == targets.shape
+    if targets.is_floating_point() or not (last or second):
+        return outputs, targets
+    if outputs.ndim > 2:
+        if last and second:
+            shapes = f"outputs of shape {tuple(outputs.shape)} for targets {tuple(targets.shape)}"
+            raise ProblemError(f"metric: {shapes} do not show where the classes are; {_OWN}")
+        outputs = outputs.movedim(1, -1) if second else outputs
+        outputs, targets = outputs.flatten(0, -2), targets.flatten()
+    return outputs[targets != IGNORED], targets[targets != IGNORED]
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> float:
@@ -198,6 +217,7 @@ def measured(metric: str | Metric, outputs: Any, targets: Any) -> float:
             if not isinstance(item, Tensor):
                 text = f"metric: {name} takes a tensor of {what}, got {type(item).__name__}"
                 raise ProblemError(f"{text}; give a function of (outputs, batch)")
+        outputs, targets = tokens(outputs, targets)
     if isinstance(outputs, Tensor) and outputs.isnan().any():
         return math.nan
     with torch.no_grad():
@@ -224,6 +244,8 @@ class Validated:
             return
         outputs = scores_of(outputs) if isinstance(self._given, str) else outputs
         if isinstance(outputs, Tensor) and isinstance(targets, Tensor):
+            if isinstance(self._given, str):
+                outputs, targets = tokens(outputs, targets)
             self._size += outputs.numel()
             self._pairs.append((outputs.cpu(), targets.cpu()))
         else:

@@ -19,6 +19,7 @@ from grasp_tune.engine.metrics import (
     find_metric,
     measured,
     r2,
+    tokens,
     wants_batch,
 )
 from grasp_tune.engine.oracle import Oracle
@@ -246,6 +247,25 @@ def test_outputs_that_a_named_metric_cannot_read_are_one_sentence() -> None:
         measured("accuracy", (X, None), Y)
     with pytest.raises(ProblemError, match="takes a tensor of targets, got list; give a function"):
         measured("accuracy", X, [1, 2])
+
+
+def test_named_metrics_are_per_token() -> None:
+    scores = torch.zeros(2, 3, 4)
+    scores[0, :, 1] = scores[1, :, 2] = 1.0
+    right = torch.tensor([[1, 1, -100], [0, 2, 3]])  # classes 1, 1, - and 2, 2, 2 are named
+    assert measured("accuracy", scores, right) == 3 / 5
+    assert measured("accuracy", scores.movedim(-1, 1), right) == 3 / 5
+    # Class 0: 0; 1: 1; 2: precision 1/3, recall 1; 3: 0.
+    assert measured("f1", scores, right) == pytest.approx((0 + 1 + 0.5 + 0) / 4)
+    assert measured("auc", scores, right) == pytest.approx(measured("auc", *tokens(scores, right)))
+    seen = Validated("accuracy")  # batches of other lengths: each token counts the same
+    seen.add(1.0, scores, right)
+    seen.add(1.0, scores[:1, :1], torch.tensor([[1]]))
+    assert seen.metric == 4 / 6
+    assert measured("accuracy", torch.eye(3), torch.tensor([0, 2, -100])) == 0.5
+    for square in (torch.zeros(2, 4, 4), torch.zeros(2, 4, 4, 4)):
+        with pytest.raises(ProblemError, match="do not show where the classes are"):
+            measured("accuracy", square, torch.zeros(square.shape[:-1], dtype=torch.long))
 
 
 def test_minibatches_that_cannot_be_joined_have_a_mean() -> None:
