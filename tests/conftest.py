@@ -10,8 +10,10 @@ Properties are checked on the same examples every time. To look for new countere
 `scripts/test --hypothesis-profile=explore`.
 """
 
+import gc
 import os
 import signal
+import warnings
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -123,13 +125,24 @@ def ray_session() -> Iterator[None]:
     os.environ.setdefault("RAY_worker_niceness", "0")
     import ray
 
-    ray.init(
-        address="local",  # whatever other Ray may run on this machine
-        num_cpus=2,  # a task may ask for less than one
-        object_store_memory=80 * 2**20,
-        include_dashboard=False,
-        log_to_driver=False,
-        configure_logging=False,
-    )
+    with _open_files_of_ray():
+        ray.init(
+            address="local",  # whatever other Ray may run on this machine
+            num_cpus=2,  # a task may ask for less than one
+            object_store_memory=80 * 2**20,
+            include_dashboard=False,
+            log_to_driver=False,
+            configure_logging=False,
+        )
     yield
-    ray.shutdown()
+    with _open_files_of_ray():
+        ray.shutdown()
+
+
+@contextmanager
+def _open_files_of_ray() -> Iterator[None]:
+    """Hears no warnings of files and processes that Ray 2.44 itself leaves open."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        yield
+        gc.collect()

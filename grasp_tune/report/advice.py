@@ -20,6 +20,7 @@ OVERFITS = 2.0  # a held-out loss above so many times the training loss is told
 # held-out rows fell by 5 % or more on 9 of 12 where "likely" was said, 6 of 18 with "may", and 7 of
 # 59 with "unlikely", of which 24 got worse by as much.
 LIKELY, POSSIBLE = 0.25, 0.1
+_WIDE = 1.5  # a held-out loss above so many times the training loss asks for no larger model
 _SURE = 2.0  # standard errors
 _CLOSE = 0.02  # a model whose share of right answers is so close to that in training learned
 _LEAST = 8  # points of a curve for a slope
@@ -148,7 +149,9 @@ def _more_budget(result: Result, quality: Quality | None, *, blind: bool, overfi
     if gain is None:
         return ""
     if gain < POSSIBLE:
-        may = "A larger model, other features or a larger minibatch may help."
+        learns_more = quality and quality.held_out[1].loss > _WIDE * quality.train.loss > 0.0
+        what = "More data, weight decay" if learns_more else "A larger model, a larger minibatch"
+        may = f"{what} or other features may help."
         return f"{_UNLIKELY}: the curve is flat. {may}"
     if 1.0 < times < math.inf:
         still += f", but that on {where} is {times:.2g} times as high"
