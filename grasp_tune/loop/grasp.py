@@ -171,7 +171,7 @@ class Grasp(LoopOptimizer):
         """Give a search that has spent its budget the calls that fit into the time left, if any."""
         if self._clock is None:
             return False
-        more = self._agreed(torch.tensor(self._clock.more(self._calls), dtype=torch.float64))
+        more = self._agreed(torch.tensor(self._clock.more(self.calls), dtype=torch.float64))
         longer = self._search.prolonged(int(more))
         self._search = longer or self._search
         return longer is not None
