@@ -200,9 +200,7 @@ class Budget:
     number of the trial whose checkpoint the objective loads, and calls are counted from `start`.
     `parent` is None if the trial starts at x0.
 
-    trial: the argument of the objective. If no cell was left for it, `TrialPruned` is raised.
-    per_step: oracle calls per optimizer step; 2 for UniXGrad.
-    calls: the budget of a trial that has no cell because its value was enqueued.
+    trial, per_step, calls: see `grasp_budget`.
     """
 
     def __init__(self, trial: Trial, *, per_step: int = 1, calls: int | None = None) -> None:
