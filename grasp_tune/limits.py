@@ -51,6 +51,34 @@ def calls_within(seconds: float, gradient: float, step: float) -> int:
     return calls
 
 
+def call_times(
+    problem: TorchProblem, seed: int, enough: float = _TIMING[1], exact: bool = False
+) -> tuple[float, float]:
+    """Return the seconds of a minibatch's gradient and of an optimizer's step.
+
+    enough: for how many seconds to time them.
+    """
+    oracle = Oracle(problem, seed)
+    params = oracle.parameters
+    optimizer = usual_optimizer(params, hidden_matrices(oracle.model, params))
+    stepping, call = 0.0, 0
+    with untouched_randomness(), task_threads(oracle.model):
+        begun = time.perf_counter()
+        while call < _WARM + _TIMED or time.perf_counter() - begun < enough:
+            if call == _WARM:
+                begun, stepping = time.perf_counter(), 0.0
+            if exact:
+                oracle.exact(gradient=True)
+            else:
+                oracle.gradient("probe", call)
+                before = time.perf_counter()
+                optimizer.step()
+                stepping += time.perf_counter() - before
+            call += 1
+        step = stepping / (call - _WARM)
+        return (time.perf_counter() - begun) / (call - _WARM) - step, step
+
+
 class Calls(int):
     """Oracle calls, with the limit that they were made from."""
 
@@ -126,23 +154,6 @@ class Limits:
 
     def calls_by_time(self, problem: TorchProblem, seed: int, exact: bool = False) -> int:
         """Return the oracle calls that fit into the minutes, by timing a few that do not count."""
-        allowed, oracle = 60 * (self.minutes or 0.0), Oracle(problem, seed)
-        enough, params = min(_TIMING[0] * allowed, _TIMING[1]), oracle.parameters
-        optimizer = usual_optimizer(params, hidden_matrices(oracle.model, params))
-        stepping = 0.0
-        with untouched_randomness(), task_threads(oracle.model):
-            call, begun = 0, time.perf_counter()
-            while call < _WARM + _TIMED or time.perf_counter() - begun < enough:
-                if call == _WARM:
-                    begun, stepping = time.perf_counter(), 0.0
-                if exact:
-                    oracle.exact(gradient=True)
-                else:
-                    oracle.gradient("probe", call)
-                    before = time.perf_counter()
-                    optimizer.step()
-                    stepping += time.perf_counter() - before
-                call += 1
-            step = stepping / (call - _WARM)
-            gradient = (time.perf_counter() - begun) / (call - _WARM) - step
-        return calls_within(_SHARE * allowed, gradient, step)
+        allowed = 60 * (self.minutes or 0.0)
+        enough = min(_TIMING[0] * allowed, _TIMING[1])
+        return calls_within(_SHARE * allowed, *call_times(problem, seed, enough, exact))

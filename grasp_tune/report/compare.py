@@ -23,7 +23,7 @@ from grasp_tune.core.errors import BudgetTooSmall
 from grasp_tune.core.records import decode, encode
 from grasp_tune.engine.checkpoints import load_model
 from grasp_tune.extras import missing_extra
-from grasp_tune.limits import Limits
+from grasp_tune.limits import call_times
 from grasp_tune.peers.registry import PEERS, installed_peers
 from grasp_tune.report.evaluation import FILE, Quality, evaluate, read_metadata, write_metadata
 from grasp_tune.report.figures import CHOSEN, CROSS, OTHER, add_trace, axis, new_figure
@@ -175,8 +175,8 @@ def compare(
     pairs = [(name, experiment.seed + at) for at in range(seeds) for name in names]
     paths = {(name, seed): folder / "records" / f"{name}-{seed}.json" for name, seed in pairs}
     if left := sum(not path.exists() for path in paths.values()):
-        fitting = Limits(minutes=1).calls_by_time(built.problem, experiment.seed)
-        total = duration(60 * left * experiment.budget / fitting)
+        each = sum(call_times(built.problem, experiment.seed, enough=0.5))
+        total = duration(left * experiment.budget * each)
         tell(f"{plural(left, 'run')} of {experiment.budget:,} calls each: about {total}")
     found: dict[str, list[Record]] = {name: [] for name in names}
     for count, ((name, seed), path) in enumerate(paths.items(), start=1):
