@@ -147,7 +147,7 @@ class Limits:
         unit = min(found, key=lambda name: found[name], default="minutes")
         if unit == "minutes" or found[unit] in known.get("extends", ()):  # calls were added since
             calls = known.get("budget") or self.calls_by_time(problem, seed, exact)
-            logger.info("%g minutes are %d oracle calls", self.minutes, calls)
+            logger.info("%.3g minutes are %d oracle calls", self.minutes, calls)
             return Calls(calls, "minutes", self.minutes or 0.0)
         calls = found[unit]  # decided before, or NumPy's, which is no JSON
         return calls if isinstance(calls, Calls) else Calls(calls, unit, getattr(self, unit))

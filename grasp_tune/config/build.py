@@ -1,7 +1,6 @@
 """From an experiment to its problem: the data are read, the model and the loss are found."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -64,11 +63,15 @@ def build_parts(experiment: Experiment) -> Built:
     return Built(problem, data, model, name, outputs, (*data.notes, *factory.notes()))
 
 
-def settled(given: Experiment, problem: TorchProblem, folder: Path | None = None) -> Experiment:
-    """The experiment with its limits turned into oracle calls; `folder` may hold a decision."""
+def settled(given: Experiment, problem: TorchProblem, gone: float = 0.0) -> Experiment:
+    """The experiment with its limits turned into oracle calls.
+
+    gone: minutes that have passed already; a tenth is left for training in any case.
+    """
+    minutes = given.minutes and max(given.minutes - gone, given.minutes / 10)
     budget = None if given.budget == UNLIMITED else given.budget
-    limits = Limits(budget, given.steps, given.epochs, given.minutes)
-    calls = limits.calls(problem, given.seed, folder, exact=given.batch_size == "full")
+    limits = Limits(budget, given.steps, given.epochs, minutes)
+    calls = limits.calls(problem, given.seed, exact=given.batch_size == "full")
     return given.model_copy(update={"budget": calls})
 
 

@@ -1,5 +1,6 @@
 """One experiment from config to report: what `grasp-tune run` and `resume` do."""
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,9 +13,10 @@ import torch
 from grasp_tune.api import minimize
 from grasp_tune.config.build import Built, build_parts, settled
 from grasp_tune.config.errors import ConfigError
+from grasp_tune.config.loader import CONFIG
 from grasp_tune.config.models import ModelFactory, default_model
 from grasp_tune.config.run_folder import REPORT, claim, saved_config
-from grasp_tune.config.schema import Experiment
+from grasp_tune.config.schema import UNLIMITED, Experiment
 from grasp_tune.core.errors import GraspError
 from grasp_tune.core.records import encode
 from grasp_tune.limits import Calls, Limits
@@ -77,7 +79,11 @@ def run_experiment(
         raise ConfigError("--out", "", "nothing", "a folder for the results, such as runs/first")
     folder = Path(place).expanduser().absolute()
     built = build_parts(experiment)
-    experiment = settled(experiment, built.problem, None if fresh else folder)
+    unlimited = (experiment.budget, experiment.steps, experiment.epochs) == (UNLIMITED, None, None)
+    if unlimited and not fresh and os.path.isfile(folder / CONFIG):  # its minutes are decided
+        budget = Calls(saved_config(folder)["budget"], "minutes", experiment.minutes or 0.0)
+        experiment = experiment.model_copy(update={"budget": budget})
+    experiment = settled(experiment, built.problem, (time.monotonic() - began) / 60)
     experiment = experiment.model_copy(update={"out": str(folder)})
     if more is not None:
         experiment = _prolonged(experiment, built, folder, more)
@@ -110,9 +116,9 @@ def _prolonged(experiment: Experiment, built: Built, folder: Path, more: float) 
     """The experiment with so many minutes more, and calls for them where its run has ended."""
     limits, clock, budget = Limits(minutes=more), folder / CLOCK, experiment.budget
     spent = read_sealed(clock)["seconds"] / 60 if clock.is_file() else 0.0
-    if (folder / RESULT).is_file() and not Result.load(folder).partial:
+    if (folder / RESULT).is_file() and not (ended := Result.load(folder)).partial:
         exact = experiment.batch_size == "full"
-        budget += limits.calls_by_time(built.problem, experiment.seed, exact)
+        budget = ended.spec["budget"] + limits.calls_by_time(built.problem, experiment.seed, exact)
         budget = Calls(budget, "minutes", spent + more)
     return experiment.model_copy(update={"budget": budget, "minutes": spent + more})
 

@@ -11,7 +11,8 @@ import grasp_tune as gt
 from grasp_tune.config import ConfigError, experiment_from, load_run, run_experiment
 from grasp_tune.config.build import build_parts
 from grasp_tune.config.models import ModelFactory
-from grasp_tune.config.schema import Experiment
+from grasp_tune.config.run_folder import saved_experiment
+from grasp_tune.config.schema import UNLIMITED, Experiment
 from grasp_tune.engine.metrics import classes_of
 from grasp_tune.report.evaluation import evaluate, read_metadata
 from grasp_tune.report.formatting import duration, number, percent, plural, size
@@ -109,6 +110,18 @@ def test_minutes_hold_for_the_whole_command(
     assert 0.01 <= given[0] < (60 - 30 - 12) / 60
     run_experiment(experiment, tmp_path / "late", progress=False, began=typed - 60.0)
     assert given[1] == 0.01  # it has something to show, at least the start point
+
+
+def test_calls_that_were_added_in_the_minutes_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grasp_tune.limits.Limits.calls_by_time", lambda *_: 60)
+    given = digits(minutes=0.05, budget=UNLIMITED)
+    first = run_experiment(given, tmp_path / "o", progress=False).result
+    assert first.spec["extends"][0] == 60 < first.spec["budget"]
+    for experiment in (given, saved_experiment(tmp_path / "o")):
+        again = run_experiment(experiment, tmp_path / "o", progress=False).result
+        assert (again.spec, again.choice.key) == (first.spec, first.choice.key)
 
 
 def test_a_folder_is_needed() -> None:
