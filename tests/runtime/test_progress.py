@@ -87,7 +87,8 @@ def test_the_kind_of_progress_follows_the_terminal(
         reporter = reporter_for(True)
         reporter.update(TRAIN, 60)
         reporter.close()
-    assert (bool(caplog.records), "60 of 200 calls" in shown.getvalue()) == (not terminal, terminal)
+    bar = "━" in shown.getvalue()  # a library's own handler may write the log there, too
+    assert (bool(caplog.records), bar) == (not terminal, terminal)
 
 
 class Seen(Reporter):
