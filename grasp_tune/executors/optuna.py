@@ -41,6 +41,7 @@ from grasp_tune.runtime.sweep_folder import CallCounter, SweepFolder
 
 logger = logging.getLogger(__name__)
 
+OPENINGS = 5  # tries to open a study
 PAUSE = 0.1  # seconds between two readings of the study, if there is nothing to do
 
 
@@ -109,16 +110,21 @@ class OptunaBackend:
     def open(self, out: Path | None = None) -> Study:
         """Return the study, an existing one or a new one; `out` is the output folder, if any."""
         place: Any = self.storage or (None if out is None else str(out / "study.journal"))
-        try:
-            if place is not None and "://" not in place:
-                place = JournalStorage(journal.JournalFileBackend(place))
-            return optuna.create_study(study_name=self.study, storage=place, load_if_exists=True)
-        except Exception as error:  # any error of the database driver
-            # The message may contain the URL with its password, so only its type is shown.
-            words = "check that the database runs, that the account may use it and that its driver"
-            words = f"cannot be opened ({type(error).__name__}): {words} is installed"
-            extra = "pip install 'grasp_tune[storage]'"
-            raise SearchError(f"the study {self.study!r} {words} ({extra})") from None
+        file = place is not None and "://" not in place
+        for left in reversed(range(OPENINGS)):
+            try:
+                storage = JournalStorage(journal.JournalFileBackend(place)) if file else place
+                how: Any = {"study_name": self.study, "load_if_exists": True}
+                return optuna.create_study(storage=storage, **how)
+            except Exception as error:  # any error of the database driver
+                fault = type(error).__name__
+                # Processes that make the tables of a new database at once disturb each other.
+                time.sleep(random.uniform(0.2, 0.6) if left else 0.0)
+        # The message may contain the URL with its password, so only its type is shown.
+        words = "check that the database runs, that the account may use it and that its driver"
+        words = f"cannot be opened ({fault}): {words} is installed"
+        extra = "pip install 'grasp_tune[storage]'"
+        raise SearchError(f"the study {self.study!r} {words} ({extra})")
 
 
 def _run(

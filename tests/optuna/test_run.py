@@ -4,9 +4,11 @@ import json
 import multiprocessing
 import os
 import signal
+import threading
 import time
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -475,3 +477,18 @@ def test_a_backend_object_keeps_the_sweep_where_it_is_told(
         OptunaBackend(storage="nosuch://secret@host/db").open()
     with pytest.raises(gt.InputError, match="workers: got 0"):
         OptunaBackend(workers=0)
+
+
+def test_processes_that_open_a_new_database_at_once_all_get_it(tmp_path: Path) -> None:
+    # As threads here: each has its own connection, and all make the tables at the same moment.
+    many = 8
+    together = threading.Barrier(many, timeout=60)
+
+    def open_study(number: int) -> int:
+        backend = OptunaBackend(storage=f"sqlite:///{tmp_path}/{number // many}.db", study="one")
+        together.wait()
+        return backend.open()._study_id
+
+    with ThreadPoolExecutor(many) as pool:
+        found = list(pool.map(open_study, range(5 * many)))
+    assert set(found) == {1}
